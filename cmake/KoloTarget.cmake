@@ -1,0 +1,54 @@
+# What every target of the project has in common.
+
+find_program(KOLO_CCACHE ccache)
+mark_as_advanced(KOLO_CCACHE)
+
+# kolo_configure_target(<target>): language, visibility, warnings, sanitizer, compiler cache.
+function(kolo_configure_target target)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
+    $<$<BOOL:${PROJECT_IS_TOP_LEVEL}>:-Werror>)
+  if(KOLO_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${KOLO_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
+  endif()
+  if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${KOLO_CCACHE}")
+  endif()
+endfunction()
+
+# kolo_internal_includes(<target>): lets it include internal headers, as in "comm/topology.hpp",
+# "ops/registry.hpp" and "runtime/wire_generated.h".
+function(kolo_internal_includes target)
+  target_include_directories(${target} PRIVATE
+    "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+  target_include_directories(${target} SYSTEM PRIVATE
+    "${PROJECT_BINARY_DIR}/generated" "${KOLO_FLATBUFFERS_INCLUDE_DIR}")
+endfunction()
+
+# kolo_flatbuffers(<target> <schema>...): adds <folder>/<name>_generated.h for each
+# <folder>/<name>.fbs of the current source directory.
+function(kolo_flatbuffers target)
+  foreach(schema IN LISTS ARGN)
+    get_filename_component(folder "${schema}" DIRECTORY)
+    get_filename_component(name "${schema}" NAME_WE)
+    set(output "${PROJECT_BINARY_DIR}/generated/${folder}")
+    add_custom_command(
+      OUTPUT "${output}/${name}_generated.h"
+      COMMAND "${KOLO_FLATC}" --cpp --scoped-enums -o "${output}"
+              "${CMAKE_CURRENT_SOURCE_DIR}/${schema}"
+      DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${schema}"
+      COMMENT "flatc ${schema}"
+      VERBATIM)
+    # Across directories only a target makes the header come before those who include it.
+    add_custom_target(${target}_${name}_schema DEPENDS "${output}/${name}_generated.h")
+    add_dependencies(${target} ${target}_${name}_schema)
+  endforeach()
+endfunction()

@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# Sourced by the scripts: where this user's part of the set-up lies, the PATH to its tools, and how
+# to build.
+
+kolo_cache="${XDG_CACHE_HOME:-${HOME:?is not set; it holds the cache .cache/kolo}/.cache}/kolo"
+kolo_tools="$kolo_cache/tools"
+
+for kolo_tool in cmake ninja mpirun; do
+  if [ -x "$kolo_tools/bin/$kolo_tool" ]; then
+    PATH="$kolo_tools/bin:$PATH"
+    break
+  fi
+done
+
+# Open MPI starts nothing as root, and no more ranks than cores, unless told that it is meant so.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# kolo_build <preset> [<target>...]
+kolo_build() (
+  preset="$1"
+  shift
+  cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+  if ! log="$(cmake --preset "$preset" 2>&1)"; then
+    printf '%s\n' "$log" >&2
+    exit 1
+  fi
+  printf '%s\n' "$log" | grep -e '-- Kolo:'
+  cmake --build --preset "$preset" --parallel "$(nproc)" "${@/#/--target=}"
+)

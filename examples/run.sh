@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The main job: sets up, builds, and trains a small language model with NP processes (default 2).
+#   NP=4 examples/run.sh --help
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+program=train_gpt
+ranks="${NP:-2}"
+case "$ranks" in
+  '' | *[!0-9]* | 0*)
+    printf 'run.sh: error: NP is the number of processes, 1 or more; it is "%s"\n' "$ranks" >&2
+    exit 2
+    ;;
+esac
+
+"$root/cmake/setup.sh"
+# shellcheck source=cmake/environment.sh
+. "$root/cmake/environment.sh"
+kolo_build release "$program"
+
+cores="$(lscpu --parse=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)"
+usable="$(nproc)"
+if [ "$cores" -gt "$usable" ]; then cores="$usable"; fi
+# Without a limit every process would use as many threads as the machine has cores.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}"
+
+launch=(mpirun -np "$ranks")
+if [ "$ranks" -gt "$cores" ] && mpirun --version 2>&1 | grep -q 'Open MPI'; then
+  launch+=(--oversubscribe)
+fi
+exec "${launch[@]}" "$root/build/release/examples/$program" "$@"

@@ -1,0 +1,63 @@
+# kolo_add_test, kolo_add_mpi_test, kolo_add_mpirun_test.
+
+find_package(GTest REQUIRED)
+
+# Open MPI refuses more ranks than cores unless told that it is meant so.
+set(mpirun "${MPIEXEC_EXECUTABLE}")
+execute_process(COMMAND "${MPIEXEC_EXECUTABLE}" --version OUTPUT_VARIABLE version ERROR_QUIET)
+if(version MATCHES "Open MPI|OpenRTE")
+  list(APPEND mpirun --oversubscribe)
+endif()
+set(KOLO_MPIRUN "${mpirun}" CACHE INTERNAL "How tests are launched")
+
+# kolo_add_test(<name> SOURCES <file>... [LIBRARIES <target>...] [TIMEOUT <seconds>])
+# One process, GoogleTest's own main.
+function(kolo_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES")
+  kolo_test_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
+  kolo_default(arg_TIMEOUT 120)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
+endfunction()
+
+# kolo_add_mpi_test(<name> SOURCES <file>... [RANKS <n>...] [LIBRARIES <target>...]
+#                   [TIMEOUT <seconds>])
+# One program, one test <name>.np<n> for each world size; main and listener of tests/support.
+function(kolo_add_mpi_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;RANKS")
+  if(KOLO_SANITIZE)
+    return()  # sanitizers see the core with its fake communicator only
+  endif()
+  kolo_test_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} kolo_test_mpi_main)
+  kolo_default(arg_RANKS "1;2;3;4")
+  kolo_default(arg_TIMEOUT 120)
+  foreach(ranks IN LISTS arg_RANKS)
+    kolo_add_mpirun_test(${name}.np${ranks} ${ranks} ${arg_TIMEOUT} $<TARGET_FILE:${name}>)
+  endforeach()
+endfunction()
+
+# kolo_add_mpirun_test(<name> <ranks> <timeout> <command>...): any program under mpirun.
+function(kolo_add_mpirun_test name ranks timeout)
+  add_test(NAME ${name} COMMAND ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${ARGN})
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${timeout}
+    PROCESSORS ${ranks}
+    LABELS RANK_${ranks}
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;GTEST_COLOR=no")
+endfunction()
+
+function(kolo_test_executable name)
+  add_executable(${name} ${ARGN})
+  kolo_configure_target(${name})
+  kolo_internal_includes(${name})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${name} PRIVATE kolo_test_support kolo::core GTest::gtest)
+endfunction()
+
+macro(kolo_default variable value)
+  if(NOT ${variable})
+    set(${variable} "${value}")
+  endif()
+endmacro()

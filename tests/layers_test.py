@@ -1,0 +1,128 @@
+"""Checks every #include of the library against the levels in layers.txt: python3 layers_test.py"""
+
+import pathlib
+import re
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
+SOURCES = {".hpp", ".cpp", ".cu", ".cuh"}
+# Headers of other projects that one level alone may include.
+FOREIGN = [
+    (re.compile(r"(torch|ATen|c10|caffe2)/"), "torch"),
+    (re.compile(r"(mpi|nccl)\.h$"), "comm"),
+]
+
+
+class Layers:
+    def __init__(self, table, root):
+        self.root = root
+        self.allowed = {}
+        self.level_of_header = {}
+        for line in table.read_text().splitlines():
+            if not line.strip() or line.startswith("#"):
+                continue
+            levels, _, headers = line.partition(":")
+            level, _, below = levels.partition("<")
+            self.allowed[level.strip()] = {level.strip(), *below.split()}
+            self.level_of_header.update((header, level.strip()) for header in headers.split())
+
+    def files(self):
+        for folder in ("include/kolo", "src", "ops", "compression"):
+            yield from (p for p in sorted((self.root / folder).rglob("*")) if p.suffix in SOURCES)
+
+    def level_of(self, path):
+        """The level of a file of the library, given relative to the root; None if it has none."""
+        top, *rest = path.parts
+        if top == "include":
+            return self.level_of_header.get(path.name)
+        return rest[0] if top == "src" else top
+
+    def target_level(self, delimiter, included):
+        """The level of an included header of Kolo; None for other headers."""
+        first, _, rest = included.partition("/")
+        if first == "kolo":
+            return self.level_of_header.get(rest, "on no level: missing in layers.txt")
+        if delimiter == '"' and first in self.allowed:
+            # LibTorch too has a folder torch/.
+            folder = self.root if first in ("ops", "compression") else self.root / "src"
+            return first if (folder / included).exists() or first != "torch" else None
+        return None
+
+    def violations(self):
+        public = {p.name for p in (self.root / "include/kolo").glob("*.hpp")}
+        for name in sorted(public ^ self.level_of_header.keys()):
+            yield f"include/kolo/{name}: {'not' if name in public else 'only'} in layers.txt"
+        for file in self.files():
+            path = file.relative_to(self.root)
+            level, top = self.level_of(path), path.parts[0]
+            for delimiter, included in INCLUDE.findall(file.read_text()):
+                target = self.target_level(delimiter, included)
+                owner = next((level for pattern, level in FOREIGN if pattern.match(included)), None)
+                if ".." in included.split("/"):
+                    yield f"{path} includes {included}: name it from its level's folder on"
+                elif target and target not in self.allowed.get(level, ()):
+                    yield f"{path} ({level}) includes {included} ({target})"
+                elif not target and owner and level != owner:
+                    yield f"{path} ({level}) includes {included}, which only {owner} may"
+                elif top == "include" and delimiter == '"' and not included.startswith("kolo/"):
+                    yield f"{path} is public but includes {included}, which is not installed"
+
+
+class LayersTest(unittest.TestCase):
+    def test_no_file_includes_a_level_to_its_right(self):
+        found = list(Layers(ROOT / "tests/layers.txt", ROOT).violations())
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_the_library_is_seen(self):
+        files = [str(p.relative_to(ROOT)) for p in Layers(ROOT / "tests/layers.txt", ROOT).files()]
+        for folder in ("include/kolo/", "src/base/", "src/comm/", "src/runtime/", "ops/"):
+            self.assertTrue(any(f.startswith(folder) for f in files), folder)
+
+    def violations_of(self, files):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            table = root / "layers.txt"
+            table.write_text("base: error.hpp\ncomm < base:\nops < base comm: algorithm.hpp\n"
+                             "compression < base:\ntorch < base comm ops:\n")
+            files = {"include/kolo/error.hpp": "", "include/kolo/algorithm.hpp": "", **files}
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            return list(Layers(table, root).violations())
+
+    def test_planted_violations_are_found(self):
+        for name, text, expected in (
+            ("src/base/a.cpp", '#include "kolo/algorithm.hpp"', "a.cpp (base) includes"),
+            ("src/base/a.cpp", "#include <kolo/algorithm.hpp>", "a.cpp (base) includes"),
+            ("src/comm/a.cpp", '  #  include "ops/select.hpp"', "a.cpp (comm) includes"),
+            ("compression/a.cpp", '#include "comm/world.hpp"', "a.cpp (compression) includes"),
+            ("include/kolo/error.hpp", "#include <kolo/algorithm.hpp>", "error.hpp (base) inc"),
+            ("include/kolo/error.hpp", '#include "base/a.hpp"', "is not installed"),
+            ("include/kolo/new.hpp", "", "new.hpp: not in layers.txt"),
+            ("src/comm/a.cpp", '#include "../base/a.hpp"', "name it from"),
+            ("ops/a.cu", "#include <ATen/core/Tensor.h>", "which only torch may"),
+            ("ops/a.cpp", '#include "torch/torch.h"', "which only torch may"),
+            ("ops/a.cpp", '#include "torch/hooks.hpp"', "(torch)"),
+            ("ops/a.cpp", "#include <mpi.h>", "which only comm may"),
+        ):
+            with self.subTest(name=name, text=text):
+                extra = {"src/comm/world.hpp": "", "src/base/a.hpp": "", "ops/select.hpp": "",
+                         "src/torch/hooks.hpp": ""}
+                found = self.violations_of({**extra, name: text})
+                self.assertEqual(len(found), 1, found)
+                self.assertIn(expected, found[0])
+
+    def test_what_is_allowed_passes(self):
+        self.assertEqual(self.violations_of({
+            "src/base/a.cpp": '#include "base/b.hpp"\n#include <vector>\n#include "kolo/error.hpp"',
+            "src/base/b.hpp": "",
+            "src/comm/a.cpp": '#include <mpi.h>\n#include "base/b.hpp"',
+            "src/torch/a.cpp": '#include <ATen/core/Tensor.h>\n#include "ops/select.hpp"',
+            "include/kolo/algorithm.hpp": '#include "kolo/error.hpp"',
+        }), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
