@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace kolo {
+
+/// Where memory lives. The numbers travel in control messages: append only.
+enum class DeviceKind : std::uint8_t { Cpu, Cuda };
+
+constexpr std::string_view name_of(DeviceKind kind) {
+  return kind == DeviceKind::Cpu ? "cpu" : "cuda";
+}
+
+struct Device {
+  DeviceKind kind = DeviceKind::Cpu;
+  int index = 0;  ///< always 0 for the CPU
+
+  bool operator==(const Device&) const = default;
+};
+
+}  // namespace kolo

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <coroutine>
+#include <exception>
+#include <utility>
+
+namespace kolo {
+
+/// What one turn of a Task did.
+enum class Progress : unsigned char {
+  Waiting,   ///< nothing: what it waits for has not happened
+  Advanced,  ///< some work; it may be polled again at once
+  Done,      ///< it has ended
+};
+
+/// A computation that never blocks: an algorithm written as straight code, which stops at each
+/// `co_await` until what it awaits is ready and goes on from there when it is polled next.
+///
+/// Awaitable is whatever has `bool ready()`, which looks without blocking and may throw: a Transfer,
+/// a stage of a SharedWindow, `next_turn()`, which gives way to others once; or another Task.
+/// Polled by one thread at a time, but not always by the same one. Destroying an unfinished Task
+/// destroys its locals, so transfers under way are abandoned (see Transfer).
+class [[nodiscard]] Task {
+ public:
+  class promise_type;
+
+  Task(Task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    Task(std::move(other)).swap(*this);
+    return *this;
+  }
+  Task(const Task&) = delete;  // a frame has one owner
+  Task& operator=(const Task&) = delete;
+  ~Task() {
+    if (frame_) frame_.destroy();
+  }
+
+  /// Goes on until the task must wait or has ended. Rethrows what the task, or what it awaited,
+  /// threw: the task can only be destroyed then. A Task awaits another by polling it.
+  Progress poll();
+
+ private:
+  explicit Task(std::coroutine_handle<promise_type> frame) : frame_(frame) {}
+  void swap(Task& other) noexcept { std::swap(frame_, other.frame_); }
+
+  std::coroutine_handle<promise_type> frame_;
+};
+
+/// Awaited, gives way once: the task goes on when it is polled next.
+class NextTurn {
+ public:
+  bool ready() { return std::exchange(offered_, true); }
+
+ private:
+  bool offered_ = false;
+};
+inline NextTurn next_turn() { return {}; }
+
+class Task::promise_type {
+ public:
+  Task get_return_object() {
+    return Task(std::coroutine_handle<promise_type>::from_promise(*this));
+  }
+  std::suspend_always initial_suspend() noexcept { return {}; }
+  std::suspend_always final_suspend() noexcept { return {}; }
+  void return_void() {}
+  void unhandled_exception() { error_ = std::current_exception(); }
+
+  template <class Awaitable>
+  auto await_transform(Awaitable&& awaitable) {
+    return Awaiter<Awaitable>{std::forward<Awaitable>(awaitable)};
+  }
+
+ private:
+  friend class Task;
+
+  // Holds a temporary by value and a named awaitable by reference, for the time of the wait.
+  template <class Awaitable>
+  struct Awaiter {
+    Awaitable awaitable;
+
+    Progress look() {
+      if constexpr (requires { awaitable.ready(); }) {
+        return awaitable.ready() ? Progress::Done : Progress::Waiting;
+      } else {
+        return awaitable.poll();
+      }
+    }
+    bool await_ready() { return look() == Progress::Done; }
+    void await_suspend(std::coroutine_handle<promise_type> frame) {
+      promise_type& promise = frame.promise();
+      promise.awaited_ = this;
+      promise.look_ = [](void* self) { return static_cast<Awaiter*>(self)->look(); };
+    }
+    void await_resume() const noexcept {}
+  };
+
+  void* awaited_ = nullptr;
+  Progress (*look_)(void*) = nullptr;
+  std::exception_ptr error_;
+};
+
+inline Progress Task::poll() {
+  promise_type& promise = frame_.promise();
+  if (frame_.done()) return Progress::Done;
+  if (promise.awaited_ != nullptr) {
+    const Progress awaited = promise.look_(promise.awaited_);
+    if (awaited != Progress::Done) return awaited;
+    promise.awaited_ = nullptr;
+  }
+  frame_.resume();
+  if (promise.error_) std::rethrow_exception(std::exchange(promise.error_, nullptr));
+  return frame_.done() ? Progress::Done : Progress::Advanced;
+}
+
+}  // namespace kolo

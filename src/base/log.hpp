@@ -1,0 +1,43 @@
+#pragma once
+
+#include <sstream>
+#include <string_view>
+
+namespace kolo {
+
+enum class LogLevel { Error, Warn, Info, Debug };
+
+/// Throws InvalidArgument for anything but error, warn, info, debug.
+LogLevel parse_log_level(std::string_view text);
+
+/// The rank and the level are those of the process: set by the Runtime.
+void set_log_rank(int rank);
+void set_log_level(LogLevel level);
+bool is_logged(LogLevel level);
+
+/// One line on stderr, "[kolo rank 3] warning: …", written as a whole when the object ends.
+class LogLine {
+ public:
+  explicit LogLine(LogLevel level) : level_(level) {}
+  LogLine(const LogLine&) = delete;  // a line is written once
+  LogLine& operator=(const LogLine&) = delete;
+  ~LogLine();
+
+  template <class T>
+  LogLine& operator<<(const T& value) {
+    text_ << value;
+    return *this;
+  }
+
+ private:
+  LogLevel level_;
+  std::ostringstream text_;
+};
+
+}  // namespace kolo
+
+/// KOLO_LOG(Warn) << …; what is streamed is computed only if the level is logged.
+#define KOLO_LOG(level)                              \
+  if (!::kolo::is_logged(::kolo::LogLevel::level)) { \
+  } else                                             \
+    ::kolo::LogLine(::kolo::LogLevel::level)

@@ -1,0 +1,170 @@
+#include "comm/mpi_communicator.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "comm/message_bounds.hpp"
+#include "comm/mpi_check.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+MPI_Datatype mpi_type(DType dtype) {
+  switch (dtype) {
+    case DType::UInt8:
+      return MPI_UINT8_T;
+    case DType::Int8:
+      return MPI_INT8_T;
+    case DType::Int16:
+      return MPI_INT16_T;
+    case DType::Int32:
+      return MPI_INT32_T;
+    case DType::Int64:
+      return MPI_INT64_T;
+    case DType::Float32:
+      return MPI_FLOAT;
+    case DType::Float64:
+      return MPI_DOUBLE;
+    case DType::Bool:
+      return MPI_C_BOOL;
+    case DType::Float16:
+    case DType::BFloat16:
+      break;
+  }
+  throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)));
+}
+
+MPI_Op mpi_op(ReduceOp op, DType dtype) {
+  const bool is_bool = dtype == DType::Bool;
+  switch (op) {
+    case ReduceOp::Sum:
+      if (!is_bool) return MPI_SUM;
+      break;
+    case ReduceOp::Product:
+      if (!is_bool) return MPI_PROD;
+      break;
+    case ReduceOp::Min:
+      return is_bool ? MPI_LAND : MPI_MIN;
+    case ReduceOp::Max:
+      return is_bool ? MPI_LOR : MPI_MAX;
+    case ReduceOp::Average:
+      break;
+  }
+  throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)) + " by " +
+                        std::string(name_of(op)));
+}
+
+}  // namespace
+
+MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options)) {
+  int self = 0;
+  KOLO_MPI_TRY(MPI_Comm_rank(options_.base, &self));
+  const auto member = std::find(options_.ranks.begin(), options_.ranks.end(), self);
+  rank_ = static_cast<int>(member - options_.ranks.begin());
+
+  void* value = nullptr;
+  int is_set = 0;
+  KOLO_MPI_TRY(MPI_Comm_get_attr(options_.base, MPI_TAG_UB, &value, &is_set));
+  const int highest = is_set != 0 ? *static_cast<int*>(value) : 32767;  // the standard's least
+  if (options_.channel >= highest / kTagCount) {
+    throw InvalidArgument("this MPI has tags up to " + std::to_string(highest) +
+                          " only: too few for so many process sets. Remove some.");
+  }
+}
+
+Transfer MpiCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
+  check_message(*this, data.size(), destination, tag);
+  MPI_Request request = MPI_REQUEST_NULL;
+  KOLO_MPI_TRY(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE,
+                         base_rank(destination), mpi_tag(tag), options_.base, &request));
+  bytes_sent_ += data.size();
+  return start(request, kNotReceiving, destination);
+}
+
+Transfer MpiCommunicator::receive(std::span<std::byte> data, int source, int tag) {
+  check_message(*this, data.size(), source, tag);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int size = static_cast<int>(data.size());
+  KOLO_MPI_TRY(MPI_Irecv(data.data(), size, MPI_BYTE, base_rank(source), mpi_tag(tag),
+                         options_.base, &request));
+  return start(request, size, source);
+}
+
+std::optional<Communicator::Envelope> MpiCommunicator::probe(int tag) {
+  check_message(*this, 0, rank_, tag);
+  int is_there = 0;
+  MPI_Status status;
+  KOLO_MPI_TRY(
+      MPI_Iprobe(MPI_ANY_SOURCE, mpi_tag(tag), options_.base, &is_there, &status));
+  if (is_there == 0) return std::nullopt;
+  int size = 0;
+  KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &size));
+  const auto member =
+      std::lower_bound(options_.ranks.begin(), options_.ranks.end(), status.MPI_SOURCE);
+  return Envelope{static_cast<int>(member - options_.ranks.begin()),
+                  static_cast<std::size_t>(size)};
+}
+
+Transfer MpiCommunicator::all_reduce(const void* input, void* output, std::size_t count,
+                                     DType dtype, ReduceOp op) {
+  if (count > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    throw InvalidArgument("MPI_Iallreduce: " + std::to_string(count) +
+                          " elements are more than an int counts. Cut them into segments.");
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  KOLO_MPI_TRY(MPI_Iallreduce(input == output ? MPI_IN_PLACE : input, output,
+                              static_cast<int>(count), mpi_type(dtype), mpi_op(op, dtype),
+                              options_.native, &request));
+  return start(request, kNotReceiving, rank_);
+}
+
+Transfer MpiCommunicator::start(MPI_Request request, int expected_bytes, int peer) {
+  if (free_.empty()) {
+    free_.push_back(slots_.size());
+    slots_.emplace_back();
+  }
+  const std::uint64_t token = free_.back();
+  free_.pop_back();
+  slots_[token] = {request, expected_bytes, peer};
+  return {*this, token};
+}
+
+bool MpiCommunicator::test(std::uint64_t token) {
+  Slot& slot = slots_[token];
+  int is_done = 0;
+  MPI_Status status;
+  const int code = MPI_Test(&slot.request, &is_done, &status);
+  if (code == MPI_SUCCESS && is_done == 0) return false;
+  free_.push_back(token);
+  const int expected = slot.expected_bytes;
+  if (expected == kNotReceiving) {
+    if (code != MPI_SUCCESS) throw_mpi_error(code, "MPI_Test");
+    return true;
+  }
+  int received = 0;
+  if (code == MPI_SUCCESS) KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &received));
+  if (code == MPI_SUCCESS && received == expected) return true;
+  int error_class = code;
+  MPI_Error_class(code, &error_class);
+  if (code != MPI_SUCCESS && error_class != MPI_ERR_TRUNCATE) throw_mpi_error(code, "MPI_Test");
+  throw BackendError("receive from rank " + std::to_string(base_rank(slot.peer)) + ": expected " +
+                     std::to_string(expected) + " bytes, got " +
+                     (code == MPI_SUCCESS ? std::to_string(received) : std::string("more")));
+}
+
+void MpiCommunicator::abandon(std::uint64_t token) noexcept {
+  Slot& slot = slots_[token];
+  // Given up for good: MPI may go on with it, in a slot that is never used again. Cancelling a
+  // receive is local; only one that has begun to arrive goes on.
+  if (slot.expected_bytes == kNotReceiving) return;
+  int is_done = 0;
+  MPI_Cancel(&slot.request);
+  MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
+  if (is_done == 0) return;
+  free_.push_back(token);
+}
+
+}  // namespace kolo::comm

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kolo/communicator.hpp"
+
+namespace kolo::comm {
+
+/// Messages over MPI among some ranks of a communicator that all of Kolo shares: the tags, not the
+/// MPI communicator, keep process sets apart, so that making one is a local matter.
+class MpiCommunicator final : public Communicator, private NativeCollectives {
+ public:
+  struct Options {
+    MPI_Comm base = MPI_COMM_NULL;     ///< all ranks of the world; outlives this object
+    MPI_Comm native = MPI_COMM_NULL;   ///< the same ranks, for collectives; null: none
+    std::vector<int> ranks;            ///< members, as ranks of `base`, ascending
+    int channel = 0;                   ///< which range of tags
+  };
+
+  /// Throws InvalidArgument where the channel's tags lie beyond what MPI offers.
+  explicit MpiCommunicator(Options options);
+  ~MpiCommunicator() override = default;
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(options_.ranks.size()); }
+  Transfer send(std::span<const std::byte> data, int destination, int tag) override;
+  Transfer receive(std::span<std::byte> data, int source, int tag) override;
+  std::optional<Envelope> probe(int tag) override;
+  NativeCollectives* native() override {
+    return options_.native == MPI_COMM_NULL ? nullptr : this;
+  }
+
+ private:
+  /// A request under way; free slots are used again, so that steady programs allocate nothing.
+  struct Slot {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int expected_bytes = kNotReceiving;
+    int peer = 0;
+  };
+  static constexpr int kNotReceiving = -1;
+
+  Transfer all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                      ReduceOp op) override;
+  bool test(std::uint64_t token) override;
+  void abandon(std::uint64_t token) noexcept override;
+  Transfer start(MPI_Request request, int expected_bytes, int peer);
+  int mpi_tag(int tag) const { return options_.channel * kTagCount + tag; }
+  int base_rank(int member) const { return options_.ranks[static_cast<std::size_t>(member)]; }
+
+  Options options_;
+  int rank_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint64_t> free_;
+};
+
+}  // namespace kolo::comm

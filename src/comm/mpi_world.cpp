@@ -1,0 +1,93 @@
+#include "comm/mpi_world.hpp"
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "comm/mpi_check.hpp"
+#include "comm/mpi_communicator.hpp"
+#include "comm/mpi_environment.hpp"
+#include "comm/posix_window.hpp"
+
+namespace kolo::comm {
+namespace {
+
+MpiComm duplicate_world() {
+  MPI_Comm copy = MPI_COMM_NULL;
+  KOLO_MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &copy));
+  MpiComm owner = MpiComm::owning(copy, MPI_COMM_NULL);
+  KOLO_MPI_TRY(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN));
+  return owner;
+}
+
+/// `value` of every rank.
+std::vector<int> gather(MPI_Comm world, int size, int value) {
+  std::vector<int> values(static_cast<std::size_t>(size));
+  KOLO_MPI_TRY(MPI_Allgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, world));
+  return values;
+}
+
+/// The lowest world rank among those this rank shares memory with.
+int find_node(MPI_Comm world, int rank) {
+  MPI_Comm shared = MPI_COMM_NULL;
+  KOLO_MPI_TRY(
+      MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));
+  const MpiComm owner = MpiComm::owning(shared, MPI_COMM_NULL);
+  int node = rank;
+  KOLO_MPI_TRY(MPI_Bcast(&node, 1, MPI_INT, 0, shared));
+  return node;
+}
+
+}  // namespace
+
+MpiWorld::MpiWorld(const Config& config)
+    : base_((mpi_environment::join(), duplicate_world())), native_(duplicate_world()) {
+  int rank = 0;
+  int size = 1;
+  KOLO_MPI_TRY(MPI_Comm_rank(base_.get(), &rank));
+  KOLO_MPI_TRY(MPI_Comm_size(base_.get(), &size));
+  const int machine = find_node(base_.get(), rank);
+  const std::vector<int> machines = gather(base_.get(), size, machine);
+
+  int node = machine;
+  if (config.fake_nodes > 0) node = rank * config.fake_nodes / size;
+  topology_ = Topology::from_nodes(rank, gather(base_.get(), size, node));
+
+  // Processes of one machine can be watched, whatever nodes they pretend to be on.
+  const std::vector<int> pids = gather(base_.get(), size, ::getpid());
+  std::vector<PeerLiveness::Peer> peers;
+  for (int peer = 0; peer < size; ++peer) {
+    const std::size_t index = static_cast<std::size_t>(peer);
+    if (peer != rank && machines[index] == machine) peers.push_back({peer, pids[index]});
+  }
+  liveness_.emplace(peers);
+}
+
+MpiWorld::~MpiWorld() {
+  if (mpi_environment::is_broken()) {  // freeing them could wait for the lost peer
+    base_.release();
+    native_.release();
+  }
+}
+
+std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks,
+                                                          int channel) {
+  MpiCommunicator::Options options;
+  options.base = base_.get();
+  const bool is_everybody = ranks.size() == topology_.node_of_rank.size();
+  if (is_everybody) options.native = native_.get();
+  options.ranks.assign(ranks.begin(), ranks.end());
+  options.channel = channel;
+  return std::make_unique<MpiCommunicator>(std::move(options));
+}
+
+Task MpiWorld::make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
+                           std::shared_ptr<SharedWindow>& window) {
+  return make_posix_window(communicator, tag, segment_bytes, window);
+}
+
+void MpiWorld::mark_broken() noexcept { mpi_environment::mark_broken(); }
+
+}  // namespace kolo::comm

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <poll.h>
+
+#include <vector>
+
+#include "comm/file_descriptor.hpp"
+
+namespace kolo::comm {
+
+/// Watches processes of this machine by pidfd, which tells of their end whatever the cause, and
+/// never takes another process of the same number for them.
+class PeerLiveness {
+ public:
+  struct Peer {
+    int rank;
+    int pid;
+  };
+
+  /// A peer that has ended already counts as dead. Throws BackendError where the kernel has no
+  /// pidfd (before Linux 5.3).
+  explicit PeerLiveness(const std::vector<Peer>& peers);
+
+  /// The ranks whose processes have ended so far.
+  const std::vector<int>& dead();
+
+ private:
+  std::vector<FileDescriptor> owners_;
+  std::vector<int> ranks_;       // of the entries of polled_
+  std::vector<pollfd> polled_;   // those alive
+  std::vector<int> dead_;
+};
+
+}  // namespace kolo::comm

@@ -1,0 +1,59 @@
+#include "comm/topology.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace kolo::comm {
+
+bool Topology::is_homogeneous() const {
+  const int nodes = node_of_rank.empty() ? 0 : 1 + *std::max_element(node_of_rank.begin(),
+                                                                      node_of_rank.end());
+  const auto ranks_of = [&](int node) {
+    return std::count(node_of_rank.begin(), node_of_rank.end(), node);
+  };
+  for (int node = 1; node < nodes; ++node) {
+    if (ranks_of(node) != ranks_of(0)) return false;
+  }
+  return true;
+}
+
+bool Topology::is_single_node() const {
+  return std::all_of(node_of_rank.begin(), node_of_rank.end(),
+                     [&](int node) { return node == node_of_rank.front(); });
+}
+
+Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = static_cast<int>(node_of_rank.size());
+
+  // Nodes are renumbered in the order of their lowest rank.
+  std::vector<int> seen;
+  for (int& node : node_of_rank) {
+    const auto found = std::find(seen.begin(), seen.end(), node);
+    const int number = static_cast<int>(found - seen.begin());
+    if (found == seen.end()) seen.push_back(node);
+    node = number;
+  }
+  topology.node_of_rank = std::move(node_of_rank);
+
+  const auto local_rank_of = [&](int other) {
+    const auto begin = topology.node_of_rank.begin();
+    return static_cast<int>(
+        std::count(begin, begin + other, topology.node_of_rank[static_cast<std::size_t>(other)]));
+  };
+  topology.local_rank = local_rank_of(rank);
+  topology.local_size = static_cast<int>(
+      std::count(topology.node_of_rank.begin(), topology.node_of_rank.end(),
+                 topology.node_of_rank[static_cast<std::size_t>(rank)]));
+  topology.cross_rank = 0;
+  topology.cross_size = 0;
+  for (int other = 0; other < topology.size; ++other) {
+    if (local_rank_of(other) != topology.local_rank) continue;
+    ++topology.cross_size;
+    if (other < rank) ++topology.cross_rank;
+  }
+  return topology;
+}
+
+}  // namespace kolo::comm
