@@ -1,0 +1,12 @@
+#pragma once
+
+#include "kolo/compression.hpp"
+
+namespace kolo::compression {
+
+/// The built-in compressors, one a file, which explains it.
+const Compressor& none();
+const Compressor& fp16();
+const Compressor& bf16();
+
+}  // namespace kolo::compression

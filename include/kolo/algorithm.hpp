@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kolo/communicator.hpp"
+#include "kolo/dtype.hpp"
+#include "kolo/reduction.hpp"
+#include "kolo/shared_window.hpp"
+#include "kolo/task.hpp"
+
+namespace kolo {
+
+/// What an operation does. The numbers travel in control messages: append only.
+enum class Collective : std::uint8_t { AllReduce, AllGather, Broadcast, ShareMemory };
+
+std::string_view name_of(Collective collective);
+
+/// Algorithms send under the tags from this one up to Communicator::kTagCount - 1; the runtime's own
+/// messages use the tags below.
+inline constexpr int kFirstAlgorithmTag = 128;
+
+/// One run of a collective on one rank, as an algorithm sees it. Buffers are contiguous host memory
+/// of `dtype` and stay alive and untouched by others until the Task has ended.
+///
+/// AllReduce: `count` elements in `input` and `output` (may be the same memory).
+/// AllGather: `input` holds `gather_counts[rank]` elements, `output` all ranks' one after another
+///   (`input` may be this rank's place in it); `gather_counts` is the same on all ranks.
+/// Broadcast: `count` elements in `output`, which rank `root` supplies; `input` is unused.
+struct CollectiveCall {
+  Communicator* communicator = nullptr;
+  SharedWindow* window = nullptr;  ///< null where the ranks share no memory
+  /// Where every rank's `output` lies, seen from this rank, when all of them lie in shared memory
+  /// (then `input == output`); otherwise empty.
+  std::span<std::byte* const> peer_buffers{};
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::Float32;
+  Reduction reduction{};                         ///< AllReduce; never Average
+  int root = 0;                                  ///< Broadcast
+  std::span<const std::size_t> gather_counts{};  ///< AllGather; elements per rank
+  std::size_t segment_bytes = 0;  ///< longest message or chunk; a multiple of 64, the same on all
+};
+
+/// What an algorithm needs beyond messages.
+/// Window: a SharedWindow to stage through; PeerBuffers: that, and `peer_buffers`.
+enum class Needs : std::uint8_t { Messages, NativeCollectives, Window, PeerBuffers };
+
+/// An algorithm is a function that makes a Task, and what must be known to choose it.
+///
+/// `run` is called on every rank with calls that agree; the call is copied into the Task's frame.
+struct Algorithm {
+  std::string_view name;
+  Collective collective;
+  Needs needs;
+  /// Element i is combined in rank order ((x0 + x1) + x2 …, 16-bit floats in float32) wherever it
+  /// lies in the buffer, so results have the same bits under any segmentation. Otherwise results
+  /// are the same on all ranks and in every run, but depend on count and world size.
+  bool rank_ordered;
+  Task (*run)(CollectiveCall call);
+};
+
+}  // namespace kolo

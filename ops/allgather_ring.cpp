@@ -1,0 +1,105 @@
+// All-gather over a ring: every rank sends to its right neighbour only and receives from its left.
+//
+// Every rank puts its own block where it belongs. At step s = 0 … n-2 rank r sends block r-s and
+// receives block r-s-1 (mod n): what arrives in one step goes on in the next.
+//
+//   n = 3        rank 0       rank 1       rank 2
+//   start        A . .        . B .        . . C
+//   step 0       A . C        A B .        . B C        each block moved one to the right
+//   step 1       A B C        A B C        A B C
+//
+// Blocks travel in segments, each of which goes on as soon as it has arrived. They may differ in
+// length and may be empty.
+//
+// Bytes: a rank sends all blocks but its right neighbour's, the least there is, in n-1 steps of
+// latency. Worlds: any size.
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "ops/algorithms.hpp"
+#include "ops/pieces.hpp"
+
+namespace kolo::ops {
+namespace {
+
+constexpr int kTag = kFirstAlgorithmTag;
+
+/// Where each rank's block lies in the output.
+std::vector<Range> find_blocks(const CollectiveCall& call) {
+  std::vector<Range> blocks;
+  std::size_t begin = 0;
+  for (const std::size_t count : call.gather_counts) {
+    blocks.push_back({begin, count});
+    begin += count;
+  }
+  return blocks;
+}
+
+/// Copies this rank's input to its place, unless it lies there already.
+Task place_own(CollectiveCall call, Range block) {
+  if (call.input == bytes_of(call, call.output, block).data()) co_return;
+  const std::size_t segment = segment_length(call);
+  for (std::size_t i = 0; i < segment_count(block.length, segment); ++i) {
+    const auto target = bytes_of(call, call.output, segment_of(block, segment, i));
+    std::memcpy(target.data(), call.input + i * segment * size_of(call.dtype), target.size());
+    co_await next_turn();
+  }
+}
+
+/// All segments that come from the left, in the order in which they come.
+std::vector<Range> find_arrivals(const std::vector<Range>& blocks, int rank, std::size_t segment) {
+  const int size = static_cast<int>(blocks.size());
+  std::vector<Range> arrivals;
+  for (int step = 0; step < size - 1; ++step) {
+    const Range block = blocks[static_cast<std::size_t>((rank - step - 1 + size) % size)];
+    for (std::size_t i = 0; i < segment_count(block.length, segment); ++i) {
+      arrivals.push_back(segment_of(block, segment, i));
+    }
+  }
+  return arrivals;
+}
+
+}  // namespace
+
+Task allgather_ring(CollectiveCall call) {
+  Communicator& communicator = *call.communicator;
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  const int left = (rank + size - 1) % size;
+  const int right = (rank + 1) % size;
+  const std::size_t segment = segment_length(call);
+  const std::vector<Range> blocks = find_blocks(call);
+  const Range own = blocks[static_cast<std::size_t>(rank)];
+  co_await place_own(call, own);
+  if (size == 1) co_return;
+
+  std::vector<Transfer> sends;
+  const auto send = [&](Range range) {
+    const std::span<const std::byte> data = bytes_of(call, call.output, range);
+    sends.push_back(communicator.send(data, right, kTag));
+  };
+  for (std::size_t i = 0; i < segment_count(own.length, segment); ++i) {
+    send(segment_of(own, segment, i));
+  }
+
+  const std::vector<Range> arrivals = find_arrivals(blocks, rank, segment);
+  // The right neighbour has its own block: the segments of that one, the last to come, stay here.
+  const Range rights = blocks[static_cast<std::size_t>(right)];
+  const std::size_t passed_on = arrivals.size() - segment_count(rights.length, segment);
+  std::array<Transfer, 2> receives;  // the one that is awaited, and the next
+  const auto receive = [&](std::size_t i) {
+    const auto target = bytes_of(call, call.output, arrivals[i]);
+    receives[i % 2] = communicator.receive(target, left, kTag);
+  };
+  if (!arrivals.empty()) receive(0);
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    if (i + 1 < arrivals.size()) receive(i + 1);
+    co_await receives[i % 2];
+    if (i < passed_on) send(arrivals[i]);
+    co_await next_turn();
+  }
+  for (Transfer& transfer : sends) co_await transfer;
+}
+
+}  // namespace kolo::ops

@@ -1,0 +1,46 @@
+// All-reduce of buffers that all ranks of a node can see, in place and without a copy.
+//
+//   1 wait until all ranks have started: their buffers hold their inputs
+//   2 rank r reads piece r of all buffers, combines in rank order, writes piece r of all buffers
+//   3 wait until all ranks have finished step 2
+//
+//   buffers     rank 0   rank 1   rank 2
+//   piece 0    [  r0  ] [  r0  ] [  r0  ]      r0: read and written by rank 0 alone
+//   piece 1    [  r1  ] [  r1  ] [  r1  ]
+//   piece 2    [  r2  ] [  r2  ] [  r2  ]
+//
+// Nobody touches a piece but its rank, so step 2 needs no waits however it is cut.
+//
+// Bytes: a rank reads (n-1)/n of the buffer from other ranks' memory and writes as much there.
+// Worlds: any size, on one node, with `peer_buffers`.
+#include <vector>
+
+#include "ops/algorithms.hpp"
+#include "ops/kernels.hpp"
+#include "ops/pieces.hpp"
+
+namespace kolo::ops {
+
+Task allreduce_zero_copy(CollectiveCall call) {
+  if (call.count == 0) co_return;
+  SharedWindow& window = *call.window;
+  const std::size_t element = size_of(call.dtype);
+  // Pieces begin at cache lines, so that lines have one writer.
+  const Range own = piece_of(call.count, window.size(), window.rank(), 64 / element);
+  const std::size_t peers = static_cast<std::size_t>(window.size() - 1);
+  std::vector<std::byte*> buffers(call.peer_buffers.size());
+
+  co_await window.all_reached(window.enter_stage());
+  for (std::size_t i = 0; i < segment_count(own.length, segment_length(call)); ++i) {
+    const Range range = segment_of(own, segment_length(call), i);
+    for (std::size_t peer = 0; peer < buffers.size(); ++peer) {
+      buffers[peer] = call.peer_buffers[peer] + range.begin * element;
+    }
+    combine(call.dtype, call.reduction, {buffers.data(), buffers.size()}, buffers, range.length);
+    window.count_moved(2 * peers * range.length * element);
+    co_await next_turn();
+  }
+  co_await window.all_reached(window.enter_stage());
+}
+
+}  // namespace kolo::ops

@@ -1,0 +1,64 @@
+#include "ops/registry.hpp"
+
+#include <string>
+
+#include "kolo/error.hpp"
+#include "ops/algorithms.hpp"
+
+namespace kolo::ops {
+namespace {
+
+using enum Collective;
+
+// The list: one line an algorithm. Name, collective, needs, rank-ordered, function.
+constexpr Algorithm kBuiltIn[] = {
+    {"direct", AllReduce, Needs::Messages, true, allreduce_direct},
+    {"ring", AllReduce, Needs::Messages, false, allreduce_ring},
+    {"mpi", AllReduce, Needs::NativeCollectives, false, allreduce_native},
+    {"window", AllReduce, Needs::Window, true, allreduce_window},
+    {"window_small", AllReduce, Needs::Window, true, allreduce_window_small},
+    {"zero_copy", AllReduce, Needs::PeerBuffers, true, allreduce_zero_copy},
+    {"ring", AllGather, Needs::Messages, false, allgather_ring},
+    {"binomial", Broadcast, Needs::Messages, false, broadcast_binomial},
+};
+
+const Algorithm* look_up(const std::vector<Algorithm>& algorithms, Collective collective,
+                         std::string_view name) {
+  for (const Algorithm& algorithm : algorithms) {
+    if (algorithm.collective == collective && algorithm.name == name) return &algorithm;
+  }
+  return nullptr;
+}
+
+std::string describe(Collective collective, std::string_view name) {
+  return std::string(name_of(collective)) + " algorithm \"" + std::string(name) + "\"";
+}
+
+}  // namespace
+
+Registry::Registry() {
+  for (const Algorithm& algorithm : kBuiltIn) add(algorithm);
+}
+
+void Registry::add(const Algorithm& algorithm) {
+  const std::string what = describe(algorithm.collective, algorithm.name);
+  if (algorithm.name.empty()) throw InvalidArgument(what + ": the name must not be empty");
+  if (algorithm.run == nullptr) throw InvalidArgument(what + ": it has no function to run");
+  if (look_up(algorithms_, algorithm.collective, algorithm.name) != nullptr) {
+    throw InvalidArgument(what + ": the name is taken; choose another one");
+  }
+  algorithms_.push_back(algorithm);
+}
+
+const Algorithm& Registry::find(Collective collective, std::string_view name) const {
+  if (const Algorithm* found = look_up(algorithms_, collective, name)) return *found;
+  std::string choices;
+  for (const Algorithm& algorithm : algorithms_) {
+    if (algorithm.collective != collective) continue;
+    choices += (choices.empty() ? "" : ", ") + std::string(algorithm.name);
+  }
+  throw InvalidArgument(describe(collective, name) +
+                        ": there is none of that name; choose one of " + choices);
+}
+
+}  // namespace kolo::ops

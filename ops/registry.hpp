@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kolo/algorithm.hpp"
+
+namespace kolo::ops {
+
+/// The algorithms that a runtime can choose from. A value: adding to one registry changes no other.
+class Registry {
+ public:
+  /// With the built-in algorithms: the list in registry.cpp.
+  Registry();
+
+  /// Adds a user's algorithm; its name must outlive the registry. Names are per collective. Throws
+  /// InvalidArgument for a name that is taken or empty, or an algorithm that cannot run.
+  void add(const Algorithm& algorithm);
+
+  /// Throws InvalidArgument, which names the choices, when there is none of that name. The reference
+  /// holds until the next `add`.
+  const Algorithm& find(Collective collective, std::string_view name) const;
+
+  const std::vector<Algorithm>& algorithms() const { return algorithms_; }
+
+ private:
+  std::vector<Algorithm> algorithms_;
+};
+
+}  // namespace kolo::ops

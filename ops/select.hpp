@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "kolo/algorithm.hpp"
+#include "ops/registry.hpp"
+
+namespace kolo::ops {
+
+/// What the choice of an algorithm depends on: facts that are the same on every rank of a call.
+struct Situation {
+  Collective collective = Collective::AllReduce;
+  std::size_t bytes = 0;          ///< of the call's buffer (all-gather: of all blocks)
+  int size = 1;                   ///< ranks
+  bool has_window = false;        ///< all ranks share a window
+  bool has_peer_buffers = false;  ///< and the buffers lie in shared memory
+  bool has_native = false;        ///< the communicator has NativeCollectives
+};
+
+/// The algorithm for a call: the one named `wanted` if that is not empty and the call has what it
+/// needs, else the fastest that fits. An override is thus a preference: "zero_copy" serves the
+/// buffers that lie in shared memory, and all others run as if nothing had been asked for.
+///
+/// A pure function, so that all ranks choose alike. Throws InvalidArgument, which names the choices,
+/// for a name that is not in the registry.
+const Algorithm& select(const Registry& registry, const Situation& situation,
+                        std::string_view wanted = {});
+
+}  // namespace kolo::ops

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kolo/dtype.hpp"
+#include "kolo/reduction.hpp"
+
+namespace kolo::ops {
+
+/// One call of `combine`, as its kernels see it.
+struct CombineCall {
+  std::span<const std::byte* const> inputs;
+  std::span<std::byte* const> outputs;
+  std::size_t count;
+  double prescale;
+  double postscale;
+};
+
+using CombineFunction = void (*)(const CombineCall&);
+
+/// The kernel for the widest vectors of this machine. It scales floating types only. Null for
+/// products of bytes, which have no vector form, and for Average.
+CombineFunction find_vector_kernel(DType dtype, ReduceOp op);
+
+}  // namespace kolo::ops
