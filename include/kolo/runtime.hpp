@@ -1,0 +1,91 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kolo/config.hpp"
+#include "kolo/process_set.hpp"
+
+namespace kolo {
+
+namespace comm {
+class World;
+}
+
+/// How a Runtime starts.
+struct InitOptions {
+  /// The knobs; by default from the environment. They must agree on all ranks.
+  Config config = Config::from_environment();
+  /// The world to run in, for tests that run ranks as threads; by default MPI under mpirun, or a
+  /// world of one rank without it.
+  std::shared_ptr<comm::World> world;
+};
+
+/// Kolo on this rank, from construction to destruction. Construction and destruction are collective:
+/// every rank of the world makes one, and the first to destroy its own closes the world on all.
+///
+/// Joins the MPI that the program started, which needs MPI_THREAD_MULTIPLE, or starts it; MPI is
+/// finalised only at the end of the process and only if Kolo started it, so another Runtime may be
+/// made later. Without mpirun it is a world of one rank, and MPI is not touched.
+///
+/// While it exists, an uncaught exception anywhere in the process reaches every rank: each of them
+/// ends with its text instead of waiting for the dead one.
+///
+/// The first Runtime of a process becomes the current one of all threads; see `current`.
+class Runtime {
+ public:
+  /// Blocks until all ranks are there. Throws InvalidArgument where knobs are malformed or differ
+  /// between ranks, TimeoutError after KOLO_TIMEOUT, BackendError where MPI or the system fails.
+  explicit Runtime(InitOptions options = {});
+  /// Shuts down. Never throws and never hangs: a peer that does not answer within KOLO_LOST_AFTER
+  /// counts as lost.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;  // process sets and threads refer to it
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// Leaves the world; what is pending on other ranks ends with ShutdownError there. Idempotent.
+  void shutdown();
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;  ///< among the ranks of this node
+  int local_size() const;
+  int cross_rank() const;  ///< among the ranks of equal local rank, one a node
+  int cross_size() const;
+  /// True where all nodes have the same number of ranks.
+  bool is_homogeneous() const;
+
+  ProcessSet& world();
+  const Config& config() const;
+
+  /// The Runtime that functions without one use: the calling thread's, if `set_thread_current` named
+  /// one, otherwise the process's first. Throws InvalidArgument where there is none.
+  static Runtime& current();
+  static bool has_current();
+  /// Names the calling thread's own; null takes it back. Meant for ranks that are threads.
+  static void set_thread_current(Runtime* runtime);
+
+ private:
+  class Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Short forms on `Runtime::current()`.
+int rank();
+int size();
+int local_rank();
+int local_size();
+int cross_rank();
+int cross_size();
+bool is_homogeneous();
+
+/// A Runtime that the process owns, for programs that want no object: `init` makes it (a second call
+/// does nothing), `shutdown` destroys it.
+void init();
+void shutdown();
+bool is_initialized();
+
+/// What this build contains: versions and paths, a line each.
+std::string build_info();
+
+}  // namespace kolo

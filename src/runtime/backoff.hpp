@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace kolo::runtime {
+
+/// How a thread waits for what others do when nobody can wake it: it looks again at once for a few
+/// microseconds, then lets others run, then sleeps longer and longer. A wake-up from sleep costs
+/// tens of microseconds, a spinning thread costs its neighbour the core.
+class Backoff {
+ public:
+  using Duration = std::chrono::nanoseconds;
+  static constexpr Duration kShortestSleep = std::chrono::microseconds(50);
+  static constexpr Duration kLongestSleep = std::chrono::milliseconds(1);
+
+  explicit Backoff(Duration spin) : spin_(spin) {}
+
+  /// There was progress: starts over.
+  void reset() {
+    began_ = {};
+    sleep_ = kShortestSleep;
+  }
+
+  /// How long to sleep before the next look; zero: not yet. Lets others run then, once past spinning.
+  Duration next_pause() {
+    const auto now = std::chrono::steady_clock::now();
+    if (began_ == std::chrono::steady_clock::time_point{}) began_ = now;
+    if (now - began_ < spin_) return Duration{0};
+    if (now - began_ < spin_ + kYielding) {
+      std::this_thread::yield();
+      return Duration{0};
+    }
+    return std::exchange(sleep_, std::min(2 * sleep_, kLongestSleep));
+  }
+
+ private:
+  static constexpr Duration kYielding = std::chrono::microseconds(50);
+
+  Duration spin_;
+  std::chrono::steady_clock::time_point began_{};
+  Duration sleep_ = kShortestSleep;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,206 @@
+#include "runtime/coordinator.hpp"
+
+#include <algorithm>
+
+namespace kolo::runtime {
+namespace {
+
+Time later(Time time, Time by) { return by >= kNever - time ? kNever : time + by; }
+
+}  // namespace
+
+Coordinator::Coordinator(Options options)
+    : options_(std::move(options)),
+      tree_(options_.rank, static_cast<int>(options_.set.world_ranks.size()), options_.tree_width) {
+  // Alone, whatever is pending can run: there is nobody to be patient for.
+  if (options_.set.world_ranks.size() == 1) options_.patience = Time{0};
+}
+
+void Coordinator::submit(UseId use, Request request, Time now, Time deadline) {
+  // Rule 10: an error that the other ranks have for this use comes before anything else.
+  if (const auto grave = tombstones_.find(request.name); grave != tombstones_.end()) {
+    actions_.failed.push_back({use, std::move(grave->second.front())});
+    grave->second.pop_front();
+    if (grave->second.empty()) tombstones_.erase(grave);
+    return;
+  }
+  if (closed_) {
+    actions_.failed.push_back({use, closing_failure(describe(request))});
+    return;
+  }
+  Pending& pending = pending_[request.name];
+  pending.bit = table_.find(request);
+  pending.use = use;
+  pending.submitted = now;
+  pending.deadline = deadline;
+  pending.stall_at = later(now, options_.stall_warn);
+  by_use_[use] = &pending;
+  if (pending.bit < 0) {
+    pending.request = std::make_shared<const Request>(std::move(request));
+    ++unknown_count_;
+  } else {
+    pending.request = table_.at(pending.bit);
+    if (by_bit_.size() <= static_cast<std::size_t>(pending.bit)) {
+      by_bit_.resize(static_cast<std::size_t>(pending.bit) + 1);
+    }
+    by_bit_[static_cast<std::size_t>(pending.bit)] = &pending;
+    ready_.set(pending.bit);
+  }
+  next_clock_ = std::min({next_clock_, pending.deadline, pending.stall_at});
+}
+
+void Coordinator::wait_for(UseId use) {
+  if (const auto found = by_use_.find(use); found != by_use_.end()) {
+    found->second->is_awaited = true;
+  }
+}
+
+void Coordinator::join(UseId use) {
+  if (closed_) {
+    actions_.failed.push_back({use, closing_failure("join")});
+    return;
+  }
+  join_ = use;
+  tombstones_.clear();  // rule 9: the uses they stand for are those this rank joins instead of
+}
+
+void Coordinator::shut_down() { is_shutting_down_ = true; }
+
+void Coordinator::on_ask(std::uint64_t exchange) { ask_seen_ = std::max(ask_seen_, exchange); }
+
+Coordinator::Actions Coordinator::decide(Time now) {
+  if (!closed_) {
+    look_at_clock(now);
+    if (!negotiation_) {
+      // Rules 4, 5, 3 and 9, in this order: a cause asks, the others only post.
+      const bool is_cause = !has_asked_ && has_cause(now);
+      if (!has_posted_ &&
+          (is_cause || prediction_is_complete() || ask_seen_ >= exchange_ || join_.has_value())) {
+        post();
+      }
+      if (is_cause && ask_seen_ < exchange_) {
+        actions_.ask = exchange_;
+        ++counters_.asks;
+      }
+      has_asked_ |= is_cause;
+    }
+    watch_for_silence(now);
+  }
+  return std::exchange(actions_, {});
+}
+
+/// Marks what has been pending for too long. Looks at every request only when one is due.
+void Coordinator::look_at_clock(Time now) {
+  if (now < next_clock_) return;
+  next_clock_ = kNever;
+  for (auto& [name, pending] : pending_) {
+    if (pending.is_expired) continue;
+    if (pending.deadline <= now) {
+      expire(pending);
+      continue;
+    }
+    if (pending.stall_at <= now) {
+      pending.stall_at = later(now, options_.stall_warn);
+      if (!pending.is_stalled) ++stalled_count_;
+      pending.is_stalled = true;
+    }
+    next_clock_ = std::min({next_clock_, pending.deadline, pending.stall_at});
+  }
+}
+
+/// Rule 10: it leaves later headers; one that is posted already may still let it run.
+void Coordinator::expire(Pending& pending) {
+  pending.is_expired = true;
+  ++expired_count_;
+  if (pending.is_stalled) --stalled_count_;
+  pending.is_stalled = false;
+  if (pending.bit < 0) {
+    --unknown_count_;
+  } else {
+    ready_.reset(pending.bit);
+  }
+}
+
+bool Coordinator::prediction_is_complete() const {
+  const History::Composition predicted = history_.predict();
+  return predicted != History::kNone && ready_.contains(history_.set_of(predicted));
+}
+
+/// Rule 4, with rule 5's exceptions.
+bool Coordinator::has_cause(Time now) const {
+  if (unknown_count_ > 0 || expired_count_ > 0 || stalled_count_ > 0 || is_shutting_down_ ||
+      (join_ && !join_is_shown_)) {
+    return true;
+  }
+  const bool is_predicted = prediction_is_complete();
+  int predicted_alone = -1;
+  if (is_predicted && history_.bits_of(history_.predict()).size() == 1) {
+    predicted_alone = history_.bits_of(history_.predict()).front();
+  }
+  bool is_cause = false;
+  (ready_ - shown_).for_each([&](int bit) {
+    const Pending& news = *by_bit_[static_cast<std::size_t>(bit)];
+    is_cause |= waiting_.test(bit) && bit != predicted_alone;
+    is_cause |= news.is_awaited && !is_predicted;
+    is_cause |= later(news.submitted, options_.patience) <= now;
+  });
+  return is_cause;
+}
+
+Header Coordinator::make_header() const {
+  Header header;
+  header.exchange = exchange_;
+  header.has_unknown = unknown_count_ > 0;
+  header.has_expired = expired_count_ > 0;
+  header.has_stalled = stalled_count_ > 0;
+  header.all_joined = join_.has_value();
+  if (join_ && !join_is_shown_) header.joining_rank = options_.rank;
+  if (is_shutting_down_) header.shutdown_rank = options_.rank;
+  header.own = ready_;
+  header.ready = ready_;
+  if (join_) {
+    Bits pending_names;
+    for (const auto& [name, pending] : pending_) pending_names |= table_.bits_of(name);
+    header.ready |= table_.all() - pending_names;
+  }
+  return header;
+}
+
+void Coordinator::post() {
+  header_ = make_header();
+  shown_ = header_.own;
+  join_is_shown_ = join_.has_value();
+  has_posted_ = true;
+  actions_.post = header_;
+}
+
+/// Where a deadline or a shutdown presses, ranks that do not answer are not waited for forever.
+void Coordinator::watch_for_silence(Time now) {
+  const bool presses = (expired_count_ > 0 || is_shutting_down_) && !closed_;
+  if (!presses) {
+    silent_since_ = kNever;
+  } else if (silent_since_ == kNever) {
+    silent_since_ = now;
+  } else if (now >= silence_limit()) {
+    actions_.find_silent = true;
+    silent_since_ = now;
+  }
+}
+
+Time Coordinator::silence_limit() const {
+  return silent_since_ == kNever ? kNever : later(silent_since_, options_.lost_after);
+}
+
+Time Coordinator::next_time() const {
+  if (closed_) return kNever;
+  Time next = std::min(next_clock_, silence_limit());
+  if (!negotiation_ && !has_asked_) {
+    (ready_ - shown_).for_each([&](int bit) {
+      const Time submitted = by_bit_[static_cast<std::size_t>(bit)]->submitted;
+      next = std::min(next, later(submitted, options_.patience));
+    });
+  }
+  return next;
+}
+
+}  // namespace kolo::runtime

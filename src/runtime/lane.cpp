@@ -1,0 +1,385 @@
+#include "runtime/lane.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/graveyard.hpp"
+#include "base/log.hpp"
+#include "kolo/error.hpp"
+#include "runtime/backoff.hpp"
+#include "runtime/window_board.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr int kControlTag = Communicator::kTagCount - 1;
+constexpr auto kLivenessInterval = std::chrono::milliseconds(10);
+constexpr auto kLongestWait = std::chrono::milliseconds(1);
+
+Time to_time(Operation::Clock::time_point point) {
+  return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
+}
+
+Coordinator::Options coordinator_options(const std::string& name, const std::vector<int>& ranks,
+                                         int rank, const Config& config) {
+  Coordinator::Options options;
+  options.rank = rank;
+  options.set = {name, ranks};
+  options.tree_width = config.tree_width;
+  options.patience = config.patience;
+  options.stall_warn = config.stall_warn.count() > 0 ? config.stall_warn : kNever;
+  options.lost_after = config.lost_after;
+  options.table_capacity = static_cast<std::size_t>(config.table_capacity);
+  options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
+  return options;
+}
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+Lane::Lane(Parts parts, BatchRunner::Choices choices, const Config& config, comm::World& world,
+           WakeUp& progress_thread)
+    : name_(std::move(parts.name)),
+      world_ranks_(std::move(parts.world_ranks)),
+      config_(config),
+      world_(world),
+      progress_thread_(progress_thread),
+      data_(std::move(parts.data)),
+      control_(std::move(parts.control)),
+      mailbox_(*control_, kControlTag),
+      staging_window_(std::move(parts.staging_window)),
+      coordinator_(coordinator_options(name_, world_ranks_, data_->rank(), config)),
+      runner_(std::make_shared<BatchRunner>(world, *data_, staging_window_.get(), world_ranks_,
+                                            choices, config)) {
+  if (parts.control_window != nullptr) {
+    board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
+  } else {
+    auto board = std::make_unique<TreeBoard>(
+        rank(), size(), Tree(rank(), size(), config.tree_width),
+        [this](int to, const BoardMessage& message) { return mailbox_.send(to, message); });
+    tree_board_ = board.get();
+    board_ = std::move(board);
+  }
+}
+
+Lane::~Lane() = default;
+
+// --- any thread ---
+
+void Lane::submit(std::shared_ptr<Operation> operation) {
+  {
+    const std::lock_guard lock(queue_);
+    if (is_stopped_) {
+      throw ShutdownError(describe(operation->request) + " on process set " + name_ +
+                          ": Kolo has been shut down on this rank. Submit before the Runtime ends.");
+    }
+    if (!names_in_flight_.insert(operation->request.name).second) {
+      throw InvalidArgument(describe(operation->request) + " on process set " + name_ +
+                            ": an operation of this name is still in flight on this rank. Wait for "
+                            "it first, or use another name.");
+    }
+    operation->use = next_use_++;
+    submitted_.push_back(std::move(operation));
+  }
+  ++in_flight_;
+  progress_thread_.call();
+}
+
+bool Lane::wait(const Operation& operation, Clock::time_point until) {
+  if (operation.is_done.load(std::memory_order_acquire)) return true;
+  {
+    const std::lock_guard lock(queue_);
+    awaited_.push_back(operation.use);
+  }
+  ++callers_;
+  Backoff backoff(config_.spin);
+  while (!operation.is_done.load(std::memory_order_acquire) && Clock::now() < until) {
+    std::unique_lock turn_lock(turn_, std::try_to_lock);
+    if (!turn_lock.owns_lock()) {  // somebody else drives and will say when it has ended
+      std::unique_lock lock(ends_);
+      ended_.wait_for(lock, kLongestWait,
+                      [&] { return operation.is_done.load(std::memory_order_acquire); });
+      continue;
+    }
+    const bool progressed = turn();
+    turn_lock.unlock();
+    if (progressed) {
+      backoff.reset();
+    } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
+      std::unique_lock lock(ends_);
+      ended_.wait_for(lock, pause,
+                      [&] { return operation.is_done.load(std::memory_order_acquire); });
+    }
+  }
+  --callers_;
+  if (in_flight_ > 0) progress_thread_.call();
+  return operation.is_done.load(std::memory_order_acquire);
+}
+
+bool Lane::try_turn() {
+  if (callers_ > 0) return false;
+  const std::unique_lock turn_lock(turn_, std::try_to_lock);
+  return turn_lock.owns_lock() && turn();
+}
+
+void Lane::shut_down() {
+  {
+    const std::lock_guard lock(queue_);
+    is_leaving_ = true;
+  }
+  Backoff backoff(Backoff::Duration{0});
+  for (;;) {
+    std::unique_lock turn_lock(turn_);
+    const bool progressed = turn();
+    if (loss_ || (has_left_ && mailbox_.is_idle())) break;
+    turn_lock.unlock();
+    if (progressed) {
+      backoff.reset();
+    } else {
+      std::this_thread::sleep_for(backoff.next_pause());
+    }
+  }
+}
+
+void Lane::stop() {
+  const std::unique_lock turn_lock(turn_);
+  {
+    const std::lock_guard lock(queue_);
+    is_stopped_ = true;
+  }
+  turn();  // ends what came in since the set was closed
+}
+
+void Lane::publish_end(const std::string& how) {
+  // The process is about to end, perhaps inside a turn: after a moment the words matter more.
+  std::unique_lock turn_lock(turn_, std::defer_lock);
+  for (int i = 0; i < 100 && !turn_lock.try_lock(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  board_->publish_lost({rank(), how});
+}
+
+std::string Lane::next_name(std::string_view kind) {
+  const std::lock_guard lock(queue_);
+  const std::string prefix(kind);
+  return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
+}
+
+Lane::Metrics Lane::metrics() {
+  const std::lock_guard turn_lock(turn_);
+  Metrics metrics;
+  metrics.protocol = coordinator_.counters();
+  metrics.header_bytes = board_->bytes_shown();
+  metrics.bytes_sent = runner_->bytes_sent();
+  metrics.bytes_packed = runner_->bytes_packed();
+  return metrics;
+}
+
+// --- the turn ---
+
+bool Lane::turn() {
+  const auto now = Clock::now();
+  bool progressed = take_submissions(now);
+  if (loss_) {  // nothing moves any more: what still comes in ends at once
+    carry_out(coordinator_.decide(to_time(now)));
+    return progressed;
+  }
+  try {
+    board_->beat();
+    progressed |= read_mail();
+    notice_losses(now);
+    progressed |= advance_protocol(now);
+    progressed |= advance_data(now);
+  } catch (const std::exception& error) {
+    // The others may be in the middle of a batch and wait for this rank's part of it.
+    declare_lost({rank(), std::string("failed: ") + error.what()});
+    progressed = true;
+  }
+  return progressed;
+}
+
+bool Lane::take_submissions(Clock::time_point now) {
+  std::vector<std::shared_ptr<Operation>> submitted;
+  std::vector<UseId> awaited;
+  bool is_leaving;
+  {
+    const std::lock_guard lock(queue_);
+    submitted.swap(submitted_);
+    awaited.swap(awaited_);
+    is_leaving = is_leaving_;
+  }
+  for (std::shared_ptr<Operation>& operation : submitted) {
+    const Time deadline = to_time(operation->deadline);
+    Request request = operation->request;
+    const UseId use = operation->use;
+    operations_[use] = std::move(operation);
+    coordinator_.submit(use, std::move(request), to_time(now), deadline);
+  }
+  for (const UseId use : awaited) coordinator_.wait_for(use);
+  if (is_leaving) coordinator_.shut_down();
+  return !submitted.empty();
+}
+
+bool Lane::read_mail() {
+  // Nobody sends before this rank's header is there, unless the board itself goes by messages.
+  if (tree_board_ == nullptr && !coordinator_.is_negotiating()) return false;
+  bool progressed = false;
+  while (auto mail = mailbox_.poll()) {
+    progressed = true;
+    auto& [from, message] = *mail;
+    if (auto* negotiation = std::get_if<ControlMessage>(&message)) {
+      coordinator_.on_message(from, std::move(*negotiation));
+    } else if (tree_board_ != nullptr) {
+      tree_board_->on_message(from, std::get<BoardMessage>(message));
+    }
+  }
+  return progressed;
+}
+
+void Lane::notice_losses(Clock::time_point now) {
+  if (loss_ || has_left_) return;
+  if (const auto loss = board_->lost()) {
+    declare_lost(*loss);
+    return;
+  }
+  if (now < next_liveness_check_) return;
+  next_liveness_check_ = now + kLivenessInterval;
+  for (const int dead : world_.dead_peers()) {
+    const int rank = member(dead);
+    if (rank >= 0 && !board_->has_left(rank)) {
+      declare_lost({rank, "died: its process has ended"});
+      return;
+    }
+  }
+  if (in_flight_ > 0 && now >= next_silence_sample_) {  // so that "silent" always speaks of a recent stretch of time
+    next_silence_sample_ = now + config_.lost_after / 2;
+    board_->silent_ranks(coordinator_.exchange());
+  }
+}
+
+bool Lane::advance_protocol(Clock::time_point now) {
+  bool progressed = false;
+  for (;;) {
+    coordinator_.on_ask(board_->highest_ask());
+    carry_out(coordinator_.decide(to_time(now)));
+    if (!coordinator_.awaits_headers()) break;
+    const std::optional<Header> merged = board_->merged(coordinator_.exchange());
+    if (!merged) break;
+    coordinator_.on_headers(*merged);
+    progressed = true;
+  }
+  if (coordinator_.is_closed() && running_.empty() && !loss_ && !has_left_) {
+    board_->leave();
+    has_left_ = true;
+  }
+  return progressed;
+}
+
+void Lane::carry_out(Coordinator::Actions actions) {
+  for (Coordinator::Batch& batch : actions.run) start(std::move(batch));
+  for (Coordinator::Failed& failed : actions.failed) {
+    const auto found = operations_.extract(failed.use);
+    complete(found.mapped(), to_exception(failed.failure));
+  }
+  for (const Verdict::Stall& stall : actions.stalls) {
+    KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
+                   << list(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
+                   << (stall.missing_ranks.empty() ? "nobody is missing any more"
+                                                   : list(stall.missing_ranks) +
+                                                         " did not submit it yet");
+  }
+  if (actions.post) board_->post(*actions.post);
+  if (actions.ask) board_->ask(*actions.ask);
+  for (auto& [to, message] : actions.send) mailbox_.send(to, std::move(message));
+  if (actions.find_silent) find_silent();
+}
+
+void Lane::start(Coordinator::Batch batch) {
+  BatchRunner::Operations operations;
+  auto deadline = Clock::time_point::max();
+  for (const Coordinator::Batch::Item& item : batch.items) {
+    operations.push_back(operations_.extract(*item.use).mapped());
+    deadline = std::min(deadline, operations.back()->deadline);
+  }
+  running_.push_back({runner_->run(operations), operations, deadline});
+}
+
+bool Lane::advance_data(Clock::time_point now) {
+  if (running_.empty()) return false;
+  Running& front = running_.front();
+  const Progress progress = front.task.poll();
+  if (progress == Progress::Done) {
+    const BatchRunner::Operations operations = std::move(front.operations);
+    running_.pop_front();
+    for (const auto& operation : operations) complete(operation, nullptr);
+  } else if (front.deadline != Clock::time_point::max() &&
+             now > front.deadline + config_.lost_after) {
+    front.deadline = now;
+    find_silent();
+  }
+  return progress != Progress::Waiting;
+}
+
+// --- ends ---
+
+void Lane::declare_lost(const HeaderBoard::Loss& loss) {
+  if (loss_) return;
+  loss_ = loss;
+  world_.mark_broken();
+  try {
+    board_->publish_lost(loss);
+  } catch (const std::exception& error) {  // by messages, to a rank that cannot be reached either
+    KOLO_LOG(Warn) << "process set " << name_ << ": cannot tell all ranks: " << error.what();
+  }
+  const int world_rank = world_ranks_[static_cast<std::size_t>(loss.rank)];
+  KOLO_LOG(Error) << "process set " << name_ << ": rank " << world_rank << " " << loss.how;
+  coordinator_.on_lost(loss.rank, loss.how);
+  // Peers and MPI may still use the memory of what was running: none of it is given back.
+  for (Running& running : std::exchange(running_, {})) {
+    for (const auto& operation : running.operations) {
+      complete(operation, std::make_exception_ptr(PeerLostError(
+                              describe(operation->request) + " on process set " + name_ +
+                              ": rank " + std::to_string(world_rank) + " " + loss.how)));
+    }
+    keep_for_ever(std::move(running));
+  }
+  keep_for_ever(runner_);
+  carry_out(coordinator_.decide(to_time(Clock::now())));
+}
+
+void Lane::find_silent() {
+  const std::vector<int> silent = board_->silent_ranks(coordinator_.exchange());
+  if (!silent.empty()) {
+    declare_lost({silent.front(), "does not answer: its coordinator gave no sign of life since "
+                                  "the deadline"});
+  }
+}
+
+void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
+  {
+    const std::lock_guard lock(queue_);
+    names_in_flight_.erase(operation->request.name);
+  }
+  operation->error = std::move(error);
+  operation->ended = Clock::now();
+  {
+    const std::lock_guard lock(ends_);
+    operation->is_done.store(true, std::memory_order_release);
+  }
+  ended_.notify_all();
+  --in_flight_;
+}
+
+int Lane::member(int world_rank) const {
+  const auto found = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  return found == world_ranks_.end() ? -1 : static_cast<int>(found - world_ranks_.begin());
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "comm/world.hpp"
+#include "kolo/communicator.hpp"
+#include "kolo/config.hpp"
+#include "kolo/task.hpp"
+#include "runtime/batch_runner.hpp"
+#include "runtime/control_mailbox.hpp"
+#include "runtime/coordinator.hpp"
+#include "runtime/header_board.hpp"
+#include "runtime/operation.hpp"
+#include "runtime/tree_board.hpp"
+#include "runtime/wake_up.hpp"
+
+namespace kolo::runtime {
+
+/// One process set on one kind of device: its queue, its protocol, its data, independent of all
+/// other lanes.
+///
+/// Whoever holds the turn drives the lane: the progress thread, or a thread that waits on one of its
+/// operations, so that nobody need be woken for the data to move. A turn never blocks and moves one
+/// chunk at most.
+class Lane {
+ public:
+  struct Parts {
+    std::string name;
+    std::vector<int> world_ranks;  ///< of the members, ascending
+    std::unique_ptr<Communicator> data;     ///< among the members
+    std::unique_ptr<Communicator> control;  ///< the same, for the protocol
+    std::shared_ptr<SharedWindow> control_window;  ///< null: the control plane goes by messages
+    std::shared_ptr<SharedWindow> staging_window;  ///< null: data goes by messages
+  };
+
+  /// What is passed by reference outlives the lane.
+  Lane(Parts parts, BatchRunner::Choices choices, const Config& config, comm::World& world,
+       WakeUp& progress_thread);
+  ~Lane();
+
+  /// Queues an operation. Throws InvalidArgument where one of that name is in flight, ShutdownError
+  /// after `stop`. Everything else that is wrong is found later and ends the operation.
+  void submit(std::shared_ptr<Operation> operation);
+
+  /// Drives the lane until the operation has ended or `until` has come; true if it has ended.
+  bool wait(const Operation& operation, Operation::Clock::time_point until);
+
+  /// One turn, unless a caller drives. True if there was progress.
+  bool try_turn();
+  /// Something is queued, pending or running, and no caller drives it.
+  bool needs_driving() const { return callers_ == 0 && in_flight_ > 0; }
+
+  /// Leaves the set: closes it on all ranks. Drives until nothing is pending or running here.
+  void shut_down();
+  /// Nothing can be submitted or is driven any more.
+  void stop();
+  /// The last words of a dying process: its text reaches all ranks.
+  void publish_end(const std::string& how);
+
+  int rank() const { return data_->rank(); }
+  int size() const { return data_->size(); }
+  const std::string& name() const { return name_; }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  /// Names for unnamed operations: the same on all ranks that make the same calls in order.
+  std::string next_name(std::string_view kind);
+
+  struct Metrics {
+    Coordinator::Counters protocol;
+    std::uint64_t header_bytes = 0;  ///< shown or sent by this rank
+    std::uint64_t bytes_sent = 0;    ///< payload given to messages or moved through windows
+    std::uint64_t bytes_packed = 0;  ///< copied by Kolo to fuse or compress
+  };
+  Metrics metrics();
+
+ private:
+  using Clock = Operation::Clock;
+  struct Running {
+    Task task;
+    BatchRunner::Operations operations;
+    Clock::time_point deadline;
+  };
+
+  bool turn();
+  bool take_submissions(Clock::time_point now);
+  bool read_mail();
+  void notice_losses(Clock::time_point now);
+  bool advance_protocol(Clock::time_point now);
+  void carry_out(Coordinator::Actions actions);
+  void start(Coordinator::Batch batch);
+  bool advance_data(Clock::time_point now);
+  void declare_lost(const HeaderBoard::Loss& loss);
+  void find_silent();
+  void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
+  int member(int world_rank) const;
+
+  const std::string name_;
+  const std::vector<int> world_ranks_;
+  const Config& config_;
+  comm::World& world_;
+  WakeUp& progress_thread_;
+
+  // Under the turn.
+  std::mutex turn_;
+  std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> control_;
+  ControlMailbox mailbox_;
+  TreeBoard* tree_board_ = nullptr;  // the board, where it goes by messages
+  std::unique_ptr<HeaderBoard> board_;
+  std::shared_ptr<SharedWindow> staging_window_;
+  Coordinator coordinator_;
+  std::shared_ptr<BatchRunner> runner_;
+  std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
+  std::deque<Running> running_;  // in the agreed order; the first one moves
+  std::optional<HeaderBoard::Loss> loss_;
+  bool has_left_ = false;
+  Clock::time_point next_liveness_check_{};
+  Clock::time_point next_silence_sample_{};
+
+  // Under the queue lock, for any thread.
+  std::mutex queue_;
+  std::vector<std::shared_ptr<Operation>> submitted_;
+  std::vector<UseId> awaited_;
+  std::unordered_set<std::string> names_in_flight_;
+  std::unordered_map<std::string, std::uint64_t> unnamed_;
+  UseId next_use_ = 1;
+  bool is_leaving_ = false;
+  bool is_stopped_ = false;
+
+  std::mutex ends_;
+  std::condition_variable ended_;
+  std::atomic<int> callers_{0};
+  std::atomic<std::int64_t> in_flight_{0};
+};
+
+}  // namespace kolo::runtime

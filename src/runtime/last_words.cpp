@@ -1,0 +1,67 @@
+#include "runtime/last_words.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace kolo::runtime {
+namespace {
+
+// Peers look at their boards at least once in 50 ms. mpirun ends them soon after this process has
+// ended, so they are given time to see and print the text first.
+constexpr auto kTimeToBeHeard = std::chrono::milliseconds(200);
+
+struct Enlisted {
+  std::mutex lock;
+  std::vector<std::shared_ptr<Lane>> lanes;
+  std::terminate_handler previous = nullptr;
+};
+
+Enlisted& enlisted() {
+  static auto* const instance = new Enlisted;  // outlives static destructors, which may terminate
+  return *instance;
+}
+
+std::string describe_current_exception() {
+  try {
+    if (const auto current = std::current_exception()) std::rethrow_exception(current);
+  } catch (const std::exception& error) {
+    return std::string("ended with an uncaught exception: ") + error.what();
+  } catch (...) {
+    return "ended with an uncaught exception that is no std::exception";
+  }
+  return "called std::terminate";
+}
+
+[[noreturn]] void speak_and_terminate() {
+  const std::string how = describe_current_exception();
+  Enlisted& all = enlisted();
+  if (const std::unique_lock lock(all.lock, std::try_to_lock); lock.owns_lock()) {
+    for (const auto& lane : all.lanes) lane->publish_end(how);
+    if (!all.lanes.empty()) std::this_thread::sleep_for(kTimeToBeHeard);
+  }
+  if (all.previous != nullptr) all.previous();
+  std::abort();
+}
+
+}  // namespace
+
+void enlist_for_last_words(std::shared_ptr<Lane> lane) {
+  Enlisted& all = enlisted();
+  const std::lock_guard lock(all.lock);
+  if (all.previous == nullptr) all.previous = std::set_terminate(speak_and_terminate);
+  all.lanes.push_back(std::move(lane));
+}
+
+void dismiss_from_last_words(const std::shared_ptr<Lane>& lane) {
+  Enlisted& all = enlisted();
+  const std::lock_guard lock(all.lock);
+  std::erase(all.lanes, lane);
+}
+
+}  // namespace kolo::runtime

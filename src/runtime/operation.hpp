@@ -1,0 +1,47 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kolo/shared_window.hpp"
+#include "runtime/request.hpp"
+
+namespace kolo::runtime {
+
+/// One submitted operation on this rank: what was agreed on, its memory, and how it ended.
+///
+/// Set up by the submitting thread, run by whichever thread drives its lane, read by the waiting
+/// one: `is_done` is stored last and orders everything else.
+struct Operation {
+  using Clock = std::chrono::steady_clock;
+
+  Request request;
+  std::uint64_t use = 0;  ///< its number in its lane, given when it is submitted
+  Clock::time_point deadline = Clock::time_point::max();
+
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  /// Where the same tensor lies on every rank, where all of it is shared memory; else empty.
+  std::vector<std::byte*> peer_buffers;
+
+  std::int64_t row_count = 0;  ///< all-gather: this rank's rows
+  /// All-gather: given every rank's row count, returns memory for all rows.
+  std::function<std::byte*(const std::vector<std::int64_t>& rows)> allocate_output;
+
+  std::shared_ptr<SharedWindow> shared_window;  ///< share-memory: the result; null: none to be had
+
+  std::shared_ptr<void> keep_alive;  ///< owns whatever memory above needs an owner
+
+  Clock::time_point started{};  ///< when its data began to move
+  Clock::time_point ended{};
+  std::exception_ptr error;
+  std::atomic<bool> is_done{false};
+};
+
+}  // namespace kolo::runtime

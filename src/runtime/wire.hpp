@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "runtime/board_message.hpp"
+#include "runtime/negotiation.hpp"
+
+namespace kolo::runtime {
+
+/// All that the ranks of a process set tell one another to agree on what to run.
+using WireMessage = std::variant<ControlMessage, BoardMessage>;
+
+/// Of the format in wire.fbs; ranks of different versions cannot work together.
+inline constexpr std::uint32_t kWireVersion = 1;
+
+/// The message as bytes, in the memory of `buffer` where that is large enough.
+std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte> buffer = {});
+
+/// The message that another rank encoded. Throws BackendError, which says what is wrong, for bytes
+/// that are none, are damaged, or come from another version. A message that is returned is safe to
+/// work with: enums are in range, bits fit a request table, lists of ranks ascend and start at 0 or
+/// above; that ranks lie below the size of the set is not checked.
+WireMessage decode(const std::vector<std::byte>& bytes);
+
+}  // namespace kolo::runtime
