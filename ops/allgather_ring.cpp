@@ -23,7 +23,7 @@
 namespace kolo::ops {
 namespace {
 
-constexpr int kTag = kFirstAlgorithmTag;
+constexpr int kTag = 0;
 
 /// Where each rank's block lies in the output.
 std::vector<Range> find_blocks(const CollectiveCall& call) {

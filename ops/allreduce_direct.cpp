@@ -29,8 +29,8 @@
 namespace kolo::ops {
 namespace {
 
-constexpr int kContributionTag = kFirstAlgorithmTag;
-constexpr int kResultTag = kFirstAlgorithmTag + 1;
+constexpr int kContributionTag = 0;
+constexpr int kResultTag = 1;
 
 class DirectExchange {
  public:

@@ -27,7 +27,7 @@
 namespace kolo::ops {
 namespace {
 
-constexpr int kTag = kFirstAlgorithmTag;
+constexpr int kTag = 0;
 
 struct Place {
   bool is_root;

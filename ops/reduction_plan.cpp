@@ -6,6 +6,10 @@
 
 namespace kolo::ops {
 
+DType wire_dtype(DType dtype, ReduceOp op) {
+  return op == ReduceOp::Average && !is_floating(dtype) ? DType::Int64 : dtype;
+}
+
 ReductionPlan plan_reduction(DType dtype, ReduceOp op, double prescale, double postscale,
                              bool rank_ordered, int size) {
   if (dtype == DType::Bool && op != ReduceOp::Min && op != ReduceOp::Max) {
@@ -15,9 +19,9 @@ ReductionPlan plan_reduction(DType dtype, ReduceOp op, double prescale, double p
   }
   if (op != ReduceOp::Average) return {dtype, {op, prescale, postscale}};
   if (!is_floating(dtype)) {
-    return {DType::Int64, {ReduceOp::Sum, prescale, postscale}, size};
+    return {wire_dtype(dtype, op), {ReduceOp::Sum, prescale, postscale}, size};
   }
-  if (is_half(dtype) && !rank_ordered) {
+  if (dtype == DType::BFloat16 || (dtype == DType::Float16 && !rank_ordered)) {
     return {dtype, {ReduceOp::Sum, prescale / size, postscale}};
   }
   return {dtype, {ReduceOp::Sum, prescale, postscale / size}};

@@ -7,9 +7,13 @@
 
 namespace kolo::ops {
 
+/// The type that a reduction runs in: Int64 for averages of integers, else the tensor's own.
+DType wire_dtype(DType dtype, ReduceOp op);
+
 /// How a reduction that users ask for runs on an algorithm: the one place that decides about
 /// averages. The caller
-///   1 widens the tensor to `wire` (base::convert), where that is another type than the tensor's;
+///   1 widens the tensor to `wire` (base::convert), where that is another type than the tensor's, and
+///     then has no peer buffers;
 ///   2 runs the algorithm with `wire` and `reduction`;
 ///   3 divides by `divisor` (ops::divide), where that is not 1;
 ///   4 narrows back.
@@ -23,8 +27,9 @@ struct ReductionPlan {
 
 /// The average of `size` ranks:
 /// - float32, float64: the sum, postscaled by 1/size.
-/// - 16-bit floats: the same where the algorithm is `rank_ordered`, since that sums in float32; else
-///   prescaled by 1/size, so that partial sums stay below the largest input.
+/// - float16: the same where the algorithm is `rank_ordered`, since float32 holds any sum of them;
+///   else prescaled by 1/size, so that partial sums stay below the largest input.
+/// - bfloat16: prescaled, because its sums overflow float32 too.
 /// - integers: the sum in Int64, then an exact division truncating toward zero. Int64 itself wraps
 ///   where the sum does. Only so is the average of equal values that value: 1/49 is no float64.
 /// The user's scales are applied besides, the postscale of an integer average before the division.

@@ -14,7 +14,7 @@ bool can_run(const Algorithm& algorithm, const Situation& situation) {
 }
 
 // Below it a second wait costs more than reading everything.
-constexpr std::size_t kSmallWindowBytes = std::size_t{4} << 10;
+constexpr std::size_t kSmallWindowBytes = std::size_t{2} << 10;
 // Direct exchange sends as little as a ring in fewer steps and keeps the rank order, until so many
 // pairs talk at once that they are in each other's way.
 constexpr int kMostDirectRanks = 16;
@@ -24,8 +24,9 @@ constexpr std::size_t kShortPieceBytes = std::size_t{16} << 10;
 std::string_view choose_allreduce(const Situation& situation) {
   const auto ranks = static_cast<std::size_t>(situation.size);
   if (situation.has_window) {
-    if (situation.bytes * (ranks - 1) <= kSmallWindowBytes) return "window_small";
-    return situation.has_peer_buffers ? "zero_copy" : "window";
+    if (situation.has_peer_buffers) return "zero_copy";
+    const bool is_small = situation.bytes * (ranks - 1) <= kSmallWindowBytes;
+    return is_small ? "window_small" : "window";
   }
   const bool is_direct =
       situation.size <= kMostDirectRanks || situation.bytes / ranks < kShortPieceBytes;

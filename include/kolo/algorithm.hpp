@@ -18,9 +18,8 @@ enum class Collective : std::uint8_t { AllReduce, AllGather, Broadcast, ShareMem
 
 std::string_view name_of(Collective collective);
 
-/// Algorithms send under the tags from this one up to Communicator::kTagCount - 1; the runtime's own
-/// messages use the tags below.
-inline constexpr int kFirstAlgorithmTag = 128;
+/// Algorithms send under the tags 0 … kAlgorithmTagCount - 1; the rest is the runtime's.
+inline constexpr int kAlgorithmTagCount = 128;
 
 /// One run of a collective on one rank, as an algorithm sees it. Buffers are contiguous host memory
 /// of `dtype` and stay alive and untouched by others until the Task has ended.

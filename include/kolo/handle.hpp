@@ -35,7 +35,13 @@ class [[nodiscard]] Handle {
   /// The same for at most `duration`. False where the operation goes on.
   bool wait_for(std::chrono::nanoseconds duration);
 
+  /// When its data began to move, and when the operation ended; once it is ready.
+  std::chrono::steady_clock::time_point started() const;
+  std::chrono::steady_clock::time_point ended() const;
+
  private:
+  runtime::Operation& operation() const;
+
   std::shared_ptr<runtime::Lane> lane_;
   std::shared_ptr<runtime::Operation> operation_;
 };

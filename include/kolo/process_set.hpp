@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kolo {
@@ -27,6 +28,10 @@ class ProcessSet {
   const std::vector<int>& ranks() const;
   const std::string& name() const;
   Runtime& runtime() const { return runtime_; }
+
+  /// A name for something unnamed of this kind: the same on all ranks that make the same calls in
+  /// the same order.
+  std::string next_name(std::string_view kind) const;
 
   /// What the set did so far on this rank.
   struct Metrics {

@@ -18,7 +18,7 @@ struct InitOptions {
   Config config = Config::from_environment();
   /// The world to run in, for tests that run ranks as threads; by default MPI under mpirun, or a
   /// world of one rank without it.
-  std::shared_ptr<comm::World> world;
+  std::shared_ptr<comm::World> world{};
 };
 
 /// Kolo on this rank, from construction to destruction. Construction and destruction are collective:

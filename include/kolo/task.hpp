@@ -35,8 +35,8 @@ class [[nodiscard]] Task {
     if (frame_) frame_.destroy();
   }
 
-  /// Goes on until the task must wait or has ended. Rethrows what the task, or what it awaited,
-  /// threw: the task can only be destroyed then. A Task awaits another by polling it.
+  /// Goes on until the task must wait or has ended. What an awaitable throws is thrown where it is
+  /// awaited; what the task throws ends it and is rethrown here. A Task awaits another by polling it.
   Progress poll();
 
  private:
@@ -68,7 +68,7 @@ class Task::promise_type {
 
   template <class Awaitable>
   auto await_transform(Awaitable&& awaitable) {
-    return Awaiter<Awaitable>{std::forward<Awaitable>(awaitable)};
+    return Awaiter<Awaitable>{.awaitable = std::forward<Awaitable>(awaitable)};
   }
 
  private:
@@ -78,12 +78,18 @@ class Task::promise_type {
   template <class Awaitable>
   struct Awaiter {
     Awaitable awaitable;
+    std::exception_ptr error{};
 
     Progress look() {
-      if constexpr (requires { awaitable.ready(); }) {
-        return awaitable.ready() ? Progress::Done : Progress::Waiting;
-      } else {
-        return awaitable.poll();
+      try {
+        if constexpr (requires { awaitable.ready(); }) {
+          return awaitable.ready() ? Progress::Done : Progress::Waiting;
+        } else {
+          return awaitable.poll();
+        }
+      } catch (...) {
+        error = std::current_exception();
+        return Progress::Done;
       }
     }
     bool await_ready() { return look() == Progress::Done; }
@@ -92,7 +98,9 @@ class Task::promise_type {
       promise.awaited_ = this;
       promise.look_ = [](void* self) { return static_cast<Awaiter*>(self)->look(); };
     }
-    void await_resume() const noexcept {}
+    void await_resume() const {
+      if (error) std::rethrow_exception(error);
+    }
   };
 
   void* awaited_ = nullptr;

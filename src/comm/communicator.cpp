@@ -20,9 +20,10 @@ Transfer::~Transfer() {
 
 bool Transfer::ready() {
   if (communicator_ == nullptr) return true;
-  if (!communicator_->test(token_)) return false;
-  communicator_ = nullptr;
-  return true;
+  Communicator* const communicator = std::exchange(communicator_, nullptr);
+  if (communicator->test(token_)) return true;  // a test that throws has ended the transfer too
+  communicator_ = communicator;
+  return false;
 }
 
 }  // namespace kolo

@@ -10,8 +10,8 @@ namespace kolo::comm {
 }  // namespace kolo::comm
 
 /// Calls an MPI function; throws BackendError where it fails.
-#define KOLO_MPI_TRY(call)                                                                  \
-  do {                                                                                      \
-    const int kolo_mpi_code = (call);                                                       \
-    if (kolo_mpi_code != MPI_SUCCESS) ::kolo::comm::throw_mpi_error(kolo_mpi_code, #call);  \
+#define KOLO_MPI_TRY(call)                                                                 \
+  do {                                                                                     \
+    const int kolo_mpi_code = (call);                                                      \
+    if (kolo_mpi_code != MPI_SUCCESS) ::kolo::comm::throw_mpi_error(kolo_mpi_code, #call); \
   } while (false)

@@ -14,25 +14,16 @@ namespace {
 
 MPI_Datatype mpi_type(DType dtype) {
   switch (dtype) {
-    case DType::UInt8:
-      return MPI_UINT8_T;
-    case DType::Int8:
-      return MPI_INT8_T;
-    case DType::Int16:
-      return MPI_INT16_T;
-    case DType::Int32:
-      return MPI_INT32_T;
-    case DType::Int64:
-      return MPI_INT64_T;
-    case DType::Float32:
-      return MPI_FLOAT;
-    case DType::Float64:
-      return MPI_DOUBLE;
-    case DType::Bool:
-      return MPI_C_BOOL;
+    case DType::UInt8: return MPI_UINT8_T;
+    case DType::Int8: return MPI_INT8_T;
+    case DType::Int16: return MPI_INT16_T;
+    case DType::Int32: return MPI_INT32_T;
+    case DType::Int64: return MPI_INT64_T;
+    case DType::Float32: return MPI_FLOAT;
+    case DType::Float64: return MPI_DOUBLE;
+    case DType::Bool: return MPI_C_BOOL;
     case DType::Float16:
-    case DType::BFloat16:
-      break;
+    case DType::BFloat16: break;
   }
   throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)));
 }
@@ -46,12 +37,9 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
     case ReduceOp::Product:
       if (!is_bool) return MPI_PROD;
       break;
-    case ReduceOp::Min:
-      return is_bool ? MPI_LAND : MPI_MIN;
-    case ReduceOp::Max:
-      return is_bool ? MPI_LOR : MPI_MAX;
-    case ReduceOp::Average:
-      break;
+    case ReduceOp::Min: return is_bool ? MPI_LAND : MPI_MIN;
+    case ReduceOp::Max: return is_bool ? MPI_LOR : MPI_MAX;
+    case ReduceOp::Average: break;
   }
   throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)) + " by " +
                         std::string(name_of(op)));
@@ -97,8 +85,7 @@ std::optional<Communicator::Envelope> MpiCommunicator::probe(int tag) {
   check_message(*this, 0, rank_, tag);
   int is_there = 0;
   MPI_Status status;
-  KOLO_MPI_TRY(
-      MPI_Iprobe(MPI_ANY_SOURCE, mpi_tag(tag), options_.base, &is_there, &status));
+  KOLO_MPI_TRY(MPI_Iprobe(MPI_ANY_SOURCE, mpi_tag(tag), options_.base, &is_there, &status));
   if (is_there == 0) return std::nullopt;
   int size = 0;
   KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &size));

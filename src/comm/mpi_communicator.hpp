@@ -1,10 +1,10 @@
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include <mpi.h>
 
 #include "kolo/communicator.hpp"
 
@@ -15,10 +15,10 @@ namespace kolo::comm {
 class MpiCommunicator final : public Communicator, private NativeCollectives {
  public:
   struct Options {
-    MPI_Comm base = MPI_COMM_NULL;     ///< all ranks of the world; outlives this object
-    MPI_Comm native = MPI_COMM_NULL;   ///< the same ranks, for collectives; null: none
-    std::vector<int> ranks;            ///< members, as ranks of `base`, ascending
-    int channel = 0;                   ///< which range of tags
+    MPI_Comm base = MPI_COMM_NULL;    ///< all ranks of the world; outlives this object
+    MPI_Comm native = MPI_COMM_NULL;  ///< the same ranks, for collectives; null: none
+    std::vector<int> ranks;           ///< members, as ranks of `base`, ascending
+    int channel = 0;                  ///< which range of tags
   };
 
   /// Throws InvalidArgument where the channel's tags lie beyond what MPI offers.
@@ -30,9 +30,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   Transfer send(std::span<const std::byte> data, int destination, int tag) override;
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
-  NativeCollectives* native() override {
-    return options_.native == MPI_COMM_NULL ? nullptr : this;
-  }
+  NativeCollectives* native() override { return options_.native == MPI_COMM_NULL ? nullptr : this; }
 
  private:
   /// A request under way; free slots are used again, so that steady programs allocate nothing.

@@ -1,10 +1,11 @@
 #include "comm/mpi_environment.hpp"
 
-#include <mpi.h>
-
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
+
+#include <mpi.h>
 
 #include "comm/mpi_check.hpp"
 #include "kolo/error.hpp"
@@ -13,6 +14,11 @@ namespace kolo::comm::mpi_environment {
 namespace {
 
 std::atomic<bool> broken{false};
+
+std::mutex sessions_lock;
+int sessions = 0;
+bool is_ours = false;
+bool is_exiting = false;
 
 bool is_initialized() {
   int flag = 0;
@@ -26,8 +32,36 @@ bool is_finalized() {
   return flag != 0;
 }
 
-void finalize_at_exit() {
-  if (!broken && !is_finalized()) MPI_Finalize();
+/// Under the lock.
+void finalize_if_due() {
+  if (is_ours && is_exiting && sessions == 0 && !broken && !is_finalized()) MPI_Finalize();
+}
+
+// A Runtime that lives as long as the process ends after this handler, and finalises then.
+void on_exit() {
+  const std::lock_guard guard(sessions_lock);
+  is_exiting = true;
+  finalize_if_due();
+}
+
+void start() {
+  int provided = MPI_THREAD_SINGLE;
+  KOLO_MPI_TRY(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  is_ours = true;
+  std::atexit(on_exit);
+  if (provided < MPI_THREAD_MULTIPLE) {
+    throw BackendError("this MPI was built without MPI_THREAD_MULTIPLE, which Kolo needs");
+  }
+}
+
+void join_running() {
+  int provided = MPI_THREAD_SINGLE;
+  KOLO_MPI_TRY(MPI_Query_thread(&provided));
+  if (provided < MPI_THREAD_MULTIPLE) {
+    throw InvalidArgument(
+        "the program started MPI without MPI_THREAD_MULTIPLE, which Kolo needs. Replace MPI_Init "
+        "by: int provided; MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);");
+  }
 }
 
 }  // namespace
@@ -41,26 +75,25 @@ bool is_available() {
   return is_initialized();
 }
 
-void join() {
+Session::Session() {
+  const std::lock_guard guard(sessions_lock);
   if (is_finalized()) {
-    throw InvalidArgument("MPI has been finalised in this process. Make the last kolo::Runtime "
-                          "before MPI_Finalize.");
-  }
-  int provided = MPI_THREAD_SINGLE;
-  if (!is_initialized()) {
-    KOLO_MPI_TRY(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
-    std::atexit(finalize_at_exit);
-    if (provided < MPI_THREAD_MULTIPLE) {
-      throw BackendError("this MPI was built without MPI_THREAD_MULTIPLE, which Kolo needs");
-    }
-    return;
-  }
-  KOLO_MPI_TRY(MPI_Query_thread(&provided));
-  if (provided < MPI_THREAD_MULTIPLE) {
     throw InvalidArgument(
-        "the program started MPI without MPI_THREAD_MULTIPLE, which Kolo needs. Replace MPI_Init "
-        "by: int provided; MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);");
+        "MPI has been finalised in this process. Make the last kolo::Runtime "
+        "before MPI_Finalize.");
   }
+  if (is_initialized()) {
+    join_running();
+  } else {
+    start();
+  }
+  ++sessions;
+}
+
+Session::~Session() {
+  const std::lock_guard guard(sessions_lock);
+  --sessions;
+  finalize_if_due();
 }
 
 void mark_broken() noexcept { broken = true; }

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <mpi.h>
-
 #include <utility>
+
+#include <mpi.h>
 
 namespace kolo::comm {
 
@@ -18,7 +18,9 @@ class MpiOwner {
   static MpiOwner viewing(Handle handle, Handle null) { return {handle, null, false}; }
 
   MpiOwner(MpiOwner&& other) noexcept
-      : handle_(std::exchange(other.handle_, other.null_)), null_(other.null_), owns_(other.owns_) {}
+      : handle_(std::exchange(other.handle_, other.null_)),
+        null_(other.null_),
+        owns_(other.owns_) {}
   MpiOwner& operator=(MpiOwner&& other) noexcept {
     MpiOwner moved(std::move(other));
     std::swap(handle_, moved.handle_);

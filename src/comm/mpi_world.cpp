@@ -1,10 +1,11 @@
 #include "comm/mpi_world.hpp"
 
-#include <mpi.h>
-#include <unistd.h>
-
 #include <cstddef>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
+
+#include <mpi.h>
 
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
@@ -32,18 +33,22 @@ std::vector<int> gather(MPI_Comm world, int size, int value) {
 /// The lowest world rank among those this rank shares memory with.
 int find_node(MPI_Comm world, int rank) {
   MPI_Comm shared = MPI_COMM_NULL;
-  KOLO_MPI_TRY(
-      MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));
+  KOLO_MPI_TRY(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));
   const MpiComm owner = MpiComm::owning(shared, MPI_COMM_NULL);
   int node = rank;
   KOLO_MPI_TRY(MPI_Bcast(&node, 1, MPI_INT, 0, shared));
   return node;
 }
 
+/// Containers of one machine may count their processes apart. 0 where that cannot be told.
+int pid_namespace() {
+  struct stat status {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
+}
+
 }  // namespace
 
-MpiWorld::MpiWorld(const Config& config)
-    : base_((mpi_environment::join(), duplicate_world())), native_(duplicate_world()) {
+MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(duplicate_world()) {
   int rank = 0;
   int size = 1;
   KOLO_MPI_TRY(MPI_Comm_rank(base_.get(), &rank));
@@ -51,16 +56,19 @@ MpiWorld::MpiWorld(const Config& config)
   const int machine = find_node(base_.get(), rank);
   const std::vector<int> machines = gather(base_.get(), size, machine);
 
-  int node = machine;
-  if (config.fake_nodes > 0) node = rank * config.fake_nodes / size;
-  topology_ = Topology::from_nodes(rank, gather(base_.get(), size, node));
+  topology_ = Topology::from_nodes(
+      rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
 
-  // Processes of one machine can be watched, whatever nodes they pretend to be on.
+  // Processes of one machine can be watched, whatever nodes they pretend to be on, as long as their
+  // numbers mean the same there.
   const std::vector<int> pids = gather(base_.get(), size, ::getpid());
+  const int own_namespace = pid_namespace();
+  const std::vector<int> namespaces = gather(base_.get(), size, own_namespace);
   std::vector<PeerLiveness::Peer> peers;
   for (int peer = 0; peer < size; ++peer) {
     const std::size_t index = static_cast<std::size_t>(peer);
-    if (peer != rank && machines[index] == machine) peers.push_back({peer, pids[index]});
+    const bool is_visible = machines[index] == machine && namespaces[index] == own_namespace;
+    if (peer != rank && is_visible) peers.push_back({peer, pids[index]});
   }
   liveness_.emplace(peers);
 }
@@ -72,8 +80,7 @@ MpiWorld::~MpiWorld() {
   }
 }
 
-std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks,
-                                                          int channel) {
+std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
   options.base = base_.get();
   const bool is_everybody = ranks.size() == topology_.node_of_rank.size();

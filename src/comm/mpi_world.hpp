@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/mpi_environment.hpp"
 #include "comm/mpi_handles.hpp"
 #include "comm/peer_liveness.hpp"
 #include "comm/world.hpp"
@@ -15,19 +16,19 @@ namespace kolo::comm {
 class MpiWorld final : public World {
  public:
   /// Joins MPI or starts it, and finds out who runs where. Collective over MPI_COMM_WORLD. Throws
-  /// what mpi_environment::join throws, and BackendError.
+  /// what mpi_environment::Session throws, and BackendError.
   explicit MpiWorld(const Config& config);
   ~MpiWorld() override;
 
   const Topology& topology() const override { return topology_; }
-  std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks,
-                                                  int channel) override;
+  std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
   const std::vector<int>& dead_peers() override { return liveness_->dead(); }
   void mark_broken() noexcept override;
 
  private:
+  mpi_environment::Session session_;
   MpiComm base_;    // for messages
   MpiComm native_;  // for MPI's own collectives, which have no tags to keep them apart
   Topology topology_;

@@ -1,12 +1,11 @@
 #include "comm/peer_liveness.hpp"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kolo/error.hpp"
 

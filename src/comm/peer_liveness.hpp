@@ -1,7 +1,6 @@
 #pragma once
 
 #include <poll.h>
-
 #include <vector>
 
 #include "comm/file_descriptor.hpp"
@@ -26,8 +25,8 @@ class PeerLiveness {
 
  private:
   std::vector<FileDescriptor> owners_;
-  std::vector<int> ranks_;       // of the entries of polled_
-  std::vector<pollfd> polled_;   // those alive
+  std::vector<int> ranks_;      // of the entries of polled_
+  std::vector<pollfd> polled_;  // those alive
   std::vector<int> dead_;
 };
 

@@ -1,19 +1,20 @@
 #include "comm/posix_window.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fcntl.h>
+#include <memory>
 #include <string>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include "comm/file_descriptor.hpp"
+#include "comm/outgoing.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -74,9 +75,7 @@ struct Notice {
   std::uint64_t size_bytes = 0;
   std::array<char, 240> failure{};  // empty: success
 
-  void fail(const std::string& text) {
-    text.copy(failure.data(), failure.size() - 1);
-  }
+  void fail(const std::string& text) { text.copy(failure.data(), failure.size() - 1); }
   bool has_failed() const { return failure[0] != '\0'; }
 };
 
@@ -85,16 +84,22 @@ std::string system_text(int error) { return std::strerror(error); }
 /// A new segment without a name. Sets `notice.failure` where there is none to be had.
 FileDescriptor make_segment(std::size_t size_bytes, Notice& notice) {
   static std::atomic<unsigned> counter{0};
-  const std::string name =
-      "/kolo-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-  const int fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  std::string name;
+  int fd = -1;
+  do {  // containers that share /dev/shm may number their processes alike
+    name = "/kolo-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  } while (fd < 0 && errno == EEXIST);
   if (fd < 0) {
     notice.fail("shm_open: " + system_text(errno));
     return {};
   }
   ::shm_unlink(name.c_str());
   FileDescriptor segment(fd);
-  const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  } while (error == EINTR);
   if (error != 0) {
     notice.fail("cannot reserve " + std::to_string(size_bytes) +
                 " bytes of shared memory (/dev/shm): " + system_text(error));
@@ -125,21 +130,23 @@ std::vector<Mapping> map_all(const std::vector<Notice>& segments, Notice& notice
 /// Every rank's notice, in the order of ranks.
 Task exchange(Communicator& communicator, int tag, const Notice& own, std::vector<Notice>& all) {
   all.assign(static_cast<std::size_t>(communicator.size()), Notice{});
+  Outgoing<Notice> outgoing(own);
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < communicator.size(); ++peer) {
     transfers.push_back(communicator.receive(
         std::as_writable_bytes(std::span(&all[static_cast<std::size_t>(peer)], 1)), peer, tag));
-    transfers.push_back(communicator.send(std::as_bytes(std::span(&own, 1)), peer, tag));
+    transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
   }
   for (Transfer& transfer : transfers) co_await transfer;
+  outgoing.set_left();
 }
 
 /// Throws on every rank where any has failed, with the first one's text.
 void require_success(const std::vector<Notice>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].has_failed()) {
-      throw BackendError("shared memory on rank " + std::to_string(rank) + " of the set: " +
-                         std::string(all[rank].failure.data()));
+      throw BackendError("shared memory on rank " + std::to_string(rank) +
+                         " of the set: " + std::string(all[rank].failure.data()));
     }
   }
 }

@@ -56,13 +56,11 @@ class SelfCommunicator final : public Communicator {
   /// The n-th receive under a tag gets the n-th message under it.
   bool test(std::uint64_t token) override {
     const auto receive = find(token);
-    auto before = std::count_if(receives_.begin(), receive, [&](const Receive& other) {
-      return other.tag == receive->tag;
-    });
-    const auto message =
-        std::find_if(messages_.begin(), messages_.end(), [&](const Message& candidate) {
-          return candidate.tag == receive->tag && before-- == 0;
-        });
+    auto before = std::count_if(receives_.begin(), receive,
+                                [&](const Receive& other) { return other.tag == receive->tag; });
+    const auto message = std::find_if(
+        messages_.begin(), messages_.end(),
+        [&](const Message& candidate) { return candidate.tag == receive->tag && before-- == 0; });
     if (message == messages_.end()) return false;
     const std::vector<std::byte> data = std::move(message->data);
     const std::span<std::byte> place = receive->data;

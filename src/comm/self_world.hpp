@@ -8,8 +8,7 @@ namespace kolo::comm {
 class SelfWorld final : public World {
  public:
   const Topology& topology() const override { return topology_; }
-  std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks,
-                                                  int channel) override;
+  std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
   const std::vector<int>& dead_peers() override { return nobody_; }

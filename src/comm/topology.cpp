@@ -1,13 +1,15 @@
 #include "comm/topology.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace kolo::comm {
 
 bool Topology::is_homogeneous() const {
-  const int nodes = node_of_rank.empty() ? 0 : 1 + *std::max_element(node_of_rank.begin(),
-                                                                      node_of_rank.end());
+  const int nodes =
+      node_of_rank.empty() ? 0 : 1 + *std::max_element(node_of_rank.begin(), node_of_rank.end());
   const auto ranks_of = [&](int node) {
     return std::count(node_of_rank.begin(), node_of_rank.end(), node);
   };
@@ -43,9 +45,9 @@ Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
         std::count(begin, begin + other, topology.node_of_rank[static_cast<std::size_t>(other)]));
   };
   topology.local_rank = local_rank_of(rank);
-  topology.local_size = static_cast<int>(
-      std::count(topology.node_of_rank.begin(), topology.node_of_rank.end(),
-                 topology.node_of_rank[static_cast<std::size_t>(rank)]));
+  topology.local_size =
+      static_cast<int>(std::count(topology.node_of_rank.begin(), topology.node_of_rank.end(),
+                                  topology.node_of_rank[static_cast<std::size_t>(rank)]));
   topology.cross_rank = 0;
   topology.cross_size = 0;
   for (int other = 0; other < topology.size; ++other) {
@@ -54,6 +56,14 @@ Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
     if (other < rank) ++topology.cross_rank;
   }
   return topology;
+}
+
+std::vector<int> contiguous_nodes(int size, int nodes) {
+  std::vector<int> node_of_rank;
+  for (int rank = 0; rank < size; ++rank) {
+    node_of_rank.push_back(static_cast<int>(std::int64_t{rank} * nodes / size));
+  }
+  return node_of_rank;
 }
 
 }  // namespace kolo::comm

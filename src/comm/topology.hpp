@@ -24,4 +24,7 @@ struct Topology {
   static Topology from_nodes(int rank, std::vector<int> node_of_rank);
 };
 
+/// The node of every rank where `size` ranks pretend to run on `nodes` nodes, in blocks of ranks.
+std::vector<int> contiguous_nodes(int size, int nodes);
+
 }  // namespace kolo::comm

@@ -20,8 +20,9 @@ void wait(Task task, Deadline deadline) {
       continue;
     }
     if (deadline.is_over()) {
-      throw TimeoutError("a collective step took longer than KOLO_TIMEOUT: some rank did not take "
-                         "part. Start Kolo on every rank, or raise the timeout.");
+      throw TimeoutError(
+          "a collective step took longer than KOLO_TIMEOUT: some rank did not take "
+          "part. Start Kolo on every rank, or raise the timeout.");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongest);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/convert.hpp"
+#include "kolo/error.hpp"
 #include "ops/kernels.hpp"
 #include "ops/reduction_plan.hpp"
 #include "ops/select.hpp"
@@ -11,6 +12,7 @@
 namespace kolo::runtime {
 namespace {
 
+constexpr std::size_t kPieceElements = std::size_t{32} << 10;
 constexpr int kShareMemoryTag = Communicator::kTagCount - 2;  // algorithms use the low ones
 
 }  // namespace
@@ -23,6 +25,14 @@ BatchRunner::BatchRunner(comm::World& world, Communicator& communicator, SharedW
       world_ranks_(world_ranks),
       choices_(choices),
       config_(config) {}
+
+void BatchRunner::check(const Request& request) const {
+  try {
+    choices_.compressors.find(request.compression);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(describe(request) + ": " + error.what());
+  }
+}
 
 Task BatchRunner::run(Operations operations) {
   for (const auto& operation : operations) operation->started = Operation::Clock::now();
@@ -75,10 +85,10 @@ Task BatchRunner::all_reduce_fused(const Operations& operations) {
 Task BatchRunner::all_reduce(const Request& request, Reducible tensor) {
   const Compressor& compressor = choices_.compressors.find(request.compression);
   const DType payload = compressor.wire_dtype(request.dtype);
-  const bool is_compressed = payload != request.dtype;
-  const Algorithm& algorithm =
-      choose(Collective::AllReduce, tensor.count * size_of(payload),
-             !tensor.peer_buffers.empty() && !is_compressed);
+  // What is converted on its way runs on a copy, which no peer can reach.
+  const bool is_converted = ops::wire_dtype(payload, request.op) != request.dtype;
+  const Algorithm& algorithm = choose(Collective::AllReduce, tensor.count * size_of(payload),
+                                      !tensor.peer_buffers.empty() && !is_converted);
   const ops::ReductionPlan plan =
       ops::plan_reduction(payload, request.op, request.prescale, request.postscale,
                           algorithm.rank_ordered, communicator_.size());
@@ -87,39 +97,55 @@ Task BatchRunner::all_reduce(const Request& request, Reducible tensor) {
   call.count = tensor.count;
   call.dtype = plan.wire;
   call.reduction = plan.reduction;
-  if (plan.wire == request.dtype) {
-    call.input = tensor.input;
-    call.output = tensor.output;
-    call.peer_buffers = tensor.peer_buffers;
-    co_await algorithm.run(call);
-  } else {
-    // Compressed, or integers widened for an exact average; never both.
+  call.input = tensor.input;
+  call.output = tensor.output;
+  call.peer_buffers = tensor.peer_buffers;
+  // Compressed, or integers widened for an exact average; never both.
+  const Passage passage{request.dtype, plan.wire, payload == plan.wire ? &compressor : nullptr};
+  if (is_converted) {
     const std::size_t wire_bytes = tensor.count * size_of(plan.wire);
     if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
-    co_await convert(request.dtype, tensor.input, plan.wire, wire_.data(), tensor.count);
+    co_await to_wire(passage, tensor.input, tensor.count);
     call.input = wire_.data();
     call.output = wire_.data();
-    co_await algorithm.run(call);
+    call.peer_buffers = {};
   }
+  co_await algorithm.run(call);
   if (plan.divisor != 1) {
-    std::byte* values = plan.wire == request.dtype ? tensor.output : wire_.data();
-    ops::divide({reinterpret_cast<std::int64_t*>(values), tensor.count}, plan.divisor);
+    ops::divide({reinterpret_cast<std::int64_t*>(call.output), tensor.count}, plan.divisor);
   }
-  if (plan.wire != request.dtype) {
-    co_await convert(plan.wire, wire_.data(), request.dtype, tensor.output, tensor.count);
-  }
+  if (is_converted) co_await from_wire(passage, tensor.output, tensor.count);
 }
 
-/// In pieces that stay in cache, so that other lanes get their turn.
-Task BatchRunner::convert(DType from, const std::byte* in, DType to, std::byte* out,
-                          std::size_t count) {
-  const std::size_t piece = config_.segment_bytes / std::max(size_of(from), size_of(to));
-  for (std::size_t done = 0; done < count; done += piece) {
-    base::convert(from, in + done * size_of(from), to, out + done * size_of(to),
-                  std::min(piece, count - done));
+// In pieces that stay in cache, so that other lanes get their turn.
+
+Task BatchRunner::to_wire(Passage passage, const std::byte* tensor, std::size_t count) {
+  for (std::size_t done = 0; done < count; done += kPieceElements) {
+    const std::size_t length = std::min(kPieceElements, count - done);
+    const std::byte* const from = tensor + done * size_of(passage.dtype);
+    std::byte* const to = wire_.data() + done * size_of(passage.wire);
+    if (passage.compressor != nullptr) {
+      passage.compressor->compress(passage.dtype, from, length, to);
+    } else {
+      base::convert(passage.dtype, from, passage.wire, to, length);
+    }
     co_await next_turn();
   }
-  bytes_packed_ += count * size_of(to);
+  bytes_packed_ += count * size_of(passage.wire);
+}
+
+Task BatchRunner::from_wire(Passage passage, std::byte* tensor, std::size_t count) {
+  for (std::size_t done = 0; done < count; done += kPieceElements) {
+    const std::size_t length = std::min(kPieceElements, count - done);
+    const std::byte* const from = wire_.data() + done * size_of(passage.wire);
+    std::byte* const to = tensor + done * size_of(passage.dtype);
+    if (passage.compressor != nullptr) {
+      passage.compressor->decompress(passage.dtype, from, length, to);
+    } else {
+      base::convert(passage.wire, from, passage.dtype, to, length);
+    }
+    co_await next_turn();
+  }
 }
 
 Task BatchRunner::broadcast(Operation& operation) {

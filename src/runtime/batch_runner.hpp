@@ -38,6 +38,9 @@ class BatchRunner {
   /// at a time, in the same order on all ranks.
   Task run(Operations operations);
 
+  /// Throws InvalidArgument for what cannot run on any rank. May be called by any thread.
+  void check(const Request& request) const;
+
   std::uint64_t bytes_sent() const;
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
@@ -49,9 +52,17 @@ class BatchRunner {
     std::span<std::byte* const> peer_buffers;
   };
 
+  /// Between a tensor and `wire_`, where the two differ in type.
+  struct Passage {
+    DType dtype;
+    DType wire;
+    const Compressor* compressor;  ///< null: plain conversion
+  };
+
   Task all_reduce_fused(const Operations& operations);
   Task all_reduce(const Request& request, Reducible tensor);
-  Task convert(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count);
+  Task to_wire(Passage passage, const std::byte* tensor, std::size_t count);
+  Task from_wire(Passage passage, std::byte* tensor, std::size_t count);
   Task broadcast(Operation& operation);
   Task all_gather(Operation& operation);
   Task share_memory(Operation& operation);

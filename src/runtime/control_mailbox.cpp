@@ -1,5 +1,6 @@
 #include "runtime/control_mailbox.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "base/graveyard.hpp"
@@ -50,6 +51,12 @@ std::optional<std::pair<int, WireMessage>> ControlMailbox::poll() {
 bool ControlMailbox::is_idle() {
   collect_sent();
   return outgoing_.empty();
+}
+
+bool ControlMailbox::is_sending_to(int rank) {
+  collect_sent();
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
+                     [&](const Parcel& parcel) { return parcel.rank == rank; });
 }
 
 ControlMailbox::Parcels ControlMailbox::take_spare(int rank) {

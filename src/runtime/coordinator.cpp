@@ -100,9 +100,9 @@ void Coordinator::look_at_clock(Time now) {
       continue;
     }
     if (pending.stall_at <= now) {
-      pending.stall_at = later(now, options_.stall_warn);
-      if (!pending.is_stalled) ++stalled_count_;
+      pending.stall_at = kNever;
       pending.is_stalled = true;
+      ++stalled_count_;
     }
     next_clock_ = std::min({next_clock_, pending.deadline, pending.stall_at});
   }
@@ -126,6 +126,11 @@ bool Coordinator::prediction_is_complete() const {
   return predicted != History::kNone && ready_.contains(history_.set_of(predicted));
 }
 
+bool Coordinator::is_predicted_alone(int bit) const {
+  const History::Composition predicted = history_.predict();
+  return predicted != History::kNone && history_.bits_of(predicted) == std::vector<int>{bit};
+}
+
 /// Rule 4, with rule 5's exceptions.
 bool Coordinator::has_cause(Time now) const {
   if (unknown_count_ > 0 || expired_count_ > 0 || stalled_count_ > 0 || is_shutting_down_ ||
@@ -133,18 +138,20 @@ bool Coordinator::has_cause(Time now) const {
     return true;
   }
   const bool is_predicted = prediction_is_complete();
-  int predicted_alone = -1;
-  if (is_predicted && history_.bits_of(history_.predict()).size() == 1) {
-    predicted_alone = history_.bits_of(history_.predict()).front();
-  }
   bool is_cause = false;
   (ready_ - shown_).for_each([&](int bit) {
     const Pending& news = *by_bit_[static_cast<std::size_t>(bit)];
-    is_cause |= waiting_.test(bit) && bit != predicted_alone;
-    is_cause |= news.is_awaited && !is_predicted;
-    is_cause |= later(news.submitted, options_.patience) <= now;
+    is_cause |= !is_predicted && (news.is_awaited || waiting_.test(bit));
+    is_cause |= counts_patience(bit) && later(news.submitted, options_.patience) <= now;
   });
   return is_cause;
+}
+
+/// Whether this news becomes a cause with age. Once this rank has posted, patience is up to those who
+/// have not: if all have the tensor, it is news to one of them, or they have shown it, and then it is
+/// in W. In W it counts all the same, but not where everyone who has it posts at once anyway.
+bool Coordinator::counts_patience(int bit) const {
+  return !has_posted_ || (waiting_.test(bit) && !is_predicted_alone(bit));
 }
 
 Header Coordinator::make_header() const {
@@ -167,11 +174,10 @@ Header Coordinator::make_header() const {
 }
 
 void Coordinator::post() {
-  header_ = make_header();
-  shown_ = header_.own;
+  showing_ = ready_;
+  actions_.post = make_header();
   join_is_shown_ = join_.has_value();
   has_posted_ = true;
-  actions_.post = header_;
 }
 
 /// Where a deadline or a shutdown presses, ranks that do not answer are not waited for forever.
@@ -197,7 +203,7 @@ Time Coordinator::next_time() const {
   if (!negotiation_ && !has_asked_) {
     (ready_ - shown_).for_each([&](int bit) {
       const Time submitted = by_bit_[static_cast<std::size_t>(bit)]->submitted;
-      next = std::min(next, later(submitted, options_.patience));
+      if (counts_patience(bit)) next = std::min(next, later(submitted, options_.patience));
     });
   }
   return next;

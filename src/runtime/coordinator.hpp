@@ -129,14 +129,16 @@ class Coordinator {
     Time stall_at = kNever;
     bool is_awaited = false;  // by a caller
     bool is_expired = false;
-    bool is_stalled = false;  // and not reported yet
+    bool is_stalled = false;  // and not reported yet, which happens once
   };
 
   // When a header is posted.
   void look_at_clock(Time now);
   void expire(Pending& pending);
   bool prediction_is_complete() const;
+  bool is_predicted_alone(int bit) const;
   bool has_cause(Time now) const;
+  bool counts_patience(int bit) const;
   Header make_header() const;
   void post();
   void watch_for_silence(Time now);
@@ -176,7 +178,8 @@ class Coordinator {
   std::unordered_map<UseId, Pending*> by_use_;
   std::vector<Pending*> by_bit_;  // null: nothing pending under that bit
   Bits ready_;  // pending, known, not expired
-  Bits shown_;  // of ready_, what the last header showed
+  Bits shown_;    // of what is pending, what this rank showed in an exchange that has ended
+  Bits showing_;  // and what the header of the current one shows
   int unknown_count_ = 0;  // pending, unknown, not expired
   int expired_count_ = 0;
   int stalled_count_ = 0;
@@ -186,7 +189,6 @@ class Coordinator {
   bool is_shutting_down_ = false;
 
   // The current exchange.
-  Header header_;
   bool has_posted_ = false;
   bool has_asked_ = false;
   std::uint64_t ask_seen_ = 0;

@@ -112,6 +112,7 @@ void Coordinator::next_exchange() {
   ++counters_.exchanges;
   has_posted_ = false;
   has_asked_ = false;
+  shown_ = std::exchange(showing_, {});
   silent_since_ = kNever;
   negotiation_.reset();
 }
@@ -122,6 +123,8 @@ void Coordinator::begin_negotiation() {
   ++counters_.negotiations;
   silent_since_ = kNever;
   negotiation_ = Negotiation{own_report(), tree_.children, false};
+  for (auto& [name, pending] : pending_) pending.is_stalled = false;
+  stalled_count_ = 0;
   for (auto& [child, report] : std::exchange(early_reports_, {})) {
     on_message(child, std::move(report));
   }
@@ -175,8 +178,6 @@ void Coordinator::continue_negotiation() {
 void Coordinator::apply(const Verdict& verdict) {
   for (const int child : tree_.children) actions_.send.emplace_back(child, verdict);
   if (tree_.parent < 0) actions_.stalls = verdict.stalls;
-  for (auto& [name, pending] : pending_) pending.is_stalled = false;
-  stalled_count_ = 0;
   for (const int bit : verdict.evicted) evict(bit);
   for (const Verdict::Addition& addition : verdict.added) introduce(addition);
   for (const Verdict::NameError& error : verdict.errors) raise(error);
@@ -195,6 +196,7 @@ void Coordinator::evict(int bit) {
   pending.bit = -1;
   ready_.reset(bit);
   shown_.reset(bit);
+  showing_.reset(bit);
   if (!pending.is_expired) ++unknown_count_;
 }
 
@@ -258,6 +260,7 @@ void Coordinator::end(Pending& pending) {
     by_bit_[static_cast<std::size_t>(pending.bit)] = nullptr;
     ready_.reset(pending.bit);
     shown_.reset(pending.bit);
+    showing_.reset(pending.bit);
   } else if (!pending.is_expired) {
     --unknown_count_;
   }

@@ -12,27 +12,31 @@ Handle::Handle(std::shared_ptr<runtime::Lane> lane,
                std::shared_ptr<runtime::Operation> operation)
     : lane_(std::move(lane)), operation_(std::move(operation)) {}
 
-bool Handle::is_ready() const {
+runtime::Operation& Handle::operation() const {
   if (operation_ == nullptr) {
-    throw InvalidArgument("Handle::is_ready: the handle stands for no operation (moved from?)");
+    throw InvalidArgument("Handle: it stands for no operation. Was it moved from?");
   }
-  return operation_->is_done.load(std::memory_order_acquire);
+  return *operation_;
 }
+
+bool Handle::is_ready() const { return operation().is_done.load(std::memory_order_acquire); }
 
 void Handle::wait() { wait_for(std::chrono::nanoseconds::max()); }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
   using Clock = runtime::Operation::Clock;
-  if (operation_ == nullptr) {
-    throw InvalidArgument("Handle::wait: the handle stands for no operation (moved from?)");
-  }
+  const runtime::Operation& operation = this->operation();
   const auto now = Clock::now();
   const bool is_bounded = duration < Clock::time_point::max() - now;
-  if (!lane_->wait(*operation_, is_bounded ? now + duration : Clock::time_point::max())) {
+  if (!lane_->wait(operation, is_bounded ? now + duration : Clock::time_point::max())) {
     return false;
   }
-  if (operation_->error) std::rethrow_exception(operation_->error);
+  if (operation.error) std::rethrow_exception(operation.error);
   return true;
 }
+
+std::chrono::steady_clock::time_point Handle::started() const { return operation().started; }
+
+std::chrono::steady_clock::time_point Handle::ended() const { return operation().ended; }
 
 }  // namespace kolo

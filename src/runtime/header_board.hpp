@@ -46,10 +46,9 @@ class HeaderBoard {
 
   /// Notes that this rank's coordinator is at work; call it at least every 50 ms.
   virtual void beat() = 0;
-  /// The ranks whose coordinator gives no sign of life, as far as this rank can tell: those that
-  /// have not beaten since the previous call where beats are seen, otherwise those whose header for
-  /// `exchange` is missing.
-  virtual std::vector<int> silent_ranks(std::uint64_t exchange) = 0;
+  /// The ranks whose coordinator has given no sign of life since the previous call, those that left
+  /// aside. Call it at intervals of which the shortest is much longer than 50 ms.
+  virtual std::vector<int> silent_ranks() = 0;
 };
 
 }  // namespace kolo::runtime

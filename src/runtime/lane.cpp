@@ -74,6 +74,7 @@ Lane::~Lane() = default;
 // --- any thread ---
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
+  runner_->check(operation->request);
   {
     const std::lock_guard lock(queue_);
     if (is_stopped_) {
@@ -135,10 +136,14 @@ void Lane::shut_down() {
     is_leaving_ = true;
   }
   Backoff backoff(Backoff::Duration{0});
+  auto give_up_at = Clock::time_point::max();
   for (;;) {
     std::unique_lock turn_lock(turn_);
     const bool progressed = turn();
-    if (loss_ || (has_left_ && mailbox_.is_idle())) break;
+    if (loss_ || has_taken_leave() || Clock::now() > give_up_at) break;
+    if (has_left_ && give_up_at == Clock::time_point::max()) {
+      give_up_at = Clock::now() + config_.lost_after;  // nobody watches for losses any more
+    }
     turn_lock.unlock();
     if (progressed) {
       backoff.reset();
@@ -146,6 +151,15 @@ void Lane::shut_down() {
       std::this_thread::sleep_for(backoff.next_pause());
     }
   }
+}
+
+/// This rank has left, and so has everybody else whom its last messages have not reached.
+bool Lane::has_taken_leave() {
+  if (!has_left_) return false;
+  for (int other = 0; other < size(); ++other) {
+    if (!board_->has_left(other) && mailbox_.is_sending_to(other)) return false;
+  }
+  return true;
 }
 
 void Lane::stop() {
@@ -224,6 +238,7 @@ bool Lane::take_submissions(Clock::time_point now) {
   }
   for (const UseId use : awaited) coordinator_.wait_for(use);
   if (is_leaving) coordinator_.shut_down();
+  needs_peers_ = is_leaving || in_flight_ > 0;
   return !submitted.empty();
 }
 
@@ -258,9 +273,9 @@ void Lane::notice_losses(Clock::time_point now) {
       return;
     }
   }
-  if (in_flight_ > 0 && now >= next_silence_sample_) {  // so that "silent" always speaks of a recent stretch of time
+  if (now >= next_silence_sample_ && needs_peers_) {
     next_silence_sample_ = now + config_.lost_after / 2;
-    board_->silent_ranks(coordinator_.exchange());
+    silent_ = board_->silent_ranks();
   }
 }
 
@@ -355,9 +370,9 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
 }
 
 void Lane::find_silent() {
-  const std::vector<int> silent = board_->silent_ranks(coordinator_.exchange());
-  if (!silent.empty()) {
-    declare_lost({silent.front(), "does not answer: its coordinator gave no sign of life since "
+  // As of the last whole interval: a fresh look could be microseconds after the last one.
+  if (!silent_.empty()) {
+    declare_lost({silent_.front(), "does not answer: its coordinator gave no sign of life since "
                                   "the deadline"});
   }
 }

@@ -50,8 +50,8 @@ class Lane {
        WakeUp& progress_thread);
   ~Lane();
 
-  /// Queues an operation. Throws InvalidArgument where one of that name is in flight, ShutdownError
-  /// after `stop`. Everything else that is wrong is found later and ends the operation.
+  /// Queues an operation. Throws InvalidArgument where one of that name is in flight or its
+  /// compressor is unknown, ShutdownError after `stop`. Everything else that is wrong is found later and ends the operation.
   void submit(std::shared_ptr<Operation> operation);
 
   /// Drives the lane until the operation has ended or `until` has come; true if it has ended.
@@ -100,6 +100,7 @@ class Lane {
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
   bool advance_data(Clock::time_point now);
+  bool has_taken_leave();
   void declare_lost(const HeaderBoard::Loss& loss);
   void find_silent();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
@@ -127,6 +128,8 @@ class Lane {
   bool has_left_ = false;
   Clock::time_point next_liveness_check_{};
   Clock::time_point next_silence_sample_{};
+  std::vector<int> silent_;  // in the last interval between samples
+  bool needs_peers_ = false;  // something is in flight, or this rank wants to leave
 
   // Under the queue lock, for any thread.
   std::mutex queue_;

@@ -13,6 +13,7 @@ int ProcessSet::rank() const { return lane_->rank(); }
 int ProcessSet::size() const { return lane_->size(); }
 const std::vector<int>& ProcessSet::ranks() const { return lane_->world_ranks(); }
 const std::string& ProcessSet::name() const { return lane_->name(); }
+std::string ProcessSet::next_name(std::string_view kind) const { return lane_->next_name(kind); }
 
 ProcessSet::Metrics ProcessSet::metrics() const {
   const runtime::Lane::Metrics lane = lane_->metrics();

@@ -32,6 +32,7 @@ class Runtime::Parts {
       : config_(std::move(options.config)),
         world_(options.world ? std::move(options.world) : comm::make_world(config_)),
         progress_(config_) {
+    if (!config_.allreduce.empty()) algorithms_.find(Collective::AllReduce, config_.allreduce);
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));

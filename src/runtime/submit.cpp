@@ -26,7 +26,7 @@ std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective
   auto operation = std::make_shared<Operation>();
   Request& request = operation->request;
   request.collective = collective;
-  request.name = options.name.empty() ? set.lane()->next_name(name_of(collective)) : options.name;
+  request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
   request.dtype = tensor.dtype;
   request.shape = tensor.shape;
   request.device = tensor.device.kind;

@@ -111,7 +111,7 @@ void TreeBoard::leave() {
 
 void TreeBoard::receive(int from, const Left&) { peer(from).has_left = true; }
 
-std::vector<int> TreeBoard::silent_ranks(std::uint64_t) {
+std::vector<int> TreeBoard::silent_ranks() {
   std::vector<int> silent;
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == rank_ || peer(rank).has_left) continue;

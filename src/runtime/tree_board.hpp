@@ -43,7 +43,7 @@ class TreeBoard final : public HeaderBoard {
   /// Nothing to do: a coordinator at work reads its messages, and so answers every Ping.
   void beat() override {}
   /// Beats are seen: every call sends Pings, and names those who sent nothing since the one before.
-  std::vector<int> silent_ranks(std::uint64_t exchange) override;
+  std::vector<int> silent_ranks() override;
 
  private:
   struct Peer {

@@ -140,13 +140,13 @@ void WindowBoard::beat() {
   cell(window_->rank()).beats.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::vector<int> WindowBoard::silent_ranks(std::uint64_t) {
+std::vector<int> WindowBoard::silent_ranks() {
   std::vector<int> silent;
   for (int rank = 0; rank < window_->size(); ++rank) {
     const std::uint64_t beats = cell(rank).beats.load(std::memory_order_relaxed);
     const bool has_beaten =
         std::exchange(last_beats_[static_cast<std::size_t>(rank)], beats) != beats;
-    if (!has_beaten && rank != window_->rank()) silent.push_back(rank);
+    if (!has_beaten && rank != window_->rank() && !has_left(rank)) silent.push_back(rank);
   }
   return silent;
 }

@@ -34,7 +34,7 @@ class WindowBoard final : public HeaderBoard {
   bool has_left(int rank) override;
   std::uint64_t bytes_shown() const override { return bytes_shown_; }
   void beat() override;
-  std::vector<int> silent_ranks(std::uint64_t exchange) override;
+  std::vector<int> silent_ranks() override;
 
  private:
   struct Slot;

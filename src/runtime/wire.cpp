@@ -208,7 +208,7 @@ Header unpack(const wire::Header& packed) {
 Request unpack(const wire::Request& packed) {
   const auto& shape = aligned(*packed.shape());
   return {packed.name()->str(),
-          unpack_enum(packed.collective(), Collective::Broadcast, "operation"),
+          unpack_enum(packed.collective(), Collective::ShareMemory, "operation"),
           unpack_enum(packed.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype"),
           {shape.begin(), shape.end()},
           unpack_enum(packed.op(), ReduceOp::Product, "reduction"),

@@ -1,0 +1,9 @@
+#pragma once
+
+/// All of Kolo that a training program uses.
+#include "kolo/collectives.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+namespace kolo::comm {
+
+std::string describe(cudaError_t code, const char* call);
+std::string describe(ncclResult_t code, const char* call);
+
+/// Throws BackendError with the call, its code and the library's own text for it.
+[[noreturn]] void throw_device_error(const std::string& text);
+/// The form for destructors: logs.
+void log_device_error(const std::string& text) noexcept;
+
+}  // namespace kolo::comm
+
+/// Calls a CUDA function; throws BackendError where it fails.
+#define KOLO_CUDA_TRY(call)                                                            \
+  do {                                                                                 \
+    const cudaError_t kolo_cuda_code = (call);                                         \
+    if (kolo_cuda_code != cudaSuccess) {                                               \
+      ::kolo::comm::throw_device_error(::kolo::comm::describe(kolo_cuda_code, #call)); \
+    }                                                                                  \
+  } while (false)
+
+/// The same, but logs instead, and not where the process is ending and CUDA with it.
+#define KOLO_CUDA_TRY_NOTHROW(call)                                                    \
+  do {                                                                                 \
+    const cudaError_t kolo_cuda_code = (call);                                         \
+    if (kolo_cuda_code != cudaSuccess && kolo_cuda_code != cudaErrorCudartUnloading) { \
+      ::kolo::comm::log_device_error(::kolo::comm::describe(kolo_cuda_code, #call));   \
+    }                                                                                  \
+  } while (false)
+
+/// Calls an NCCL function; throws BackendError where it fails. What is still in progress has not.
+#define KOLO_NCCL_TRY(call)                                                            \
+  do {                                                                                 \
+    const ncclResult_t kolo_nccl_code = (call);                                        \
+    if (kolo_nccl_code != ncclSuccess && kolo_nccl_code != ncclInProgress) {           \
+      ::kolo::comm::throw_device_error(::kolo::comm::describe(kolo_nccl_code, #call)); \
+    }                                                                                  \
+  } while (false)
