@@ -41,6 +41,11 @@ endfunction()
 # kolo_add_mpirun_test(<name> <ranks> <timeout> <command>...): any program under mpirun.
 function(kolo_add_mpirun_test name ranks timeout)
   add_test(NAME ${name} COMMAND ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${ARGN})
+  kolo_set_mpirun_properties(${name} ${ranks} ${timeout})
+endfunction()
+
+# kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself.
+function(kolo_set_mpirun_properties name ranks timeout)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout}
     PROCESSORS ${ranks}

@@ -1,0 +1,48 @@
+#include "common/agreement.hpp"
+
+#include <cstdio>
+
+#include "kolo/collectives.hpp"
+#include "kolo/runtime.hpp"
+
+namespace examples {
+namespace {
+
+template <class T>
+kolo::TensorView view(T& value, kolo::DType dtype) {
+  return {.data = &value, .dtype = dtype, .shape = {1}};
+}
+
+}  // namespace
+
+bool all_ranks_succeeded(std::string_view error) {
+  const int size = kolo::size();
+  std::int32_t first = error.empty() ? size : kolo::rank();
+  const kolo::TensorView tensor = view(first, kolo::DType::Int32);
+  kolo::allreduce(tensor, tensor, {.op = kolo::ReduceOp::Min, .name = "first rank that failed"});
+  if (first == kolo::rank()) {
+    std::fprintf(stderr, "error: %.*s\n", static_cast<int>(error.size()), error.data());
+  }
+  return first == size;
+}
+
+std::vector<int> ranks_that_differ(std::uint64_t digest) {
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(kolo::size()));
+  kolo::allgather(
+      view(digest, kolo::DType::Int64),
+      [&](const std::vector<std::int64_t>&) -> void* { return digests.data(); },
+      {.name = "digests"});
+  std::vector<int> different;
+  for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+    if (digests[rank] != digests[0]) different.push_back(static_cast<int>(rank));
+  }
+  return different;
+}
+
+double mean_over_ranks(double value) {
+  const kolo::TensorView tensor = view(value, kolo::DType::Float64);
+  kolo::allreduce(tensor, tensor, {.op = kolo::ReduceOp::Average, .name = "mean over ranks"});
+  return value;
+}
+
+}  // namespace examples

@@ -1,0 +1,149 @@
+#include <array>
+#include <chrono>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/deadline.hpp"
+#include "base/graveyard.hpp"
+#include "base/log.hpp"
+#include "kolo/dtype.hpp"
+#include "kolo/error.hpp"
+#include "kolo/reduction.hpp"
+#include "kolo/tensor_view.hpp"
+
+namespace kolo {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(DTypeTest, EveryTypeHasItsNameAndSize) {
+  struct Row {
+    DType dtype;
+    const char* name;
+    std::size_t size;
+    bool is_floating;
+  };
+  constexpr std::array kRows{
+      Row{DType::UInt8, "uint8", 1, false},      Row{DType::Int8, "int8", 1, false},
+      Row{DType::Int16, "int16", 2, false},      Row{DType::Int32, "int32", 4, false},
+      Row{DType::Int64, "int64", 8, false},      Row{DType::Float16, "float16", 2, true},
+      Row{DType::BFloat16, "bfloat16", 2, true}, Row{DType::Float32, "float32", 4, true},
+      Row{DType::Float64, "float64", 8, true},   Row{DType::Bool, "bool", 1, false}};
+  static_assert(kRows.size() == kDTypeCount);
+  for (std::size_t i = 0; i < kRows.size(); ++i) {
+    const Row& row = kRows[i];
+    EXPECT_EQ(static_cast<std::size_t>(row.dtype), i) << "the numbers travel in messages";
+    EXPECT_EQ(name_of(row.dtype), row.name);
+    EXPECT_EQ(size_of(row.dtype), row.size) << row.name;
+    EXPECT_EQ(is_floating(row.dtype), row.is_floating) << row.name;
+    EXPECT_EQ(is_half(row.dtype), row.is_floating && row.size == 2) << row.name;
+  }
+}
+
+TEST(TensorViewTest, CountsItsElements) {
+  EXPECT_EQ((TensorView{.shape = {}}).count(), 1u);
+  EXPECT_EQ((TensorView{.shape = {3, 5, 7}}).count(), 105u);
+  EXPECT_EQ((TensorView{.shape = {3, 0, 7}}).count(), 0u);
+  EXPECT_EQ((TensorView{.dtype = DType::Float64, .shape = {3, 5}}).size_bytes(), 120u);
+}
+
+template <class Expected>
+void expect_thrown(ErrorKind kind, const std::string& name) {
+  EXPECT_EQ(name_of(kind), name);
+  try {
+    std::rethrow_exception(to_exception({kind, "rank 2: text"}));
+  } catch (const Expected& error) {
+    EXPECT_STREQ(error.what(), "rank 2: text");
+    return;
+  } catch (...) {
+  }
+  ADD_FAILURE() << name << " becomes another exception";
+}
+
+TEST(ErrorTest, AFailureBecomesTheExceptionOfItsKind) {
+  expect_thrown<InvalidArgument>(ErrorKind::InvalidArgument, "InvalidArgument");
+  expect_thrown<MismatchError>(ErrorKind::Mismatch, "MismatchError");
+  expect_thrown<TimeoutError>(ErrorKind::Timeout, "TimeoutError");
+  expect_thrown<PeerLostError>(ErrorKind::PeerLost, "PeerLostError");
+  expect_thrown<ShutdownError>(ErrorKind::Shutdown, "ShutdownError");
+  expect_thrown<BackendError>(ErrorKind::Backend, "BackendError");
+}
+
+TEST(DeadlineTest, IsOverOnceItsTimeHasCome) {
+  EXPECT_TRUE(Deadline::after(0ns).is_over());
+  EXPECT_FALSE(Deadline::after(1h).is_over());
+  EXPECT_TRUE(Deadline::at(Deadline::Clock::now() - 1ns).is_over());
+  EXPECT_FALSE(Deadline::never().is_over());
+}
+
+TEST(DeadlineTest, LongDurationsDoNotWrapAround) {
+  EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).is_over());
+  EXPECT_EQ(Deadline::after(std::chrono::nanoseconds::max()).point(), Deadline::never().point());
+}
+
+class LogTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    set_log_level(LogLevel::Warn);
+    set_log_rank(-1);
+  }
+};
+
+TEST_F(LogTest, ALineCarriesRankLevelAndText) {
+  set_log_rank(3);
+  testing::internal::CaptureStderr();
+  KOLO_LOG(Warn) << "tensor " << 17 << " waits";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo rank 3] warn: tensor 17 waits\n");
+}
+
+TEST_F(LogTest, WithoutARankTheLineSaysSo) {
+  testing::internal::CaptureStderr();
+  KOLO_LOG(Error) << "text";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo] error: text\n");
+}
+
+TEST_F(LogTest, WhatIsBelowTheLevelIsNotEvenComputed) {
+  int computed = 0;
+  const auto compute = [&] { return ++computed; };
+  testing::internal::CaptureStderr();
+  KOLO_LOG(Info) << compute();
+  set_log_level(LogLevel::Error);
+  KOLO_LOG(Warn) << compute();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(computed, 0);
+  set_log_level(LogLevel::Debug);
+  testing::internal::CaptureStderr();
+  KOLO_LOG(Debug) << compute();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo] debug: 1\n");
+}
+
+TEST_F(LogTest, StandsBeforeAnElseLikeAnyStatement) {
+  testing::internal::CaptureStderr();
+  bool is_elsewhere = false;
+  if (is_logged(LogLevel::Debug))
+    KOLO_LOG(Debug) << "never";
+  else
+    is_elsewhere = true;
+  EXPECT_TRUE(is_elsewhere);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(GraveyardTest, KeepsWhatItIsGiven) {
+  struct Counted {
+    explicit Counted(int& n) : destroyed(&n) {}
+    Counted(Counted&& other) noexcept : destroyed(other.destroyed) { other.destroyed = nullptr; }
+    ~Counted() {
+      if (destroyed != nullptr) ++*destroyed;
+    }
+    int* destroyed;
+  };
+  int destroyed = 0;
+  keep_for_ever(Counted(destroyed));
+  keep_for_ever(Counted(destroyed));
+  EXPECT_EQ(destroyed, 0);
+}
+
+}  // namespace
+}  // namespace kolo

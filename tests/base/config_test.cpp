@@ -1,0 +1,166 @@
+#include "kolo/config.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A variable of the environment for the time of a test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  Variable(const Variable&) = delete;  // it is taken back once
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+std::string error_of(const char* name, const char* value) {
+  const Variable variable(name, value);
+  try {
+    static_cast<void>(Config::from_environment());
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+ConfigEntry entry_of(const Config& config, const std::string& variable) {
+  for (const ConfigEntry& entry : describe(config)) {
+    if (entry.variable == variable) return entry;
+  }
+  return {};
+}
+
+TEST(ConfigTest, UnsetVariablesKeepTheirDefaults) {
+  const Config config = Config::from_environment();
+  EXPECT_EQ(config.timeout, 30min);
+  EXPECT_EQ(config.patience, 5ms);
+  EXPECT_EQ(config.fusion_bytes, 512u * 1024u);
+  EXPECT_TRUE(config.fusion);
+  EXPECT_EQ(config.allreduce, "");
+}
+
+TEST(ConfigTest, DurationsNeedAUnit) {
+  {
+    const Variable variable("KOLO_TIMEOUT", "250ms");
+    EXPECT_EQ(Config::from_environment().timeout, 250ms);
+  }
+  {
+    const Variable variable("KOLO_TIMEOUT", "5min");
+    EXPECT_EQ(Config::from_environment().timeout, 5min);
+  }
+  {
+    const Variable variable("KOLO_SPIN", "700ns");
+    EXPECT_EQ(Config::from_environment().spin, 700ns);
+  }
+  {
+    const Variable variable("KOLO_TIMEOUT", "2h");
+    EXPECT_EQ(Config::from_environment().timeout, 2h);
+  }
+  for (const char* wrong : {"", "10", "ms", "-5s", "1.5s", " 5s", "5s ", "5 s", "5S", "5sec", "+5s",
+                            "99999999999999999999s", "9223372036854775807s"}) {
+    EXPECT_NE(error_of("KOLO_TIMEOUT", wrong), "accepted") << "'" << wrong << "'";
+  }
+}
+
+TEST(ConfigTest, SizesArePowersOf1024) {
+  const auto fusion_bytes = [](const char* text) {
+    const Variable variable("KOLO_FUSION_BYTES", text);
+    return Config::from_environment().fusion_bytes;
+  };
+  EXPECT_EQ(fusion_bytes("0"), 0u);
+  EXPECT_EQ(fusion_bytes("65536"), 65536u);
+  EXPECT_EQ(fusion_bytes("64B"), 64u);
+  EXPECT_EQ(fusion_bytes("256KB"), 256u * 1024u);
+  EXPECT_EQ(fusion_bytes("64MB"), 64u * 1024u * 1024u);
+  EXPECT_EQ(fusion_bytes("1GB"), 1024u * 1024u * 1024u);
+  for (const char* wrong : {"", "MB", "-1", "1.5MB", "64mb", "64M", "64 MB", "0x40", "2GB",
+                            "18446744073709551616", "9223372036854775807GB"}) {
+    EXPECT_NE(error_of("KOLO_FUSION_BYTES", wrong), "accepted") << "'" << wrong << "'";
+  }
+}
+
+TEST(ConfigTest, SwitchesAreOnOrOff) {
+  const Variable variable("KOLO_FUSION", "off");
+  EXPECT_FALSE(Config::from_environment().fusion);
+  for (const char* wrong : {"", "1", "0", "true", "ON", "yes"}) {
+    EXPECT_NE(error_of("KOLO_FUSION", wrong), "accepted") << "'" << wrong << "'";
+  }
+}
+
+TEST(ConfigTest, NumbersStayInTheirRange) {
+  const Variable variable("KOLO_TREE_WIDTH", "3");
+  EXPECT_EQ(Config::from_environment().tree_width, 3);
+  for (const char* wrong : {"", "0", "-1", "3.0", "three", "4294967297", "1048577"}) {
+    EXPECT_NE(error_of("KOLO_TREE_WIDTH", wrong), "accepted") << "'" << wrong << "'";
+  }
+}
+
+TEST(ConfigTest, SegmentsAreMultiplesOf64) {
+  const Variable variable("KOLO_SEGMENT_BYTES", "192");
+  EXPECT_EQ(Config::from_environment().segment_bytes, 192u);
+  EXPECT_NE(error_of("KOLO_SEGMENT_BYTES", "100").find("a multiple of 64"), std::string::npos);
+}
+
+TEST(ConfigTest, ErrorsNameTheVariableTheValueAndTheForm) {
+  const std::string unit = error_of("KOLO_TIMEOUT", "10");
+  EXPECT_NE(unit.find("KOLO_TIMEOUT='10'"), std::string::npos) << unit;
+  EXPECT_NE(unit.find("250ms"), std::string::npos) << unit;
+  const std::string size = error_of("KOLO_STAGING_BYTES", "64mb");
+  EXPECT_NE(size.find("KOLO_STAGING_BYTES='64mb'"), std::string::npos) << size;
+  EXPECT_NE(size.find("64MB"), std::string::npos) << size;
+  const std::string range = error_of("KOLO_TABLE_CAPACITY", "0");
+  EXPECT_NE(range.find("1 to 8192"), std::string::npos) << range;
+  const std::string level = error_of("KOLO_LOG_LEVEL", "loud");
+  EXPECT_NE(level.find("'loud'"), std::string::npos) << level;
+  EXPECT_NE(level.find("debug"), std::string::npos) << level;
+}
+
+TEST(ConfigTest, DescribeListsEveryKnobOnceWithItsValue) {
+  Config config;
+  config.timeout = 90s;
+  config.stall_warn = 0s;
+  config.fusion_bytes = 1536;
+  config.fusion = false;
+  config.tree_width = 2;
+  config.allreduce = "ring";
+  std::set<std::string> variables;
+  for (const ConfigEntry& entry : describe(config)) {
+    EXPECT_EQ(entry.variable.rfind("KOLO_", 0), 0u);
+    EXPECT_FALSE(entry.help.empty()) << entry.variable;
+    EXPECT_FALSE(entry.range.empty()) << entry.variable;
+    EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
+  }
+  EXPECT_EQ(variables.size(), 15u);
+  EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
+  EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
+  EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");
+  EXPECT_EQ(entry_of(config, "KOLO_FUSION_BYTES").value, "1536B");
+  EXPECT_EQ(entry_of(config, "KOLO_FUSION").value, "off");
+  EXPECT_EQ(entry_of(config, "KOLO_TREE_WIDTH").value, "2");
+  EXPECT_EQ(entry_of(config, "KOLO_ALLREDUCE").value, "ring");
+}
+
+/// What is printed can be set.
+TEST(ConfigTest, DescribedValuesAreAccepted) {
+  for (const ConfigEntry& entry : describe(Config{})) {
+    EXPECT_EQ(error_of(entry.variable.c_str(), entry.default_value.c_str()), "accepted")
+        << entry.variable << "=" << entry.default_value;
+  }
+}
+
+}  // namespace
+}  // namespace kolo

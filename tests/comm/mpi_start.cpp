@@ -1,0 +1,131 @@
+// How Kolo starts, joins and leaves MPI: one program per way, since a process starts MPI once. Each
+// exits with 0 when all is well; mpirun itself complains where a process ends without finalising.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <mpi.h>
+
+#include "comm/make_world.hpp"
+#include "comm/mpi_handles.hpp"
+#include "comm/mpi_world.hpp"
+#include "comm/self_world.hpp"
+#include "kolo/error.hpp"
+
+namespace {
+
+using kolo::comm::MpiComm;
+using kolo::comm::MpiWorld;
+
+int failures = 0;
+
+void expect(bool condition, const char* text) {
+  if (condition) return;
+  std::fprintf(stderr, "expected: %s\n", text);
+  ++failures;
+}
+
+bool is_initialized() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool is_finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+template <class Error>
+std::string error_of_joining() {
+  try {
+    const MpiWorld world(kolo::Config{});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// Kolo starts MPI, keeps it for the next world, and finalises it when the process ends.
+void start() {
+  expect(!is_initialized(), "MPI is not started before it is needed");
+  { const auto world = kolo::comm::make_world(kolo::Config{}); }
+  expect(is_initialized() && !is_finalized(), "MPI outlives the first world");
+  const auto again = kolo::comm::make_world(kolo::Config{});
+  expect(dynamic_cast<MpiWorld*>(again.get()) != nullptr, "a second world over MPI");
+}
+
+/// A world that ends after main, as the one of kolo::init does without a shutdown.
+void start_static() {
+  static std::unique_ptr<MpiWorld> world;  // ends last, for what came later ends first
+  std::atexit([] {
+    if (!is_finalized()) return;
+    std::fputs("MPI was finalised under a living world\n", stderr);
+    std::_Exit(1);
+  });
+  world = std::make_unique<MpiWorld>(kolo::Config{});
+}
+
+/// The program starts MPI and finalises it; Kolo's owners come to their end later.
+void join() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  { const MpiWorld world(kolo::Config{}); }
+  expect(!is_finalized(), "Kolo leaves the program's MPI alone");
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_SELF, &copy);
+  std::optional<MpiComm> owner(MpiComm::owning(copy, MPI_COMM_NULL));
+  MPI_Finalize();
+  owner.reset();  // would abort if it freed its handle now
+  const std::string text = error_of_joining<kolo::InvalidArgument>();
+  expect(text.find("finalised") != std::string::npos, "an error that says MPI was finalised");
+}
+
+/// The program starts MPI for one thread only.
+void join_single() {
+  MPI_Init(nullptr, nullptr);
+  int provided = 0;
+  MPI_Query_thread(&provided);
+  const std::string text = error_of_joining<kolo::InvalidArgument>();
+  if (provided < MPI_THREAD_MULTIPLE) {
+    expect(text.find("MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE") != std::string::npos,
+           "an error with the line to write");
+  } else {
+    expect(text.empty(), "no error, since this MPI gives all threads to everybody");
+  }
+  MPI_Finalize();
+}
+
+/// Without a launcher there is one rank and no MPI.
+void alone() {
+  const auto world = kolo::comm::make_world(kolo::Config{});
+  expect(dynamic_cast<kolo::comm::SelfWorld*>(world.get()) != nullptr, "a world of one");
+  expect(!is_initialized(), "MPI is not touched");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  struct Way {
+    const char* name;
+    void (*run)();
+  };
+  constexpr Way kWays[] = {{"start", start},
+                           {"start_static", start_static},
+                           {"join", join},
+                           {"join_single", join_single},
+                           {"alone", alone}};
+  for (const Way& way : kWays) {
+    if (argc == 2 && std::strcmp(argv[1], way.name) == 0) {
+      way.run();
+      return failures;
+    }
+  }
+  std::fputs("which way?\n", stderr);
+  return 2;
+}

@@ -1,0 +1,231 @@
+#include "comm/mpi_world.hpp"
+
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/mpi_check.hpp"
+#include "contract/communicator_contract.hpp"
+#include "contract/window_contract.hpp"
+#include "support/agree.hpp"
+#include "support/mpi_ranks.hpp"
+
+namespace kolo::test {
+namespace {
+
+struct MpiProcesses {
+  static std::vector<int> sizes() { return {MpiRanks::instance().size()}; }
+  static void run(int, const std::function<void(comm::World&)>& body) {
+    comm::MpiWorld world(Config{});
+    body(world);
+  }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CommunicatorContract, MpiProcesses);
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, WindowContract, MpiProcesses);
+
+int rank() { return MpiRanks::instance().rank(); }
+int size() { return MpiRanks::instance().size(); }
+
+TEST(MpiWorldTest, AllRanksOfOneMachineShareANode) {
+  comm::MpiWorld world(Config{});
+  const comm::Topology& topology = world.topology();
+  EXPECT_EQ(topology.rank, rank());
+  EXPECT_EQ(topology.size, size());
+  EXPECT_TRUE(topology.is_single_node());
+  EXPECT_EQ(topology.local_rank, rank());
+  EXPECT_TRUE(world.dead_peers().empty());
+}
+
+TEST(MpiWorldTest, FakeNodesAreContiguousBlocks) {
+  Config config;
+  config.fake_nodes = 2;
+  comm::MpiWorld world(config);
+  EXPECT_EQ(world.topology().node_of_rank, comm::contiguous_nodes(size(), 2));
+  EXPECT_EQ(world.topology().is_single_node(), size() == 1);
+}
+
+TEST(MpiWorldTest, ChannelsEndWhereTheTagsOfMpiDo) {
+  comm::MpiWorld world(Config{});
+  EXPECT_NO_THROW(everybody(world, 100));
+  EXPECT_THROW(everybody(world, std::numeric_limits<int>::max() / Communicator::kTagCount),
+               InvalidArgument);
+}
+
+/// The sum over all ranks of value(rank).
+template <class Value>
+std::int64_t sum(Value value) {
+  std::int64_t total = 0;
+  for (int i = 0; i < size(); ++i) total += value(i);
+  return total;
+}
+
+TEST(MpiNativeTest, ReducesEveryTypeThatMpiKnows) {
+  comm::MpiWorld world(Config{});
+  const auto communicator = everybody(world);
+  NativeCollectives* const native = communicator->native();
+  ASSERT_ON_ALL_RANKS(native != nullptr);
+  constexpr std::size_t kCount = 1001;
+  const auto value = [](int from, std::size_t i) {
+    return from * 3 + static_cast<int>(i % 17) - 5;
+  };
+
+  std::vector<std::int64_t> integers(kCount);
+  std::vector<double> doubles(kCount);
+  std::vector<double> sums(kCount);
+  std::vector<std::uint8_t> bytes(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    integers[i] = value(rank(), i);
+    doubles[i] = 0.5 * value(rank(), i);
+    bytes[i] = static_cast<std::uint8_t>((i + static_cast<std::size_t>(rank())) % 251);
+  }
+  std::vector<Transfer> transfers;  // several at once, in place and not
+  transfers.push_back(
+      native->all_reduce(integers.data(), integers.data(), kCount, DType::Int64, ReduceOp::Sum));
+  transfers.push_back(
+      native->all_reduce(doubles.data(), sums.data(), kCount, DType::Float64, ReduceOp::Sum));
+  transfers.push_back(
+      native->all_reduce(bytes.data(), bytes.data(), kCount, DType::UInt8, ReduceOp::Max));
+  finish_all(transfers);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::int64_t expected = sum([&](int from) { return value(from, i); });
+    std::size_t highest = 0;
+    for (std::size_t from = 0; from < static_cast<std::size_t>(size()); ++from) {
+      highest = std::max(highest, (i + from) % 251);
+    }
+    EXPECT_EQ(integers[i], expected);
+    EXPECT_EQ(sums[i], 0.5 * static_cast<double>(expected));
+    EXPECT_EQ(doubles[i], 0.5 * value(rank(), i)) << "the input stays as it is";
+    EXPECT_EQ(bytes[i], highest);
+  }
+}
+
+TEST(MpiNativeTest, RefusesWhatMpiCannotReduce) {
+  comm::MpiWorld world(Config{});
+  const auto communicator = everybody(world);
+  NativeCollectives* const native = communicator->native();
+  ASSERT_ON_ALL_RANKS(native != nullptr);
+  std::uint16_t half = 0;
+  const auto reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
+    static_cast<void>(native->all_reduce(&half, &half, count, dtype, op));
+  };
+  EXPECT_THROW(reduce(1, DType::Float16, ReduceOp::Sum), InvalidArgument);
+  EXPECT_THROW(reduce(1, DType::BFloat16, ReduceOp::Max), InvalidArgument);
+  EXPECT_THROW(reduce(1, DType::Int16, ReduceOp::Average), InvalidArgument);
+  EXPECT_THROW(reduce(1, DType::Bool, ReduceOp::Sum), InvalidArgument);
+  EXPECT_THROW(reduce(std::size_t{1} << 32, DType::UInt8, ReduceOp::Sum), InvalidArgument);
+}
+
+TEST(MpiCheckTest, AnErrorNamesTheCallAndCarriesMpisText) {
+  comm::MpiWorld world(Config{});  // whose communicators return errors; so does MPI_COMM_WORLD here
+  try {
+    KOLO_MPI_TRY(MPI_Send(nullptr, 0, MPI_BYTE, size() + 5, 0, MPI_COMM_WORLD));
+    ADD_FAILURE() << "no error";
+  } catch (const BackendError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("MPI_Send(nullptr"), std::string::npos) << text;
+    EXPECT_NE(text.find("failed with code"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank"), std::string::npos) << text;
+  }
+}
+
+// --- shared memory ---
+
+/// Of this process: others may run tests too.
+std::size_t count_kolo_files() {
+  const std::string prefix = "kolo-" + std::to_string(::getpid()) + "-";
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    count += entry.path().filename().string().rfind(prefix, 0) == 0;
+  }
+  return count;
+}
+
+std::size_t count_open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+}
+
+std::size_t count_kolo_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/dev/shm/kolo-") != std::string::npos;
+  }
+  return count;
+}
+
+TEST(PosixWindowTest, LeavesNoNameNoDescriptorAndNoMapping) {
+  comm::MpiWorld world(Config{});
+  const auto communicator = everybody(world);
+  ASSERT_ON_ALL_RANKS(count_kolo_mappings() == 0);
+  const std::size_t files = count_open_files();
+  {
+    const auto window = make_window(world, *communicator, 100'000);
+    EXPECT_ON_ALL_RANKS(count_kolo_files() == 0);
+    EXPECT_EQ(count_open_files(), files);
+    EXPECT_EQ(count_kolo_mappings(), static_cast<std::size_t>(size()));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(window->segment(0).data()) % 4096, 0u);
+  }
+  EXPECT_EQ(count_kolo_mappings(), 0u);
+  EXPECT_THROW(make_window(world, *communicator, std::size_t{1} << 50), BackendError);
+  EXPECT_ON_ALL_RANKS(count_kolo_files() == 0);
+  EXPECT_EQ(count_open_files(), files);
+  EXPECT_EQ(count_kolo_mappings(), 0u);
+}
+
+/// The calling process may make files of no more than `bytes` bytes as long as this lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;  // there is one limit
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    static_cast<void>(std::signal(SIGXFSZ, old_handler_));
+  }
+
+ private:
+  rlimit old_{};
+  void (*old_handler_)(int);
+};
+
+// One rank cannot make its segment: all learn which one and why, and the next window is fine.
+TEST(PosixWindowTest, OneRanksFailureIsEverybodysError) {
+  comm::MpiWorld world(Config{});
+  const auto communicator = everybody(world);
+  const int victim = size() - 1;
+  std::string text;
+  {
+    const FileSizeLimit limit(rank() == victim ? 4096 : RLIM_INFINITY);
+    try {
+      static_cast<void>(make_window(world, *communicator, 1 << 20));
+    } catch (const BackendError& error) {
+      text = error.what();
+    }
+  }
+  EXPECT_ON_ALL_RANKS(!text.empty());
+  EXPECT_NE(text.find("rank " + std::to_string(victim)), std::string::npos) << text;
+  EXPECT_NE(text.find("1052672 bytes"), std::string::npos) << text;
+  EXPECT_NE(text.find("File too large"), std::string::npos) << text;
+  EXPECT_EQ(count_kolo_mappings(), 0u);
+  EXPECT_NO_THROW(static_cast<void>(make_window(world, *communicator, 1 << 20)));
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,33 @@
+#include "comm/self_world.hpp"
+
+#include <functional>
+#include <vector>
+
+#include "contract/communicator_contract.hpp"
+#include "contract/window_contract.hpp"
+
+namespace kolo::test {
+namespace {
+
+struct SelfRanks {
+  static std::vector<int> sizes() { return {1}; }
+  static void run(int, const std::function<void(comm::World&)>& body) {
+    comm::SelfWorld world;
+    body(world);
+  }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Self, CommunicatorContract, SelfRanks);
+INSTANTIATE_TYPED_TEST_SUITE_P(Self, WindowContract, SelfRanks);
+
+TEST(SelfWorldTest, IsAWorldOfOne) {
+  comm::SelfWorld world;
+  EXPECT_EQ(world.topology().size, 1);
+  EXPECT_TRUE(world.topology().is_single_node());
+  EXPECT_TRUE(world.topology().is_homogeneous());
+  EXPECT_TRUE(world.dead_peers().empty());
+  EXPECT_EQ(everybody(world)->native(), nullptr);
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,56 @@
+#include "comm/topology.hpp"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kolo::comm {
+namespace {
+
+TEST(TopologyTest, NodesAreNumberedByTheirLowestRank) {
+  const Topology topology = Topology::from_nodes(0, {40, 7, 40, 7, 9});
+  EXPECT_EQ(topology.node_of_rank, (std::vector<int>{0, 1, 0, 1, 2}));
+}
+
+TEST(TopologyTest, LocalAndCrossRanksOfUnevenInterleavedNodes) {
+  struct Row {
+    int local_rank, local_size, cross_rank, cross_size;
+  };
+  // Node 0 has ranks 0, 2, 5; node 1 has 1, 3; node 2 has 4.
+  const std::vector<int> nodes{0, 1, 0, 1, 2, 0};
+  const std::vector<Row> expected{{0, 3, 0, 3}, {0, 2, 1, 3}, {1, 3, 0, 2},
+                                  {1, 2, 1, 2}, {0, 1, 2, 3}, {2, 3, 0, 1}};
+  for (int rank = 0; rank < 6; ++rank) {
+    const Topology topology = Topology::from_nodes(rank, nodes);
+    const Row& row = expected[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(topology.rank, rank);
+    EXPECT_EQ(topology.size, 6);
+    EXPECT_EQ(topology.local_rank, row.local_rank) << "rank " << rank;
+    EXPECT_EQ(topology.local_size, row.local_size) << "rank " << rank;
+    EXPECT_EQ(topology.cross_rank, row.cross_rank) << "rank " << rank;
+    EXPECT_EQ(topology.cross_size, row.cross_size) << "rank " << rank;
+    EXPECT_FALSE(topology.is_homogeneous());
+    EXPECT_FALSE(topology.is_single_node());
+  }
+}
+
+TEST(TopologyTest, HomogeneousMeansEquallyManyRanksOnEveryNode) {
+  EXPECT_TRUE(Topology::from_nodes(0, {0, 0, 0}).is_homogeneous());
+  EXPECT_TRUE(Topology::from_nodes(0, {0, 1, 1, 0}).is_homogeneous());
+  EXPECT_FALSE(Topology::from_nodes(0, {0, 0, 1}).is_homogeneous());
+  EXPECT_TRUE(Topology::from_nodes(2, {5, 5, 5}).is_single_node());
+  EXPECT_TRUE(Topology().is_single_node());
+}
+
+TEST(TopologyTest, BlocksOfRanksDifferByOneAtMost) {
+  EXPECT_EQ(contiguous_nodes(4, 1), (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(contiguous_nodes(4, 2), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(contiguous_nodes(7, 3), (std::vector<int>{0, 0, 0, 1, 1, 2, 2}));
+  // More nodes than ranks: everybody is alone.
+  const Topology alone = Topology::from_nodes(2, contiguous_nodes(3, 1 << 20));
+  EXPECT_EQ(alone.node_of_rank, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(contiguous_nodes(5000, 1 << 20).back(), static_cast<int>((4999LL << 20) / 5000));
+}
+
+}  // namespace
+}  // namespace kolo::comm

@@ -1,0 +1,64 @@
+#include "comm/wait.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Flag {
+  std::atomic<bool>* flag;
+  bool ready() const { return flag->load(); }
+};
+
+Task until(std::atomic<bool>& flag, bool& has_ended) {
+  for (int i = 0; i < 10; ++i) co_await next_turn();
+  co_await Flag{&flag};
+  has_ended = true;
+}
+
+Task fail() {
+  co_await next_turn();
+  throw std::runtime_error("from the task");
+}
+
+TEST(WaitTest, RunsATaskToItsEnd) {
+  std::atomic<bool> flag{true};
+  bool has_ended = false;
+  wait(until(flag, has_ended), Deadline::never());
+  EXPECT_TRUE(has_ended);
+}
+
+TEST(WaitTest, SeesWhatAnotherThreadDoes) {
+  std::atomic<bool> flag{false};
+  bool has_ended = false;
+  std::thread other([&] {
+    std::this_thread::sleep_for(5ms);
+    flag = true;
+  });
+  wait(until(flag, has_ended), Deadline::after(1min));
+  other.join();
+  EXPECT_TRUE(has_ended);
+}
+
+TEST(WaitTest, GivesUpWhenTheDeadlineIsOver) {
+  std::atomic<bool> flag{false};
+  bool has_ended = false;
+  EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(10ms)), TimeoutError);
+  EXPECT_FALSE(has_ended);
+}
+
+TEST(WaitTest, PassesOnWhatTheTaskThrows) {
+  EXPECT_THROW(wait(fail(), Deadline::never()), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace kolo::comm

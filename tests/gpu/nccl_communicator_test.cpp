@@ -1,0 +1,151 @@
+#include "comm/nccl_communicator.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/cuda_handles.hpp"
+#include "comm/self_world.hpp"
+#include "comm/wait.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+/// With one GPU NCCL runs a world of one: enough to see that every call is made as NCCL wants it.
+class NcclCommunicatorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    const cudaError_t code = cudaGetDeviceCount(&devices);
+    if (code != cudaSuccess || devices == 0) {
+      GTEST_SKIP() << "no GPU here: " << cudaGetErrorString(code);
+    }
+    SelfWorld world;
+    const std::vector<int> ranks{0};
+    const auto messages = world.make_communicator(ranks, 0);
+    wait(NcclCommunicator::make(*messages, 3, 0, communicator_),
+         Deadline::after(std::chrono::minutes(1)));
+    stream_ = make_high_priority_stream();
+  }
+
+  void finish() {
+    while (!communicator_->ready()) {
+    }
+    KOLO_CUDA_TRY(cudaStreamSynchronize(stream_.get()));
+  }
+
+  std::unique_ptr<DeviceCommunicator> communicator_;
+  CudaStream stream_;
+};
+
+/// Device memory for the time of a test.
+class DeviceFloats {
+ public:
+  explicit DeviceFloats(std::size_t count) : count_(count) {
+    KOLO_CUDA_TRY(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)));
+  }
+  DeviceFloats(const DeviceFloats&) = delete;  // memory is freed once
+  DeviceFloats& operator=(const DeviceFloats&) = delete;
+  ~DeviceFloats() { cudaFree(data_); }
+
+  float* data() const { return data_; }
+  void set(const std::vector<float>& values) {
+    KOLO_CUDA_TRY(cudaMemcpy(data_, values.data(), count_ * sizeof(float), cudaMemcpyDefault));
+  }
+  std::vector<float> get() const {
+    std::vector<float> values(count_);
+    KOLO_CUDA_TRY(cudaMemcpy(values.data(), data_, count_ * sizeof(float), cudaMemcpyDefault));
+    return values;
+  }
+
+ private:
+  std::size_t count_;
+  float* data_ = nullptr;
+};
+
+std::vector<float> ramp(std::size_t count, float step) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i) * step - 7.0F;
+  return values;
+}
+
+TEST_F(NcclCommunicatorTest, AllReduceOfOneRankIsACopy) {
+  constexpr std::size_t kCount = 100'003;
+  DeviceFloats input(kCount);
+  DeviceFloats output(kCount);
+  input.set(ramp(kCount, 0.5F));
+  output.set(ramp(kCount, 3.0F));
+  communicator_->all_reduce(input.data(), output.data(), kCount, DType::Float32, ReduceOp::Sum,
+                            stream_.get());
+  finish();
+  EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
+  EXPECT_EQ(input.get(), ramp(kCount, 0.5F));
+  communicator_->all_reduce(output.data(), output.data(), kCount, DType::Float32, ReduceOp::Max,
+                            stream_.get());
+  finish();
+  EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
+}
+
+TEST_F(NcclCommunicatorTest, RefusesWhatNcclCannotReduce) {
+  DeviceFloats memory(1);
+  const auto reduce = [&](DType dtype, ReduceOp op) {
+    communicator_->all_reduce(memory.data(), memory.data(), 1, dtype, op, stream_.get());
+  };
+  EXPECT_THROW(reduce(DType::Int16, ReduceOp::Sum), InvalidArgument);
+  EXPECT_THROW(reduce(DType::Bool, ReduceOp::Sum), InvalidArgument);
+  EXPECT_THROW(reduce(DType::Float32, ReduceOp::Average), InvalidArgument);
+}
+
+TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
+  communicator_->abort("rank 3 died");
+  communicator_->abort("another reason");
+  DeviceFloats memory(1);
+  const auto error_of = [](auto call) {
+    try {
+      call();
+    } catch (const BackendError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(error_of([&] { communicator_->ready(); }).find("rank 3 died"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Float32,
+                                        ReduceOp::Sum, stream_.get());
+            }).find("rank 3 died"),
+            std::string::npos);
+}
+
+TEST_F(NcclCommunicatorTest, OwnersOfStreamsAndEventsMove) {
+  CudaStream moved = std::move(stream_);
+  EXPECT_EQ(stream_, nullptr);
+  stream_ = std::move(moved);
+  CudaEvent event = make_event();
+  KOLO_CUDA_TRY(cudaEventRecord(event.get(), stream_.get()));
+  const CudaEvent owner = std::move(event);
+  EXPECT_EQ(event, nullptr);
+  KOLO_CUDA_TRY(cudaEventSynchronize(owner.get()));
+}
+
+TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
+  try {
+    KOLO_CUDA_TRY(cudaErrorInvalidValue);
+    ADD_FAILURE() << "no error";
+  } catch (const BackendError& error) {
+    EXPECT_NE(std::string(error.what()).find("cudaErrorInvalidValue failed with"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_NO_THROW(KOLO_NCCL_TRY(ncclInProgress));
+  EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
+}
+
+}  // namespace
+}  // namespace kolo::comm

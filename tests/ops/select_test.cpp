@@ -1,0 +1,114 @@
+#include "ops/select.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::ops {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::string_view choose(const Situation& situation, std::string_view wanted = {}) {
+  return select(Registry(), situation, wanted).name;
+}
+
+TEST(SelectTest, InsideANode_TakesSharedMemory) {
+  Situation situation{.bytes = 64 * kMiB, .size = 4, .has_window = true};
+  EXPECT_EQ(choose(situation), "window");
+  situation.bytes = 64;
+  EXPECT_EQ(choose(situation), "window_small");
+  situation.has_peer_buffers = true;
+  EXPECT_EQ(choose(situation), "zero_copy");
+}
+
+TEST(SelectTest, BetweenNodes_TakesMessages) {
+  EXPECT_EQ(choose({.bytes = 64 * kMiB, .size = 4}), "direct");
+  EXPECT_EQ(choose({.bytes = 64 * kMiB, .size = 64}), "ring");
+  EXPECT_EQ(choose({.bytes = 64, .size = 64}), "direct");
+  EXPECT_EQ(choose({.bytes = 64 * kMiB, .size = 4, .has_native = true}), "direct");
+}
+
+TEST(SelectTest, InsideANode_ResultsAreRankOrdered) {
+  const Registry registry;
+  for (const int size : {1, 2, 3, 16, 200}) {
+    for (std::size_t bytes = 0; bytes < 256 * kMiB; bytes = bytes * 3 + 1) {
+      for (const bool has_peer_buffers : {false, true}) {
+        const Situation situation{
+            .bytes = bytes, .size = size, .has_window = true, .has_peer_buffers = has_peer_buffers};
+        const Algorithm& chosen = select(registry, situation);
+        EXPECT_TRUE(chosen.rank_ordered) << chosen.name;
+        EXPECT_TRUE(has_peer_buffers || chosen.needs != Needs::PeerBuffers) << chosen.name;
+      }
+    }
+  }
+}
+
+TEST(SelectTest, Override_IsTakenWhereItCanRun) {
+  const Situation everything{
+      .bytes = kMiB, .size = 3, .has_window = true, .has_peer_buffers = true, .has_native = true};
+  const Registry registry;
+  for (const Algorithm& algorithm : registry.algorithms()) {
+    if (algorithm.collective != Collective::AllReduce) continue;
+    EXPECT_EQ(choose(everything, algorithm.name), algorithm.name);
+  }
+}
+
+TEST(SelectTest, OverrideThatCannotRun_GivesWay) {
+  const Situation messages{.bytes = kMiB, .size = 3};
+  for (const char* name : {"mpi", "window", "window_small", "zero_copy"}) {
+    EXPECT_EQ(choose(messages, name), "direct") << name;
+  }
+  const Situation window{.bytes = kMiB, .size = 3, .has_window = true};
+  EXPECT_EQ(choose(window, "zero_copy"), "window");
+}
+
+TEST(SelectTest, UnknownOverride_NamesTheChoices) {
+  try {
+    choose({.bytes = 1, .size = 2}, "rings");
+    FAIL() << "no exception";
+  } catch (const InvalidArgument& error) {
+    const std::string text = error.what();
+    for (const char* name : {"rings", "direct", "ring", "mpi", "window", "zero_copy"}) {
+      EXPECT_NE(text.find(name), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(SelectTest, OtherCollectives) {
+  EXPECT_EQ(choose({.collective = Collective::AllGather, .size = 5}), "ring");
+  EXPECT_EQ(choose({.collective = Collective::Broadcast, .size = 5}), "binomial");
+  EXPECT_THROW(choose({.collective = Collective::ShareMemory, .size = 5}), InvalidArgument);
+}
+
+Task do_nothing(CollectiveCall) { co_return; }
+
+TEST(RegistryTest, UsersAlgorithm_IsFoundAndChosen) {
+  Registry registry;
+  registry.add({"mine", Collective::AllReduce, Needs::Messages, false, do_nothing});
+  EXPECT_EQ(registry.find(Collective::AllReduce, "mine").run, &do_nothing);
+  EXPECT_EQ(select(registry, {.bytes = 1, .size = 2}, "mine").name, "mine");
+  EXPECT_THROW(Registry().find(Collective::AllReduce, "mine"), InvalidArgument) << "not global";
+}
+
+TEST(RegistryTest, NamesAreUniquePerCollective) {
+  Registry registry;
+  EXPECT_THROW(registry.add({"ring", Collective::AllReduce, Needs::Messages, false, do_nothing}),
+               InvalidArgument);
+  registry.add({"direct", Collective::AllGather, Needs::Messages, false, do_nothing});
+  EXPECT_EQ(registry.find(Collective::AllGather, "direct").run, &do_nothing);
+  EXPECT_NE(registry.find(Collective::AllReduce, "direct").run, &do_nothing);
+}
+
+TEST(RegistryTest, IncompleteAlgorithms_AreRefused) {
+  Registry registry;
+  EXPECT_THROW(registry.add({"", Collective::AllReduce, Needs::Messages, false, do_nothing}),
+               InvalidArgument);
+  EXPECT_THROW(registry.add({"empty", Collective::AllReduce, Needs::Messages, false, nullptr}),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace kolo::ops

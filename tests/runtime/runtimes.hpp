@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "comm/world.hpp"
+#include "kolo/config.hpp"
+#include "kolo/runtime.hpp"
+#include "support/fake_world.hpp"
+
+namespace kolo::test {
+
+/// The knobs that tests start from: a hang becomes an error with a text before CTest ends it without.
+inline Config test_config() {
+  Config config;
+  config.timeout = std::chrono::seconds(60);
+  config.log_level = "error";
+  return config;
+}
+
+/// Ranks that are threads, each with a Runtime of its own.
+struct Setting {
+  std::string name = "Shared";
+  int size = 2;
+  FakeOptions network{};
+  Config config = test_config();
+};
+
+inline void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.name << " with " << setting.size << " ranks";
+}
+
+inline InitOptions options_in(comm::World& world, const Config& config) {
+  // The world outlives the Runtime and is not owned by it.
+  return {.config = config, .world = std::shared_ptr<comm::World>(std::shared_ptr<void>(), &world)};
+}
+
+/// Runs `body` on every rank with its own, current Runtime.
+inline void run_runtimes(const Setting& setting, const std::function<void(Runtime&)>& body) {
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        Runtime runtime(options_in(world, setting.config));
+        Runtime::set_thread_current(&runtime);
+        body(runtime);
+      },
+      setting.network);
+}
+
+inline void run_runtimes(int size, const std::function<void(Runtime&)>& body) {
+  run_runtimes(Setting{.size = size}, body);
+}
+
+/// The text of the `Expected` that `call` throws; a failure, and no text, where it does not.
+template <class Expected, class Call>
+std::string text_thrown_by(Call&& call) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception was thrown: " << error.what();
+  }
+  return {};
+}
+
+inline void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+}
+
+}  // namespace kolo::test

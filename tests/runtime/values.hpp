@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "contract/reference.hpp"
+#include "kolo/collectives.hpp"
+
+namespace kolo::test {
+
+/// A tensor with memory of its own.
+class Tensor {
+ public:
+  Tensor(DType dtype, std::vector<std::int64_t> shape) : view_{nullptr, dtype, std::move(shape), {}} {
+    memory_.resize(view_.size_bytes() + 1);  // an empty tensor has an address too
+    view_.data = memory_.data();
+  }
+  explicit Tensor(std::int64_t count, DType dtype = DType::Float32) : Tensor(dtype, {count}) {}
+  Tensor(const Tensor&) = delete;  // views refer to it
+  Tensor& operator=(const Tensor&) = delete;
+  Tensor(Tensor&& other) noexcept = default;
+
+  const TensorView& view() const { return view_; }
+  std::size_t count() const { return view_.count(); }
+  double at(std::size_t index) const { return value_at(view_.dtype, memory_.data(), index); }
+
+  template <class Formula>
+  void fill(Formula formula) {
+    for (std::size_t i = 0; i < count(); ++i) set_value(view_.dtype, memory_.data(), i, formula(i));
+  }
+
+  template <class Formula>
+  void expect(Formula formula, const std::string& what, double relative_tolerance = 0) const {
+    for (std::size_t i = 0; i < count(); ++i) {
+      const double expected = formula(i);
+      ASSERT_NEAR(at(i), expected, relative_tolerance * std::fabs(expected))
+          << what << ", element " << i << " of " << count();
+    }
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  TensorView view_;
+};
+
+/// Element `i` of `rank`'s input number `salt`: small, so that sums of seven fit an int8.
+inline double input_value(int rank, std::size_t i, std::size_t salt = 0) {
+  return static_cast<double>((i * 3 + static_cast<std::size_t>(rank) * 5 + salt * 7) % 11);
+}
+
+inline double input_sum(int size, std::size_t i, std::size_t salt = 0) {
+  double sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += input_value(rank, i, salt);
+  return sum;
+}
+
+/// One all-reduce of `count` floats, checked: that a process set works.
+inline void expect_sum_works(const Runtime& runtime, const std::string& name,
+                             std::int64_t count = 5) {
+  Tensor tensor(count);
+  tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+  allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = name});
+  tensor.expect([&](std::size_t i) { return input_sum(runtime.size(), i); }, name);
+}
+
+}  // namespace kolo::test

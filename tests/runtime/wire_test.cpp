@@ -1,0 +1,332 @@
+#include "runtime/wire.hpp"
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+#include "runtime/wire_generated.h"
+
+namespace kolo::runtime {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+
+Bits make_bits(int count, int step) {
+  Bits bits;
+  for (int bit = 0; bit < count; bit += step) bits.set(bit);
+  return bits;
+}
+
+Header make_header(Bits own, Bits ready) {
+  Header header;
+  header.exchange = 41;
+  header.own = std::move(own);
+  header.ready = std::move(ready);
+  return header;
+}
+
+Request odd_request() {
+  constexpr auto kHuge = std::numeric_limits<std::int64_t>::max();
+  return {"größe/层.权重 \U0001F4A1",
+          Collective::Broadcast,
+          DType::Bool,
+          {kHuge, 0, -1, std::numeric_limits<std::int64_t>::min()},
+          ReduceOp::Product,
+          -0.5,
+          std::numeric_limits<double>::denorm_min(),
+          -7,
+          DeviceKind::Cuda,
+          "fp16",
+          "window 3 + 4096",
+          false};
+}
+
+Request default_request() {
+  Request request;
+  request.name = std::string("with\0zero", 9);
+  return request;
+}
+
+struct Sample {
+  std::string name;
+  WireMessage message;
+};
+
+void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.name; }
+
+std::vector<Sample> report_samples() {
+  Report full{7,
+              {{odd_request(), -1, {0, 1, 900}, {1}, true},
+               {std::nullopt, 0, {3}, {}, false},
+               {std::nullopt, Header::kMaxBits - 1, {2, 5}, {2, 5}, false},
+               {default_request(), -1, {4}, {4}, false}},
+              {0, 2, 1023}};
+  Report large{std::numeric_limits<std::uint64_t>::max(), {}, {}};
+  for (int i = 0; i < 40; ++i) {
+    Request request;
+    request.name = "tensor." + std::to_string(i) + std::string(static_cast<std::size_t>(i), 'x');
+    request.shape.assign(static_cast<std::size_t>(i % 5), i);
+    large.items.push_back({request, -1, {i, i + 1}, {}, i % 2 == 0});
+  }
+  return {{"EmptyReport", ControlMessage{Report{}}},
+          {"FullReport", ControlMessage{full}},
+          {"LargeReport", ControlMessage{large}}};
+}
+
+std::vector<Sample> verdict_samples() {
+  Verdict full;
+  full.exchange = 9;
+  full.evicted = {5, 0, 8191};
+  full.added = {{63, odd_request()}, {64, default_request()}};
+  full.errors = {{"a", {ErrorKind::Mismatch, "'a': shape differs: [3] on rank 0, [4] on rank 1"}},
+                 {"", {ErrorKind::InvalidArgument, ""}},
+                 {"b", {ErrorKind::Backend, std::string(3000, 'e')}}};
+  full.stalls = {{"层", {0, 1}, {2}}, {"all there", {0}, {}}};
+  full.waiting = {"one", "", "\xff not UTF-8"};
+  return {{"EmptyVerdict", ControlMessage{Verdict{}}}, {"FullVerdict", ControlMessage{full}}};
+}
+
+std::vector<Sample> board_samples() {
+  Header flags = make_header(make_bits(1, 1), {});
+  flags.has_unknown = flags.has_expired = flags.has_stalled = flags.all_joined = true;
+  flags.shutdown_rank = 1023;
+  flags.joining_rank = 0;
+  const Header wide = make_header(make_bits(5000, 1), make_bits(5000, 7));
+  const Header widest = make_header(make_bits(Header::kMaxBits, 63), {});
+  const auto board = [](BoardMessage message) { return WireMessage{std::move(message)}; };
+  return {{"HeaderUpOfDefaults", board(HeaderUp{Header{}})},
+          {"HeaderUpWithFlags", board(HeaderUp{flags})},
+          {"HeaderUpWith5000Bits", board(HeaderUp{wide})},
+          {"HeaderDownOfDefaults", board(HeaderDown{Header{}})},
+          {"HeaderDownWithFlags", board(HeaderDown{flags})},
+          {"HeaderDownWidest", board(HeaderDown{widest})},
+          {"AskZero", board(Ask{0})},
+          {"AskHighest", board(Ask{std::numeric_limits<std::uint64_t>::max()})},
+          {"Lost", board(Lost{{3, "died: its process has ended"}})},
+          {"LostWithoutText", board(Lost{{0, ""}})},
+          {"Left", board(Left{})},
+          {"Ping", board(Ping{})},
+          {"Pong", board(Pong{})}};
+}
+
+std::vector<Sample> all_samples() {
+  std::vector<Sample> all = report_samples();
+  for (Sample& sample : verdict_samples()) all.push_back(std::move(sample));
+  for (Sample& sample : board_samples()) all.push_back(std::move(sample));
+  return all;
+}
+
+std::string rejection_of(const std::vector<std::byte>& bytes) {
+  try {
+    decode(bytes);
+  } catch (const BackendError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class WireTest : public testing::TestWithParam<Sample> {};
+
+TEST_P(WireTest, RoundTrip_KeepsEverything) {
+  EXPECT_EQ(decode(encode(GetParam().message)), GetParam().message);
+}
+
+TEST_P(WireTest, EveryTruncation_IsRejectedOrHarmless) {
+  const std::vector<std::byte> whole = encode(GetParam().message);
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    // A vector of exactly this size, so that AddressSanitizer sees a read behind it.
+    const std::vector<std::byte> cut(whole.begin(),
+                                     whole.begin() + static_cast<std::ptrdiff_t>(size));
+    try {
+      EXPECT_EQ(decode(cut), GetParam().message) << size << " of " << whole.size() << " bytes";
+    } catch (const BackendError&) {
+    }
+  }
+  EXPECT_NE(rejection_of({whole.begin(), whole.begin() + 12}), "");
+}
+
+TEST_P(WireTest, EveryFlippedBit_IsRejectedOrAnotherMessage) {
+  const std::vector<std::byte> whole = encode(GetParam().message);
+  std::size_t rejected = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      std::vector<std::byte> damaged(whole);
+      damaged[i] ^= std::byte{1} << bit;
+      try {
+        const WireMessage message = decode(damaged);
+        encode(message);  // reads all of it
+      } catch (const BackendError&) {
+        ++rejected;
+      }
+    }
+  }
+  EXPECT_GE(rejected, 32u);  // the identifier at the very least
+}
+
+INSTANTIATE_TEST_SUITE_P(Messages, WireTest, testing::ValuesIn(all_samples()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(WireEncodeTest, LargeEnoughBuffer_IsReused) {
+  std::vector<std::byte> buffer;
+  buffer.reserve(4096);
+  const std::byte* memory = buffer.data();
+  const std::vector<std::byte> bytes = encode(BoardMessage{Ask{5}}, std::move(buffer));
+  EXPECT_EQ(bytes.data(), memory);
+  EXPECT_EQ(decode(bytes), WireMessage(BoardMessage{Ask{5}}));
+}
+
+TEST(WireEncodeTest, HeaderSize_DependsOnTheWordsOfItsBitsOnly) {
+  const auto size_of_header = [](int bits, std::uint64_t exchange) {
+    Header header = make_header(make_bits(bits, 1), make_bits(bits, 1));
+    header.exchange = exchange;
+    return encode(BoardMessage{HeaderUp{header}}).size();
+  };
+  EXPECT_EQ(size_of_header(1, 1), size_of_header(64, std::uint64_t{1} << 60));
+  EXPECT_EQ(size_of_header(64, 1) + 2 * 8, size_of_header(65, 1));
+}
+
+/// Finishes an envelope around the body that `make` builds.
+std::vector<std::byte> craft(
+    wire::Body kind, const std::function<flatbuffers::Offset<void>(FlatBufferBuilder&)>& make,
+    std::uint32_t version = kWireVersion) {
+  FlatBufferBuilder builder;
+  const auto body = make(builder);
+  builder.Finish(wire::CreateEnvelope(builder, version, kind, body), wire::EnvelopeIdentifier());
+  std::vector<std::byte> bytes(builder.GetSize());
+  std::memcpy(bytes.data(), builder.GetBufferPointer(), bytes.size());
+  return bytes;
+}
+
+struct RawRequest {
+  std::uint8_t collective = 0;
+  std::uint8_t dtype = 0;
+  std::uint8_t op = 0;
+  std::uint8_t device = 0;
+};
+
+/// A Verdict that gives `bit` to a request.
+std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
+  return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
+    const std::vector<std::int64_t> shape;
+    const auto request = wire::CreateRequestDirect(builder, "x", raw.collective, raw.dtype, &shape,
+                                                   raw.op, 1, 1, 0, raw.device, "", "");
+    const std::vector<flatbuffers::Offset<wire::Addition>> added{
+        wire::CreateAddition(builder, bit, request)};
+    const std::vector<int> evicted;
+    const std::vector<flatbuffers::Offset<wire::NameError>> errors;
+    const std::vector<flatbuffers::Offset<wire::Stall>> stalls;
+    const std::vector<flatbuffers::Offset<flatbuffers::String>> waiting;
+    return wire::CreateVerdictDirect(builder, 1, &evicted, &added, &errors, &stalls, &waiting)
+        .Union();
+  });
+}
+
+std::vector<std::byte> craft_report(int bit, const std::vector<int>& ranks) {
+  return craft(wire::Body::Report, [&](FlatBufferBuilder& builder) {
+    const std::vector<int> none;
+    const std::vector<flatbuffers::Offset<wire::Item>> items{
+        wire::CreateItemDirect(builder, 0, bit, &ranks, &none)};
+    return wire::CreateReportDirect(builder, 1, &items, &none).Union();
+  });
+}
+
+std::vector<std::byte> craft_header(std::size_t words, int shutdown_rank) {
+  return craft(wire::Body::HeaderUp, [&](FlatBufferBuilder& builder) {
+    const std::vector<std::uint64_t> own(words, 1);
+    const std::vector<std::uint64_t> ready;
+    return wire::CreateHeaderDirect(builder, 1, false, false, false, false, shutdown_rank, -1, &own,
+                                    &ready)
+        .Union();
+  });
+}
+
+std::vector<std::byte> craft_empty(wire::Body kind, std::uint32_t version = kWireVersion) {
+  return craft(
+      kind, [](FlatBufferBuilder& builder) { return wire::CreateEmpty(builder).Union(); }, version);
+}
+
+TEST(WireDecodeTest, OtherVersion_NamesBoth) {
+  const std::string text = rejection_of(craft_empty(wire::Body::Left, 77));
+  EXPECT_NE(text.find("version 77"), std::string::npos) << text;
+  EXPECT_NE(text.find("version " + std::to_string(kWireVersion)), std::string::npos) << text;
+}
+
+TEST(WireDecodeTest, OtherVersionWithUnreadableBody_NamesBothToo) {
+  FlatBufferBuilder builder;
+  const auto start = builder.StartTable();
+  builder.AddElement<std::uint32_t>(4, 77, 0);   // the version, where it is in every version
+  builder.AddElement<std::uint64_t>(8, 123, 0);  // a number where this version has an offset
+  builder.Finish(flatbuffers::Offset<wire::Preamble>(builder.EndTable(start)),
+                 wire::EnvelopeIdentifier());
+  std::vector<std::byte> bytes(builder.GetSize());
+  std::memcpy(bytes.data(), builder.GetBufferPointer(), bytes.size());
+  const std::string text = rejection_of(bytes);
+  EXPECT_NE(text.find("version 77"), std::string::npos) << text;
+}
+
+TEST(WireDecodeTest, NotAMessage_IsRejected) {
+  EXPECT_NE(rejection_of({}), "");
+  EXPECT_NE(rejection_of(std::vector<std::byte>(64)), "");
+  EXPECT_NE(rejection_of(std::vector<std::byte>(64, std::byte{0xff})), "");
+  std::vector<std::byte> other = craft_empty(wire::Body::Left);
+  std::memcpy(other.data() + 4, "ELSE", 4);
+  EXPECT_NE(rejection_of(other).find("none of Kolo's"), std::string::npos);
+}
+
+TEST(WireDecodeTest, UnknownKind_IsRejected) {
+  EXPECT_NE(rejection_of(craft_empty(wire::Body{200})).find("unknown kind 200"), std::string::npos);
+  EXPECT_NE(rejection_of(craft_empty(wire::Body::NONE)).find("unknown kind 0"), std::string::npos);
+}
+
+struct Rejection {
+  std::string name;
+  std::vector<std::byte> bytes;
+  std::string text;
+};
+
+void PrintTo(const Rejection& rejection, std::ostream* out) { *out << rejection.name; }
+
+class WireRejectionTest : public testing::TestWithParam<Rejection> {};
+
+TEST_P(WireRejectionTest, Text_SaysWhatIsWrong) {
+  const std::string text = rejection_of(GetParam().bytes);
+  EXPECT_NE(text.find(GetParam().text), std::string::npos) << "text: '" << text << "'";
+}
+
+std::vector<Rejection> rejections() {
+  return {{"Collective", craft_addition(0, {.collective = 3}), "unknown operation: 3"},
+          {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
+          {"Reduction", craft_addition(0, {.op = 5}), "unknown reduction: 5"},
+          {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},
+          {"BitTooHigh", craft_addition(Header::kMaxBits, {}), "bit 8192, expected 0 to 8191"},
+          {"NegativeBit", craft_addition(-1, {}), "bit -1"},
+          {"NeitherRequestNorBit", craft_report(-1, {0}), "bit -1"},
+          {"NoRank", craft_report(0, {}), "no rank"},
+          {"NegativeRank", craft_report(0, {-2}), "rank -2, expected at least 0"},
+          {"DescendingRanks", craft_report(0, {4, 3}), "rank 3, expected at least 5"},
+          {"RepeatedRank", craft_report(0, {4, 4}), "rank 4, expected at least 5"},
+          {"TooManyBits", craft_header(129, -1), "129 words of bits, expected at most 128"},
+          {"RankBelowNone", craft_header(1, -2), "rank -2, expected at least -1"}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, WireRejectionTest, testing::ValuesIn(rejections()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(WireDecodeTest, CraftedMessageInRange_IsAccepted) {
+  EXPECT_EQ(rejection_of(craft_addition(Header::kMaxBits - 1,
+                                        {.collective = 2, .dtype = 9, .op = 4, .device = 1})),
+            "");
+  EXPECT_EQ(rejection_of(craft_report(0, {3, 4})), "");
+  EXPECT_EQ(rejection_of(craft_header(128, -1)), "");
+}
+
+}  // namespace
+}  // namespace kolo::runtime
