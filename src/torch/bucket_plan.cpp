@@ -1,0 +1,57 @@
+#include "torch/bucket_plan.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kMostBytes = std::size_t{25} << 20;
+constexpr std::size_t kBuckets = 16;
+constexpr std::size_t kFirstShare = 4;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::size_t bytes_of(const PlannedParameter& parameter) {
+  return aligned(parameter.count * size_of(parameter.dtype));
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
+                        const std::vector<std::size_t>& order, std::size_t bucket_bytes) {
+  BucketPlan plan;
+  std::map<DType, std::size_t> open;  // the bucket that parameters of a type go to
+  for (const std::size_t index : order) {
+    const PlannedParameter& parameter = parameters[index];
+    const auto [place, is_new] = open.try_emplace(parameter.dtype, plan.buckets.size());
+    if (is_new) {
+      plan.buckets.emplace_back();
+      plan.buckets.back().dtype = parameter.dtype;
+    }
+    Bucket& bucket = plan.buckets[place->second];
+    bucket.members.push_back({index, bucket.size_bytes});
+    bucket.size_bytes += bytes_of(parameter);
+    const bool is_first = place->second == 0;
+    if (bucket.size_bytes >= (is_first ? bucket_bytes / kFirstShare : bucket_bytes)) {
+      open.erase(place);
+    }
+  }
+  for (Bucket& bucket : plan.buckets) {
+    bucket.offset = plan.size_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
+    bucket.flags_offset = bucket.offset + bucket.size_bytes;
+    bucket.size_bytes += aligned(bucket.members.size() * size_of(bucket.dtype));
+    plan.size_bytes += bucket.size_bytes;
+  }
+  return plan;
+}
+
+std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
+  std::size_t total = 0;
+  for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);
+  return std::min(kMostBytes, total / kBuckets);
+}
+
+}  // namespace kolo::tensors

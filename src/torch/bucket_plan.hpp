@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kolo/dtype.hpp"
+
+namespace kolo::tensors {
+
+/// A parameter as the plan sees it.
+struct PlannedParameter {
+  std::size_t count = 0;
+  DType dtype = DType::Float32;
+};
+
+/// A stretch of memory that is reduced as one: the gradients of some parameters of one type, then
+/// one element each that says whether this rank has that gradient. All offsets are in bytes from
+/// the start of the memory of all buckets, and multiples of 64.
+struct Bucket {
+  struct Member {
+    std::size_t parameter;  ///< its index
+    std::size_t offset;
+  };
+  DType dtype = DType::Float32;
+  std::vector<Member> members;
+  std::size_t offset = 0;
+  std::size_t flags_offset = 0;
+  std::size_t size_bytes = 0;
+
+  std::size_t count() const { return size_bytes / size_of(dtype); }
+};
+
+struct BucketPlan {
+  std::vector<Bucket> buckets;
+  std::size_t size_bytes = 0;  ///< of all buckets
+};
+
+/// Fills buckets with the parameters in `order`, one after another per type, until each has at least
+/// `bucket_bytes`; a quarter of that will do for the first, so that the first reduction starts early.
+BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
+                        const std::vector<std::size_t>& order, std::size_t bucket_bytes);
+
+/// Without a wish: a 16th of all gradients, 25 MiB at most.
+std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters);
+
+}  // namespace kolo::tensors

@@ -1,0 +1,152 @@
+#include "torch/option_sync.hpp"
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+using torch::optim::OptimizerOptions;
+
+std::vector<double> to_values(double value) { return {value}; }
+std::vector<double> to_values(const std::tuple<double, double>& pair) {
+  return {std::get<0>(pair), std::get<1>(pair)};
+}
+
+void from_values(const std::vector<double>& values, double& target) { target = values[0]; }
+void from_values(const std::vector<double>& values, bool& target) { target = values[0] != 0.0; }
+void from_values(const std::vector<double>& values, std::tuple<double, double>& target) {
+  target = {values[0], values[1]};
+}
+
+// One list per type of options: `visit(name, reference)` for every option it has.
+template <class Visit>
+void visit_fields(torch::optim::SGDOptions& options, Visit visit) {
+  visit("lr", options.lr());
+  visit("momentum", options.momentum());
+  visit("dampening", options.dampening());
+  visit("weight_decay", options.weight_decay());
+  visit("nesterov", options.nesterov());
+}
+template <class Visit>
+void visit_fields(torch::optim::AdamOptions& options, Visit visit) {
+  visit("lr", options.lr());
+  visit("betas", options.betas());
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+  visit("amsgrad", options.amsgrad());
+}
+template <class Visit>
+void visit_fields(torch::optim::AdamWOptions& options, Visit visit) {
+  visit("lr", options.lr());
+  visit("betas", options.betas());
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+  visit("amsgrad", options.amsgrad());
+}
+template <class Visit>
+void visit_fields(torch::optim::RMSpropOptions& options, Visit visit) {
+  visit("lr", options.lr());
+  visit("alpha", options.alpha());
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+  visit("momentum", options.momentum());
+  visit("centered", options.centered());
+}
+template <class Visit>
+void visit_fields(torch::optim::AdagradOptions& options, Visit visit) {
+  visit("lr", options.lr());
+  visit("lr_decay", options.lr_decay());
+  visit("weight_decay", options.weight_decay());
+  visit("initial_accumulator_value", options.initial_accumulator_value());
+  visit("eps", options.eps());
+}
+
+/// Of an optimizer that LibTorch does not know: the base class throws where there is no rate.
+template <class Visit>
+void visit_learning_rate(OptimizerOptions& options, Visit visit) {
+  double rate = 0.0;
+  try {
+    rate = options.get_lr();
+  } catch (const std::exception&) {
+    return;
+  }
+  const double before = rate;
+  visit("lr", rate);
+  if (rate != before) options.set_lr(rate);
+}
+
+template <class Visit>
+void visit_options(OptimizerOptions& options, Visit visit) {
+  const auto try_as = [&]<class Options>(Options* known) {
+    if (known != nullptr) visit_fields(*known, visit);
+    return known != nullptr;
+  };
+  using namespace torch::optim;
+  if (try_as(dynamic_cast<SGDOptions*>(&options))) return;
+  if (try_as(dynamic_cast<AdamOptions*>(&options))) return;
+  if (try_as(dynamic_cast<AdamWOptions*>(&options))) return;
+  if (try_as(dynamic_cast<RMSpropOptions*>(&options))) return;
+  if (try_as(dynamic_cast<AdagradOptions*>(&options))) return;
+  visit_learning_rate(options, visit);
+}
+
+std::string text_of(const std::vector<double>& values) {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < values.size(); ++i) text << (i > 0 ? ", " : "") << values[i];
+  return text.str();
+}
+
+}  // namespace
+
+OptionSync::OptionSync(Groups& groups) {
+  for (auto& group : groups) last_.push_back(read(group.options()));
+}
+
+void OptionSync::merge(Groups& ours, Groups& wrapped) {
+  for (std::size_t i = 0; i < last_.size(); ++i) {
+    const std::vector<Field> own = read(ours[i].options());
+    const std::vector<Field> theirs = read(wrapped[i].options());
+    for (std::size_t f = 0; f < last_[i].size(); ++f) {
+      const std::vector<double>& before = last_[i][f].values;
+      const bool own_changed = own[f].values != before;
+      const bool theirs_changed = theirs[f].values != before;
+      if (own_changed && theirs_changed && own[f].values != theirs[f].values) {
+        throw InvalidArgument("DistributedOptimizer: option " + own[f].name +
+                              " of parameter group " + std::to_string(i) + " was changed to " +
+                              text_of(own[f].values) + " on it and to " +
+                              text_of(theirs[f].values) +
+                              " on the wrapped optimizer. Change it on one of the two.");
+      }
+      if (own_changed) write(wrapped[i].options(), own[f].name, own[f].values);
+      if (theirs_changed) write(ours[i].options(), own[f].name, theirs[f].values);
+    }
+    last_[i] = read(ours[i].options());
+  }
+}
+
+std::vector<OptionSync::Field> OptionSync::read(OptimizerOptions& options) {
+  std::vector<Field> fields;
+  visit_options(options, [&](const char* name, const auto& value) {
+    fields.push_back({name, to_values(value)});
+  });
+  return fields;
+}
+
+void OptionSync::write(OptimizerOptions& options, const std::string& name,
+                       const std::vector<double>& values) {
+  visit_options(options, [&](const char* field, auto& value) {
+    if (name == field) from_values(values, value);
+  });
+}
+
+}  // namespace kolo::tensors

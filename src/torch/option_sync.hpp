@@ -1,0 +1,38 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+#include <vector>
+
+namespace kolo::tensors {
+
+/// Keeps the options of two lists of parameter groups equal, whichever of the two somebody changes.
+///
+/// A three-way merge against the values of the last call: per group and field the side that changed
+/// wins. For LibTorch's own optimizers every option is a field; for others the learning rate is, if
+/// they have one.
+class OptionSync {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  /// Both lists hold equal options now.
+  explicit OptionSync(Groups& groups);
+
+  /// Throws InvalidArgument, naming the group and the field, where both sides changed it to
+  /// different values.
+  void merge(Groups& ours, Groups& wrapped);
+
+ private:
+  struct Field {
+    std::string name;
+    std::vector<double> values;
+  };
+  static std::vector<Field> read(torch::optim::OptimizerOptions& options);
+  static void write(torch::optim::OptimizerOptions& options, const std::string& name,
+                    const std::vector<double>& values);
+
+  std::vector<std::vector<Field>> last_;  // of each group
+};
+
+}  // namespace kolo::tensors

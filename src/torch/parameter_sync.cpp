@@ -1,0 +1,86 @@
+#include "kolo/parameter_sync.hpp"
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize.h>
+
+#include <cstdint>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+#include "kolo/collectives.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"
+
+namespace kolo {
+namespace {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+OperationOptions named(std::string name, ProcessSet* process_set) {
+  OperationOptions options;
+  options.name = std::move(name);
+  options.process_set = process_set;
+  return options;
+}
+
+}  // namespace
+
+void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* process_set) {
+  std::vector<TensorHandle> handles;
+  std::unordered_set<const void*> seen;
+  for (const auto& [name, tensor] : tensors) {
+    // Tied parameters are one tensor under several names.
+    if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    at::Tensor target = tensor;
+    handles.push_back(
+        broadcast_async_(target, root, named("broadcast_parameters." + name, process_set)));
+  }
+  for (TensorHandle& handle : handles) handle.wait();
+}
+
+void broadcast_parameters(const torch::nn::Module& module, int root, ProcessSet* process_set) {
+  NamedTensors tensors;
+  for (const auto& item : module.named_parameters()) {
+    tensors.emplace_back("parameter." + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers()) {
+    tensors.emplace_back("buffer." + item.key(), item.value());
+  }
+  broadcast_parameters(tensors, root, process_set);
+}
+
+void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
+                          ProcessSet* process_set) {
+  NamedTensors numbered;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    numbered.emplace_back(std::to_string(i), tensors[i]);
+  }
+  broadcast_parameters(numbered, root, process_set);
+}
+
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
+                               ProcessSet* process_set) {
+  const ProcessSet& set =
+      process_set != nullptr ? *process_set : Runtime::current().world();
+  const bool is_root = set.runtime().rank() == root;
+  std::string bytes;
+  if (is_root) {
+    std::ostringstream stream;
+    torch::save(optimizer, stream);
+    bytes = std::move(stream).str();
+  }
+  std::int64_t size = static_cast<std::int64_t>(bytes.size());
+  const TensorView size_view{&size, DType::Int64, {}, Device{}};
+  broadcast(size_view, root, named("broadcast_optimizer_state.size", process_set));
+  bytes.resize(static_cast<std::size_t>(size));
+  const TensorView view{bytes.data(), DType::UInt8, {size}, Device{}};
+  broadcast(view, root, named("broadcast_optimizer_state.bytes", process_set));
+  if (is_root) return;
+  std::istringstream stream(std::move(bytes));
+  torch::load(optimizer, stream);
+}
+
+}  // namespace kolo

@@ -1,0 +1,394 @@
+#include "kolo/distributed_optimizer.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "support/agree.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test {
+namespace {
+
+constexpr std::int64_t kBatch = 12;  // divisible by 1, 2, 3 and 4
+constexpr std::int64_t kWidth = 9;
+constexpr int kSteps = 20;
+
+class DistributedOptimizerTest : public testing::Test {
+ protected:
+  Runtime runtime_;
+};
+
+at::Tensor loss_of(torch::nn::Sequential& model, const at::Tensor& rows) {
+  return torch::mse_loss(model->forward(rows), rows.narrow(1, 0, 3));
+}
+
+/// Parameters after kSteps steps on this rank's rows of the common batch.
+at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
+                 DistributedOptimizer::Options options = {}, bool keeps_memory = false) {
+  torch::nn::Sequential model = make_mlp(type);
+  const auto inner = make_optimizer(algorithm, model->parameters());
+  DistributedOptimizer optimizer(*inner, *model, options);
+  const std::int64_t rows = kBatch / runtime.size() / options.backward_passes_per_step;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/!keeps_memory);
+    for (int pass = 0; pass < options.backward_passes_per_step; ++pass) {
+      const std::int64_t part = runtime.rank() * options.backward_passes_per_step + pass;
+      const at::Tensor loss =
+          loss_of(model, batch_rows(step, part * rows, rows, kWidth, type));
+      (loss / options.backward_passes_per_step).backward();
+    }
+    optimizer.step();
+  }
+  return flat(*model);
+}
+
+/// The same on one process, without Kolo, with the whole batch.
+at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
+  torch::nn::Sequential model = make_mlp(type);
+  const auto optimizer = make_optimizer(algorithm, model->parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer->zero_grad();
+    loss_of(model, batch_rows(step, 0, kBatch, kWidth, type)).backward();
+    optimizer->step();
+  }
+  return flat(*model);
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+class TrainingTest : public DistributedOptimizerTest,
+                     public testing::WithParamInterface<Algorithm> {};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingTest,
+                         testing::Values(Algorithm::Sgd, Algorithm::Adam, Algorithm::AdamW,
+                                         Algorithm::RmsProp),
+                         [](const auto& test) { return name_of(test.param); });
+
+TEST_P(TrainingTest, EqualsOneProcessInFloat64) {
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat64),
+                               train_alone(GetParam(), torch::kFloat64)),
+            1e-12);
+}
+
+TEST_P(TrainingTest, EqualsOneProcessInFloat32) {
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat32),
+                               train_alone(GetParam(), torch::kFloat32)),
+            1e-5);
+}
+
+TEST_P(TrainingTest, HasTheSameBitsInEveryRunAndForEveryBucketSize) {
+  const at::Tensor reference = train(runtime_, GetParam(), torch::kFloat32);
+  EXPECT_TRUE(torch::equal(train(runtime_, GetParam(), torch::kFloat32), reference));
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{500}, std::size_t{1} << 30}) {
+    DistributedOptimizer::Options options;
+    options.bucket_bytes = bytes;
+    EXPECT_TRUE(torch::equal(train(runtime_, GetParam(), torch::kFloat32, options), reference))
+        << bytes;
+  }
+}
+
+TEST_F(DistributedOptimizerTest, GradientsKeptInMemoryTrainAlike) {
+  EXPECT_TRUE(torch::equal(train(runtime_, Algorithm::Adam, torch::kFloat64, {}, true),
+                           train(runtime_, Algorithm::Adam, torch::kFloat64, {}, false)));
+}
+
+TEST_F(DistributedOptimizerTest, SeveralBackwardPassesAddUp) {
+  if (runtime_.size() == 4) GTEST_SKIP() << "12 rows do not divide into 4 ranks of 2 passes";
+  DistributedOptimizer::Options options;
+  options.backward_passes_per_step = 2;
+  EXPECT_LT(largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat64, options),
+                               train_alone(Algorithm::Sgd, torch::kFloat64)),
+            1e-12);
+}
+
+TEST_F(DistributedOptimizerTest, PredivisionChangesNothingButRounding) {
+  DistributedOptimizer::Options options;
+  options.gradient_predivide_factor = 3.0;
+  EXPECT_LT(largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat64, options),
+                               train_alone(Algorithm::Sgd, torch::kFloat64)),
+            1e-12);
+}
+
+TEST_F(DistributedOptimizerTest, HalfPrecisionOnTheWireTrainsNearlyAlike) {
+  for (const Compression compression : {Compression::fp16(), Compression::bf16()}) {
+    DistributedOptimizer::Options options;
+    options.compression = compression;
+    const double difference =
+        largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat32, options),
+                           train_alone(Algorithm::Sgd, torch::kFloat32));
+    EXPECT_LT(difference, 5e-2) << compression.name();
+    EXPECT_GT(difference, 1e-7) << compression.name() << ": was anything compressed at all?";
+  }
+}
+
+TEST_F(DistributedOptimizerTest, HalfPrecisionHalvesTheBytesOnTheWire) {
+  if (runtime_.size() == 1) GTEST_SKIP() << "one rank sends nothing";
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, 200);
+  const auto bytes_of = [&](Compression compression) {
+    const auto inner = make_optimizer(Algorithm::Sgd, model->parameters());
+    DistributedOptimizer::Options options;
+    options.compression = compression;
+    DistributedOptimizer optimizer(*inner, *model, options);
+    std::uint64_t before = 0;
+    for (int step = 0; step < 2; ++step) {  // the first one lays the buckets out
+      before = runtime_.world().metrics().bytes_sent;
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, runtime_.rank(), 2, 200, torch::kFloat32)).backward();
+      optimizer.step();
+    }
+    return static_cast<double>(runtime_.world().metrics().bytes_sent - before);
+  };
+  // Equal but for shares that end at whole cache lines.
+  EXPECT_NEAR(bytes_of(Compression::fp16()) / bytes_of(Compression::none()), 0.5, 0.01);
+}
+
+TEST_F(DistributedOptimizerTest, SumIsAverageTimesSize) {
+  const auto gradient = [&](ReduceOp op) {
+    const at::Tensor weight = torch::zeros({5}, torch::requires_grad());
+    torch::optim::SGD inner({weight}, 1.0);
+    DistributedOptimizer::Options options;
+    options.op = op;
+    DistributedOptimizer optimizer(inner, {{"weight", weight}}, options);
+    (weight * (torch::arange(5) + runtime_.rank())).sum().backward();
+    optimizer.synchronize();
+    return weight.grad().clone();
+  };
+  const double n = runtime_.size();
+  EXPECT_TRUE(torch::equal(gradient(ReduceOp::Sum), torch::arange(5) * n + n * (n - 1) / 2));
+  EXPECT_TRUE(torch::allclose(gradient(ReduceOp::Average), torch::arange(5) + (n - 1) / 2));
+}
+
+TEST_F(DistributedOptimizerTest, UnusedParametersCountAsZeroOrKeepNoGradient) {
+  const auto make = [] { return torch::ones({3}, torch::requires_grad()); };
+  const at::Tensor everywhere = make();
+  const at::Tensor on_first = make();
+  const at::Tensor nowhere = make();
+  torch::optim::SGD inner({everywhere, on_first, nowhere}, 1.0);
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    at::Tensor loss = everywhere.sum();
+    if (runtime_.rank() == 0) loss = loss + 6 * on_first.sum();
+    loss.backward();
+    optimizer.synchronize();
+    EXPECT_TRUE(torch::equal(everywhere.grad(), torch::ones({3})));
+    EXPECT_TRUE(torch::allclose(on_first.grad(), torch::full({3}, 6.0 / runtime_.size())));
+    EXPECT_FALSE(nowhere.grad().defined());
+  }
+}
+
+TEST_F(DistributedOptimizerTest, ReducesTheFirstBucketBeforeTheLastGradientArrives) {
+  if (runtime_.size() == 1) GTEST_SKIP() << "one rank has nothing to overlap";
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, 300, 12);
+  const auto inner = make_optimizer(Algorithm::Sgd, model->parameters());
+  DistributedOptimizer optimizer(*inner, *model);
+  bool overlapped = false;
+  for (int step = 0; step < 20; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 64, 300, torch::kFloat32)).backward();
+    optimizer.step();
+    const auto& times = optimizer.last_step_times();
+    ASSERT_GT(times.buckets.size(), 4U);
+    overlapped |= times.buckets.front().started < times.last_gradient;
+  }
+  EXPECT_ON_ALL_RANKS(overlapped);
+}
+
+/// A world in which only what the protocol's rules demand makes ranks ask, not slowness.
+InitOptions patient() {
+  InitOptions options;
+  options.config.patience = std::chrono::seconds(10);
+  return options;
+}
+
+/// Trains on `model`'s two heads, `active` of which gets gradients; the trunk always does.
+struct TwoHeads {
+  explicit TwoHeads(Runtime& runtime) {
+    DistributedOptimizer::Options options;
+    options.bucket_bytes = 64;  // a bucket a parameter, or nearly
+    options.process_set = &runtime.world();
+    std::vector<at::Tensor> parameters = trunk->parameters();
+    for (const at::Tensor& parameter : first->parameters()) parameters.push_back(parameter);
+    for (const at::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
+    inner = std::make_unique<torch::optim::SGD>(parameters, 1e-3);
+    optimizer.emplace(*inner, DistributedOptimizer::NamedParameters{}, options);
+  }
+
+  void step(int number, int rank, bool with_second) {
+    optimizer->zero_grad();
+    const at::Tensor features =
+        trunk->forward(batch_rows(number, rank, 4, kWidth, torch::kFloat32));
+    (with_second ? second : first)->forward(features).square().sum().backward();
+    optimizer->step();
+  }
+
+  torch::nn::Sequential trunk = make_mlp(torch::kFloat32);
+  torch::nn::Sequential first{torch::nn::Linear(3, 5), torch::nn::Linear(5, 1)};
+  torch::nn::Sequential second{torch::nn::Linear(3, 4), torch::nn::Linear(4, 1)};
+  std::unique_ptr<torch::optim::SGD> inner;
+  std::optional<DistributedOptimizer> optimizer;
+};
+
+TEST_F(DistributedOptimizerTest, SteadyTrainingNeedsNoControlTrafficButHeadersOfOneSize) {
+  Runtime runtime(patient());
+  TwoHeads model(runtime);
+  const auto run = [&](int first, int steps) {
+    for (int i = first; i < first + steps; ++i) model.step(i, runtime.rank(), false);
+    return runtime.world().metrics();
+  };
+  const ProcessSet::Metrics before = run(0, 50);
+  const ProcessSet::Metrics after = run(50, 1000);
+  EXPECT_EQ(after.negotiations, before.negotiations);
+  EXPECT_EQ(after.bytes_packed, before.bytes_packed);
+  EXPECT_TRUE(after.asks == before.asks || runtime.size() == 1) << after.asks - before.asks;
+  // Every header has the same size; the last one may belong to an exchange that goes on.
+  const std::uint64_t bytes = after.header_bytes - before.header_bytes;
+  const std::uint64_t exchanges = after.exchanges - before.exchanges;
+  ASSERT_GE(exchanges, 1000U);
+  if (runtime.size() == 1) {
+    EXPECT_EQ(bytes, 0U);  // there is nobody to show them to
+    return;
+  }
+  EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";
+}
+
+TEST_F(DistributedOptimizerTest, LayersThatSwitchEveryTenStepsNeedNoControlTrafficOnceKnown) {
+  Runtime runtime(patient());
+  TwoHeads model(runtime);
+  const auto run = [&](int first, int steps) {
+    for (int i = first; i < first + steps; ++i) {
+      model.step(i, runtime.rank(), i / 10 % 2 == 1);
+    }
+    return runtime.world().metrics();
+  };
+  const ProcessSet::Metrics before = run(0, 60);
+  const ProcessSet::Metrics after = run(60, 1000);
+  EXPECT_EQ(after.negotiations, before.negotiations);
+  EXPECT_TRUE(after.asks == before.asks || runtime.size() == 1) << after.asks - before.asks;
+}
+
+TEST_F(DistributedOptimizerTest, SchedulersAndBothSidesSetTheLearningRate) {
+  const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}});
+  const auto step = [&] {
+    optimizer.zero_grad();
+    weight.sum().backward();
+    const double before = weight.item<double>();
+    optimizer.step();
+    return before - weight.item<double>();
+  };
+  EXPECT_DOUBLE_EQ(step(), 1.0);
+  inner.param_groups()[0].options().set_lr(0.5);
+  EXPECT_DOUBLE_EQ(step(), 0.5);
+  EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+  optimizer.param_groups()[0].options().set_lr(0.25);
+  EXPECT_DOUBLE_EQ(step(), 0.25);
+  EXPECT_DOUBLE_EQ(inner.param_groups()[0].options().get_lr(), 0.25);
+
+  torch::optim::StepLR scheduler(optimizer, 1, 0.5);
+  scheduler.step();
+  scheduler.step();  // LibTorch's first call decays nothing
+  EXPECT_DOUBLE_EQ(step(), 0.125);
+
+  inner.param_groups()[0].options().set_lr(1.0);
+  optimizer.param_groups()[0].options().set_lr(2.0);
+  try {
+    optimizer.step();
+    ADD_FAILURE() << "two different changes went unnoticed";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("option lr of parameter group 0"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(DistributedOptimizerTest, TooManyBackwardPassesAreRefusedByName) {
+  const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"the.weight", weight}});
+  weight.sum().backward();
+  try {
+    weight.sum().backward();
+    ADD_FAILURE() << "the second backward() went through";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("the.weight"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("backward_passes_per_step"), std::string::npos);
+  }
+  optimizer.step();
+  optimizer.zero_grad();
+  weight.sum().backward();
+  optimizer.step();  // usable afterwards
+}
+
+TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
+  const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
+  torch::optim::SGD sgd({weight}, 1.0);
+  const auto with = [&](auto change) {
+    DistributedOptimizer::Options options;
+    change(options);
+    DistributedOptimizer optimizer(sgd, {{"weight", weight}}, options);
+  };
+  EXPECT_THROW(with([](auto& o) { o.op = ReduceOp::Max; }), InvalidArgument);
+  EXPECT_THROW(with([](auto& o) { o.backward_passes_per_step = 0; }), InvalidArgument);
+  EXPECT_THROW(with([](auto& o) { o.gradient_predivide_factor = 0.0; }), InvalidArgument);
+  EXPECT_THROW(with([](auto& o) {
+                 o.gradient_predivide_factor = 2.0;
+                 o.op = ReduceOp::Sum;
+               }),
+               InvalidArgument);
+  torch::optim::LBFGS lbfgs({weight}, 1.0);
+  EXPECT_THROW(DistributedOptimizer(lbfgs, {{"weight", weight}}), InvalidArgument);
+}
+
+TEST_F(DistributedOptimizerTest, EvaluatesAClosureOnceAndReducesItsGradients) {
+  const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}});
+  int calls = 0;
+  const at::Tensor loss = optimizer.step([&] {
+    ++calls;
+    optimizer.zero_grad();
+    at::Tensor result = weight.sum() * (runtime_.rank() + 1);
+    result.backward();
+    return result;
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_DOUBLE_EQ(loss.item<double>(), 0.0);
+  EXPECT_FLOAT_EQ(weight.item<float>(), -static_cast<float>(runtime_.size() + 1) / 2.0F);
+}
+
+TEST_F(DistributedOptimizerTest, ModelsOfDifferentShapeGetAnErrorOnEveryRank) {
+  if (runtime_.size() == 1) GTEST_SKIP() << "one rank agrees with itself";
+  const bool is_last = runtime_.rank() == runtime_.size() - 1;
+  const at::Tensor weight = torch::zeros({is_last ? 70 : 50}, torch::requires_grad());
+  torch::optim::SGD inner({weight}, 1.0);
+  EXPECT_THROW(DistributedOptimizer(inner, {{"weight", weight}}), MismatchError);
+}
+
+TEST_F(DistributedOptimizerTest, SavesAndLoadsTheWrappedOptimizer) {
+  const at::Tensor weight = torch::zeros({3}, torch::requires_grad());
+  torch::optim::Adam inner({weight}, 0.5);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}});
+  weight.sum().backward();
+  optimizer.step();
+  std::stringstream stream;
+  torch::save(optimizer, stream);
+
+  torch::optim::Adam other({weight}, 0.125);
+  torch::load(other, stream);
+  EXPECT_EQ(other.state().size(), 1U);
+  EXPECT_DOUBLE_EQ(other.param_groups()[0].options().get_lr(), 0.5);
+}
+
+}  // namespace
+}  // namespace kolo::test
