@@ -28,10 +28,9 @@ bool all_ranks_succeeded(std::string_view error) {
 
 std::vector<int> ranks_that_differ(std::uint64_t digest) {
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(kolo::size()));
-  kolo::allgather(
-      view(digest, kolo::DType::Int64),
-      [&](const std::vector<std::int64_t>&) -> void* { return digests.data(); },
-      {.name = "digests"});
+  kolo::allgather(view(digest, kolo::DType::Int64),
+                  [&](const std::vector<std::int64_t>&) -> void* { return digests.data(); },
+                  {.name = "digests"});
   std::vector<int> different;
   for (std::size_t rank = 0; rank < digests.size(); ++rank) {
     if (digests[rank] != digests[0]) different.push_back(static_cast<int>(rank));

@@ -8,8 +8,8 @@
 /// What ranks must agree about. All of these are collective.
 namespace examples {
 
-/// Each rank says what went wrong on it, or nothing. Where anything went wrong, the lowest such rank
-/// prints its text, and every rank gets false.
+/// Each rank says what went wrong on it, or nothing. Where anything went wrong, the lowest such
+/// rank prints its text, and every rank gets false.
 bool all_ranks_succeeded(std::string_view error);
 
 /// The ranks whose `digest` is not that of rank 0.

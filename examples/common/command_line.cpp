@@ -1,9 +1,9 @@
 #include "common/command_line.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <sstream>
+
+#include <CLI/CLI.hpp>
 
 namespace examples {
 namespace {

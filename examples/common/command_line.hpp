@@ -1,9 +1,9 @@
 #pragma once
 
-#include <CLI/App.hpp>
-
 #include <optional>
 #include <string>
+
+#include <CLI/App.hpp>
 
 namespace examples {
 

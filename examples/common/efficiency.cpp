@@ -4,8 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <ostream>
+
+#include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
 

@@ -2,8 +2,9 @@
 
 #include <functional>
 #include <iosfwd>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "common/statistics.hpp"
 
@@ -13,8 +14,8 @@ namespace examples {
 struct Efficiency {
   std::vector<double> shares;  ///< of each pair of blocks: time without ÷ time with communication
   double median = 0;
-  Interval interval{};            ///< of the median, 95 %
-  double step_ms_without = 0;     ///< medians over the blocks
+  Interval interval{};         ///< of the median, 95 %
+  double step_ms_without = 0;  ///< medians over the blocks
   double step_ms_with = 0;
 };
 

@@ -1,9 +1,9 @@
 #include "common/threads.hpp"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cstdlib>
+
+#include <ATen/Parallel.h>
 
 namespace examples {
 

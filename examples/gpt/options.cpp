@@ -1,0 +1,105 @@
+#include "gpt/options.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include <CLI/CLI.hpp>
+
+namespace gpt {
+namespace {
+
+constexpr int kLargest = 1 << 20;  // of any size or count: a guard against slips of the keyboard
+
+Options medium_preset() {
+  Options options;
+  options.layers = 6;
+  options.width = 384;
+  options.heads = 6;
+  options.context = 128;
+  options.batch = 8;
+  options.learning_rate = 1e-3;
+  return options;
+}
+
+std::string accept_learning_rate(const std::string& text) {
+  double value = 0;
+  const bool is_number = CLI::detail::lexical_cast(text, value);
+  return is_number && std::isfinite(value) && value > 0 ? "" : "must be a number above 0: " + text;
+}
+
+void add_model_options(CLI::App& app, Options& options) {
+  const CLI::Range size(1, kLargest);
+  app.add_option("--layers", options.layers, "blocks of the model")->check(size);
+  app.add_option("--width", options.width, "numbers that stand for a byte; a multiple of --heads")
+      ->check(size);
+  app.add_option("--heads", options.heads, "attention heads")->check(size);
+  app.add_option("--context", options.context, "bytes that the model looks back")->check(size);
+}
+
+void add_training_options(CLI::App& app, Options& options) {
+  const CLI::Range count(1, kLargest);
+  app.add_option("--steps", options.steps, "training steps")->check(count);
+  app.add_option("--batch", options.batch,
+                 "windows of text that each rank takes in a step; N ranks with B/N each train like "
+                 "one with B")
+      ->check(count);
+  app.add_option("--lr", options.learning_rate, "learning rate of AdamW at its highest")
+      ->check(CLI::Validator(accept_learning_rate, ""));
+  app.add_option("--seed", options.seed, "for initial weights, batches and the sample")
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  app.add_option("--compression", options.compression, "of gradients on their way between ranks")
+      ->check(CLI::IsMember({"none", "fp16", "bf16"}));
+}
+
+void add_task_options(CLI::App& app, Options& options) {
+  app.add_option("--text", options.text,
+                 "text files to learn from; without it, the C++ headers of LibTorch")
+      ->type_name("FILE");
+  app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
+  app.add_flag("--efficiency", options.efficiency,
+               "instead of training, measure how much of the speed without communication is left "
+               "with it");
+}
+
+}  // namespace
+
+std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv) {
+  Options options;
+  CLI::App app(
+      "Trains a byte-level GPT on text, on as many processes as mpirun starts.\n"
+      "A tenth of the files, or of the text where there are fewer than ten, is held out to judge "
+      "the model.\n",
+      "train_gpt");
+  // Parsed before all others, wherever it stands, so that they change what it has set.
+  app.add_option_function<std::string>(
+         "--preset",
+         [&options](const std::string& name) {
+           if (name == "medium") options = medium_preset();
+         },
+         "small (the default): 3 layers, width 128, 4 heads, context 64, batch 32, 1000 steps, "
+         "learning rate 0.003; medium: 6 layers, width 384, 6 heads, context 128, batch 8, 1000 "
+         "steps, learning rate 0.001")
+      ->trigger_on_parse()
+      ->check(CLI::IsMember({"small", "medium"}));
+  add_model_options(app, options);
+  add_training_options(app, options);
+  add_task_options(app, options);
+  if (const auto exit = examples::parse_command_line(app, argc, argv)) return *exit;
+  if (options.width % options.heads != 0) {
+    return examples::Exit{2, "--width " + std::to_string(options.width) +
+                                 " is not a multiple of --heads " + std::to_string(options.heads) +
+                                 "\nRun with --help for more information.\n"};
+  }
+  return options;
+}
+
+double learning_rate(const Options& options, int step) {
+  const int warm_up = std::max(1, options.steps / 20);
+  if (step < warm_up) return options.learning_rate * (step + 1) / warm_up;
+  const double progress = static_cast<double>(step - warm_up) / (options.steps - warm_up);
+  return options.learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace gpt

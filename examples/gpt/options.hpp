@@ -1,0 +1,38 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/command_line.hpp"
+
+namespace gpt {
+
+/// What train_gpt can be told; the defaults are those of the preset "small".
+struct Options {
+  int layers = 3;
+  int width = 128;
+  int heads = 4;
+  int context = 64;  ///< bytes
+
+  int batch = 32;  ///< windows of every rank in every step
+  int steps = 1000;
+  double learning_rate = 3e-3;  ///< the highest of the schedule
+  int seed = 1;
+
+  std::vector<std::filesystem::path> text;  ///< empty: the headers of LibTorch
+  std::string compression = "none";         ///< none, fp16 or bf16
+  bool efficiency = false;                  ///< measure it instead of training
+  std::filesystem::path json;               ///< empty: no report in a file
+};
+
+/// The options, or how to end after --help or an error.
+std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv);
+
+/// The learning rate of `step`, 0 … options.steps - 1: rises linearly over the first twentieth of
+/// the steps, then falls to zero along half a cosine.
+double learning_rate(const Options& options, int step);
+
+}  // namespace gpt

@@ -1,0 +1,54 @@
+#include "gpt/report.hpp"
+
+#include <iomanip>
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+namespace gpt {
+
+void print(std::ostream& stream, const Report& report) {
+  stream << std::fixed << std::setprecision(3)  //
+         << "validation loss  " << report.validation_loss << " nats/byte\n"
+         << "trigram entropy  " << report.trigram_entropy << '\n'
+         << "bigram entropy   " << report.bigram_entropy << '\n'
+         << "unigram entropy  " << report.unigram_entropy << '\n'
+         << "training loss    " << report.initial_loss << " at first, " << report.train_loss
+         << " at last\n"
+         << std::setprecision(0)  //
+         << "speed            " << report.tokens_per_second << " tokens/s on " << report.ranks
+         << (report.ranks == 1 ? " rank, " : " ranks, ") << std::setprecision(1)
+         << report.step_ms_median << " ms a step (median)\n"
+         << std::setprecision(3)  //
+         << "sent             " << report.bytes_sent_per_step / 1e6 << " MB a rank and step\n";
+  if (report.different_ranks.empty()) {
+    stream << "parameters       equal on all ranks, bit for bit (digest "
+           << report.parameters_digest << ")\n";
+    return;
+  }
+  stream << "error: the parameters differ from those of rank 0 on";
+  for (const int rank : report.different_ranks) stream << ' ' << rank;
+  stream << '\n';
+}
+
+void write_json(std::ostream& stream, const Report& report) {
+  const nlohmann::ordered_json json = {
+      {"ranks", report.ranks},
+      {"parameters", report.parameters},
+      {"steps", report.steps},
+      {"initial_loss", report.initial_loss},
+      {"train_loss", report.train_loss},
+      {"validation_loss", report.validation_loss},
+      {"unigram_entropy", report.unigram_entropy},
+      {"bigram_entropy", report.bigram_entropy},
+      {"trigram_entropy", report.trigram_entropy},
+      {"tokens_per_second", report.tokens_per_second},
+      {"step_ms_median", report.step_ms_median},
+      {"parameters_digest", report.parameters_digest},
+      {"different_ranks", report.different_ranks},
+      {"bytes_sent_per_step", report.bytes_sent_per_step},
+  };
+  stream << json.dump(2) << '\n';
+}
+
+}  // namespace gpt

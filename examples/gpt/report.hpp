@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+/// What a training run has shown. Losses and entropies in nats a byte; means over all ranks.
+struct Report {
+  int ranks = 0;
+  std::int64_t parameters = 0;
+  int steps = 0;
+  double initial_loss = 0;     ///< of the first step
+  double train_loss = 0;       ///< mean of the last steps
+  double validation_loss = 0;  ///< on the held-out text
+  double unigram_entropy = 0;  ///< on the same held-out text
+  double bigram_entropy = 0;
+  double trigram_entropy = 0;
+  double tokens_per_second = 0;  ///< of all ranks
+  double step_ms_median = 0;
+  std::string parameters_digest;     ///< of rank 0
+  std::vector<int> different_ranks;  ///< those whose parameters do not have the bits of rank 0's
+  double bytes_sent_per_step = 0;    ///< gradient bytes, on average a rank
+};
+
+void print(std::ostream& stream, const Report& report);
+void write_json(std::ostream& stream, const Report& report);
+
+}  // namespace gpt

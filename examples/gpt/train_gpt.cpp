@@ -1,0 +1,202 @@
+// Trains a byte-level GPT on real text with as many processes as mpirun starts.
+//
+//   mpirun -np 2 train_gpt --help
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+
+#include <ATen/Context.h>
+#include <nlohmann/json.hpp>
+
+#include "common/agreement.hpp"
+#include "common/digest.hpp"
+#include "common/efficiency.hpp"
+#include "common/threads.hpp"
+#include "gpt/corpus.hpp"
+#include "gpt/evaluation.hpp"
+#include "gpt/ngram.hpp"
+#include "gpt/options.hpp"
+#include "gpt/report.hpp"
+#include "gpt/sample.hpp"
+#include "gpt/training.hpp"
+#include "gpt/windows.hpp"
+#include "kolo/kolo.hpp"
+
+namespace {
+
+constexpr int kWrongInput = 2;
+constexpr std::size_t kEvaluatedBytes = std::size_t{1} << 17;  // at most, of the held-out text
+constexpr std::size_t kPromptBytes = 16;
+constexpr std::size_t kSampleBytes = 400;
+
+struct Files {
+  gpt::Corpus corpus;
+  std::ofstream json;  // open on rank 0 where a report is wanted
+};
+
+std::size_t window_bytes(const gpt::Options& options) {
+  return static_cast<std::size_t>(options.context) + 1;  // the last byte is only a target
+}
+
+Files open_files(const gpt::Options& options) {
+  Files files;
+  files.corpus = gpt::load_corpus(
+      options.text.empty() ? gpt::torch_headers(KOLO_GPT_TEXT_FOLDER) : options.text,
+      window_bytes(options));
+  if (kolo::rank() == 0 && !options.json.empty()) {
+    files.json.open(options.json);
+    if (!files.json) throw std::runtime_error("cannot write " + options.json.string());
+  }
+  return files;
+}
+
+// A text that differs would let one rank train on what another holds out.
+std::string difference_from_rank_0(const gpt::Corpus& corpus) {
+  examples::Digest digest;
+  digest.add(corpus.training);
+  digest.add(corpus.held_out);
+  for (const int rank : examples::ranks_that_differ(digest.value())) {
+    if (rank == kolo::rank())
+      return "the text on rank " + std::to_string(rank) + " is not that on rank 0";
+  }
+  return "";
+}
+
+// Opens what the options name on every rank. Where that fails on any, one of them says why, and
+// none gets anything.
+std::optional<Files> open_files_on_all_ranks(const gpt::Options& options) {
+  Files files;
+  std::string error;
+  try {
+    files = open_files(options);
+  } catch (const std::runtime_error& failure) {
+    error = failure.what();
+  }
+  if (!examples::all_ranks_succeeded(error)) return std::nullopt;
+  if (!examples::all_ranks_succeeded(difference_from_rank_0(files.corpus))) return std::nullopt;
+  return files;
+}
+
+std::int64_t count_parameters(gpt::Gpt& model) {
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : model->parameters()) count += parameter.numel();
+  return count;
+}
+
+examples::Digest digest_of_parameters(gpt::Gpt& model) {
+  examples::Digest digest;
+  for (const at::Tensor& parameter : model->parameters()) {
+    const at::Tensor whole = parameter.detach().contiguous();
+    digest.add(std::span(static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()));
+  }
+  return digest;
+}
+
+void print_task(const gpt::Options& options, const gpt::Corpus& corpus, std::int64_t parameters) {
+  std::cout << "GPT with " << parameters << " parameters: " << options.layers << " layers, width "
+            << options.width << ", context " << options.context << "; " << kolo::size()
+            << (kolo::size() == 1 ? " rank" : " ranks") << " with batch " << options.batch
+            << (kolo::size() == 1 ? "\n" : " each\n") << "text: " << corpus.training.size()
+            << " bytes to train on, " << corpus.held_out.size() << " held out";
+  if (corpus.held_out_files > 0) {
+    std::cout << " (" << corpus.training_files << " and " << corpus.held_out_files << " files)";
+  }
+  std::cout << std::endl;
+}
+
+// Collective; complete on rank 0, which alone counts n-grams.
+gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus& corpus,
+                  const gpt::TrainingResult& training) {
+  const std::size_t length = window_bytes(options);
+  const auto windows =
+      gpt::spread_windows(corpus.held_out.size(), length, kEvaluatedBytes / length + 1);
+  const examples::Digest digest = digest_of_parameters(model);
+  const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
+  gpt::Report report{
+      .ranks = kolo::size(),
+      .parameters = count_parameters(model),
+      .steps = options.steps,
+      .initial_loss = training.initial_loss,
+      .train_loss = training.final_loss,
+      .validation_loss = gpt::validation_loss(model, corpus.held_out, windows),
+      .tokens_per_second = options.steps * tokens_per_step / training.seconds,
+      .step_ms_median = training.step_ms_median,
+      .parameters_digest = digest.hex(),
+      .different_ranks = examples::ranks_that_differ(digest.value()),
+      .bytes_sent_per_step = examples::mean_over_ranks(training.bytes_sent_per_step),
+  };
+  if (kolo::rank() == 0) {
+    const gpt::NgramModel ngrams(corpus.training);
+    const auto entropy = [&](int order) {
+      return ngrams.cross_entropy(corpus.held_out, windows, length, order);
+    };
+    report.unigram_entropy = entropy(1);
+    report.bigram_entropy = entropy(2);
+    report.trigram_entropy = entropy(3);
+  }
+  return report;
+}
+
+void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus& corpus) {
+  at::manual_seed(static_cast<std::uint64_t>(options.seed));
+  const auto prompt = std::string_view(corpus.held_out).substr(0, kPromptBytes);
+  std::cout << "--- sample ---\n"
+            << gpt::printable(gpt::sample(model, prompt, kSampleBytes)) << "\n--------------\n";
+}
+
+int train(const gpt::Options& options, Files files) {
+  gpt::Gpt model = gpt::make_model(options);
+  torch::optim::AdamW adamw = gpt::make_optimizer(model, options);
+  kolo::broadcast_parameters(*model, /*root=*/0);
+  kolo::DistributedOptimizer optimizer(
+      adamw, *model, {.compression = kolo::Compression::named(options.compression)});
+
+  const bool speaks = kolo::rank() == 0;
+  if (speaks) print_task(options, files.corpus, count_parameters(model));
+  const gpt::TrainingResult training = gpt::train(model, optimizer, options, files.corpus.training);
+  const gpt::Report report = judge(model, options, files.corpus, training);
+  if (speaks) {
+    show_sample(model, options, files.corpus);
+    gpt::print(std::cout, report);
+    if (files.json.is_open()) gpt::write_json(files.json, report);
+  }
+  return report.different_ranks.empty() ? 0 : 1;
+}
+
+int measure_efficiency(const gpt::Options& options, Files files) {
+  gpt::Gpt local_model = gpt::make_model(options);
+  torch::optim::AdamW local_adamw = gpt::make_optimizer(local_model, options);
+  gpt::Gpt model = gpt::make_model(options);
+  torch::optim::AdamW adamw = gpt::make_optimizer(model, options);
+  kolo::broadcast_parameters(*model, /*root=*/0);
+  kolo::DistributedOptimizer optimizer(
+      adamw, *model, {.compression = kolo::Compression::named(options.compression)});
+
+  gpt::Batches batches(options, files.corpus.training);
+  const examples::Efficiency efficiency = examples::measure_efficiency(
+      [&] { gpt::train_step(local_model, local_adamw, batches.next()); },
+      [&] { gpt::train_step(model, optimizer, batches.next()); });
+  if (kolo::rank() == 0) {
+    print_task(options, files.corpus, count_parameters(model));
+    std::cout << efficiency;
+    if (files.json.is_open()) files.json << examples::to_json(efficiency) << '\n';
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  kolo::Runtime runtime;
+  examples::share_cores(runtime.local_size());
+  const auto parsed = gpt::parse_options(argc, argv);
+  if (const auto* exit = std::get_if<examples::Exit>(&parsed)) {
+    return examples::leave(*exit, runtime.rank() == 0);
+  }
+  const auto& options = std::get<gpt::Options>(parsed);
+  std::optional<Files> files = open_files_on_all_ranks(options);
+  if (!files) return kWrongInput;
+  return options.efficiency ? measure_efficiency(options, std::move(*files))
+                            : train(options, std::move(*files));
+}

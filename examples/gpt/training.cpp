@@ -1,0 +1,102 @@
+#include "gpt/training.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include <ATen/Context.h>
+
+#include "common/agreement.hpp"
+#include "common/statistics.hpp"
+#include "gpt/batch.hpp"
+#include "gpt/progress_bar.hpp"
+#include "kolo/runtime.hpp"
+
+namespace gpt {
+namespace {
+
+constexpr std::size_t kLastSteps = 50;
+
+double mean_of_last(const std::vector<double>& values) {
+  const std::size_t count = std::min(values.size(), kLastSteps);
+  return std::accumulate(values.end() - static_cast<std::ptrdiff_t>(count), values.end(), 0.0) /
+         static_cast<double>(count);
+}
+
+std::uint64_t bytes_sent() { return kolo::Runtime::current().world().metrics().bytes_sent; }
+
+}  // namespace
+
+Gpt make_model(const Options& options) {
+  at::manual_seed(static_cast<std::uint64_t>(options.seed));
+  return Gpt(ModelOptions{.layers = options.layers,
+                          .width = options.width,
+                          .heads = options.heads,
+                          .context = options.context});
+}
+
+torch::optim::AdamW make_optimizer(Gpt& model, const Options& options) {
+  return torch::optim::AdamW(
+      model->parameters(),
+      torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01));
+}
+
+Batches::Batches(const Options& options, std::string_view text)
+    : rows_(options.batch),
+      length_(static_cast<std::size_t>(options.context) + 1),
+      text_(text),
+      sampler_(text.size(), length_, static_cast<std::uint64_t>(options.seed)) {}
+
+at::Tensor Batches::next() {
+  return read_windows(text_, sampler_.next(kolo::rank(), kolo::size(), rows_), length_);
+}
+
+double train_step(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows) {
+  optimizer.zero_grad();
+  const at::Tensor loss = next_byte_loss(model, windows);
+  loss.backward();
+  optimizer.step();
+  return loss.item<double>();
+}
+
+TrainingResult train(Gpt& model, torch::optim::Optimizer& optimizer, const Options& options,
+                     std::string_view text) {
+  using Clock = std::chrono::steady_clock;
+  const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
+  std::optional<ProgressBar> progress;
+  if (kolo::rank() == 0) {
+    progress.emplace(std::cout, output_is_terminal(), options.steps, tokens_per_step);
+  }
+  Batches batches(options, text);
+  std::vector<double> losses;
+  std::vector<double> step_ms;
+  std::vector<double> step_bytes;
+  std::uint64_t bytes_before = bytes_sent();
+  const auto start = Clock::now();
+  auto step_start = start;
+  for (int step = 0; step < options.steps; ++step) {
+    for (auto& group : optimizer.param_groups()) {
+      group.options().set_lr(learning_rate(options, step));
+    }
+    losses.push_back(train_step(model, optimizer, batches.next()));
+    const auto now = Clock::now();
+    step_ms.push_back(std::chrono::duration<double, std::milli>(now - step_start).count());
+    step_start = now;
+    const std::uint64_t bytes_after = bytes_sent();
+    step_bytes.push_back(static_cast<double>(bytes_after - bytes_before));
+    bytes_before = bytes_after;
+    if (progress) {
+      progress->update(step + 1, losses.back(), std::chrono::duration<double>(now - start).count());
+    }
+  }
+  return {.initial_loss = examples::mean_over_ranks(losses.front()),
+          .final_loss = examples::mean_over_ranks(mean_of_last(losses)),
+          .seconds = std::chrono::duration<double>(step_start - start).count(),
+          .step_ms_median = examples::median(step_ms),
+          .bytes_sent_per_step = examples::median(step_bytes)};
+}
+
+}  // namespace gpt

@@ -1,0 +1,159 @@
+// Images a second that ResNet-50 trains on random data: the benchmark that Horovod's users know.
+//
+//   mpirun -np 2 synthetic_benchmark --help
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
+
+#include "common/agreement.hpp"
+#include "common/command_line.hpp"
+#include "common/efficiency.hpp"
+#include "common/statistics.hpp"
+#include "common/threads.hpp"
+#include "kolo/kolo.hpp"
+#include "resnet/resnet50.hpp"
+
+namespace {
+
+constexpr int kWrongInput = 2;
+
+struct Options {
+  int batch = 8;
+  std::vector<int> images{64, 224};
+  int iterations = 10;
+  int warm_up = 2;
+  std::string compression = "none";
+  bool efficiency = false;
+  std::filesystem::path json;
+};
+
+std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
+  CLI::App app("Measures how many images a second ResNet-50 trains, on random data.\n",
+               "synthetic_benchmark");
+  const CLI::Range count(1, 1 << 20);
+  app.add_option("--batch", options.batch, "images of each rank in a step")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--image", options.images, "height and width in pixels, one run for each")
+      ->check(CLI::Range(32, 4096))
+      ->capture_default_str();
+  app.add_option("--iterations", options.iterations, "steps to measure")
+      ->check(count)
+      ->capture_default_str();
+  app.add_option("--warmup", options.warm_up, "steps before")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--compression", options.compression, "of gradients on their way between ranks")
+      ->check(CLI::IsMember({"none", "fp16", "bf16"}))
+      ->capture_default_str();
+  app.add_flag("--efficiency", options.efficiency,
+               "instead, measure how much of the speed without communication is left with it");
+  app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
+  return examples::parse_command_line(app, argc, argv);
+}
+
+struct Batch {
+  at::Tensor images;
+  at::Tensor classes;
+};
+
+Batch random_batch(const Options& options, int image) {
+  return {at::randn({options.batch, 3, image, image}),
+          at::randint(1000, {options.batch}, at::kLong)};
+}
+
+torch::optim::SGD make_optimizer(resnet::ResNet50& model) {
+  return torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+}
+
+void train_step(resnet::ResNet50& model, torch::optim::Optimizer& optimizer, const Batch& batch) {
+  optimizer.zero_grad();
+  at::cross_entropy_loss(model(batch.images), batch.classes).backward();
+  optimizer.step();
+}
+
+nlohmann::ordered_json measure_speed(const Options& options, int image) {
+  using Clock = std::chrono::steady_clock;
+  resnet::ResNet50 model;
+  torch::optim::SGD sgd = make_optimizer(model);
+  kolo::broadcast_parameters(*model, /*root=*/0);
+  kolo::DistributedOptimizer optimizer(
+      sgd, *model, {.compression = kolo::Compression::named(options.compression)});
+
+  const Batch batch = random_batch(options, image);
+  for (int i = 0; i < options.warm_up; ++i) train_step(model, optimizer, batch);
+  std::vector<double> step_ms;
+  for (int i = 0; i < options.iterations; ++i) {
+    const auto start = Clock::now();
+    train_step(model, optimizer, batch);
+    step_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  const double step_ms_median = examples::mean_over_ranks(examples::median(step_ms));
+  const double images_per_second = kolo::size() * options.batch / step_ms_median * 1e3;
+  if (kolo::rank() == 0) {
+    std::cout << image << "x" << image << ", batch " << options.batch << ": " << images_per_second
+              << " images/s on " << kolo::size() << (kolo::size() == 1 ? " rank, " : " ranks, ")
+              << step_ms_median << " ms a step" << std::endl;
+  }
+  return {{"images_per_second", images_per_second}, {"step_ms_median", step_ms_median}};
+}
+
+nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
+  resnet::ResNet50 local_model;
+  torch::optim::SGD local_sgd = make_optimizer(local_model);
+  resnet::ResNet50 model;
+  torch::optim::SGD sgd = make_optimizer(model);
+  kolo::broadcast_parameters(*model, /*root=*/0);
+  kolo::DistributedOptimizer optimizer(
+      sgd, *model, {.compression = kolo::Compression::named(options.compression)});
+
+  const Batch batch = random_batch(options, image);
+  const examples::Efficiency efficiency =
+      examples::measure_efficiency([&] { train_step(local_model, local_sgd, batch); },
+                                   [&] { train_step(model, optimizer, batch); });
+  if (kolo::rank() == 0) {
+    std::cout << image << "x" << image << ", batch " << options.batch << ": " << efficiency;
+  }
+  return examples::to_json(efficiency);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  kolo::Runtime runtime;
+  examples::share_cores(runtime.local_size());
+  Options options;
+  if (const auto exit = parse_options(argc, argv, options)) {
+    return examples::leave(*exit, runtime.rank() == 0);
+  }
+  std::ofstream json;
+  std::string error;
+  if (runtime.rank() == 0 && !options.json.empty()) {
+    json.open(options.json);
+    if (!json) error = "cannot write " + options.json.string();
+  }
+  if (!examples::all_ranks_succeeded(error)) return kWrongInput;
+
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const int image : options.images) {
+    nlohmann::ordered_json result{
+        {"ranks", runtime.size()}, {"image", image}, {"batch", options.batch}};
+    result.update(options.efficiency ? measure_efficiency(options, image)
+                                     : measure_speed(options, image));
+    results.push_back(std::move(result));
+  }
+  if (json.is_open()) json << results.dump(2) << '\n';
+  return 0;
+}

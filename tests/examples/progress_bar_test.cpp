@@ -1,0 +1,51 @@
+#include "gpt/progress_bar.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+namespace {
+
+TEST(ProgressBar, PlainOutput_IsALineNowAndThenAndAtTheEnd) {
+  std::ostringstream stream;
+  gpt::ProgressBar bar(stream, /*on_terminal=*/false, /*steps=*/100, /*tokens_per_step=*/50);
+  for (int done = 1; done <= 100; ++done) bar.update(done, 2.0, 0.25 * done);
+  EXPECT_EQ(stream.str(),
+            "step 1/100  loss 2.000  200 tokens/s  0:25 left\n"
+            "step 41/100  loss 2.000  200 tokens/s  0:15 left\n"
+            "step 81/100  loss 2.000  200 tokens/s  0:05 left\n"
+            "step 100/100  loss 2.000  200 tokens/s  0:00 left\n");
+}
+
+TEST(ProgressBar, Terminal_StaysOnOneLineWithAGrowingBar) {
+  std::ostringstream stream;
+  gpt::ProgressBar bar(stream, /*on_terminal=*/true, /*steps=*/4, /*tokens_per_step=*/100);
+  for (int done = 1; done <= 4; ++done) bar.update(done, 1.5, 30.0 * done);
+  const std::string text = stream.str();
+  EXPECT_EQ(std::ranges::count(text, '\r'), 4);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 1);
+  EXPECT_NE(text.find("\r[######..................] step 1/4  loss 1.500  3 tokens/s  1:30 left"),
+            std::string::npos);
+  EXPECT_NE(text.find("\r[########################] step 4/4"), std::string::npos);
+}
+
+TEST(ProgressBar, Terminal_IsNotFloodedByFastSteps) {
+  std::ostringstream stream;
+  gpt::ProgressBar bar(stream, /*on_terminal=*/true, /*steps=*/1000, /*tokens_per_step=*/1);
+  for (int done = 1; done <= 1000; ++done) bar.update(done, 1.0, 0.001 * done);
+  const std::string text = stream.str();
+  const auto frames = std::ranges::count(text, '\r');
+  EXPECT_GE(frames, 10);
+  EXPECT_LE(frames, 12);
+}
+
+TEST(ProgressBar, Loss_IsSmoothed) {
+  std::ostringstream stream;
+  gpt::ProgressBar bar(stream, /*on_terminal=*/false, /*steps=*/2, /*tokens_per_step=*/1);
+  bar.update(1, 2.0, 1);
+  bar.update(2, 1.0, 2);
+  EXPECT_NE(stream.str().find("step 2/2  loss 1.950"), std::string::npos);
+}
+
+}  // namespace

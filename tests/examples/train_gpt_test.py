@@ -1,0 +1,97 @@
+"""Runs train_gpt as users do: python3 train_gpt_test.py <train_gpt> <mpirun>... <flag for ranks>"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, *LAUNCH = sys.argv[1:]
+TINY = "--layers 1 --width 16 --heads 2 --context 16 --steps 12".split()
+
+
+def run(ranks, *arguments):
+    command = [*LAUNCH, str(ranks), PROGRAM, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+class TrainGpt(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        words = random.Random(1)
+        self.text = self.write(
+            "text", " ".join(words.choice(["salt", "pepper", "oil"]) for _ in range(2000)))
+
+    def write(self, name, text):
+        path = os.path.join(self.folder.name, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def train(self, ranks, *arguments):
+        report = os.path.join(self.folder.name, "report.json")
+        result = run(ranks, *TINY, "--text", self.text, "--json", report, *arguments)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        with open(report, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_report_holds_what_a_run_has_shown(self):
+        report = self.train(2, "--batch", "4")
+        self.assertEqual(report["ranks"], 2)
+        self.assertEqual(report["steps"], 12)
+        self.assertEqual(report["parameters"], 12 * 16**2 + 6 * 16 + (256 + 16) * 16)
+        self.assertLess(report["train_loss"], report["initial_loss"])
+        self.assertLess(report["trigram_entropy"], report["bigram_entropy"])
+        self.assertLess(report["bigram_entropy"], report["unigram_entropy"])
+        self.assertGreater(report["validation_loss"], 0)
+        self.assertGreater(report["tokens_per_second"], 0)
+        self.assertGreater(report["step_ms_median"], 0)
+        self.assertEqual(len(report["parameters_digest"]), 16)
+        self.assertEqual(report["different_ranks"], [])
+
+    def test_ranks_share_the_batch_of_one(self):
+        alone = self.train(1, "--batch", "12")
+        for ranks in (2, 3, 4):
+            together = self.train(ranks, "--batch", str(12 // ranks))
+            for loss in ("initial_loss", "train_loss", "validation_loss"):
+                self.assertAlmostEqual(together[loss], alone[loss], delta=1e-4)
+
+    def test_same_run_gives_the_same_bits(self):
+        first, second = (self.train(2, "--batch", "3")["parameters_digest"] for _ in range(2))
+        self.assertEqual(first, second)
+        other = self.train(2, "--batch", "3", "--seed", "2")["parameters_digest"]
+        self.assertNotEqual(first, other)
+
+    def test_compression_halves_the_bytes(self):
+        sent = {name: self.train(2, "--compression", name)["bytes_sent_per_step"]
+                for name in ("none", "fp16", "bf16")}
+        self.assertGreater(sent["none"], 0)
+        self.assertEqual(sent["fp16"], sent["none"] / 2)
+        self.assertEqual(sent["bf16"], sent["none"] / 2)
+
+    def test_help_is_printed_once(self):
+        result = run(2, "--help")
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertEqual(result.stdout.count("--preset"), 1)
+
+    def test_what_is_wrong_is_said_once(self):
+        empty = self.write("empty", "")
+        for arguments, text in (
+                (["--steps", "0"], "--steps"),
+                (["--bogus"], "--bogus"),
+                (["--heads", "3"], "--width 128 is not a multiple of --heads 3"),
+                (["--text", self.text, "/no/such/file"], "/no/such/file: No such file"),
+                (["--text", empty], f"{empty}: it is empty"),
+                (["--text", self.text, "--context", "5000"], "the text is too short"),
+                (["--text", self.text, "--json", "/no/such/folder/x"], "cannot write /no/such")):
+            with self.subTest(text):
+                result = run(2, *arguments)
+                self.assertEqual(result.returncode, 2, result.stdout)
+                self.assertEqual(result.stdout.count(text), 1, result.stdout)
+
+
+unittest.main(argv=sys.argv[:1])
