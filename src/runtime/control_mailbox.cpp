@@ -1,6 +1,5 @@
 #include "runtime/control_mailbox.hpp"
 
-#include <algorithm>
 #include <string>
 
 #include "base/graveyard.hpp"
@@ -51,12 +50,6 @@ std::optional<std::pair<int, WireMessage>> ControlMailbox::poll() {
 bool ControlMailbox::is_idle() {
   collect_sent();
   return outgoing_.empty();
-}
-
-bool ControlMailbox::is_sending_to(int rank) {
-  collect_sent();
-  return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [&](const Parcel& parcel) { return parcel.rank == rank; });
 }
 
 ControlMailbox::Parcels ControlMailbox::take_spare(int rank) {

@@ -41,8 +41,6 @@ class ControlMailbox {
 
   /// Looks at the sends under way: true once there is none. Throws like `poll`.
   bool is_idle();
-  /// The same for what goes to `rank`.
-  bool is_sending_to(int rank);
 
   const Counters& counters() const { return counters_; }
 

@@ -126,12 +126,7 @@ bool Coordinator::prediction_is_complete() const {
   return predicted != History::kNone && ready_.contains(history_.set_of(predicted));
 }
 
-bool Coordinator::is_predicted_alone(int bit) const {
-  const History::Composition predicted = history_.predict();
-  return predicted != History::kNone && history_.bits_of(predicted) == std::vector<int>{bit};
-}
-
-/// Rule 4, with rule 5's exceptions.
+/// Rule 4, with rule 5's exception.
 bool Coordinator::has_cause(Time now) const {
   if (unknown_count_ > 0 || expired_count_ > 0 || stalled_count_ > 0 || is_shutting_down_ ||
       (join_ && !join_is_shown_)) {
@@ -141,18 +136,16 @@ bool Coordinator::has_cause(Time now) const {
   bool is_cause = false;
   (ready_ - shown_).for_each([&](int bit) {
     const Pending& news = *by_bit_[static_cast<std::size_t>(bit)];
-    is_cause |= !is_predicted && (news.is_awaited || waiting_.test(bit));
+    is_cause |= news.is_awaited && !is_predicted;
     is_cause |= counts_patience(bit) && later(news.submitted, options_.patience) <= now;
   });
   return is_cause;
 }
 
 /// Whether this news becomes a cause with age. Once this rank has posted, patience is up to those who
-/// have not: if all have the tensor, it is news to one of them, or they have shown it, and then it is
-/// in W. In W it counts all the same, but not where everyone who has it posts at once anyway.
-bool Coordinator::counts_patience(int bit) const {
-  return !has_posted_ || (waiting_.test(bit) && !is_predicted_alone(bit));
-}
+/// have not: if all have the tensor, it is news to one of them, or they have shown it; then it is in W
+/// and counts here all the same.
+bool Coordinator::counts_patience(int bit) const { return !has_posted_ || waiting_.test(bit); }
 
 Header Coordinator::make_header() const {
   Header header;

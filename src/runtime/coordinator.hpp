@@ -44,12 +44,12 @@ class Coordinator {
   struct Options {
     int rank = 0;
     SetNames set{"world", {0}};
-    int tree_width = 8;              ///< children of a rank in the negotiation tree
-    Time patience{};                 ///< age at which news asks for an exchange
-    Time stall_warn = kNever;        ///< age at which a request asks who is missing
-    Time lost_after = kNever;        ///< silence past a deadline after which a rank is lost
+    int tree_width = 8;                 ///< children of a rank in the negotiation tree
+    Time patience{};                    ///< age at which news asks for an exchange
+    Time stall_warn = kNever;           ///< age at which a request asks who is missing
+    Time lost_after = kNever;           ///< silence past a deadline after which a rank is lost
     std::size_t table_capacity = 2048;  ///< known requests beyond which idle ones are evicted
-    std::size_t fusion_bytes = 0;    ///< largest fused batch; 0: every request runs alone
+    std::size_t fusion_bytes = 0;       ///< largest fused batch; 0: every request runs alone
   };
 
   /// Requests that run together, in this order.
@@ -72,12 +72,12 @@ class Coordinator {
   };
 
   struct Actions {
-    std::vector<Batch> run;                  ///< one after another
-    std::vector<Failed> failed;              ///< uses that ended in an error
-    std::optional<Joined> joined;            ///< this rank's join has completed
-    std::vector<Verdict::Stall> stalls;      ///< to be reported, once for the set
-    std::optional<Header> post;              ///< show to all ranks of the set
-    std::optional<std::uint64_t> ask;        ///< raise this rank's ask word to this exchange
+    std::vector<Batch> run;              ///< one after another
+    std::vector<Failed> failed;          ///< uses that ended in an error
+    std::optional<Joined> joined;        ///< this rank's join has completed
+    std::vector<Verdict::Stall> stalls;  ///< to be reported, once for the set
+    std::optional<Header> post;          ///< show to all ranks of the set
+    std::optional<std::uint64_t> ask;    ///< raise this rank's ask word to this exchange
     std::vector<std::pair<int, ControlMessage>> send;
     bool find_silent = false;  ///< somebody does not answer: find out who and call `on_lost`
   };
@@ -136,7 +136,6 @@ class Coordinator {
   void look_at_clock(Time now);
   void expire(Pending& pending);
   bool prediction_is_complete() const;
-  bool is_predicted_alone(int bit) const;
   bool has_cause(Time now) const;
   bool counts_patience(int bit) const;
   Header make_header() const;
@@ -177,7 +176,7 @@ class Coordinator {
   std::unordered_map<std::string, Pending> pending_;
   std::unordered_map<UseId, Pending*> by_use_;
   std::vector<Pending*> by_bit_;  // null: nothing pending under that bit
-  Bits ready_;  // pending, known, not expired
+  Bits ready_;                    // pending, known, not expired
   Bits shown_;    // of what is pending, what this rank showed in an exchange that has ended
   Bits showing_;  // and what the header of the current one shows
   int unknown_count_ = 0;  // pending, unknown, not expired

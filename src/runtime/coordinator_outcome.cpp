@@ -22,8 +22,8 @@ void Coordinator::on_headers(const Header& merged) {
   if (merged.shutdown_rank >= 0) {
     const int rank = options_.set.world_ranks[static_cast<std::size_t>(merged.shutdown_rank)];
     next_exchange();
-    close(ErrorKind::Shutdown, "rank " + std::to_string(rank) +
-                                   " shut Kolo down before all ranks had submitted it");
+    close(ErrorKind::Shutdown,
+          "rank " + std::to_string(rank) + " shut Kolo down before all ranks had submitted it");
   } else if (merged.all_joined) {
     complete_join();
     next_exchange();

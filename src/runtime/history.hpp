@@ -9,17 +9,21 @@
 
 namespace kolo::runtime {
 
-/// Which batches ran, in order, and which is to be expected next: the one that followed the longest
-/// earlier stretch equal to the most recent one. A program that alternates between several orders
-/// is predicted without error once the history holds two rounds of it.
+/// Which batches ran, and which is to be expected next. The same on every rank.
 ///
-/// A composition is a set of table bits that ran as one batch. The same on every rank.
+/// A composition is a set of table bits that ran as one batch. What runs in a step of a program is
+/// fixed, its order may be partly chance. So history is kept in rounds, stretches in which nothing
+/// runs twice. The round under way is taken for an earlier one, its model: of those that followed
+/// about as long a stretch of equal rounds, equal as sets, as any other, the one that followed the
+/// longest stretch of batches equal in order too. Expected next is the first of the model's batches
+/// that has not run in this round. A program that alternates between several sets or orders is
+/// predicted without error once the history holds a few rounds of it.
 class History {
  public:
   using Composition = int;  ///< index; a set of bits keeps its index until one of them is evicted
   static constexpr Composition kNone = -1;
 
-  /// Remembers the last `capacity` batches.
+  /// Remembers about `capacity` batches.
   explicit History(std::size_t capacity = 2048) : capacity_(capacity) {}
 
   /// The composition of exactly these bits, made when there is none.
@@ -46,14 +50,29 @@ class History {
     std::vector<int> bits;
     Bits set;
   };
+  struct Round {
+    std::size_t begin = 0;    // of its batches in ran_; they end where the next round's begin
+    Bits set;                 // all their bits
+    std::uint32_t match = 0;  // so many rounds before it equal, as sets, the last complete ones
+  };
+  static constexpr std::size_t kNoRound = static_cast<std::size_t>(-1);
+
+  bool is_complete() const;
+  void begin_round();
+  void drop_oldest();
+  void lengthen_matches();
+  void find_model();
   void update_prediction();
+  Composition rest_of_model();
 
   std::size_t capacity_;
   std::vector<Known> compositions_;
   std::map<std::vector<int>, Composition> index_;  // ordered: ranges by lowest bit
-  std::vector<Composition> ran_;                   // oldest first
+  std::vector<Composition> ran_;                   // oldest first; kNone: forgotten
   // matches_[i]: how long a stretch of ran_ that ends before i equals the most recent one.
   std::vector<std::uint32_t> matches_;
+  std::vector<Round> rounds_;     // oldest first, the last one under way
+  std::size_t model_ = kNoRound;  // the complete round that the one under way is taken for
   Composition prediction_ = kNone;
 };
 

@@ -140,9 +140,12 @@ void Lane::shut_down() {
   for (;;) {
     std::unique_lock turn_lock(turn_);
     const bool progressed = turn();
-    if (loss_ || has_taken_leave() || Clock::now() > give_up_at) break;
+    if (loss_ || has_taken_leave_) break;
     if (has_left_ && give_up_at == Clock::time_point::max()) {
       give_up_at = Clock::now() + config_.lost_after;  // nobody watches for losses any more
+    } else if (Clock::now() > give_up_at) {
+      world_.mark_broken();
+      break;
     }
     turn_lock.unlock();
     if (progressed) {
@@ -151,15 +154,6 @@ void Lane::shut_down() {
       std::this_thread::sleep_for(backoff.next_pause());
     }
   }
-}
-
-/// This rank has left, and so has everybody else whom its last messages have not reached.
-bool Lane::has_taken_leave() {
-  if (!has_left_) return false;
-  for (int other = 0; other < size(); ++other) {
-    if (!board_->has_left(other) && mailbox_.is_sending_to(other)) return false;
-  }
-  return true;
 }
 
 void Lane::stop() {
@@ -211,6 +205,7 @@ bool Lane::turn() {
     notice_losses(now);
     progressed |= advance_protocol(now);
     progressed |= advance_data(now);
+    if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
   } catch (const std::exception& error) {
     // The others may be in the middle of a batch and wait for this rank's part of it.
     declare_lost({rank(), std::string("failed: ") + error.what()});
@@ -343,6 +338,14 @@ bool Lane::advance_data(Clock::time_point now) {
 }
 
 // --- ends ---
+
+/// Then no message is under way any more: leaving is the last that a rank says.
+bool Lane::have_all_left() {
+  for (int other = 0; other < size(); ++other) {
+    if (!board_->has_left(other)) return false;
+  }
+  return true;
+}
 
 void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   if (loss_) return;

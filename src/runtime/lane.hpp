@@ -100,7 +100,7 @@ class Lane {
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
   bool advance_data(Clock::time_point now);
-  bool has_taken_leave();
+  bool have_all_left();
   void declare_lost(const HeaderBoard::Loss& loss);
   void find_silent();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
@@ -126,6 +126,7 @@ class Lane {
   std::deque<Running> running_;  // in the agreed order; the first one moves
   std::optional<HeaderBoard::Loss> loss_;
   bool has_left_ = false;
+  bool has_taken_leave_ = false;  // and so have all others
   Clock::time_point next_liveness_check_{};
   Clock::time_point next_silence_sample_{};
   std::vector<int> silent_;  // in the last interval between samples

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
+
 namespace kolo::runtime {
 namespace {
 
@@ -41,9 +43,12 @@ std::string describe_current_exception() {
 [[noreturn]] void speak_and_terminate() {
   const std::string how = describe_current_exception();
   Enlisted& all = enlisted();
-  if (const std::unique_lock lock(all.lock, std::try_to_lock); lock.owns_lock()) {
+  const std::unique_lock lock(all.lock, std::try_to_lock);
+  if (lock.owns_lock() && !all.lanes.empty()) {
+    // Here first: once the others have heard and end, mpirun may end this process at any moment.
+    KOLO_LOG(Error) << how;
     for (const auto& lane : all.lanes) lane->publish_end(how);
-    if (!all.lanes.empty()) std::this_thread::sleep_for(kTimeToBeHeard);
+    std::this_thread::sleep_for(kTimeToBeHeard);
   }
   if (all.previous != nullptr) all.previous();
   std::abort();

@@ -183,7 +183,7 @@ TYPED_TEST_P(CommunicatorContract, AMessageMayBeEmpty) {
 
 // Longer than what MPI sends at once, received late.
 TYPED_TEST_P(CommunicatorContract, ALargeMessageArrivesWhole) {
-  static constexpr std::size_t kSize = (std::size_t{5} << 20) + 7;
+  static constexpr std::size_t kSize = (std::size_t{2} << 20) + 7;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();

@@ -302,7 +302,7 @@ TEST_P(WireRejectionTest, Text_SaysWhatIsWrong) {
 }
 
 std::vector<Rejection> rejections() {
-  return {{"Collective", craft_addition(0, {.collective = 3}), "unknown operation: 3"},
+  return {{"Collective", craft_addition(0, {.collective = 4}), "unknown operation: 4"},
           {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
           {"Reduction", craft_addition(0, {.op = 5}), "unknown reduction: 5"},
           {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},

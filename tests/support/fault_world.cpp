@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -111,6 +112,7 @@ class FaultCommunicator final : public Communicator {
 
   Transfer hold(std::span<const std::byte> data, int destination, int tag, Clock::time_point due) {
     held_.push_back({++last_token_, data, destination, tag, due});
+    ++unsent_;
     return {*this, last_token_};
   }
 
@@ -122,6 +124,7 @@ class FaultCommunicator final : public Communicator {
 
   /// Sends what is due, and nothing past an earlier message of the same tag.
   void release() {
+    if (unsent_ == 0) return;
     const auto now = Clock::now();
     for (auto held = held_.begin(); held != held_.end(); ++held) {
       const bool is_blocked = std::any_of(held_.begin(), held, [&](const Held& earlier) {
@@ -129,6 +132,7 @@ class FaultCommunicator final : public Communicator {
       });
       if (held->transfer || is_blocked || held->due > now || plan_->is_dead) continue;
       held->transfer = inner_->send(held->data, held->peer, held->tag);
+      --unsent_;
     }
   }
 
@@ -148,7 +152,9 @@ class FaultCommunicator final : public Communicator {
   }
 
   void abandon(std::uint64_t token) noexcept override {
-    if (const auto held = find(token); held != held_.end()) held_.erase(held);
+    const auto held = find(token);
+    if (!held->transfer) --unsent_;
+    held_.erase(held);
   }
 
   std::list<Held>::iterator find(std::uint64_t token) {
@@ -160,6 +166,7 @@ class FaultCommunicator final : public Communicator {
   int channel_;
   std::shared_ptr<FaultWorld::Plan> plan_;
   std::list<Held> held_;
+  std::size_t unsent_ = 0;  // of held_
   std::uint64_t last_token_ = 0;
 };
 

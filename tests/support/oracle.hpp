@@ -63,7 +63,8 @@ class Oracle {
     int variant = 0;
     Time deadline = kNever;
     bool is_awaited = false;
-    std::uint64_t first_posted = 0;  // exchange in whose header it could be; 0: none yet
+    bool is_withdrawn = false;        // a header left it out, since its deadline had passed
+    bool is_reported = false;         // as stalled
     std::optional<Failure> expected;  // it consumes an error that waited for it
   };
   struct Seen {  // of one rank when an exchange's headers had been seen and its batches run
@@ -81,7 +82,7 @@ class Oracle {
     std::vector<std::size_t> position;               // by name
     std::optional<runtime::UseId> join;
     std::uint64_t join_shown = 0;
-    std::uint64_t posted = 0;    // last header's exchange
+    std::uint64_t posted = 0;  // last header's exchange
     std::uint64_t exchange = 1;
     std::size_t batches = 0;
     std::size_t joins = 0;
@@ -90,6 +91,7 @@ class Oracle {
     bool knows_loss = false;
     bool is_lost = false;
     bool is_frozen = false;
+    bool is_gone() const { return is_lost || is_frozen; }
     std::array<Seen, 2> seen;
   };
   struct BatchRecord {
@@ -109,6 +111,10 @@ class Oracle {
   }
   std::vector<Outcome>& outcomes(int name) { return outcomes_[static_cast<std::size_t>(name)]; }
 
+  void remember_seen(int rank, std::uint64_t exchange, Time now);
+  void check_close(int rank);
+
+  // Outcomes (oracle_outcomes.cpp).
   void check_runs(int rank, const runtime::Coordinator::Actions& actions, std::uint64_t ran_in,
                   Time now);
   void check_item(int rank, std::uint64_t exchange, int name, int variant,
@@ -117,8 +123,13 @@ class Oracle {
   void pass_errors(int rank, std::uint64_t exchange);
   void check_failed(int rank, const runtime::Coordinator::Failed& failed, Time now);
   void check_join(int rank, const runtime::Coordinator::Joined& joined);
-  void check_post(int rank, const runtime::Header& header);
-  void check_stall(const runtime::Verdict::Stall& stall, std::uint64_t exchange) const;
+  void check_post(int rank, const runtime::Header& header, Time now);
+  void check_stall(const runtime::Verdict::Stall& stall, std::uint64_t exchange);
+
+  // The end (oracle_finish.cpp).
+  void check_survivors() const;
+  void check_left_overs() const;
+  void check_cost(const std::vector<const runtime::Coordinator*>& cores) const;
 
   // Errors must be deserved (oracle_errors.cpp).
   void check_verdict(const runtime::Verdict& verdict) const;
@@ -129,7 +140,7 @@ class Oracle {
 
   // Promptness (oracle_promptness.cpp).
   static std::ptrdiff_t pending_count(const Rank& rank);
-  void look_for_due(int name, int last_rank, Time now);
+  void look_for_due(int name, Time now);
   void ended(int rank, int name, Time now);
   void forget_due();
 
@@ -145,12 +156,11 @@ class Oracle {
   struct Due {
     std::size_t position = 0;
     Time at = kNever;
-    const char* why = "";
   };
-  std::vector<Due> due_;  // by name
+  std::vector<Due> due_;                                // by name
   std::vector<std::optional<int>> last_joining_ranks_;  // of each round of joins
-  bool is_disturbed_ = false;  // a rank was lost, froze or shuts down
-  std::uint64_t causes_ = 0;   // submissions, joins, deadlines: what may cost an exchange
+  bool is_disturbed_ = false;                           // a rank was lost, froze or shuts down
+  std::uint64_t causes_ = 0;  // submissions, joins, deadlines: what may cost an exchange
   std::uint64_t closed_in_ = 0;
   std::size_t most_requests_ = 0;
 };

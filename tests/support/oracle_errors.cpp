@@ -17,7 +17,8 @@ bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0;
 /// The lists of ranks in a text, as in "rank 3" or "ranks 0, 2 and 5", in order.
 std::vector<std::vector<int>> ranks_in(const std::string& text) {
   std::vector<std::vector<int>> lists;
-  for (std::size_t at = text.find("rank"); at != std::string::npos; at = text.find("rank", at + 1)) {
+  for (std::size_t at = text.find("rank"); at != std::string::npos;
+       at = text.find("rank", at + 1)) {
     std::size_t i = at + 4;
     const bool is_plural = i < text.size() && text[i] == 's';
     if (is_plural) ++i;
@@ -79,7 +80,8 @@ void Oracle::check_verdict(const Verdict& verdict) const {
     }
     errors.erase(error);
   }
-  if (!errors.empty()) fail(0, "an error without anything pending: " + errors.begin()->second->text);
+  if (!errors.empty())
+    fail(0, "an error without anything pending: " + errors.begin()->second->text);
 }
 
 /// Two lists of ranks: each all that submitted one variant.
@@ -93,9 +95,9 @@ void Oracle::check_mismatch(int name, const std::string& text, std::uint64_t exc
   const auto lists = ranks_in(text);
   if (lists.size() != 2 || lists[0] == lists[1]) fail(0, "two groups of ranks are due in: " + text);
   for (const auto& list : lists) {
-    const bool is_right = std::any_of(
-        ranks_of_variant.begin(), ranks_of_variant.end(),
-        [&](const auto& variant) { return to_world(variant.second) == list; });
+    const bool is_right =
+        std::any_of(ranks_of_variant.begin(), ranks_of_variant.end(),
+                    [&](const auto& variant) { return to_world(variant.second) == list; });
     if (!is_right) fail(0, "wrong ranks in: " + text);
   }
 }
@@ -121,15 +123,15 @@ void Oracle::check_ending_text(ErrorKind kind, const std::string& text) const {
   if (lists.size() == 1 && lists[0].size() == 1) {
     for (int rank = 0; rank < scenario_.ranks; ++rank) {
       const Rank& r = at(rank);
-      const bool is_cause = kind == ErrorKind::PeerLost ? r.is_lost || r.is_frozen
-                                                        : r.is_shutting_down;
+      const bool is_cause =
+          kind == ErrorKind::PeerLost ? r.is_lost || r.is_frozen : r.is_shutting_down;
       if (is_cause && scenario_.world_ranks[static_cast<std::size_t>(rank)] == lists[0][0]) return;
     }
   }
   fail(0, "it does not name a rank that is to blame: " + text);
 }
 
-void Oracle::check_stall(const Verdict::Stall& stall, std::uint64_t exchange) const {
+void Oracle::check_stall(const Verdict::Stall& stall, std::uint64_t exchange) {
   const int name = std::stoi(stall.name.substr(1));
   std::vector<int> waiting;
   std::vector<int> missing;
@@ -138,6 +140,8 @@ void Oracle::check_stall(const Verdict::Stall& stall, std::uint64_t exchange) co
     const bool has_it = std::any_of(seen.pending.begin(), seen.pending.end(),
                                     [&](const Seen::Use& use) { return use.name == name; });
     if (has_it) waiting.push_back(rank);
+    if (PendingUse* use = pending(at(rank), name); has_it && use != nullptr)
+      use->is_reported = true;
     if (!has_it && !seen.is_joined) missing.push_back(rank);
   }
   if (stall.waiting_ranks != waiting || stall.missing_ranks != missing) {

@@ -1,7 +1,6 @@
-// The Oracle's judgement of time: what all ranks have submitted must end soon. Within the patience
-// always; at once if every rank's caller waits for it (rule 4: news that a caller waits for), or if
-// it was shown before and the last rank has just submitted it (rule 4: W). A complete prediction of
-// something else may hold these two back (rule 5), so they are judged where nothing else is pending.
+// The Oracle's judgement of time: what all ranks have submitted must end soon, within the patience
+// always, and at once if every rank's caller waits for it (rule 4). A complete prediction of something
+// else may hold the latter back (rule 5), so it is judged where nothing else is pending.
 
 #include <algorithm>
 
@@ -14,35 +13,34 @@ std::ptrdiff_t Oracle::pending_count(const Rank& rank) {
                        [](const auto& use) { return use.has_value(); });
 }
 
-/// `last_rank` has just submitted or awaited `name`, or joined: do all ranks have it now?
-void Oracle::look_for_due(int name, int last_rank, Time now) {
+/// A rank has just submitted or awaited `name`, or joined: do all ranks have it now?
+void Oracle::look_for_due(int name, Time now) {
   if (is_disturbed_) return;
   const auto index = static_cast<std::size_t>(name);
   std::optional<std::size_t> position;
+  std::optional<int> variant;
   bool is_awaited = true;
   bool is_all_there_is = true;
-  bool somebody_joined = false;
-  bool is_waiting = false;  // in W
+  bool is_one_request = true;
   for (Rank& rank : ranks_) {
     const PendingUse* use = pending(rank, name);
-    somebody_joined |= rank.join.has_value();
     if (use == nullptr) {
       if (rank.join) continue;
       return;
     }
     if (use->expected || (position && *position != rank.position[index])) return;
     position = rank.position[index];
+    is_one_request &= use->variant == variant.value_or(use->variant);
+    variant = use->variant;
     is_awaited &= use->is_awaited;
     is_all_there_is &= pending_count(rank) == 1;
-    is_waiting |= use->first_posted != 0 && use->first_posted < at(last_rank).exchange;
   }
   if (!position) return;
-  is_awaited &= is_all_there_is;
-  const bool is_prompt = is_awaited || (is_waiting && pending_count(at(last_rank)) == 1 && !somebody_joined);
+  const bool is_prompt = is_awaited && is_all_there_is && is_one_request;
   const Time by = now + bound_ + (is_prompt ? Time{0} : scenario_.patience);
   Due& due = due_[index];
   if (due.at != kNever && due.position == *position && due.at <= by) return;
-  due = {*position, by, is_awaited ? "all wait for it" : is_prompt ? "it was shown" : "patience"};
+  due = {*position, by};
 }
 
 void Oracle::ended(int rank, int name, Time now) {
@@ -54,7 +52,7 @@ void Oracle::ended(int rank, int name, Time now) {
   if (due.position == at(rank).position[static_cast<std::size_t>(name)] && now > due.at &&
       !is_disturbed_) {
     fail(rank, label(name) + " was submitted by all ranks and ends " +
-                   std::to_string((now - due.at).count() / 1000) + " us too late (" + due.why + ")");
+                   std::to_string((now - due.at).count() / 1000) + " us too late");
   }
 }
 

@@ -46,13 +46,13 @@ struct Fault {
 
 /// How long things take: random, up to these bounds; one in `long_one_in` up to `longest`.
 struct Delays {
-  Time call{1'000};        ///< from one call of a program to the next
-  Time wake{20'000};       ///< from an event to the turn or call that sees it
-  Time transfer{20'000};   ///< until a header or message is visible to its reader
-  Time data{50'000};       ///< moving the data of one batch
+  Time call{1'000};            ///< from one call of a program to the next
+  Time wake{20'000};           ///< from an event to the turn or call that sees it
+  Time transfer{20'000};       ///< until a header or message is visible to its reader
+  Time data{50'000};           ///< moving the data of one batch
   Time detection{10'000'000};  ///< of a death
   Time longest{0};
-  int long_one_in = 0;     ///< 0: never
+  int long_one_in = 0;  ///< 0: never
 
   Time bound() const;  ///< of one wake-up and one transfer
 };
@@ -70,7 +70,7 @@ struct Scenario {
   std::size_t table_capacity = 2048;
   std::size_t fusion_bytes = 0;
   Delays delays;
-  std::vector<int> world_ranks;  ///< of the members, ascending
+  std::vector<int> world_ranks;                      ///< of the members, ascending
   std::vector<std::vector<runtime::Request>> names;  ///< variants of each
   std::vector<Program> programs;                     ///< of each rank
   std::vector<Fault> faults;

@@ -68,6 +68,7 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
 }
 
 Result Simulation::run() {
+  if (trace_ != nullptr) *trace_ << scenario_.title << "\n";
   Result result;
   try {
     while (!events_.empty()) {
@@ -196,7 +197,8 @@ void Simulation::suffer(int rank, Fault::Kind kind) {
   Rank& r = at(rank);
   last_progress_ = now_;
   r.is_running = false;
-  for (DataPhase& phase : data_) phase.is_broken |= random_.one_in(2);
+  const std::size_t moved = r.batch_count - r.batches.size();  // its part of these is done
+  for (std::size_t i = moved; i < data_.size(); ++i) data_[i].is_broken |= random_.one_in(2);
   if (kind == Fault::Kind::Freeze) {
     print(rank, "freezes");
     oracle_.froze(rank);
@@ -209,7 +211,6 @@ void Simulation::suffer(int rank, Fault::Kind kind) {
   print(rank, "dies");
   oracle_.died(rank);
   if (kind == Fault::Kind::DieWithWords) r.board->publish_lost({rank, "ended: an exception"});
-  const Tree tree(rank, scenario_.ranks, scenario_.tree_width);
   for (int other = 0; other < scenario_.ranks; ++other) {
     if (other == rank) continue;
     // Messages on their way may be lost with the sender, the latest first.
@@ -217,12 +218,7 @@ void Simulation::suffer(int rank, Fault::Kind kind) {
     if (random_.one_in(2) && !in_transit.empty()) {
       in_transit.resize(static_cast<std::size_t>(random_.below(std::ssize(in_transit))));
     }
-    const bool is_neighbour = other == tree.parent ||
-                              std::find(tree.children.begin(), tree.children.end(), other) !=
-                                  tree.children.end();
-    if (!scenario_.by_messages || is_neighbour) {
-      schedule(delay(scenario_.delays.detection), Kind::Death, other, rank);
-    }
+    schedule(delay(scenario_.delays.detection), Kind::Death, other, rank);
   }
 }
 
@@ -259,8 +255,8 @@ void Simulation::check_end() {
 
 void Simulation::print(int rank, const std::string& text) {
   if (trace_ == nullptr) return;
-  *trace_ << now_.count() / 1000 << " us  rank " << rank << "  e"
-          << at(rank).core->exchange() << "  " << text << "\n";
+  *trace_ << now_.count() / 1000 << " us  rank " << rank << "  e" << at(rank).core->exchange()
+          << "  " << text << "\n";
 }
 
 }  // namespace kolo::simulator

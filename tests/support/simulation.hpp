@@ -30,8 +30,8 @@ class Simulation {
     std::uint64_t order;
     Kind kind;
     int rank;
-    int from;              // Arrival, Store, Death: whose
-    std::uint64_t number;  // DataDone, DataCheck: of the batch
+    int from;                                   // Arrival, Store, Death: whose
+    std::uint64_t number;                       // DataDone, DataCheck: of the batch
     bool operator<(const Event& other) const {  // the earliest on top
       return at != other.at ? at > other.at : order > other.order;
     }

@@ -39,7 +39,8 @@ bool Simulation::execute(int rank, const Step& step) {
       const UseId use = r.uses.size();
       r.uses.push_back({step.name});
       in_flight = use;
-      r.orders.push_back({step.kind, use, step.variant, step.time == kNever ? kNever : now_ + step.time});
+      r.orders.push_back(
+          {step.kind, use, step.variant, step.time == kNever ? kNever : now_ + step.time});
       wake(rank);
       break;
     }
@@ -72,9 +73,7 @@ bool Simulation::execute(int rank, const Step& step) {
       r.orders.push_back({step.kind, 0, 0, kNever});
       wake(rank);
       break;
-    case Step::Kind::Settled:
-      r.settled = r.core->counters();
-      break;
+    case Step::Kind::Settled: r.settled = r.core->counters(); break;
   }
   ++r.next_step;
   if (step.kind != Step::Kind::Submit) return true;

@@ -38,10 +38,7 @@ class SlotBoard final : public runtime::HeaderBoard {
   using Publish = std::function<void(const Store& store)>;
 
   SlotBoard(int rank, SlotMemory& memory, Publish publish)
-      : rank_(rank),
-        memory_(memory),
-        publish_(std::move(publish)),
-        seen_(memory.cells.size()) {}
+      : rank_(rank), memory_(memory), publish_(std::move(publish)), seen_(memory.cells.size()) {}
 
   void on_store(int from, const Store& store) {
     seen_[static_cast<std::size_t>(from)] =

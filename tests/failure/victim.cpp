@@ -1,0 +1,255 @@
+// A program that goes wrong on one rank: victim <scenario>. The driver beside it says when, starts it
+// under mpirun and looks at what the other ranks make of it.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/make_world.hpp"
+#include "failure/record.hpp"
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string from_environment(const char* name, const char* otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : text;
+}
+
+const std::string folder = from_environment("KOLO_TEST_FOLDER", ".");
+const int victim = std::atoi(from_environment("KOLO_TEST_VICTIM", "0").c_str());
+const std::chrono::microseconds moment(
+    std::atoi(from_environment("KOLO_TEST_MOMENT_US", "0").c_str()));
+
+int own_rank() {
+  return std::atoi(
+      from_environment("OMPI_COMM_WORLD_RANK", from_environment("PMI_RANK", "0").c_str()).c_str());
+}
+bool is_victim() { return own_rank() == victim; }
+
+void die() {
+  kolo::test::stamp(folder, "death");
+  ::kill(::getpid(), SIGKILL);
+}
+
+/// The victim dies at the chosen moment from now on, whatever it is doing then.
+void die_some_time() {
+  if (!is_victim()) return;
+  std::thread([] {
+    std::this_thread::sleep_for(moment);
+    die();
+  }).detach();
+}
+
+kolo::TensorView view_of(std::vector<float>& values) {
+  return {values.data(), kolo::DType::Float32, {static_cast<std::int64_t>(values.size())}, {}};
+}
+
+void reduce(const std::string& name, std::size_t count = 100) {
+  std::vector<float> values(count, 1.0f);
+  kolo::allreduce(view_of(values), view_of(values), {.name = name});
+}
+
+void warm_up() {
+  for (int step = 0; step < 5; ++step) reduce("x");
+}
+
+// --- deaths ---
+
+void idle() {
+  const kolo::Runtime runtime;
+  warm_up();
+  if (is_victim()) die();
+  std::this_thread::sleep_for(500ms);
+  reduce("x");
+}
+
+void negotiating() {
+  const kolo::Runtime runtime;
+  warm_up();
+  die_some_time();
+  for (int step = 0;; ++step) reduce("new " + std::to_string(step));
+}
+
+/// The others have shown theirs and wait.
+void others_posted() {
+  const kolo::Runtime runtime;
+  warm_up();
+  if (is_victim()) {
+    std::this_thread::sleep_for(300ms);
+    die();
+  }
+  reduce("x");
+}
+
+/// Its own header is there, the others' are not.
+void posted() {
+  const kolo::Runtime runtime;
+  warm_up();
+  std::vector<float> values(100);
+  if (is_victim()) {
+    const kolo::Handle handle =
+        kolo::allreduce_async(view_of(values), view_of(values), {.name = "x"});
+    std::this_thread::sleep_for(100ms);
+    die();
+  }
+  std::this_thread::sleep_for(300ms);
+  reduce("x");
+}
+
+void busy() {
+  const kolo::Runtime runtime;
+  warm_up();
+  die_some_time();
+  for (;;) reduce("x");
+}
+
+/// Takes tens of milliseconds, so that most moments lie in the middle of it.
+void mid_chunk() {
+  const kolo::Runtime runtime;
+  warm_up();
+  die_some_time();
+  for (;;) reduce("large", std::size_t{16} << 20);
+}
+
+void sharing_memory() {
+  const kolo::Runtime runtime;
+  warm_up();
+  die_some_time();
+  for (;;) const kolo::SharedBuffer buffer(std::size_t{1} << 20, {.name = "memory"});
+}
+
+/// The world is there, the Runtime is not.
+void starting() {
+  const auto config = kolo::Config::from_environment();
+  const std::shared_ptr<kolo::comm::World> world = kolo::comm::make_world(config);
+  if (is_victim()) die();
+  const kolo::Runtime runtime({.config = config, .world = world});
+  reduce("x");
+}
+
+void shutting_down() {
+  kolo::Runtime runtime;
+  warm_up();
+  die_some_time();
+  runtime.shutdown();
+}
+
+// --- other misfortunes ---
+
+void throws() {
+  const kolo::Runtime runtime;
+  warm_up();
+  if (is_victim()) throw std::runtime_error("the disk of node 7 is full");
+  reduce("x");
+}
+
+void stops() {
+  const kolo::Runtime runtime;
+  warm_up();
+  if (is_victim()) {
+    kolo::test::stamp(folder, "death");
+    ::raise(SIGSTOP);
+  }
+  reduce("x");
+}
+
+void diverges() {
+  const kolo::Runtime runtime;
+  for (int step = 0; step < 100; ++step) {
+    std::vector<float> values(12, 1.0f);
+    kolo::TensorView view = view_of(values);
+    view.shape = {3, 4};
+    if (step == 50 && is_victim()) view.shape = {4, 3};
+    if (step == 50) kolo::test::stamp(folder, "death");
+    kolo::allreduce(view, view, {.name = "x"});
+  }
+}
+
+void falls_silent() {
+  const kolo::Runtime runtime;
+  warm_up();
+  if (is_victim()) {
+    kolo::test::stamp(folder, "death");
+    std::this_thread::sleep_for(3s);
+  }
+  reduce("x");
+}
+
+// --- costs ---
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void expect_cheap(const char* what, double limit, const std::function<void()>& wait) {
+  const double before = cpu_seconds();
+  wait();
+  const double used = cpu_seconds() - before;
+  std::printf("rank %d: %s used %.3f s of CPU, at most %.3f s are allowed\n", own_rank(), what, used,
+              limit);
+  if (used > limit) throw std::runtime_error(std::string(what) + " uses too much CPU");
+}
+
+/// 5 s of 10 s, and half of what these may cost.
+void costs() {
+  const kolo::Runtime runtime;
+  warm_up();
+  expect_cheap("being idle", 0.025, [] { std::this_thread::sleep_for(5s); });
+  reduce("x");
+  if (is_victim()) std::this_thread::sleep_for(5s);
+  expect_cheap("waiting for a late rank", 0.15, [] { reduce("x"); });
+}
+
+const std::map<std::string, void (*)()> scenarios{
+    {"idle", idle},
+    {"negotiating", negotiating},
+    {"others_posted", others_posted},
+    {"posted", posted},
+    {"busy", busy},
+    {"mid_chunk", mid_chunk},
+    {"sharing_memory", sharing_memory},
+    {"starting", starting},
+    {"shutting_down", shutting_down},
+    {"throws", throws},
+    {"stops", stops},
+    {"diverges", diverges},
+    {"falls_silent", falls_silent},
+    {"costs", costs},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto scenario = argc == 2 ? scenarios.find(argv[1]) : scenarios.end();
+  if (scenario == scenarios.end()) {
+    std::fputs("victim <scenario>\n", stderr);
+    return 2;
+  }
+  if (std::getenv("KOLO_TEST_FOLDER") != nullptr) kolo::test::record_in(folder, own_rank());
+  try {
+    scenario->second();
+  } catch (const kolo::Error& error) {
+    std::fprintf(stderr, "caught: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,281 @@
+// The Runtime on ranks that are processes, over the MPI that the test program has started.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "ops/registry.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+#include "support/agree.hpp"
+#include "support/mpi_ranks.hpp"
+
+namespace kolo::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Way {
+  std::string name;
+  Config config;
+};
+
+Way way(std::string name, const std::function<void(Config&)>& change) {
+  Way way{std::move(name), test_config()};
+  change(way.config);
+  return way;
+}
+
+std::vector<Way> all_ways() {
+  return {
+      way("Default", [](Config&) {}),
+      way("Messages", [](Config& config) { config.shared_memory = false; }),
+      way("FakeNodes",
+          [](Config& config) {
+            config.fake_nodes = 2;
+            config.tree_width = 1;
+          }),
+      way("SmallPieces",
+          [](Config& config) {
+            config.segment_bytes = 64;
+            config.staging_bytes = 4096;
+            config.fusion = false;
+          }),
+  };
+}
+
+class RuntimeMpiTest : public testing::TestWithParam<Way> {
+ protected:
+  InitOptions options() const { return {.config = GetParam().config}; }
+};
+
+INSTANTIATE_TEST_SUITE_P(, RuntimeMpiTest, testing::ValuesIn(all_ways()),
+                         [](const auto& item) { return item.param.name; });
+
+TEST_P(RuntimeMpiTest, RunsInTheWorldOfTheProgramAndMayBeMadeAgain) {
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_FALSE(is_initialized());
+    Runtime runtime(options());
+    EXPECT_TRUE(is_initialized());
+    EXPECT_EQ(runtime.rank(), MpiRanks::instance().rank());
+    EXPECT_EQ(runtime.size(), MpiRanks::instance().size());
+    expect_sum_works(runtime, "x");
+    expect_sum_works(runtime, "large", 200003);
+  }
+  // MPI goes on without Kolo.
+  EXPECT_ON_ALL_RANKS(!is_initialized());
+}
+
+TEST_P(RuntimeMpiTest, KnowsWhoSharesItsNode) {
+  const Runtime runtime(options());
+  const int size = runtime.size();
+  const bool pretends = GetParam().config.fake_nodes == 2 && size > 1;
+  const int first_node = size - size / 2;  // nodes are blocks of ranks
+  const bool on_first = !pretends || runtime.rank() < first_node;
+  EXPECT_EQ(runtime.local_size(), !pretends ? size : on_first ? first_node : size / 2);
+  EXPECT_EQ(runtime.local_rank(), on_first ? runtime.rank() : runtime.rank() - first_node);
+  EXPECT_EQ(runtime.is_homogeneous(), !pretends || size % 2 == 0);
+}
+
+TEST_P(RuntimeMpiTest, AllReduceOfEveryType) {
+  Runtime runtime(options());
+  for (const DType dtype : kAllDTypes) {
+    for (const std::int64_t count : {0, 1, 13, 5003}) {
+      Tensor tensor(count, dtype);
+      const auto value = [&](int rank, std::size_t i) {
+        return dtype == DType::Bool ? static_cast<double>((i + static_cast<std::size_t>(rank)) % 2)
+                                    : input_value(rank, i);
+      };
+      tensor.fill([&](std::size_t i) { return value(runtime.rank(), i); });
+      const ReduceOp op = dtype == DType::Bool ? ReduceOp::Max : ReduceOp::Sum;
+      allreduce(tensor.view(), tensor.view(), {.op = op});
+      tensor.expect(
+          [&](std::size_t i) {
+            double expected = 0;
+            for (int rank = 0; rank < runtime.size(); ++rank) {
+              expected = op == ReduceOp::Max ? std::max(expected, value(rank, i))
+                                             : expected + value(rank, i);
+            }
+            return expected;
+          },
+          std::string(name_of(dtype)));
+    }
+  }
+}
+
+TEST_P(RuntimeMpiTest, BroadcastFromEveryRoot) {
+  Runtime runtime(options());
+  for (int root = 0; root < runtime.size(); ++root) {
+    Tensor tensor(30011, DType::Int64);
+    const auto value = [](int rank, std::size_t i) {
+      return static_cast<double>(i) * 7 + 1000000.0 * rank;
+    };
+    tensor.fill([&](std::size_t i) { return value(runtime.rank(), i); });
+    broadcast(tensor.view(), root);
+    tensor.expect([&](std::size_t i) { return value(root, i); }, "root " + std::to_string(root));
+  }
+}
+
+TEST_P(RuntimeMpiTest, AllGatherOfUnevenRows) {
+  Runtime runtime(options());
+  const auto rows_of = [](int rank) { return std::int64_t{1 + 2 * rank} % 3 * 700; };
+  Tensor input(DType::Float32, {rows_of(runtime.rank()), 3});
+  input.fill([&](std::size_t i) { return 10000.0 * runtime.rank() + static_cast<double>(i); });
+  std::vector<float> output;
+  allgather(input.view(), [&](const std::vector<std::int64_t>& rows) -> void* {
+    std::int64_t total = 0;
+    for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+      EXPECT_EQ(rows[rank], rows_of(static_cast<int>(rank)));
+      total += rows[rank];
+    }
+    output.resize(static_cast<std::size_t>(total) * 3);
+    return output.data();
+  });
+  std::size_t at = 0;
+  for (int rank = 0; rank < runtime.size(); ++rank) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(rows_of(rank)) * 3; ++i, ++at) {
+      ASSERT_EQ(output[at], 10000.0f * static_cast<float>(rank) + static_cast<float>(i));
+    }
+  }
+}
+
+TEST_P(RuntimeMpiTest, ManyAtOnceInAnotherOrderOnEveryRank) {
+  Runtime runtime(options());
+  constexpr std::size_t kTensors = 30;
+  std::vector<Tensor> tensors;
+  for (std::size_t t = 0; t < kTensors; ++t) {
+    tensors.emplace_back(static_cast<std::int64_t>(t * t + (t == 9 ? 100000 : 1)));
+  }
+  for (std::size_t step = 0; step < 10; ++step) {
+    std::vector<Handle> handles(kTensors);
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      const std::size_t t = (i * 7 + static_cast<std::size_t>(runtime.rank()) * 11) % kTensors;
+      tensors[t].fill([&](std::size_t k) { return input_value(runtime.rank(), k, t + step); });
+      handles[t] = allreduce_async(tensors[t].view(), tensors[t].view(),
+                                   {.op = ReduceOp::Sum, .name = std::to_string(t)});
+    }
+    for (std::size_t t = 0; t < kTensors; ++t) {
+      handles[t].wait();
+      tensors[t].expect([&](std::size_t i) { return input_sum(runtime.size(), i, t + step); },
+                        "tensor " + std::to_string(t));
+    }
+  }
+}
+
+TEST_P(RuntimeMpiTest, SharedBuffersAreReducedInPlace) {
+  Runtime runtime(options());
+  constexpr std::size_t kCount = 100003;
+  const SharedBuffer buffer(kCount * sizeof(float));
+  const bool can_share = runtime.size() > 1 && runtime.local_size() == runtime.size() &&
+                         GetParam().config.shared_memory;
+  EXPECT_EQ(buffer.is_shared(), can_share);
+  auto* const values = reinterpret_cast<float*>(buffer.data());
+  for (std::size_t step = 0; step < 3; ++step) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      values[i] = static_cast<float>(input_value(runtime.rank(), i, step));
+    }
+    allreduce_async(buffer, 0, kCount, DType::Float32, {.op = ReduceOp::Sum, .name = "x"}).wait();
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(values[i], input_sum(runtime.size(), i, step)) << "element " << i;
+    }
+  }
+}
+
+TEST_P(RuntimeMpiTest, MismatchRaisesOnEveryRankAndTheLibraryStaysUsable) {
+  Runtime runtime(options());
+  if (runtime.size() == 1) return;  // nobody to disagree with
+  for (int step = 0; step < 3; ++step) {
+    const bool is_odd = runtime.rank() == runtime.size() - 1;
+    const Tensor tensor(DType::Float32, {3, is_odd ? 5 : 4});
+    const std::string text = text_thrown_by<MismatchError>(
+        [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
+    expect_contains(text, "'x'");
+    expect_contains(text, "[3, 4] on rank");
+    expect_contains(text, "[3, 5] on rank " + std::to_string(runtime.size() - 1));
+    expect_sum_works(runtime, "y");
+  }
+}
+
+TEST_P(RuntimeMpiTest, TimeoutRaisesOnAllRanksTheLateOneToo) {
+  Runtime runtime(options());
+  if (runtime.size() == 1) return;  // nobody to be late
+  const bool is_late = runtime.rank() == 0;
+  if (is_late) std::this_thread::sleep_for(400ms);
+  const Tensor tensor(4);
+  AllreduceOptions options{.name = "x"};
+  if (!is_late) options.timeout = 100ms;
+  const std::string text =
+      text_thrown_by<TimeoutError>([&] { allreduce(tensor.view(), tensor.view(), options); });
+  expect_contains(text, "while rank 0 had not submitted it");
+  expect_sum_works(runtime, "x");
+}
+
+TEST_P(RuntimeMpiTest, AShutdownElsewhereEndsWhatIsPending) {
+  Runtime runtime(options());
+  expect_sum_works(runtime, "before");
+  const int leaving = runtime.size() - 1;
+  if (runtime.rank() == leaving) runtime.shutdown();
+  const Tensor tensor(4);
+  const std::string text = text_thrown_by<ShutdownError>(
+      [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
+  expect_contains(text, "'x'");
+  if (runtime.rank() != leaving) expect_contains(text, "rank " + std::to_string(leaving));
+}
+
+TEST_P(RuntimeMpiTest, LeavesNothingInTheFileSystem) {
+  const Runtime runtime(options());
+  const SharedBuffer buffer(1 << 20);
+  const std::string own = "kolo-" + std::to_string(::getpid()) + "-";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    EXPECT_NE(entry.path().filename().string().rfind(own, 0), 0u) << entry.path();
+  }
+}
+
+TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
+  const ops::Registry registry;
+  for (const Algorithm& algorithm : registry.algorithms()) {
+    if (algorithm.collective != Collective::AllReduce) continue;
+    SCOPED_TRACE(algorithm.name);
+    Config config = test_config();
+    config.allreduce = algorithm.name;
+    Runtime runtime({.config = config});
+    expect_sum_works(runtime, "short", 3);
+    expect_sum_works(runtime, "long", 50001);
+  }
+}
+
+TEST(RuntimeOverMpiTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
+  const int last = MpiRanks::instance().size() - 1;
+  if (last == 0) return;  // nobody to differ from
+  Config config = test_config();
+  if (MpiRanks::instance().rank() == last) config.table_capacity = 99;
+  const std::string text =
+      text_thrown_by<InvalidArgument>([&] { Runtime runtime({.config = config}); });
+  expect_contains(text, "rank 0 has KOLO_TABLE_CAPACITY=2048");
+  expect_contains(text, "rank " + std::to_string(last) + " has KOLO_TABLE_CAPACITY=99");
+}
+
+TEST(RuntimeOverMpiTest, TheProcessMayOwnIt) {
+  for (int round = 0; round < 2; ++round) {
+    init();
+    EXPECT_TRUE(is_initialized());
+    EXPECT_EQ(size(), MpiRanks::instance().size());
+    EXPECT_EQ(rank(), MpiRanks::instance().rank());
+    expect_sum_works(Runtime::current(), "x");
+    shutdown();
+    EXPECT_FALSE(is_initialized());
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test

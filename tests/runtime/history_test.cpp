@@ -1,0 +1,143 @@
+#include "runtime/history.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kolo::runtime {
+namespace {
+
+/// Batches of one bit each, written as letters: 'a' is bit 0.
+void run(History& history, const std::string& letters) {
+  for (const char letter : letters) history.append(history.intern({letter - 'a'}));
+}
+
+std::string predicted(const History& history) {
+  if (history.predict() == History::kNone) return "";
+  std::string letters;
+  for (const int bit : history.bits_of(history.predict())) {
+    letters += static_cast<char>('a' + bit);
+  }
+  return letters;
+}
+
+/// How many of `letters` were not what was predicted when they ran.
+int mistakes(History& history, const std::string& letters) {
+  int count = 0;
+  for (const char letter : letters) {
+    if (predicted(history) != std::string(1, letter)) ++count;
+    run(history, std::string(1, letter));
+  }
+  return count;
+}
+
+std::string repeat(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+TEST(HistoryTest, PredictsNothingBeforeAnythingWasSeenTwice) {
+  History history;
+  EXPECT_EQ(predicted(history), "");
+  run(history, "ab");
+  EXPECT_EQ(predicted(history), "");
+}
+
+TEST(HistoryTest, PredictsASteadyProgramFromItsSecondRoundOn) {
+  History history;
+  run(history, "abcda");
+  EXPECT_EQ(mistakes(history, "bcd" + repeat("abcd", 5)), 0);
+}
+
+TEST(HistoryTest, PredictsOrdersThatAlternate) {
+  History history;
+  const std::string period = repeat("abc", 3) + repeat("cba", 3);
+  run(history, repeat(period, 3));
+  EXPECT_EQ(mistakes(history, repeat(period, 3)), 0);
+}
+
+TEST(HistoryTest, PredictsPhasesThatHaveNothingInCommon) {
+  History history;
+  const std::string period = repeat("ab", 4) + repeat("cde", 2);
+  run(history, repeat(period, 3));
+  EXPECT_EQ(mistakes(history, repeat(period, 3)), 0);
+}
+
+TEST(HistoryTest, TellsPhasesApartWhateverTheOrderWithinARound) {
+  History history;
+  // Rounds {a b c} and {d e} alternate; within a round the order changes.
+  run(history,
+      "abc"
+      "de"
+      "bac"
+      "ed"
+      "cab"
+      "de");
+  run(history, "b");
+  EXPECT_NE(std::string("ac").find(predicted(history)), std::string::npos);
+  run(history, "ca");
+  EXPECT_NE(std::string("de").find(predicted(history)), std::string::npos);
+}
+
+TEST(HistoryTest, PredictsWhatIsLeftOfABatchThatRanInParts) {
+  History history;
+  for (int i = 0; i < 3; ++i) {
+    history.append(history.intern({0}));
+    history.append(history.intern({1, 2}));
+  }
+  history.append(history.intern({0}));
+  EXPECT_EQ(predicted(history), "bc");
+  history.append(history.intern({1}));
+  EXPECT_EQ(predicted(history), "c");
+}
+
+TEST(HistoryTest, ForgetsWhatABitStoodFor) {
+  History history;
+  run(history, "abcabcab");
+  EXPECT_EQ(predicted(history), "c");
+  history.forget(2);
+  EXPECT_EQ(predicted(history), "a");
+  Bits all;
+  for (const int bit : {0, 1, 2}) all.set(bit);
+  EXPECT_EQ(history.largest_within(all, 2), History::kNone);
+  run(history,
+      "ab"
+      "ac"
+      "ab");
+  EXPECT_EQ(predicted(history), "a");
+}
+
+TEST(HistoryTest, FindsTheLargestBatchThatFits) {
+  History history;
+  history.intern({0});
+  const auto two = history.intern({0, 1});
+  const auto three = history.intern({0, 1, 2});
+  history.intern({1, 2});
+  Bits ready;
+  for (const int bit : {0, 1, 3}) ready.set(bit);
+  EXPECT_EQ(history.largest_within(ready, 0), two);
+  EXPECT_EQ(history.largest_within(ready, 1), History::kNone);
+  EXPECT_EQ(history.largest_within(ready, 3), History::kNone);
+  ready.set(2);
+  EXPECT_EQ(history.largest_within(ready, 0), three);
+  EXPECT_EQ(history.intern({0, 1}), two);
+}
+
+TEST(HistoryTest, StaysRightWhenItDropsItsOldestRounds) {
+  History history(64);
+  const std::string period = repeat("abc", 2) + repeat("cba", 2);
+  run(history, repeat(period, 20));
+  EXPECT_EQ(mistakes(history, repeat(period, 20)), 0);
+}
+
+TEST(HistoryTest, StaysBoundedWhereNothingRunsTwice) {
+  History history(16);
+  for (int bit = 0; bit < 200; ++bit) history.append(history.intern({bit}));
+  run(history, "abab");
+  EXPECT_EQ(predicted(history), "a");
+}
+
+}  // namespace
+}  // namespace kolo::runtime

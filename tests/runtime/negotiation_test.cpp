@@ -1,0 +1,141 @@
+#include "runtime/negotiation.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kolo::runtime {
+namespace {
+
+const SetNames kSet{"evens", {0, 2, 4, 6}};  // ranks 0 … 3 of the set
+
+Request make(const std::string& name, std::int64_t rows) {
+  Request request;
+  request.name = name;
+  request.shape = {rows, 3};
+  return request;
+}
+
+Report::Item unknown(const Request& request, std::vector<int> ranks) {
+  Report::Item item;
+  item.request = request;
+  item.ranks = std::move(ranks);
+  return item;
+}
+
+Report::Item known(int bit, std::vector<int> ranks, std::vector<int> expired = {}) {
+  Report::Item item;
+  item.bit = bit;
+  item.ranks = std::move(ranks);
+  item.expired_ranks = std::move(expired);
+  return item;
+}
+
+TEST(NegotiationTest, ReportsMergeByRequest) {
+  Report report;
+  report.items = {unknown(make("a", 2), {1}), known(4, {1}, {1})};
+  report.joined_ranks = {3};
+  Report other;
+  other.items = {known(4, {0, 2}, {2}), unknown(make("a", 2), {2}), unknown(make("a", 5), {0})};
+  other.items[1].stalled = true;
+  other.joined_ranks = {1};
+  report.merge(other);
+
+  ASSERT_EQ(report.items.size(), 3u);
+  EXPECT_EQ(report.items[0].ranks, (std::vector<int>{1, 2}));
+  EXPECT_TRUE(report.items[0].stalled);
+  EXPECT_EQ(report.items[1].ranks, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(report.items[1].expired_ranks, (std::vector<int>{1, 2}));
+  EXPECT_EQ(report.items[2].request, make("a", 5));
+  EXPECT_EQ(report.joined_ranks, (std::vector<int>{1, 3}));
+}
+
+TEST(NegotiationTest, GivesUnknownRequestsFreeBits) {
+  RequestTable table;
+  table.add(1, make("old", 1));
+  Report report;
+  report.exchange = 9;
+  report.items = {unknown(make("a", 2), {0}), known(1, {3}), unknown(make("b", 2), {1, 2})};
+  const Verdict verdict = judge(report, table, 100, kSet);
+  EXPECT_EQ(verdict.exchange, 9u);
+  EXPECT_TRUE(verdict.errors.empty());
+  EXPECT_TRUE(verdict.evicted.empty());
+  ASSERT_EQ(verdict.added.size(), 2u);
+  EXPECT_EQ(verdict.added[0], (Verdict::Addition{0, make("a", 2)}));
+  EXPECT_EQ(verdict.added[1], (Verdict::Addition{2, make("b", 2)}));
+  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b", "old"}));
+}
+
+TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
+  RequestTable table;
+  table.add(0, make("a", 2));
+  Report report;
+  report.items = {unknown(make("a", 7), {1, 3}), known(0, {0, 2}, {2})};
+  const Verdict verdict = judge(report, table, 100, kSet);
+  ASSERT_EQ(verdict.errors.size(), 1u);
+  EXPECT_EQ(verdict.errors[0].name, "a");
+  EXPECT_EQ(verdict.errors[0].failure.kind, ErrorKind::Mismatch);
+  for (const char* part : {"'a'", "evens", "[2, 3] on ranks 0 and 4", "[7, 3] on ranks 2 and 6"}) {
+    EXPECT_NE(verdict.errors[0].failure.text.find(part), std::string::npos)
+        << part << " in: " << verdict.errors[0].failure.text;
+  }
+  EXPECT_TRUE(verdict.added.empty());
+  EXPECT_TRUE(verdict.waiting.empty());
+}
+
+TEST(NegotiationTest, ATimeoutNamesWhoIsMissing) {
+  RequestTable table;
+  table.add(0, make("a", 2));
+  Report report;
+  report.items = {known(0, {1}, {1})};
+  report.joined_ranks = {3};
+  const Verdict verdict = judge(report, table, 100, kSet);
+  ASSERT_EQ(verdict.errors.size(), 1u);
+  EXPECT_EQ(verdict.errors[0].failure.kind, ErrorKind::Timeout);
+  for (const char* part : {"allreduce 'a'", "passed on rank 2", "ranks 0 and 4 had not"}) {
+    EXPECT_NE(verdict.errors[0].failure.text.find(part), std::string::npos)
+        << part << " in: " << verdict.errors[0].failure.text;
+  }
+}
+
+TEST(NegotiationTest, AStallSaysWhoWaitsForWhom) {
+  RequestTable table;
+  table.add(0, make("a", 2));
+  table.add(1, make("b", 2));
+  Report report;
+  report.items = {known(0, {1, 2}), known(1, {0})};
+  report.items[0].stalled = true;
+  const Verdict verdict = judge(report, table, 100, kSet);
+  ASSERT_EQ(verdict.stalls.size(), 1u);
+  EXPECT_EQ(verdict.stalls[0], (Verdict::Stall{"a", {1, 2}, {0, 3}}));
+  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(NegotiationTest, AFullTableGivesUpWhatRanLongestAgoAndIsNotPending) {
+  RequestTable table;
+  for (int bit = 0; bit < 4; ++bit) table.add(bit, make("old" + std::to_string(bit), 1));
+  for (const int bit : {2, 0, 3, 1}) table.touch(bit);
+  Report report;
+  report.items = {known(2, {1}), unknown(make("a", 1), {0}), unknown(make("b", 1), {0})};
+  const Verdict verdict = judge(report, table, 4, kSet);
+  EXPECT_EQ(verdict.evicted, (std::vector<int>{0, 3}));
+  ASSERT_EQ(verdict.added.size(), 2u);
+  EXPECT_EQ(verdict.added[0].bit, 0);
+  EXPECT_EQ(verdict.added[1].bit, 3);
+}
+
+TEST(NegotiationTest, ATableFullOfPendingRequestsGrows) {
+  RequestTable table;
+  table.add(0, make("x", 1));
+  table.add(1, make("y", 1));
+  Report report;
+  report.items = {known(0, {1}), known(1, {2}), unknown(make("a", 1), {0})};
+  const Verdict verdict = judge(report, table, 2, kSet);
+  EXPECT_TRUE(verdict.evicted.empty());
+  ASSERT_EQ(verdict.added.size(), 1u);
+  EXPECT_EQ(verdict.added[0].bit, 2);
+}
+
+}  // namespace
+}  // namespace kolo::runtime

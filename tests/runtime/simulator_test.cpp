@@ -1,0 +1,237 @@
+// The protocol in virtual time: 2,000 random scenarios (the protocol_gate tool runs 100,000), and
+// scenarios made on purpose.
+
+#include "support/simulator.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/random_scenario.hpp"
+
+namespace kolo::simulator {
+namespace {
+
+using Kind = Step::Kind;
+
+constexpr std::uint64_t kSeeds = 2'000;
+
+/// `names` small all-reduces, two variants each, on ranks that do nothing yet.
+Scenario make_scenario(int ranks, int names) {
+  Scenario scenario;
+  scenario.seed = 1;
+  scenario.ranks = ranks;
+  scenario.programs.resize(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) scenario.world_ranks.push_back(rank);
+  for (int name = 0; name < names; ++name) {
+    runtime::Request request;
+    request.name = std::string("n").append(std::to_string(name));
+    request.shape = {4};
+    scenario.names.push_back({request, request});
+    scenario.names.back().back().shape = {5};
+  }
+  return scenario;
+}
+
+void add(Scenario& scenario, int rank, const Program& steps) {
+  Program& program = scenario.programs[static_cast<std::size_t>(rank)];
+  program.insert(program.end(), steps.begin(), steps.end());
+}
+
+/// All names in order, then a wait for all of them.
+Program round(int names) {
+  Program steps;
+  for (int name = 0; name < names; ++name) steps.push_back({Kind::Submit, name});
+  steps.push_back({Kind::WaitAll});
+  return steps;
+}
+
+TEST(SimulatorTest, NoSeedViolatesTheProtocol) {
+  Result total;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Result result = simulate(random_scenario(seed));
+    ASSERT_EQ(result.violation, "") << "replay: protocol_gate --seed " << seed << " --trace";
+    total.outcomes += result.outcomes;
+    total.negotiations += result.negotiations;
+  }
+  EXPECT_GT(total.outcomes, 10 * kSeeds);
+  EXPECT_GT(total.negotiations, kSeeds);
+}
+
+TEST(SimulatorTest, ASeedGivesTheSameRunAgain) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Result first = simulate(random_scenario(seed));
+    const Result again = simulate(random_scenario(seed));
+    EXPECT_EQ(first.events, again.events);
+    EXPECT_EQ(first.exchanges, again.exchanges);
+    EXPECT_EQ(first.asks, again.asks);
+  }
+}
+
+TEST(SimulatorTest, ASteadyProgramSettlesAtOneExchangeARoundAndNoAsk) {
+  Scenario scenario = make_scenario(4, 3);
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int i = 0; i < 4; ++i) add(scenario, rank, round(3));
+    add(scenario, rank, {{Kind::Settled}});
+    for (int i = 0; i < 50; ++i) add(scenario, rank, round(3));
+  }
+  const Result result = simulate(scenario);
+  EXPECT_EQ(result.violation, "");
+  EXPECT_EQ(result.finished, 4);
+  EXPECT_EQ(result.negotiations, 1u);
+  EXPECT_EQ(result.outcomes, 3u * 54u);
+  EXPECT_LE(result.exchanges, 3u * 56u);
+}
+
+TEST(SimulatorTest, LayersThatSwitchEveryTenRoundsSettle) {
+  Scenario scenario = make_scenario(3, 6);
+  scenario.patience = Time{10'000'000'000};
+  const std::vector<std::vector<int>> phases{{0, 1, 2}, {5, 4, 3}};
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int i = 0; i < 120; ++i) {
+      if (i == 80) add(scenario, rank, {{Kind::Settled}});
+      for (const int name : phases[static_cast<std::size_t>(i / 10 % 2)]) {
+        add(scenario, rank, {{Kind::Submit, name}});
+      }
+      add(scenario, rank, {{Kind::WaitAll}});
+    }
+  }
+  const Result result = simulate(scenario);
+  EXPECT_EQ(result.violation, "");
+  EXPECT_EQ(result.finished, 3);
+}
+
+TEST(SimulatorTest, ASkippedTensorHoldsOnlyThoseWhoWaitForIt) {
+  Scenario scenario = make_scenario(3, 2);
+  for (int rank = 0; rank < 3; ++rank) {
+    add(scenario, rank, round(2));
+    if (rank != 1) add(scenario, rank, {{Kind::Submit, 1}});
+    for (int i = 0; i < 10; ++i) add(scenario, rank, {{Kind::Submit, 0}, {Kind::Wait, 0}});
+  }
+  add(scenario, 2, {{Kind::Wait, 1}});
+  const Result result = simulate(scenario);
+  EXPECT_EQ(result.violation, "");
+  EXPECT_EQ(result.finished, 2) << "rank 2 waits for what rank 1 skipped";
+  EXPECT_EQ(result.outcomes, 2u + 10u);
+}
+
+TEST(SimulatorTest, ASkippedTensorWithADeadlineHoldsNobody) {
+  Scenario scenario = make_scenario(3, 2);
+  scenario.must_finish = true;
+  for (int rank = 0; rank < 3; ++rank) {
+    add(scenario, rank, round(2));
+    if (rank != 1) add(scenario, rank, {{Kind::Submit, 1, 0, Time{20'000'000}}});
+    add(scenario, rank, {{Kind::Submit, 0}, {Kind::WaitAll}});
+  }
+  EXPECT_EQ(simulate(scenario).violation, "");
+}
+
+TEST(SimulatorTest, UnevenRoundsEndInAJoinThatCompletes) {
+  Scenario scenario = make_scenario(4, 2);
+  scenario.must_finish = true;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int i = 0; i < 2 + rank; ++i) add(scenario, rank, round(2));
+    add(scenario, rank, {{Kind::Join}});
+    add(scenario, rank, round(2));
+  }
+  const Result result = simulate(scenario);
+  EXPECT_EQ(result.violation, "");
+  EXPECT_EQ(result.outcomes, 2u * 6u);
+}
+
+TEST(SimulatorTest, AMismatchEndsOneUseAndTheProgramGoesOn) {
+  for (const bool by_messages : {false, true}) {
+    Scenario scenario = make_scenario(5, 2);
+    scenario.by_messages = by_messages;
+    scenario.tree_width = 2;
+    scenario.must_finish = true;
+    for (int rank = 0; rank < 5; ++rank) {
+      for (int i = 0; i < 5; ++i) add(scenario, rank, round(2));
+    }
+    scenario.programs[3][6].variant = 1;  // of n0 in the third round
+    const Result result = simulate(scenario);
+    EXPECT_EQ(result.violation, "");
+    EXPECT_EQ(result.outcomes, 10u);
+  }
+}
+
+/// The victim does one thing more in each run: no moment of its life is left out.
+void die_at_every_moment(Fault::Kind kind, int victim, bool by_messages) {
+  for (int after = 1; after < 80; ++after) {
+    Scenario scenario = make_scenario(4, 2);
+    scenario.by_messages = by_messages;
+    scenario.tree_width = 2;
+    for (int rank = 0; rank < 4; ++rank) {
+      for (int i = 0; i < 3; ++i) {
+        Program steps = round(2);
+        for (Step& step : steps) {
+          if (step.kind == Kind::Submit) step.time = Time{50'000'000};
+        }
+        add(scenario, rank, steps);
+      }
+    }
+    scenario.faults = {{victim, kind, after}};
+    const Result result = simulate(scenario);
+    ASSERT_EQ(result.violation, "") << "victim " << victim << " after " << after;
+    ASSERT_GE(result.finished, 3) << "victim " << victim << " after " << after;
+  }
+}
+
+TEST(SimulatorTest, ADeathAtAnyMomentEndsEveryWait) {
+  for (const int victim : {0, 1, 3}) {
+    for (const bool by_messages : {false, true}) {
+      die_at_every_moment(Fault::Kind::Die, victim, by_messages);
+      die_at_every_moment(Fault::Kind::DieWithWords, victim, by_messages);
+    }
+  }
+}
+
+TEST(SimulatorTest, AFrozenRankIsLostPastTheDeadline) {
+  for (const int victim : {0, 3}) {
+    for (const bool by_messages : {false, true}) {
+      die_at_every_moment(Fault::Kind::Freeze, victim, by_messages);
+    }
+  }
+}
+
+TEST(SimulatorTest, AShutdownOfOneRankEndsTheOthersWork) {
+  Scenario scenario = make_scenario(3, 2);
+  scenario.must_finish = true;
+  for (int rank = 0; rank < 3; ++rank) {
+    add(scenario, rank, round(2));
+    if (rank == 0) add(scenario, rank, {{Kind::ShutDown}});
+    add(scenario, rank, round(2));
+  }
+  EXPECT_EQ(simulate(scenario).violation, "");
+}
+
+TEST(SimulatorTest, ATableOfOneRequestStillRunsEverything) {
+  Scenario scenario = make_scenario(3, 5);
+  scenario.table_capacity = 1;
+  scenario.must_finish = true;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int i = 0; i < 4; ++i) add(scenario, rank, round(5));
+  }
+  const Result result = simulate(scenario);
+  EXPECT_EQ(result.violation, "");
+  EXPECT_EQ(result.outcomes, 20u);
+}
+
+TEST(SimulatorTest, NothingHappensWhileEveryRankComputes) {
+  Scenario scenario = make_scenario(2, 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    add(scenario, rank, round(1));
+    add(scenario, rank, {{Kind::Compute, 0, 0, Time{1'000'000'000}}});
+  }
+  const Result busy = simulate(scenario);
+  for (Program& program : scenario.programs) program.back().time = Time{1'000'000'000'000};
+  const Result idle = simulate(scenario);
+  EXPECT_EQ(busy.violation, "");
+  EXPECT_EQ(idle.violation, "");
+  EXPECT_EQ(idle.events, busy.events);
+}
+
+}  // namespace
+}  // namespace kolo::simulator
