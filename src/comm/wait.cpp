@@ -2,13 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
+namespace {
 
-void wait(Task task, Deadline deadline) {
+/// Calls `look` whenever there is nothing to do.
+template <class Look>
+void run(Task task, Deadline deadline, Look look) {
   constexpr auto kShortest = std::chrono::microseconds(1);
   constexpr auto kLongest = std::chrono::microseconds(1000);
   auto pause = kShortest;
@@ -24,8 +30,34 @@ void wait(Task task, Deadline deadline) {
           "a collective step took longer than KOLO_TIMEOUT: some rank did not take "
           "part. Start Kolo on every rank, or raise the timeout.");
     }
+    look();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongest);
+  }
+}
+
+}  // namespace
+
+void wait(Task task, Deadline deadline) {
+  run(std::move(task), deadline, [] {});
+}
+
+void wait(Task task, Deadline deadline, World& world) {
+  bool has_death_been_seen = false;
+  try {
+    run(std::move(task), deadline, [&] {
+      const std::vector<int>& dead = world.dead_peers();
+      // Its last messages may have come since they were looked for: not before another look.
+      if (!std::exchange(has_death_been_seen, !dead.empty())) return;
+      throw PeerLostError("rank " + std::to_string(dead.front()) +
+                          " died while Kolo started: its process has ended");
+    });
+  } catch (const TimeoutError&) {
+    world.mark_broken();
+    throw;
+  } catch (const PeerLostError&) {
+    world.mark_broken();
+    throw;
   }
 }
 

@@ -24,10 +24,10 @@ void Coordinator::on_headers(const Header& merged) {
     next_exchange();
     close(ErrorKind::Shutdown,
           "rank " + std::to_string(rank) + " shut Kolo down before all ranks had submitted it");
-  } else if (merged.all_joined) {
-    complete_join();
-    next_exchange();
-  } else if (merged.has_unknown || merged.has_expired || merged.has_stalled || !conflicts.none()) {
+    return;
+  }
+  if (merged.all_joined) complete_join();
+  if (merged.has_unknown || merged.has_expired || merged.has_stalled || !conflicts.none()) {
     begin_negotiation();
   } else {
     next_exchange();

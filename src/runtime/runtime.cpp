@@ -68,7 +68,7 @@ class Runtime::Parts {
     parts.data = world_->make_communicator(ranks, 2 * index);
     parts.control = world_->make_communicator(ranks, 2 * index + 1);
     const Deadline deadline = Deadline::after(config_.timeout);
-    comm::wait(runtime::agree_on_config(*parts.control, config_), deadline);
+    comm::wait(runtime::agree_on_config(*parts.control, config_), deadline, *world_);
     if (config_.shared_memory && topology().is_single_node() && ranks.size() > 1) {
       parts.control_window = make_window(*parts.control, runtime::WindowBoard::segment_bytes());
       parts.staging_window = make_window(*parts.control, config_.staging_bytes);
@@ -86,7 +86,7 @@ class Runtime::Parts {
     std::shared_ptr<SharedWindow> window;
     try {
       comm::wait(world_->make_window(communicator, 0, bytes, window),
-                 Deadline::after(config_.timeout));
+                 Deadline::after(config_.timeout), *world_);
     } catch (const BackendError& error) {
       if (communicator.rank() == 0) {
         KOLO_LOG(Warn) << "no shared memory, going by messages: " << error.what();

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/fake_world.hpp"
 
 namespace kolo::comm {
 namespace {
@@ -54,6 +55,30 @@ TEST(WaitTest, GivesUpWhenTheDeadlineIsOver) {
   bool has_ended = false;
   EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(10ms)), TimeoutError);
   EXPECT_FALSE(has_ended);
+}
+
+TEST(WaitTest, GivesUpWhenARankDies) {
+  test::run_ranks(3, [](test::FakeWorld& world) {
+    if (world.topology().rank == 1) {
+      std::this_thread::sleep_for(5ms);
+      world.die();
+      return;
+    }
+    std::atomic<bool> flag{false};
+    bool has_ended = false;
+    EXPECT_THROW(wait(until(flag, has_ended), Deadline::never(), world), PeerLostError);
+    EXPECT_TRUE(world.is_broken());
+    EXPECT_FALSE(has_ended);
+  });
+}
+
+TEST(WaitTest, MarksTheWorldAsBrokenWhereItGivesUpATaskOfAllRanks) {
+  test::run_ranks(1, [](test::FakeWorld& world) {
+    std::atomic<bool> flag{false};
+    bool has_ended = false;
+    EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(5ms), world), TimeoutError);
+    EXPECT_TRUE(world.is_broken());
+  });
 }
 
 TEST(WaitTest, PassesOnWhatTheTaskThrows) {

@@ -300,6 +300,22 @@ constexpr int kControlChannel = 1;
 
 constexpr std::size_t kSteps = 5;
 
+TEST_P(TimeoutTest, DeathBeforeARuntimeIsMadeIsFoundAsWell) {
+  run_ranks(
+      GetParam().size,
+      [&](FakeWorld& world) {
+        if (world.topology().rank == 1) {
+          world.die();
+          return;
+        }
+        const std::string text = text_thrown_by<PeerLostError>(
+            [&] { Runtime runtime(options_in(world, GetParam().config)); });
+        expect_contains(text, "rank 1 died");
+        EXPECT_TRUE(world.is_broken());
+      },
+      GetParam().network);
+}
+
 /// What a step gives is right, or it and all later ones are errors.
 void run_until_lost(const Runtime& runtime) {
   bool is_lost = false;
@@ -349,12 +365,16 @@ void expect_survivors_are_well(int victim, const Fault& death) {
           world.die();
           is_dead = true;
         });
-        Runtime runtime(options_in(faulty, setting.config));
-        Runtime::set_thread_current(&runtime);
-        if (is_victim) {
-          run_until_dead(runtime, is_dead);
-        } else {
-          run_until_lost(runtime);
+        try {
+          Runtime runtime(options_in(faulty, setting.config));
+          Runtime::set_thread_current(&runtime);
+          if (is_victim) {
+            run_until_dead(runtime, is_dead);
+          } else {
+            run_until_lost(runtime);
+          }
+        } catch (const PeerLostError& error) {  // the victim was quicker than this rank's start
+          expect_contains(error.what(), "rank " + std::to_string(victim) + " died");
         }
       },
       setting.network);

@@ -328,17 +328,22 @@ INSTANTIATE_TEST_SUITE_P(, CostTest,
                                                  .network = {.nodes = 3}}),
                          [](const auto& setting) { return setting.param.name; });
 
-TEST_P(CostTest, ASteadyProgramNegotiatesNothingAndPacksNothing) {
+void expect_no_talk(const Cost& cost) {
+  EXPECT_EQ(cost.negotiations, 0u);
+  EXPECT_EQ(cost.asks, 0u);
+  EXPECT_EQ(cost.fruitless, 0u);
+}
+
+TEST_P(CostTest, ASteadyProgramNeedsHeadersOnly) {
   run_runtimes(patient(), [](Runtime& runtime) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
     const Cost cost = cost_of(runtime, 20, 200,
                               [&](std::size_t) { run_step(runtime, tensors, true); });
-    EXPECT_EQ(cost.negotiations, 0u);
+    expect_no_talk(cost);
     EXPECT_EQ(cost.bytes_packed, 0u);
-    EXPECT_GE(cost.exchanges, 200u);
-    EXPECT_LE(cost.exchanges, 2000u + cost.fruitless);
-    EXPECT_LE(cost.fruitless, cost.exchanges / 20);
+    EXPECT_GE(cost.exchanges, 200u);   // all tensors of a step in one exchange
+    EXPECT_LE(cost.exchanges, 2000u);  // one in each
   });
 }
 
@@ -351,9 +356,7 @@ TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
         allreduce(tensor->view(), tensor->view(), {.name = tensor == &a ? "a" : "b"});
       }
     });
-    EXPECT_EQ(cost.negotiations, 0u);
-    EXPECT_EQ(cost.asks, 0u);
-    EXPECT_EQ(cost.fruitless, 0u);
+    expect_no_talk(cost);
     EXPECT_EQ(cost.exchanges, 400u);
     EXPECT_EQ(cost.header_bytes % 400, 0u) << "the same in every exchange: " << cost.header_bytes;
   });
@@ -366,7 +369,7 @@ TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
     const Cost cost = cost_of(runtime, 60, 200, [&](std::size_t step) {
       run_step(runtime, tensors, step / 10 % 2 == 0);
     });
-    EXPECT_EQ(cost.negotiations, 0u);
+    expect_no_talk(cost);
   });
 }
 

@@ -107,6 +107,7 @@ void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actio
                      std::uint64_t ran_in, Time now) {
   Rank& r = at(rank);
   check_runs(rank, actions, ran_in, now);
+  if (actions.joined) check_join(rank, *actions.joined);
   if (ran_in != 0) remember_seen(rank, ran_in, now);
   for (const auto& [to, message] : actions.send) {
     if (const Verdict* verdict = std::get_if<Verdict>(&message)) record_verdict(*verdict);
@@ -117,7 +118,6 @@ void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actio
     r.exchange = core.exchange();
   }
   for (const Coordinator::Failed& failed : actions.failed) check_failed(rank, failed, now);
-  if (actions.joined) check_join(rank, *actions.joined);
   for (const Verdict::Stall& stall : actions.stalls) check_stall(stall, r.exchange - 1);
   if (actions.post) check_post(rank, *actions.post, now);
   if (actions.ask && *actions.ask != r.exchange) fail(rank, "it asks for another exchange");
@@ -171,7 +171,9 @@ void Oracle::check_post(int rank, const Header& header, Time now) {
   r.posted = header.exchange;
   if (r.join && r.join_shown == 0) r.join_shown = header.exchange;
   for (auto& use : r.pending) {
-    if (use && use->deadline <= now) use->is_withdrawn = true;
+    if (!use) continue;
+    if (use->deadline <= now) use->is_withdrawn = true;
+    if (use->shown_in == 0) use->shown_in = header.exchange;
   }
   int highest = -1;
   (header.own | header.ready).for_each([&](int bit) { highest = bit; });

@@ -63,6 +63,7 @@ class Oracle {
     int variant = 0;
     Time deadline = kNever;
     bool is_awaited = false;
+    std::uint64_t shown_in = 0;       // the first exchange that saw it; 0: none yet
     bool is_withdrawn = false;        // a header left it out, since its deadline had passed
     bool is_reported = false;         // as stalled
     std::optional<Failure> expected;  // it consumes an error that waited for it
