@@ -249,7 +249,7 @@ SCENARIOS = {
     "mid_chunk": (expect_loss, BOTH, 200_000, {}),
     "sharing_memory": (expect_loss, BOTH, 50_000, {}),
     "starting": (expect_start_fails, BOTH, 0, {}),
-    "shutting_down": (expect_end, BOTH, 2_000, {}),
+    "shutting_down": (expect_end, BOTH, 20_000, {}),
     "throws": (THROWN, BOTH, 0, {}),
     "stops": (expect_stopped, RECOVERY, 0, SHORT_TIMES),
     "diverges": (expect_mismatch, RECOVERY, 0, {}),

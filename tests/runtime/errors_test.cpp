@@ -266,6 +266,7 @@ TEST_P(TimeoutTest, DeathEndsWhatIsPendingOnAllSurvivors) {
   for (const int victim : {0, 2}) {
     Setting setting = GetParam();
     setting.config.lost_after = 300ms;  // the victim hears nothing, and gives up by itself
+    std::latch all_have_summed(setting.size);  // a death may fail what others have not finished yet
     std::latch survivors_know(setting.size - 1);
     run_ranks(
         setting.size,
@@ -273,6 +274,7 @@ TEST_P(TimeoutTest, DeathEndsWhatIsPendingOnAllSurvivors) {
           Runtime runtime(options_in(world, setting.config));
           Runtime::set_thread_current(&runtime);
           expect_sum_works(runtime, "before");
+          all_have_summed.arrive_and_wait();
           if (runtime.rank() == victim) {
             world.die();
             survivors_know.wait();  // in shared memory it could still say goodbye
