@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,6 +37,16 @@ void run(Task task, Deadline deadline, Look look) {
   }
 }
 
+/// All of them: those that died first have others end after them.
+std::string list(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
 }  // namespace
 
 void wait(Task task, Deadline deadline) {
@@ -49,8 +60,7 @@ void wait(Task task, Deadline deadline, World& world) {
       const std::vector<int>& dead = world.dead_peers();
       // Its last messages may have come since they were looked for: not before another look.
       if (!std::exchange(has_death_been_seen, !dead.empty())) return;
-      throw PeerLostError("rank " + std::to_string(dead.front()) +
-                          " died while Kolo started: its process has ended");
+      throw PeerLostError(list(dead) + " died while Kolo started: the process has ended");
     });
   } catch (const TimeoutError&) {
     world.mark_broken();

@@ -255,14 +255,19 @@ bool Lane::read_mail() {
 
 void Lane::notice_losses(Clock::time_point now) {
   if (loss_ || has_left_) return;
+  // The processes before the board: one that ends because of a loss has published that loss first,
+  // and must not be taken for the cause.
+  const bool is_due = now >= next_liveness_check_;
+  std::vector<int> dead;
+  if (is_due) dead = world_.dead_peers();
   if (const auto loss = board_->lost()) {
     declare_lost(*loss);
     return;
   }
-  if (now < next_liveness_check_) return;
+  if (!is_due) return;
   next_liveness_check_ = now + kLivenessInterval;
-  for (const int dead : world_.dead_peers()) {
-    const int rank = member(dead);
+  for (const int peer : dead) {
+    const int rank = member(peer);
     if (rank >= 0 && !board_->has_left(rank)) {
       declare_lost({rank, "died: its process has ended"});
       return;
