@@ -20,7 +20,10 @@ function(kolo_configure_target target)
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
-    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${KOLO_CCACHE}")
+    # Paths relative to the checkout, so that clones share what one of them has compiled.
+    set_target_properties(${target} PROPERTIES
+      CXX_COMPILER_LAUNCHER
+      "env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${KOLO_CCACHE}")
   endif()
 endfunction()
 

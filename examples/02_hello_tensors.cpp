@@ -1,9 +1,9 @@
 // Collectives on tensors: average, gather, broadcast.
 //
 //   mpirun -np 2 02_hello_tensors
-#include <ATen/Functions.h>
-
 #include <iostream>
+
+#include <ATen/Functions.h>
 
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
@@ -18,7 +18,9 @@ int main() {
   kolo::broadcast_(root, /*root=*/0);  // in place
 
   if (rank == 0) {
-    std::cout << "mean of ranks\n" << mean << "\nrows of all\n" << rows << "\nfrom rank 0\n"
+    std::cout << "mean of ranks\n"
+              << mean << "\nrows of all\n"
+              << rows << "\nfrom rank 0\n"
               << root << '\n';
   }
   return 0;

@@ -2,11 +2,11 @@
 // results are needed.
 //
 //   mpirun -np 2 03_asynchronous
-#include <ATen/Functions.h>
-
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include <ATen/Functions.h>
 
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"

@@ -1,19 +1,20 @@
 // Data-parallel training in four lines more than on one process: marked (1) to (4).
 //
 //   mpirun -np 2 04_wrap_optimizer
+#include <cstdio>
+
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include <cstdio>
-
 #include "kolo/kolo.hpp"
 
 int main() {
   kolo::Runtime runtime;  // (1) joins the other processes
-  torch::nn::Sequential model(torch::nn::Linear(2, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
+  torch::nn::Sequential model(torch::nn::Linear(2, 32), torch::nn::Tanh(),
+                              torch::nn::Linear(32, 1));
   kolo::broadcast_parameters(*model, /*root=*/0);  // (2) all start alike
   torch::optim::AdamW adamw(model->parameters(), 1e-2);
   kolo::DistributedOptimizer optimizer(adamw, *model);  // (3) averages gradients during backward

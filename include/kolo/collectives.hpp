@@ -31,8 +31,8 @@ namespace kolo {
 struct OperationOptions {
   std::string name{};  ///< the same on all ranks; empty: from the order of unnamed calls
   std::optional<std::chrono::nanoseconds> timeout{};  ///< by default KOLO_TIMEOUT
-  ProcessSet* process_set = nullptr;    ///< by default the world of Runtime::current()
-  std::shared_ptr<void> keep_alive{};   ///< an owner of the memory, held until the operation ended
+  ProcessSet* process_set = nullptr;   ///< by default the world of Runtime::current()
+  std::shared_ptr<void> keep_alive{};  ///< an owner of the memory, held until the operation ended
 };
 
 struct AllreduceOptions {

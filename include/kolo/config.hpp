@@ -16,23 +16,23 @@ struct Config {
   using Duration = std::chrono::nanoseconds;
 
   // Behaviour.
-  Duration timeout = std::chrono::minutes(30);    ///< KOLO_TIMEOUT: deadline of an operation
+  Duration timeout = std::chrono::minutes(30);     ///< KOLO_TIMEOUT: deadline of an operation
   Duration stall_warn = std::chrono::seconds(60);  ///< KOLO_STALL_WARN: wait before a report; 0 off
   Duration lost_after = std::chrono::seconds(10);  ///< KOLO_LOST_AFTER: silence past a deadline
                                                    ///< after which a rank counts as lost
-  bool fusion = true;       ///< KOLO_FUSION: small tensors that are ready together run as one
+  bool fusion = true;         ///< KOLO_FUSION: small tensors that are ready together run as one
   bool shared_memory = true;  ///< KOLO_SHARED_MEMORY: use it inside a node
-  int fake_nodes = 0;       ///< KOLO_FAKE_NODES: split the ranks into so many nodes; 0: real ones
-  std::string allreduce;    ///< KOLO_ALLREDUCE: algorithm by name; empty: the fastest that fits
+  int fake_nodes = 0;         ///< KOLO_FAKE_NODES: split the ranks into so many nodes; 0: real ones
+  std::string allreduce;      ///< KOLO_ALLREDUCE: algorithm by name; empty: the fastest that fits
   std::string log_level = "warn";  ///< KOLO_LOG_LEVEL: error, warn, info, debug
 
   // Speed.
-  Duration patience = std::chrono::milliseconds(5);  ///< KOLO_PATIENCE: age at which a tensor that
-                                                     ///< nobody predicted asks for an exchange
-  Duration spin = std::chrono::microseconds(20);     ///< KOLO_SPIN: busy wait before sleeping
-  std::size_t fusion_bytes = std::size_t{512} << 10;   ///< KOLO_FUSION_BYTES: largest fused batch
+  Duration patience = std::chrono::milliseconds(5);   ///< KOLO_PATIENCE: age at which a tensor that
+                                                      ///< nobody predicted asks for an exchange
+  Duration spin = std::chrono::microseconds(20);      ///< KOLO_SPIN: busy wait before sleeping
+  std::size_t fusion_bytes = std::size_t{512} << 10;  ///< KOLO_FUSION_BYTES: largest fused batch
   std::size_t segment_bytes = std::size_t{256} << 10;  ///< KOLO_SEGMENT_BYTES: chunk and message
-  std::size_t staging_bytes = std::size_t{4} << 20;    ///< KOLO_STAGING_BYTES: window per lane, rank
+  std::size_t staging_bytes = std::size_t{4} << 20;  ///< KOLO_STAGING_BYTES: window per lane, rank
   int table_capacity = 2048;  ///< KOLO_TABLE_CAPACITY: known requests kept per process set
   int tree_width = 8;         ///< KOLO_TREE_WIDTH: children of a rank in the control tree
 

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
-
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 #include "kolo/compression.hpp"
 #include "kolo/process_set.hpp"
@@ -28,7 +28,7 @@ struct DistributedOptimizerOptions {
   /// f: gradients are multiplied by 1/f before and by f after the reduction; with Average only.
   double gradient_predivide_factor = 1.0;
   Compression compression = Compression::none();  ///< on the wire
-  ProcessSet* process_set = nullptr;  ///< by default the world of Runtime::current()
+  ProcessSet* process_set = nullptr;              ///< by default the world of Runtime::current()
 
   // Speed.
   /// Gradients that are reduced together. 0: an equal share of 16, 25 MiB at most. Larger buckets

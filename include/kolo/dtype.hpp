@@ -27,18 +27,14 @@ constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::UInt8:
     case DType::Int8:
-    case DType::Bool:
-      return 1;
+    case DType::Bool: return 1;
     case DType::Int16:
     case DType::Float16:
-    case DType::BFloat16:
-      return 2;
+    case DType::BFloat16: return 2;
     case DType::Int32:
-    case DType::Float32:
-      return 4;
+    case DType::Float32: return 4;
     case DType::Int64:
-    case DType::Float64:
-      return 8;
+    case DType::Float64: return 8;
   }
   return 0;
 }
@@ -49,9 +45,7 @@ constexpr bool is_floating(DType dtype) {
 }
 
 /// True for the 16-bit floating types, whose partial sums overflow or lose precision easily.
-constexpr bool is_half(DType dtype) {
-  return dtype == DType::Float16 || dtype == DType::BFloat16;
-}
+constexpr bool is_half(DType dtype) { return dtype == DType::Float16 || dtype == DType::BFloat16; }
 
 /// PyTorch's name, as in "float32".
 std::string_view name_of(DType dtype);

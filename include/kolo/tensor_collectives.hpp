@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <chrono>
+
+#include <ATen/core/Tensor.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/handle.hpp"
@@ -57,7 +57,8 @@ TensorHandle allgather_async(const at::Tensor& tensor, const OperationOptions& o
 /// the others supply a tensor of the same shape and dtype.
 at::Tensor broadcast(const at::Tensor& tensor, int root, const OperationOptions& options = {});
 at::Tensor& broadcast_(at::Tensor& tensor, int root, const OperationOptions& options = {});
-TensorHandle broadcast_async(const at::Tensor& tensor, int root, const OperationOptions& options = {});
+TensorHandle broadcast_async(const at::Tensor& tensor, int root,
+                             const OperationOptions& options = {});
 TensorHandle broadcast_async_(at::Tensor& tensor, int root, const OperationOptions& options = {});
 
 }  // namespace kolo

@@ -60,8 +60,9 @@ const std::array kKnobs{
          "bits that do not depend on timing."},
     Knob{"KOLO_SHARED_MEMORY", &Config::shared_memory, 0, 1,
          "Use shared memory between ranks of a node."},
-    Knob{"KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
-         "Split the ranks into so many groups that act as nodes, for trying things; 0: real nodes."},
+    Knob{
+        "KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
+        "Split the ranks into so many groups that act as nodes, for trying things; 0: real nodes."},
     Knob{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
          "Preferred all-reduce algorithm, by name; empty: the fastest that fits."},
     Knob{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
@@ -75,7 +76,8 @@ const std::array kKnobs{
     Knob{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
          "Largest fused batch. More than the cache holds costs more than it saves."},
     Knob{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
-         "Longest message, and the chunk that shared memory is worked on in; a multiple of 64.", 64},
+         "Longest message, and the chunk that shared memory is worked on in; a multiple of 64.",
+         64},
     Knob{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
          "Shared memory per rank and process set, for tensors that do not lie in it already; a "
          "multiple of 64.",
@@ -101,7 +103,8 @@ std::int64_t parse_quantity(const Knob& knob, std::string_view text, std::span<c
   if (suffix.empty() && bare) return number;
   for (const Unit& unit : units) {
     if (suffix != unit.name) continue;
-    if (number > std::numeric_limits<std::int64_t>::max() / unit.factor) reject(knob, text, expected);
+    if (number > std::numeric_limits<std::int64_t>::max() / unit.factor)
+      reject(knob, text, expected);
     return number * unit.factor;
   }
   reject(knob, text, expected);
@@ -124,16 +127,11 @@ struct Form {
 
 Form form_of(const Field& field) {
   switch (field.index()) {
-    case 0:
-      return {"duration", "a duration such as 250ms, 10s or 5min"};
-    case 1:
-      return {"bytes", "a size such as 65536, 256KB or 64MB (powers of 1024)"};
-    case 2:
-      return {"number", "a whole number"};
-    case 3:
-      return {"switch", "on or off"};
-    default:
-      return {"text", "text"};
+    case 0: return {"duration", "a duration such as 250ms, 10s or 5min"};
+    case 1: return {"bytes", "a size such as 65536, 256KB or 64MB (powers of 1024)"};
+    case 2: return {"number", "a whole number"};
+    case 3: return {"switch", "on or off"};
+    default: return {"text", "text"};
   }
 }
 
@@ -213,9 +211,9 @@ std::vector<ConfigEntry> describe(const Config& config) {
   const Config defaults;
   std::vector<ConfigEntry> entries;
   for (const Knob& knob : kKnobs) {
-    entries.push_back({std::string(knob.variable), value_of(knob, config),
-                       value_of(knob, defaults), std::string(form_of(knob.field).unit),
-                       range_of(knob), std::string(knob.help)});
+    entries.push_back({std::string(knob.variable), value_of(knob, config), value_of(knob, defaults),
+                       std::string(form_of(knob.field).unit), range_of(knob),
+                       std::string(knob.help)});
   }
   return entries;
 }

@@ -4,36 +4,24 @@ namespace kolo {
 
 std::exception_ptr to_exception(const Failure& failure) {
   switch (failure.kind) {
-    case ErrorKind::InvalidArgument:
-      return std::make_exception_ptr(InvalidArgument(failure.text));
-    case ErrorKind::Mismatch:
-      return std::make_exception_ptr(MismatchError(failure.text));
-    case ErrorKind::Timeout:
-      return std::make_exception_ptr(TimeoutError(failure.text));
-    case ErrorKind::PeerLost:
-      return std::make_exception_ptr(PeerLostError(failure.text));
-    case ErrorKind::Shutdown:
-      return std::make_exception_ptr(ShutdownError(failure.text));
-    case ErrorKind::Backend:
-      return std::make_exception_ptr(BackendError(failure.text));
+    case ErrorKind::InvalidArgument: return std::make_exception_ptr(InvalidArgument(failure.text));
+    case ErrorKind::Mismatch: return std::make_exception_ptr(MismatchError(failure.text));
+    case ErrorKind::Timeout: return std::make_exception_ptr(TimeoutError(failure.text));
+    case ErrorKind::PeerLost: return std::make_exception_ptr(PeerLostError(failure.text));
+    case ErrorKind::Shutdown: return std::make_exception_ptr(ShutdownError(failure.text));
+    case ErrorKind::Backend: return std::make_exception_ptr(BackendError(failure.text));
   }
   return std::make_exception_ptr(Error(failure.text));
 }
 
 std::string_view name_of(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::InvalidArgument:
-      return "InvalidArgument";
-    case ErrorKind::Mismatch:
-      return "MismatchError";
-    case ErrorKind::Timeout:
-      return "TimeoutError";
-    case ErrorKind::PeerLost:
-      return "PeerLostError";
-    case ErrorKind::Shutdown:
-      return "ShutdownError";
-    case ErrorKind::Backend:
-      return "BackendError";
+    case ErrorKind::InvalidArgument: return "InvalidArgument";
+    case ErrorKind::Mismatch: return "MismatchError";
+    case ErrorKind::Timeout: return "TimeoutError";
+    case ErrorKind::PeerLost: return "PeerLostError";
+    case ErrorKind::Shutdown: return "ShutdownError";
+    case ErrorKind::Backend: return "BackendError";
   }
   return "Error";
 }

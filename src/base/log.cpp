@@ -1,10 +1,9 @@
 #include "base/log.hpp"
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <string>
+#include <unistd.h>
 
 #include "kolo/error.hpp"
 

@@ -5,42 +5,27 @@ namespace kolo {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::UInt8:
-      return "uint8";
-    case DType::Int8:
-      return "int8";
-    case DType::Int16:
-      return "int16";
-    case DType::Int32:
-      return "int32";
-    case DType::Int64:
-      return "int64";
-    case DType::Float16:
-      return "float16";
-    case DType::BFloat16:
-      return "bfloat16";
-    case DType::Float32:
-      return "float32";
-    case DType::Float64:
-      return "float64";
-    case DType::Bool:
-      return "bool";
+    case DType::UInt8: return "uint8";
+    case DType::Int8: return "int8";
+    case DType::Int16: return "int16";
+    case DType::Int32: return "int32";
+    case DType::Int64: return "int64";
+    case DType::Float16: return "float16";
+    case DType::BFloat16: return "bfloat16";
+    case DType::Float32: return "float32";
+    case DType::Float64: return "float64";
+    case DType::Bool: return "bool";
   }
   return "unknown";
 }
 
 std::string_view name_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::Average:
-      return "Average";
-    case ReduceOp::Sum:
-      return "Sum";
-    case ReduceOp::Min:
-      return "Min";
-    case ReduceOp::Max:
-      return "Max";
-    case ReduceOp::Product:
-      return "Product";
+    case ReduceOp::Average: return "Average";
+    case ReduceOp::Sum: return "Sum";
+    case ReduceOp::Min: return "Min";
+    case ReduceOp::Max: return "Max";
+    case ReduceOp::Product: return "Product";
   }
   return "unknown";
 }

@@ -43,20 +43,13 @@ Task BatchRunner::run(Operations operations) {
   }
   switch (first.request.collective) {
     case Collective::AllReduce:
-      co_await all_reduce(first.request,
-                          {first.input, first.output,
-                           first.request.size_bytes() / size_of(first.request.dtype),
-                           first.peer_buffers});
+      co_await all_reduce(first.request, {first.input, first.output,
+                                          first.request.size_bytes() / size_of(first.request.dtype),
+                                          first.peer_buffers});
       break;
-    case Collective::AllGather:
-      co_await all_gather(first);
-      break;
-    case Collective::Broadcast:
-      co_await broadcast(first);
-      break;
-    case Collective::ShareMemory:
-      co_await share_memory(first);
-      break;
+    case Collective::AllGather: co_await all_gather(first); break;
+    case Collective::Broadcast: co_await broadcast(first); break;
+    case Collective::ShareMemory: co_await share_memory(first); break;
   }
 }
 
@@ -72,8 +65,8 @@ Task BatchRunner::all_reduce_fused(const Operations& operations) {
   }
   bytes_packed_ += size_bytes;
   const Request& request = operations.front()->request;
-  co_await all_reduce(request, {fused_.data(), fused_.data(),
-                                size_bytes / size_of(request.dtype), {}});
+  co_await all_reduce(request,
+                      {fused_.data(), fused_.data(), size_bytes / size_of(request.dtype), {}});
   place = fused_.data();
   for (const auto& operation : operations) {
     const std::size_t bytes = operation->request.size_bytes();
@@ -209,14 +202,12 @@ CollectiveCall BatchRunner::make_call() const {
 
 const Algorithm& BatchRunner::choose(Collective collective, std::size_t bytes,
                                      bool has_peer_buffers) const {
-  const ops::Situation situation{collective,
-                                 bytes,
-                                 communicator_.size(),
-                                 staging_ != nullptr,
-                                 has_peer_buffers,
-                                 communicator_.native() != nullptr};
+  const ops::Situation situation{collective,           bytes,
+                                 communicator_.size(), staging_ != nullptr,
+                                 has_peer_buffers,     communicator_.native() != nullptr};
   const bool is_all_reduce = collective == Collective::AllReduce;
-  return ops::select(choices_.algorithms, situation, is_all_reduce ? config_.allreduce : std::string{});
+  return ops::select(choices_.algorithms, situation,
+                     is_all_reduce ? config_.allreduce : std::string{});
 }
 
 std::uint64_t BatchRunner::bytes_sent() const {

@@ -73,7 +73,9 @@ class Bits {
 
  private:
   static std::size_t index(int bit) { return static_cast<std::size_t>(bit) / 64; }
-  static std::uint64_t mask(int bit) { return std::uint64_t{1} << (static_cast<unsigned>(bit) % 64); }
+  static std::uint64_t mask(int bit) {
+    return std::uint64_t{1} << (static_cast<unsigned>(bit) % 64);
+  }
 
   std::vector<std::uint64_t> words_;
 };

@@ -20,8 +20,7 @@ Handle allreduce_async(const TensorView& input, const TensorView& output,
   return submit(set, runtime::make_all_reduce(set, input, output, options));
 }
 
-void allreduce(const TensorView& input, const TensorView& output,
-               const AllreduceOptions& options) {
+void allreduce(const TensorView& input, const TensorView& output, const AllreduceOptions& options) {
   allreduce_async(input, output, options).wait();
 }
 
@@ -55,8 +54,8 @@ Handle allgather_async(const TensorView& input, AllocateRows allocate,
   operation->row_count = request.shape.front();
   request.shape.erase(request.shape.begin());
   operation->input = static_cast<const std::byte*>(input.data);
-  operation->allocate_output = [allocate = std::move(allocate)](
-                                   const std::vector<std::int64_t>& rows) {
+  operation->allocate_output = [allocate =
+                                    std::move(allocate)](const std::vector<std::int64_t>& rows) {
     return static_cast<std::byte*>(allocate(rows));
   };
   return submit(set, std::move(operation));

@@ -8,8 +8,7 @@
 
 namespace kolo {
 
-Handle::Handle(std::shared_ptr<runtime::Lane> lane,
-               std::shared_ptr<runtime::Operation> operation)
+Handle::Handle(std::shared_ptr<runtime::Lane> lane, std::shared_ptr<runtime::Operation> operation)
     : lane_(std::move(lane)), operation_(std::move(operation)) {}
 
 runtime::Operation& Handle::operation() const {

@@ -15,6 +15,7 @@ namespace {
 constexpr int kControlTag = Communicator::kTagCount - 1;
 constexpr auto kLivenessInterval = std::chrono::milliseconds(10);
 constexpr auto kLongestWait = std::chrono::milliseconds(1);
+constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // everybody looks once in 50 ms
 
 Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
@@ -78,8 +79,9 @@ void Lane::submit(std::shared_ptr<Operation> operation) {
   {
     const std::lock_guard lock(queue_);
     if (is_stopped_) {
-      throw ShutdownError(describe(operation->request) + " on process set " + name_ +
-                          ": Kolo has been shut down on this rank. Submit before the Runtime ends.");
+      throw ShutdownError(
+          describe(operation->request) + " on process set " + name_ +
+          ": Kolo has been shut down on this rank. Submit before the Runtime ends.");
     }
     if (!names_in_flight_.insert(operation->request.name).second) {
       throw InvalidArgument(describe(operation->request) + " on process set " + name_ +
@@ -261,7 +263,7 @@ void Lane::notice_losses(Clock::time_point now) {
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();
   if (const auto loss = board_->lost()) {
-    declare_lost(*loss);
+    if (all_have_heard(*loss, now)) declare_lost(*loss);
     return;
   }
   if (!is_due) return;
@@ -277,6 +279,19 @@ void Lane::notice_losses(Clock::time_point now) {
     next_silence_sample_ = now + config_.lost_after / 2;
     silent_ = board_->silent_ranks();
   }
+}
+
+/// A rank that tells of its own end waits until the others have heard, and so does whoever hears it:
+/// mpirun ends them all as soon as one of them has ended.
+bool Lane::all_have_heard(const HeaderBoard::Loss& loss, Clock::time_point now) {
+  const int world_rank = world_ranks_[static_cast<std::size_t>(loss.rank)];
+  const std::vector<int>& dead = world_.dead_peers();
+  if (std::find(dead.begin(), dead.end(), world_rank) != dead.end()) return true;
+  if (!heard_at_) {
+    heard_at_ = now;
+    report(loss);
+  }
+  return now >= *heard_at_ + kTimeToHear;
 }
 
 bool Lane::advance_protocol(Clock::time_point now) {
@@ -306,9 +321,9 @@ void Lane::carry_out(Coordinator::Actions actions) {
   for (const Verdict::Stall& stall : actions.stalls) {
     KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
                    << list(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
-                   << (stall.missing_ranks.empty() ? "nobody is missing any more"
-                                                   : list(stall.missing_ranks) +
-                                                         " did not submit it yet");
+                   << (stall.missing_ranks.empty()
+                           ? "nobody is missing any more"
+                           : list(stall.missing_ranks) + " did not submit it yet");
   }
   if (actions.post) board_->post(*actions.post);
   if (actions.ask) board_->ask(*actions.ask);
@@ -362,7 +377,7 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
     KOLO_LOG(Warn) << "process set " << name_ << ": cannot tell all ranks: " << error.what();
   }
   const int world_rank = world_ranks_[static_cast<std::size_t>(loss.rank)];
-  KOLO_LOG(Error) << "process set " << name_ << ": rank " << world_rank << " " << loss.how;
+  if (!heard_at_) report(loss);
   coordinator_.on_lost(loss.rank, loss.how);
   // Peers and MPI may still use the memory of what was running: none of it is given back.
   for (Running& running : std::exchange(running_, {})) {
@@ -377,11 +392,17 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   carry_out(coordinator_.decide(to_time(Clock::now())));
 }
 
+void Lane::report(const HeaderBoard::Loss& loss) {
+  KOLO_LOG(Error) << "process set " << name_ << ": rank "
+                  << world_ranks_[static_cast<std::size_t>(loss.rank)] << " " << loss.how;
+}
+
 void Lane::find_silent() {
   // As of the last whole interval: a fresh look could be microseconds after the last one.
   if (!silent_.empty()) {
-    declare_lost({silent_.front(), "does not answer: its coordinator gave no sign of life since "
-                                  "the deadline"});
+    declare_lost({silent_.front(),
+                  "does not answer: its coordinator gave no sign of life since "
+                  "the deadline"});
   }
 }
 

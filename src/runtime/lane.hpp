@@ -38,9 +38,9 @@ class Lane {
  public:
   struct Parts {
     std::string name;
-    std::vector<int> world_ranks;  ///< of the members, ascending
-    std::unique_ptr<Communicator> data;     ///< among the members
-    std::unique_ptr<Communicator> control;  ///< the same, for the protocol
+    std::vector<int> world_ranks;                  ///< of the members, ascending
+    std::unique_ptr<Communicator> data;            ///< among the members
+    std::unique_ptr<Communicator> control;         ///< the same, for the protocol
     std::shared_ptr<SharedWindow> control_window;  ///< null: the control plane goes by messages
     std::shared_ptr<SharedWindow> staging_window;  ///< null: data goes by messages
   };
@@ -101,7 +101,9 @@ class Lane {
   void start(Coordinator::Batch batch);
   bool advance_data(Clock::time_point now);
   bool have_all_left();
+  bool all_have_heard(const HeaderBoard::Loss& loss, Clock::time_point now);
   void declare_lost(const HeaderBoard::Loss& loss);
+  void report(const HeaderBoard::Loss& loss);
   void find_silent();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
   int member(int world_rank) const;
@@ -125,11 +127,12 @@ class Lane {
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
   std::deque<Running> running_;  // in the agreed order; the first one moves
   std::optional<HeaderBoard::Loss> loss_;
+  std::optional<Clock::time_point> heard_at_;  // of a loss from a rank that still lives
   bool has_left_ = false;
   bool has_taken_leave_ = false;  // and so have all others
   Clock::time_point next_liveness_check_{};
   Clock::time_point next_silence_sample_{};
-  std::vector<int> silent_;  // in the last interval between samples
+  std::vector<int> silent_;   // in the last interval between samples
   bool needs_peers_ = false;  // something is in flight, or this rank wants to leave
 
   // Under the queue lock, for any thread.

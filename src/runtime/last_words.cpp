@@ -16,7 +16,7 @@ namespace {
 
 // Peers look at their boards at least once in 50 ms. mpirun ends them soon after this process has
 // ended, so they are given time to see and print the text first.
-constexpr auto kTimeToBeHeard = std::chrono::milliseconds(200);
+constexpr auto kTimeToBeHeard = std::chrono::milliseconds(400);
 
 struct Enlisted {
   std::mutex lock;

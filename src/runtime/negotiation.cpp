@@ -66,11 +66,11 @@ Failure mismatch(NameReport name, const SetNames& set) {
   const NameReport::Variant& a = name.variants[0];
   const NameReport::Variant& b = name.variants[1];
   const Difference difference = first_difference(*a.request, *b.request);
-  return {ErrorKind::Mismatch,
-          "'" + a.request->name + "' on process set " + set.name + ": " + difference.field +
-              " differs: " + difference.first + " on " + list_ranks(a.item->ranks, set) + ", " +
-              difference.second + " on " + list_ranks(b.item->ranks, set) +
-              ". All ranks must submit the same operation under one name."};
+  return {ErrorKind::Mismatch, "'" + a.request->name + "' on process set " + set.name + ": " +
+                                   difference.field + " differs: " + difference.first + " on " +
+                                   list_ranks(a.item->ranks, set) + ", " + difference.second +
+                                   " on " + list_ranks(b.item->ranks, set) +
+                                   ". All ranks must submit the same operation under one name."};
 }
 
 Failure timeout(const NameReport& name, const Report& report, const SetNames& set) {
@@ -85,7 +85,8 @@ Failure timeout(const NameReport& name, const Report& report, const SetNames& se
   } else {
     text += " while " + list_ranks(missing, set) + " had not submitted it";
   }
-  return {ErrorKind::Timeout, text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
+  return {ErrorKind::Timeout,
+          text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
 }
 
 /// Gives unknown requests their bits; makes room first where the table is full.

@@ -24,8 +24,8 @@ struct Request {
   int root = 0;                     ///< broadcast; a world rank
   DeviceKind device = DeviceKind::Cpu;
   std::string compression = "none";  ///< all-reduce: a compressor's name
-  std::string placement;    ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
-  bool fusible = true;      ///< may run in one batch with others
+  std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
+  bool fusible = true;    ///< may run in one batch with others
 
   bool operator==(const Request&) const = default;
 

@@ -74,8 +74,8 @@ class Runtime::Parts {
       parts.staging_window = make_window(*parts.control, config_.staging_bytes);
     }
     auto lane = std::make_shared<runtime::Lane>(
-        std::move(parts), runtime::BatchRunner::Choices{algorithms_, compressors_}, config_, *world_,
-        progress_.wake_up());
+        std::move(parts), runtime::BatchRunner::Choices{algorithms_, compressors_}, config_,
+        *world_, progress_.wake_up());
     runtime::enlist_for_last_words(lane);
     progress_.add(lane);
     return lane;
@@ -129,8 +129,7 @@ ProcessSet& Runtime::world() { return parts_->world_set(); }
 const Config& Runtime::config() const { return parts_->config(); }
 
 Runtime& Runtime::current() {
-  Runtime* const current =
-      thread_current != nullptr ? thread_current : process_current.load();
+  Runtime* const current = thread_current != nullptr ? thread_current : process_current.load();
   if (current == nullptr) {
     throw InvalidArgument("Kolo has not been started: make a kolo::Runtime, or call kolo::init().");
   }

@@ -16,9 +16,7 @@ Operation::Clock::time_point deadline_after(std::chrono::nanoseconds timeout) {
 
 }  // namespace
 
-ProcessSet& chosen(ProcessSet* set) {
-  return set != nullptr ? *set : Runtime::current().world();
-}
+ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
 
 std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective,
                                           const TensorView& tensor,
@@ -46,9 +44,9 @@ std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective
 std::shared_ptr<Operation> make_all_reduce(ProcessSet& set, const TensorView& input,
                                            const TensorView& output,
                                            const AllreduceOptions& options) {
-  auto operation = make_operation(
-      set, Collective::AllReduce, input,
-      {options.name, options.timeout, options.process_set, options.keep_alive});
+  auto operation =
+      make_operation(set, Collective::AllReduce, input,
+                     {options.name, options.timeout, options.process_set, options.keep_alive});
   Request& request = operation->request;
   request.op = options.op;
   request.prescale = options.prescale;

@@ -82,8 +82,14 @@ std::optional<Header> WindowBoard::merged(std::uint64_t exchange) {
   std::optional<Header> merged;
   for (int rank = 0; rank < window_->size(); ++rank) {
     const Slot& slot = cell(rank).slots[exchange % 2];
-    Header header{exchange,           slot.has_unknown,   slot.has_expired,  slot.has_stalled,
-                  slot.all_joined,    slot.shutdown_rank, slot.joining_rank, {},
+    Header header{exchange,
+                  slot.has_unknown,
+                  slot.has_expired,
+                  slot.has_stalled,
+                  slot.all_joined,
+                  slot.shutdown_rank,
+                  slot.joining_rank,
+                  {},
                   {}};
     for (std::size_t i = 0; i < slot.own_words; ++i) header.own.set_word(i, slot.words[i]);
     for (std::size_t i = 0; i < slot.ready_words; ++i) {
@@ -132,13 +138,9 @@ std::optional<HeaderBoard::Loss> WindowBoard::lost() {
 
 void WindowBoard::leave() { cell(window_->rank()).has_left.store(true, std::memory_order_release); }
 
-bool WindowBoard::has_left(int rank) {
-  return cell(rank).has_left.load(std::memory_order_acquire);
-}
+bool WindowBoard::has_left(int rank) { return cell(rank).has_left.load(std::memory_order_acquire); }
 
-void WindowBoard::beat() {
-  cell(window_->rank()).beats.fetch_add(1, std::memory_order_relaxed);
-}
+void WindowBoard::beat() { cell(window_->rank()).beats.fetch_add(1, std::memory_order_relaxed); }
 
 std::vector<int> WindowBoard::silent_ranks() {
   std::vector<int> silent;

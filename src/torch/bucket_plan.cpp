@@ -11,7 +11,9 @@ constexpr std::size_t kMostBytes = std::size_t{25} << 20;
 constexpr std::size_t kBuckets = 16;
 constexpr std::size_t kFirstShare = 4;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 std::size_t bytes_of(const PlannedParameter& parameter) {
   return aligned(parameter.count * size_of(parameter.dtype));

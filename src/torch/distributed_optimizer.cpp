@@ -1,14 +1,14 @@
 #include "kolo/distributed_optimizer.hpp"
 
-#include <torch/nn/module.h>
-#include <torch/optim/lbfgs.h>
-
 #include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+
+#include <torch/nn/module.h>
+#include <torch/optim/lbfgs.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
@@ -143,8 +143,7 @@ class DistributedOptimizer::Engine {
     for (const auto& [name, tensor] : names) by_tensor[tensor.unsafeGetTensorImpl()] = name;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const auto found = by_tensor.find(parameters_[i].unsafeGetTensorImpl());
-      names_.push_back(found != by_tensor.end() ? found->second
-                                                : "parameter " + std::to_string(i));
+      names_.push_back(found != by_tensor.end() ? found->second : "parameter " + std::to_string(i));
     }
   }
 

@@ -1,10 +1,10 @@
 #include "torch/grad_hooks.hpp"
 
+#include <utility>
+
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <utility>
 
 namespace kolo::tensors {
 namespace {

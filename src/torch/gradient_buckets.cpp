@@ -1,9 +1,9 @@
 #include "torch/gradient_buckets.hpp"
 
+#include <utility>
+
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
-
-#include <utility>
 
 namespace kolo::tensors {
 namespace {
@@ -27,9 +27,8 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
   for (const Bucket& bucket : plan_.buckets) {
     const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
     for (const Bucket::Member& member : bucket.members) {
-      views_[member.parameter] = tensor_over(memory_, member.offset,
-                                             parameters_[member.parameter].sizes(),
-                                             type.requires_grad(false));
+      views_[member.parameter] = tensor_over(
+          memory_, member.offset, parameters_[member.parameter].sizes(), type.requires_grad(false));
     }
     flags_.push_back(tensor_over(memory_, bucket.flags_offset,
                                  {static_cast<std::int64_t>(bucket.members.size())},

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "kolo/shared_buffer.hpp"
 #include "torch/bucket_plan.hpp"

@@ -1,14 +1,15 @@
 #include "torch/option_sync.hpp"
 
+#include <concepts>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
-
-#include <sstream>
-#include <tuple>
-#include <utility>
 
 #include "kolo/error.hpp"
 
@@ -37,16 +38,10 @@ void visit_fields(torch::optim::SGDOptions& options, Visit visit) {
   visit("weight_decay", options.weight_decay());
   visit("nesterov", options.nesterov());
 }
-template <class Visit>
-void visit_fields(torch::optim::AdamOptions& options, Visit visit) {
-  visit("lr", options.lr());
-  visit("betas", options.betas());
-  visit("eps", options.eps());
-  visit("weight_decay", options.weight_decay());
-  visit("amsgrad", options.amsgrad());
-}
-template <class Visit>
-void visit_fields(torch::optim::AdamWOptions& options, Visit visit) {
+template <class Options, class Visit>
+  requires std::same_as<Options, torch::optim::AdamOptions> ||
+           std::same_as<Options, torch::optim::AdamWOptions>
+void visit_fields(Options& options, Visit visit) {
   visit("lr", options.lr());
   visit("betas", options.betas());
   visit("eps", options.eps());
@@ -121,11 +116,10 @@ void OptionSync::merge(Groups& ours, Groups& wrapped) {
       const bool own_changed = own[f].values != before;
       const bool theirs_changed = theirs[f].values != before;
       if (own_changed && theirs_changed && own[f].values != theirs[f].values) {
-        throw InvalidArgument("DistributedOptimizer: option " + own[f].name +
-                              " of parameter group " + std::to_string(i) + " was changed to " +
-                              text_of(own[f].values) + " on it and to " +
-                              text_of(theirs[f].values) +
-                              " on the wrapped optimizer. Change it on one of the two.");
+        throw InvalidArgument(
+            "DistributedOptimizer: option " + own[f].name + " of parameter group " +
+            std::to_string(i) + " was changed to " + text_of(own[f].values) + " on it and to " +
+            text_of(theirs[f].values) + " on the wrapped optimizer. Change it on one of the two.");
       }
       if (own_changed) write(wrapped[i].options(), own[f].name, own[f].values);
       if (theirs_changed) write(ours[i].options(), own[f].name, theirs[f].values);

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <torch/optim/optimizer.h>
-
 #include <string>
 #include <vector>
+
+#include <torch/optim/optimizer.h>
 
 namespace kolo::tensors {
 

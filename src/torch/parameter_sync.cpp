@@ -1,14 +1,14 @@
 #include "kolo/parameter_sync.hpp"
 
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
-#include <torch/optim/serialize.h>
-#include <torch/serialize.h>
-
 #include <cstdint>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/runtime.hpp"
@@ -63,8 +63,7 @@ void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
 
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set) {
-  const ProcessSet& set =
-      process_set != nullptr ? *process_set : Runtime::current().world();
+  const ProcessSet& set = process_set != nullptr ? *process_set : Runtime::current().world();
   const bool is_root = set.runtime().rank() == root;
   std::string bytes;
   if (is_root) {

@@ -1,11 +1,11 @@
 #include "kolo/tensor_collectives.hpp"
 
-#include <ATen/Functions.h>
-#include <c10/core/InferenceMode.h>
-
 #include <memory>
 #include <numeric>
 #include <utility>
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
 
 #include "kolo/error.hpp"
 #include "torch/tensor_memory.hpp"
@@ -112,15 +112,14 @@ at::Tensor allgather(const at::Tensor& tensor, const OperationOptions& options) 
 TensorHandle broadcast_async(const at::Tensor& tensor, int root, const OperationOptions& options) {
   view_of(tensor, "broadcast");
   at::Tensor output = tensor.detach().clone(at::MemoryFormat::Contiguous);
-  Handle handle =
-      broadcast_async(view_of(output, "broadcast"), root, keeping(options, {output}));
+  Handle handle = broadcast_async(view_of(output, "broadcast"), root, keeping(options, {output}));
   return {std::move(handle), std::move(output)};
 }
 
 TensorHandle broadcast_async_(at::Tensor& tensor, int root, const OperationOptions& options) {
   InPlace place(tensor, "broadcast_");
-  Handle handle = broadcast_async(view_of(place.work, "broadcast_"), root,
-                                  keeping(options, {place.work}));
+  Handle handle =
+      broadcast_async(view_of(place.work, "broadcast_"), root, keeping(options, {place.work}));
   if (!place.copy_to.defined()) return {std::move(handle), tensor};
   return {std::move(handle), std::move(place.work), std::move(place.copy_to)};
 }

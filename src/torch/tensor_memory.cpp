@@ -8,26 +8,16 @@ namespace kolo::tensors {
 
 DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
   switch (tensor.scalar_type()) {
-    case at::kByte:
-      return DType::UInt8;
-    case at::kChar:
-      return DType::Int8;
-    case at::kShort:
-      return DType::Int16;
-    case at::kInt:
-      return DType::Int32;
-    case at::kLong:
-      return DType::Int64;
-    case at::kHalf:
-      return DType::Float16;
-    case at::kBFloat16:
-      return DType::BFloat16;
-    case at::kFloat:
-      return DType::Float32;
-    case at::kDouble:
-      return DType::Float64;
-    case at::kBool:
-      return DType::Bool;
+    case at::kByte: return DType::UInt8;
+    case at::kChar: return DType::Int8;
+    case at::kShort: return DType::Int16;
+    case at::kInt: return DType::Int32;
+    case at::kLong: return DType::Int64;
+    case at::kHalf: return DType::Float16;
+    case at::kBFloat16: return DType::BFloat16;
+    case at::kFloat: return DType::Float32;
+    case at::kDouble: return DType::Float64;
+    case at::kBool: return DType::Bool;
     default:
       throw InvalidArgument(std::string(operation) + ": tensors of type " +
                             c10::toString(tensor.scalar_type()) +

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string_view>
+
+#include <ATen/core/Tensor.h>
 
 #include "kolo/tensor_view.hpp"
 

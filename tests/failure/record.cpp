@@ -1,14 +1,13 @@
 #include "failure/record.hpp"
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <fstream>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace kolo::test {
 namespace {
@@ -30,8 +29,8 @@ void redirect_stderr(const std::string& path) {
 
 void stamp(const std::string& folder, const std::string& name, const std::string& text) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  std::ofstream(folder + "/" + name) << text << (text.empty() ? "" : " ")
-                                     << std::chrono::duration<double>(now).count() << "\n";
+  std::ofstream(folder + "/" + name)
+      << text << (text.empty() ? "" : " ") << std::chrono::duration<double>(now).count() << "\n";
 }
 
 void record_in(const std::string& folder, int rank) {

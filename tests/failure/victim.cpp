@@ -1,8 +1,5 @@
 // A program that goes wrong on one rank: victim <scenario>. The driver beside it says when, starts it
 // under mpirun and looks at what the other ranks make of it.
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -11,7 +8,9 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "comm/make_world.hpp"
@@ -204,8 +203,8 @@ void expect_cheap(const char* what, double limit, const std::function<void()>& w
   const double before = cpu_seconds();
   wait();
   const double used = cpu_seconds() - before;
-  std::printf("rank %d: %s used %.3f s of CPU, at most %.3f s are allowed\n", own_rank(), what, used,
-              limit);
+  std::printf("rank %d: %s used %.3f s of CPU, at most %.3f s are allowed\n", own_rank(), what,
+              used, limit);
   if (used > limit) throw std::runtime_error(std::string(what) + " uses too much CPU");
 }
 

@@ -1,12 +1,11 @@
 // The Runtime on ranks that are processes, over the MPI that the test program has started.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>

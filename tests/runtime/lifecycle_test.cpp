@@ -33,17 +33,16 @@ TEST(RuntimeTest, KnowsItsPlace) {
 
 TEST(RuntimeTest, MayBeMadeAgain) {
   for (const int nodes : {1, 3}) {
-    run_ranks(
-        3,
-        [](FakeWorld& world) {
-          for (int round = 0; round < 3; ++round) {
-            Runtime runtime(options_in(world, test_config()));
-            Runtime::set_thread_current(&runtime);
-            expect_sum_works(runtime, "x");
-            expect_sum_works(runtime, "y", 1000);
-          }
-        },
-        {.nodes = nodes, .rendezvous = true});
+    run_ranks(3,
+              [](FakeWorld& world) {
+                for (int round = 0; round < 3; ++round) {
+                  Runtime runtime(options_in(world, test_config()));
+                  Runtime::set_thread_current(&runtime);
+                  expect_sum_works(runtime, "x");
+                  expect_sum_works(runtime, "y", 1000);
+                }
+              },
+              {.nodes = nodes, .rendezvous = true});
   }
 }
 

@@ -16,7 +16,8 @@ namespace kolo::test {
 /// A tensor with memory of its own.
 class Tensor {
  public:
-  Tensor(DType dtype, std::vector<std::int64_t> shape) : view_{nullptr, dtype, std::move(shape), {}} {
+  Tensor(DType dtype, std::vector<std::int64_t> shape)
+      : view_{nullptr, dtype, std::move(shape), {}} {
     memory_.resize(view_.size_bytes() + 1);  // an empty tensor has an address too
     view_.data = memory_.data();
   }

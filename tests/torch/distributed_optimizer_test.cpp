@@ -1,13 +1,13 @@
 #include "kolo/distributed_optimizer.hpp"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
@@ -41,8 +41,7 @@ at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
     optimizer.zero_grad(/*set_to_none=*/!keeps_memory);
     for (int pass = 0; pass < options.backward_passes_per_step; ++pass) {
       const std::int64_t part = runtime.rank() * options.backward_passes_per_step + pass;
-      const at::Tensor loss =
-          loss_of(model, batch_rows(step, part * rows, rows, kWidth, type));
+      const at::Tensor loss = loss_of(model, batch_rows(step, part * rows, rows, kWidth, type));
       (loss / options.backward_passes_per_step).backward();
     }
     optimizer.step();

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/torch.h>
 
 /// Small models and data in closed form for the tests of the training layer.
 namespace kolo::test {
@@ -36,14 +36,10 @@ enum class Algorithm { Sgd, Adam, AdamW, RmsProp };
 
 inline std::string name_of(Algorithm algorithm) {
   switch (algorithm) {
-    case Algorithm::Sgd:
-      return "sgd";
-    case Algorithm::Adam:
-      return "adam";
-    case Algorithm::AdamW:
-      return "adamw";
-    case Algorithm::RmsProp:
-      return "rmsprop";
+    case Algorithm::Sgd: return "sgd";
+    case Algorithm::Adam: return "adam";
+    case Algorithm::AdamW: return "adamw";
+    case Algorithm::RmsProp: return "rmsprop";
   }
   return {};
 }

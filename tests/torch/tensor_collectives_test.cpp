@@ -46,8 +46,7 @@ TEST_F(TensorCollectivesTest, AllreduceSumsEveryType) {
 
 TEST_F(TensorCollectivesTest, AllreduceReadsAndWritesAnyStrides) {
   const at::Tensor transposed = own(torch::kFloat32).t();
-  EXPECT_TRUE(
-      torch::equal(allreduce(transposed, {.op = ReduceOp::Sum}), sum(torch::kFloat32).t()));
+  EXPECT_TRUE(torch::equal(allreduce(transposed, {.op = ReduceOp::Sum}), sum(torch::kFloat32).t()));
   at::Tensor whole = torch::zeros({2, 6});
   at::Tensor every_other = whole.slice(1, 0, 6, 2);
   every_other.copy_(own(torch::kFloat32));
@@ -83,8 +82,8 @@ TEST_F(TensorCollectivesTest, ManyInFlightInAnotherOrderOnEveryRank) {
 
 TEST_F(TensorCollectivesTest, DroppedHandlesKeepTheirTensorsAlive) {
   for (int i = 0; i < 20; ++i) {
-    static_cast<void>(allreduce_async(torch::full({100000}, 1.0 * i),
-                                      {.name = "dropped" + std::to_string(i)}));
+    static_cast<void>(
+        allreduce_async(torch::full({100000}, 1.0 * i), {.name = "dropped" + std::to_string(i)}));
   }
   EXPECT_EQ(allreduce(torch::ones({1}), {.op = ReduceOp::Sum}).item<float>(),
             static_cast<float>(size()));

@@ -1,0 +1,194 @@
+// All-reduces on plain memory, in every kind of world, against closed forms.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "ops/registry.hpp"
+#include "runtime/every_world.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+class AllReduceTest : public EveryWorldTest {};
+
+INSTANTIATE_TEST_SUITE_P(, AllReduceTest, testing::ValuesIn(all_settings()),
+                         [](const auto& setting) {
+                           return setting.param.name + "Np" + std::to_string(setting.param.size);
+                         });
+
+/// For all-reduces of any type and operation; the products of seven fit an int8.
+double reduce_input(DType dtype, ReduceOp op, int rank, std::size_t i) {
+  const auto mixed = i + static_cast<std::size_t>(rank);
+  if (dtype == DType::Bool) return mixed % 3 == 0 ? 1 : 0;
+  const double sign = dtype != DType::UInt8 && mixed % 4 == 1 ? -1 : 1;
+  return sign *
+         (op == ReduceOp::Product ? 1 + static_cast<double>(mixed % 2) : input_value(rank, i));
+}
+
+double reduce_expected(DType dtype, ReduceOp op, int size, std::size_t i) {
+  double result = reduce_input(dtype, op, 0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = reduce_input(dtype, op, rank, i);
+    switch (op) {
+      case ReduceOp::Min: result = std::min(result, next); break;
+      case ReduceOp::Max: result = std::max(result, next); break;
+      case ReduceOp::Product: result *= next; break;
+      case ReduceOp::Sum:
+      case ReduceOp::Average: result += next; break;
+    }
+  }
+  if (op != ReduceOp::Average) return result;
+  result /= size;
+  return is_floating(dtype) ? result : std::trunc(result);
+}
+
+/// Sums of small integers are exact; only the division by the size rounds.
+double tolerance(DType dtype, ReduceOp op) {
+  if (op != ReduceOp::Average || !is_floating(dtype)) return 0;
+  return dtype == DType::BFloat16 ? 0x1p-4 : dtype == DType::Float16 ? 0x1p-7 : 1e-6;
+}
+
+TEST_P(AllReduceTest, OfEveryTypeAndOperation) {
+  run([&](Runtime& runtime) {
+    for (const DType dtype : kAllDTypes) {
+      for (const ReduceOp op :
+           {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
+        if (dtype == DType::Bool && op != ReduceOp::Min && op != ReduceOp::Max) continue;
+        const std::string name = std::string(name_of(op)) + " of " + std::string(name_of(dtype));
+        const bool in_place = (static_cast<int>(dtype) + static_cast<int>(op)) % 2 == 0;
+        Tensor input(dtype, {5, 7});
+        Tensor output(dtype, {5, 7});
+        const auto formula = [&](std::size_t i) {
+          return reduce_input(dtype, op, runtime.rank(), i);
+        };
+        const auto expected = [&](std::size_t i) { return reduce_expected(dtype, op, size(), i); };
+        input.fill(formula);
+        allreduce(input.view(), in_place ? input.view() : output.view(), {.op = op, .name = name});
+        if (!in_place) input.expect(formula, name + ": the input");
+        // Sums that cancel leave nothing to be relative to.
+        const bool is_exact = tolerance(dtype, op) == 0;
+        const Tensor& result = in_place ? input : output;
+        if (is_exact) {
+          result.expect(expected, name);
+        } else {
+          for (std::size_t i = 0; i < result.count(); ++i) {
+            ASSERT_NEAR(result.at(i), expected(i), tolerance(dtype, op) * 11) << name << ", " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(AllReduceTest, ScalesBeforeAndAfter) {
+  run([&](Runtime& runtime) {
+    Tensor tensor(100);
+    tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    allreduce(tensor.view(), tensor.view(),
+              {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 8.0});
+    tensor.expect([&](std::size_t i) { return 4 * input_sum(size(), i); }, "scaled sum");
+
+    // Integers: each input is truncated toward zero after its scale, the result again.
+    Tensor integers(20, DType::Int32);
+    integers.fill([&](std::size_t i) { return -3.0 - static_cast<double>(i) - runtime.rank(); });
+    allreduce(integers.view(), integers.view(),
+              {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 3.0});
+    integers.expect(
+        [&](std::size_t i) {
+          double sum = 0;
+          for (int rank = 0; rank < size(); ++rank) {
+            sum += std::trunc((-3.0 - static_cast<double>(i) - rank) / 2);
+          }
+          return 3 * sum;
+        },
+        "scaled sum of integers");
+  });
+}
+
+TEST_P(AllReduceTest, AverageOfHalvesStaysFinite) {
+  run([&](Runtime& runtime) {
+    Tensor tensor(33, DType::Float16);
+    tensor.fill([&](std::size_t) { return 60000.0 - 32.0 * runtime.rank(); });
+    allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Average});
+    tensor.expect([&](std::size_t) { return 60000.0 - 16.0 * (size() - 1); }, "average", 0x1p-8);
+  });
+}
+
+TEST_P(AllReduceTest, AverageOfIntegersSumsInSixtyFourBits) {
+  run([&](Runtime& runtime) {
+    Tensor tensor(9, DType::Int32);
+    const double highest = std::numeric_limits<std::int32_t>::max();
+    tensor.fill([&](std::size_t) { return highest - runtime.rank() * size(); });
+    allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Average});
+    tensor.expect([&](std::size_t) { return highest - std::ceil(size() * (size() - 1) / 2.0); },
+                  "average");
+  });
+}
+
+TEST_P(AllReduceTest, LargeOnesRunInManyPieces) {
+  run([&](Runtime& runtime) {
+    const std::int64_t count = GetParam().config.segment_bytes == 64 ? 20011 : 300007;
+    expect_sum_works(runtime, "large", count);
+    expect_sum_works(runtime, "large", count);
+  });
+}
+
+TEST_P(AllReduceTest, CompressedMovesHalfTheBytes) {
+  run([&](Runtime& runtime) {
+    for (const Compression compression : {Compression::fp16(), Compression::bf16()}) {
+      Tensor plain(21504);  // a whole number of cache lines for every rank, compressed too
+      Tensor packed(21504);
+      const auto formula = [&](std::size_t i) { return input_value(runtime.rank(), i); };
+      const auto expected = [&](std::size_t i) { return input_sum(size(), i); };
+      plain.fill(formula);
+      packed.fill(formula);
+      const std::uint64_t start = runtime.world().metrics().bytes_sent;
+      allreduce(plain.view(), plain.view(), {.op = ReduceOp::Sum});
+      const std::uint64_t middle = runtime.world().metrics().bytes_sent;
+      allreduce(packed.view(), packed.view(), {.op = ReduceOp::Sum, .compression = compression});
+      const std::uint64_t end = runtime.world().metrics().bytes_sent;
+      plain.expect(expected, "plain");
+      packed.expect(expected, std::string(compression.name()));
+      EXPECT_EQ(middle - start, 2 * (end - middle)) << compression.name();
+      EXPECT_EQ(end > middle, size() > 1);
+    }
+    Tensor integers(8, DType::Int32);  // nothing to be gained: travels as it is
+    integers.fill([&](std::size_t i) { return 100000.0 + input_value(runtime.rank(), i); });
+    allreduce(integers.view(), integers.view(),
+              {.op = ReduceOp::Sum, .compression = Compression::fp16()});
+    integers.expect([&](std::size_t i) { return 100000.0 * size() + input_sum(size(), i); },
+                    "integers");
+  });
+}
+
+TEST(AllReduceAlgorithmsTest, ThePreferredOneGivesTheSameSums) {
+  const ops::Registry registry;
+  for (const Algorithm& algorithm : registry.algorithms()) {
+    if (algorithm.collective != Collective::AllReduce) continue;
+    for (const bool shared_memory : {true, false}) {
+      Setting setting{.size = 3};
+      setting.config.allreduce = algorithm.name;
+      setting.config.shared_memory = shared_memory;
+      SCOPED_TRACE(algorithm.name);
+      run_runtimes(setting, [&](Runtime& runtime) {
+        expect_sum_works(runtime, "short", 3);
+        expect_sum_works(runtime, "long", 50001);
+        Tensor average(2, DType::Int8);
+        average.fill([&](std::size_t i) { return 100 + static_cast<double>(i) + runtime.rank(); });
+        allreduce(average.view(), average.view(), {.op = ReduceOp::Average});
+        average.expect([](std::size_t i) { return 101 + static_cast<double>(i); }, "average");
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/runtimes.hpp"
+
+namespace kolo::test {
+
+/// Worlds of all sizes, with and without shared memory, with messages that come late or wait for
+/// their receivers, and with pieces so small that everything runs in many.
+inline std::vector<Setting> all_settings() {
+  using namespace std::chrono_literals;
+  std::vector<Setting> settings;
+  for (const int size : {1, 2, 3, 4, 7}) {
+    settings.push_back({.name = "Shared", .size = size});
+    settings.push_back({.name = "SharedLate",
+                        .size = size,
+                        .network = {.longest_delay = 200us, .seed = 7, .rendezvous = true}});
+    settings.push_back({.name = "SwitchedOff", .size = size});
+    settings.back().config.shared_memory = false;
+    settings.push_back(
+        {.name = "Nodes",
+         .size = size,
+         .network = {
+             .nodes = std::min(size, 2), .longest_delay = 200us, .seed = 11, .rendezvous = true}});
+    settings.push_back(
+        {.name = "NoSharedMemory", .size = size, .network = {.has_shared_memory = false}});
+    settings.back().config.tree_width = 2;
+    settings.back().config.segment_bytes = 64;
+    settings.push_back({.name = "SmallPieces", .size = size});
+    settings.back().config.segment_bytes = 64;
+    settings.back().config.staging_bytes = 4096;
+    settings.back().config.fusion = false;
+  }
+  return settings;
+}
+
+/// A test that runs in each of them.
+class EveryWorldTest : public testing::TestWithParam<Setting> {
+ protected:
+  int size() const { return GetParam().size; }
+  void run(const std::function<void(Runtime&)>& body) { run_runtimes(GetParam(), body); }
+};
+
+}  // namespace kolo::test

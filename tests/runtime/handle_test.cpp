@@ -1,0 +1,130 @@
+// What a caller may do with the handle of an operation under way.
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(HandleTest, ANameInFlightIsRefused) {
+  run_runtimes(2, [](Runtime& runtime) {
+    Tensor tensor(4);
+    Tensor other(4);
+    if (runtime.rank() == 1) std::this_thread::sleep_for(50ms);
+    tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
+    Handle first = allreduce_async(tensor.view(), tensor.view(), options);
+    if (runtime.rank() == 0) {
+      const std::string text =
+          text_thrown_by<InvalidArgument>([&] { allreduce(other.view(), other.view(), options); });
+      expect_contains(text, "allreduce 'x' on process set world");
+      expect_contains(text, "in flight");
+    }
+    first.wait();
+    tensor.expect([](std::size_t i) { return input_sum(2, i); }, "the first one");
+    expect_sum_works(runtime, "x");  // free again
+  });
+}
+
+TEST(HandleTest, ReadyOnlyOnceAllRanksHaveSubmitted) {
+  run_runtimes(3, [](Runtime& runtime) {
+    expect_sum_works(runtime, "before");
+    Tensor tensor(4);
+    if (runtime.rank() == 1) std::this_thread::sleep_for(100ms);
+    Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = "x"});
+    if (runtime.rank() != 1) {
+      EXPECT_FALSE(handle.is_ready());
+      EXPECT_FALSE(handle.wait_for(1ms));
+    }
+    EXPECT_TRUE(handle.wait_for(30s));
+    EXPECT_TRUE(handle.is_ready());
+    EXPECT_LE(handle.started(), handle.ended());
+    handle.wait();
+    handle.wait();
+  });
+}
+
+TEST(HandleTest, CompletesWithoutAWaitingCaller) {
+  run_runtimes(3, [](Runtime& runtime) {
+    Tensor tensor(70000);
+    tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    const Handle handle =
+        allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
+    while (!handle.is_ready()) std::this_thread::sleep_for(1ms);
+    tensor.expect([](std::size_t i) { return input_sum(3, i); }, "x");
+  });
+}
+
+TEST(HandleTest, DroppedItsOperationGoesOnAndKeepsItsMemory) {
+  run_runtimes(2, [](Runtime& runtime) {
+    auto tensor = std::make_shared<Tensor>(1000);
+    const std::weak_ptr<Tensor> observer = tensor;
+    if (runtime.rank() == 0) std::this_thread::sleep_for(50ms);
+    {
+      const Handle dropped = allreduce_async(
+          tensor->view(), tensor->view(), {.op = ReduceOp::Sum, .name = "x", .keep_alive = tensor});
+      tensor.reset();
+    }
+    EXPECT_EQ(observer.expired(), false) << "the other rank has not even begun";
+    expect_sum_works(runtime, "y");
+    while (!observer.expired()) std::this_thread::sleep_for(1ms);
+    expect_sum_works(runtime, "x");
+  });
+}
+
+TEST(HandleTest, StandsForNothingOnceMovedFrom) {
+  run_runtimes(1, [](Runtime&) {
+    Tensor tensor(4);
+    Handle handle = allreduce_async(tensor.view(), tensor.view());
+    Handle moved = std::move(handle);
+    moved.wait();
+    EXPECT_THROW(handle.wait(), InvalidArgument);  // NOLINT: what moving leaves behind is the point
+    EXPECT_THROW(handle.wait_for(1ms), InvalidArgument);
+    EXPECT_THROW(static_cast<void>(handle.is_ready()), InvalidArgument);
+    EXPECT_THROW(Handle().wait(), InvalidArgument);
+  });
+}
+
+TEST(HandleTest, RethrowsItsErrorEachTime) {
+  run_runtimes(2, [](Runtime& runtime) {
+    Tensor tensor(4 + runtime.rank());
+    Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = "x"});
+    const auto text = [&] { return text_thrown_by<MismatchError>([&] { handle.wait(); }); };
+    EXPECT_EQ(text(), text());
+    EXPECT_TRUE(handle.is_ready());
+  });
+}
+
+TEST(HandleTest, ThreadsOfOneRankSubmitAndWaitAtOnce) {
+  run_runtimes(2, [](Runtime& runtime) {
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 3; ++t) {
+      threads.emplace_back([&runtime, t] {
+        for (std::size_t step = 0; step < 20; ++step) {
+          Tensor tensor(100);
+          tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i, t + step); });
+          const std::string name = "of thread " + std::to_string(t);
+          allreduce(tensor.view(), tensor.view(),
+                    {.op = ReduceOp::Sum, .name = name, .process_set = &runtime.world()});
+          tensor.expect([&](std::size_t i) { return input_sum(2, i, t + step); }, name);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,175 @@
+// What users see when a rank dies.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <latch>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+#include "support/fault_world.hpp"
+
+namespace kolo::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class LossTest : public testing::TestWithParam<Setting> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , LossTest,
+    testing::Values(Setting{.name = "Shared", .size = 3},
+                    Setting{.name = "Messages",
+                            .size = 3,
+                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
+    [](const auto& setting) { return setting.param.name; });
+
+TEST_P(LossTest, DeathEndsWhatIsPendingOnAllSurvivors) {
+  for (const int victim : {0, 2}) {
+    Setting setting = GetParam();
+    setting.config.lost_after = 300ms;         // the victim hears nothing, and gives up by itself
+    std::latch all_have_summed(setting.size);  // a death may fail what others have not finished yet
+    std::latch survivors_know(setting.size - 1);
+    run_ranks(
+        setting.size,
+        [&](FakeWorld& world) {
+          Runtime runtime(options_in(world, setting.config));
+          Runtime::set_thread_current(&runtime);
+          expect_sum_works(runtime, "before");
+          all_have_summed.arrive_and_wait();
+          if (runtime.rank() == victim) {
+            world.die();
+            survivors_know.wait();  // in shared memory it could still say goodbye
+            return;
+          }
+          Tensor tensor(5);
+          const auto is_told = [&](const std::string& name) {
+            const std::string text = text_thrown_by<PeerLostError>(
+                [&] { allreduce(tensor.view(), tensor.view(), {.name = name}); });
+            expect_contains(text, "'" + name + "'");
+            expect_contains(text, "rank " + std::to_string(victim) + " died");
+          };
+          is_told("x");
+          is_told("later");
+          EXPECT_TRUE(world.is_broken());
+          survivors_know.count_down();
+        },
+        setting.network);
+  }
+}
+
+// Of the process set that is the world.
+constexpr int kDataChannel = 0;
+constexpr int kControlChannel = 1;
+
+constexpr std::size_t kSteps = 5;
+
+TEST_P(LossTest, DeathBeforeARuntimeIsMadeIsFoundAsWell) {
+  run_ranks(
+      GetParam().size,
+      [&](FakeWorld& world) {
+        if (world.topology().rank == 1) {
+          world.die();
+          return;
+        }
+        const std::string text = text_thrown_by<PeerLostError>(
+            [&] { Runtime runtime(options_in(world, GetParam().config)); });
+        expect_contains(text, "rank 1 died");
+        EXPECT_TRUE(world.is_broken());
+      },
+      GetParam().network);
+}
+
+/// What a step gives is right, or it and all later ones are errors.
+void run_until_lost(const Runtime& runtime) {
+  bool is_lost = false;
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    Tensor tensor(300);
+    tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i, step); });
+    const std::string what = "step " + std::to_string(step);
+    try {
+      allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
+      EXPECT_FALSE(is_lost) << what << " ran after a loss";
+      tensor.expect([&](std::size_t i) { return input_sum(runtime.size(), i, step); }, what);
+    } catch (const PeerLostError& error) {
+      is_lost = true;
+      expect_contains(error.what(), "'x'");
+    }
+  }
+}
+
+/// The program of the rank that dies: what it sees afterwards is nobody's business.
+void run_until_dead(Runtime& runtime, const std::atomic<bool>& is_dead) {
+  std::vector<Tensor> tensors;
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    tensors.emplace_back(300);
+    tensors[step].fill([&](std::size_t i) { return input_value(runtime.rank(), i, step); });
+  }
+  for (const Tensor& tensor : tensors) {
+    Handle handle =
+        allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
+    while (!is_dead && !handle.wait_for(1ms)) {
+    }
+    if (is_dead) break;
+  }
+  runtime.shutdown();  // before the memory goes
+}
+
+void expect_survivors_are_well(int victim, const Fault& death) {
+  Setting setting{.size = 3, .network = {.nodes = 3}};
+  setting.config.lost_after = 300ms;  // the victim hears nothing, and gives up by itself
+  setting.config.segment_bytes = 256;
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        std::atomic<bool> is_dead{false};
+        const std::shared_ptr<FakeWorld> inner(std::shared_ptr<void>(), &world);
+        const bool is_victim = world.topology().rank == victim;
+        FaultWorld faulty(inner, is_victim ? std::vector{death} : std::vector<Fault>{}, [&] {
+          world.die();
+          is_dead = true;
+        });
+        try {
+          Runtime runtime(options_in(faulty, setting.config));
+          Runtime::set_thread_current(&runtime);
+          if (is_victim) {
+            run_until_dead(runtime, is_dead);
+          } else {
+            run_until_lost(runtime);
+          }
+        } catch (const PeerLostError& error) {  // the victim was quicker than this rank's start
+          expect_contains(error.what(), "rank " + std::to_string(victim) + " died");
+        }
+      },
+      setting.network);
+}
+
+TEST(LossAtAnyMessageTest, OfDataSurvivorsHaveTheRightValueOrAnError) {
+  for (std::uint64_t skip = 0; skip < 40; skip += 3) {
+    SCOPED_TRACE("message " + std::to_string(skip));
+    const int victim = static_cast<int>(skip % 3);
+    expect_survivors_are_well(victim,
+                              {.kind = Fault::Kind::Die, .channel = kDataChannel, .skip = skip});
+  }
+}
+
+TEST(LossAtAnyMessageTest, OfControlSurvivorsHaveTheRightValueOrAnError) {
+  for (std::uint64_t skip = 0; skip < 30; skip += 2) {
+    SCOPED_TRACE("message " + std::to_string(skip));
+    const int victim = static_cast<int>(skip / 2 % 3);
+    expect_survivors_are_well(victim, {.kind = Fault::Kind::Die,
+                                       .channel = kControlChannel,
+                                       .tag = Communicator::kTagCount - 1,
+                                       .skip = skip});
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test

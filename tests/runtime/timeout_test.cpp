@@ -1,0 +1,130 @@
+// What users see when ranks are late or leave.
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class TimeoutTest : public testing::TestWithParam<Setting> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , TimeoutTest,
+    testing::Values(Setting{.name = "Shared", .size = 3},
+                    Setting{.name = "Messages",
+                            .size = 3,
+                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
+    [](const auto& setting) { return setting.param.name; });
+
+TEST_P(TimeoutTest, RaisesOnAllRanksTheLateOneToo) {
+  for (const int late : {2, 0}) {
+    for (const bool is_known : {false, true}) {
+      run_runtimes(GetParam(), [&](Runtime& runtime) {
+        if (is_known) expect_sum_works(runtime, "x");
+        Tensor tensor(5);
+        AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
+        if (runtime.rank() != late) {
+          options.timeout = 100ms;
+        } else {
+          std::this_thread::sleep_for(300ms);  // by now the others have given up
+        }
+        Handle handle = allreduce_async(tensor.view(), tensor.view(), options);
+        const std::string text = text_thrown_by<TimeoutError>([&] { handle.wait(); });
+        expect_contains(text, "'x'");
+        expect_contains(text, "the deadline passed on ");
+        expect_contains(text, "while rank " + std::to_string(late) + " had not submitted it");
+        expect_sum_works(runtime, "x");
+        expect_sum_works(runtime, "y");
+      });
+    }
+  }
+}
+
+TEST_P(TimeoutTest, OneRankAloneCanHaveADeadline) {
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    Tensor tensor(5);
+    if (runtime.rank() == 2) std::this_thread::sleep_for(200ms);
+    AllreduceOptions options{.name = "x"};
+    if (runtime.rank() == 1) options.timeout = 50ms;
+    Handle handle = allreduce_async(tensor.view(), tensor.view(), options);
+    const std::string text = text_thrown_by<TimeoutError>([&] { handle.wait(); });
+    expect_contains(text, "passed on rank 1 while rank 2 had not");
+    expect_sum_works(runtime, "x");
+  });
+}
+
+TEST_P(TimeoutTest, TheDefaultIsTheConfigured) {
+  Setting setting = GetParam();
+  setting.config.timeout = 300ms;
+  run_runtimes(setting, [&](Runtime& runtime) {
+    if (runtime.rank() == 1) {
+      std::this_thread::sleep_for(600ms);
+      return;
+    }
+    Tensor tensor(5);
+    EXPECT_THROW(broadcast(tensor.view(), 0, {.name = "x"}), TimeoutError);
+  });
+}
+
+TEST_P(TimeoutTest, StallsAreReportedWithTheRanksThatAreMissing) {
+  Setting setting = GetParam();
+  setting.config.stall_warn = 50ms;
+  setting.config.log_level = "warn";
+  testing::internal::CaptureStderr();
+  run_runtimes(setting, [&](Runtime& runtime) {
+    if (runtime.rank() == 1) std::this_thread::sleep_for(400ms);
+    expect_sum_works(runtime, "slow one");
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  expect_contains(text, "stalled: 'slow one' on process set world");
+  expect_contains(text, "ranks 0, 2 waited for longer than KOLO_STALL_WARN");
+  expect_contains(text, "rank 1 did not submit it yet");
+}
+
+TEST_P(TimeoutTest, NoStallReportWhereItIsSwitchedOff) {
+  Setting setting = GetParam();
+  setting.config.stall_warn = 0ns;
+  setting.config.log_level = "warn";
+  testing::internal::CaptureStderr();
+  run_runtimes(setting, [&](Runtime& runtime) {
+    if (runtime.rank() == 1) std::this_thread::sleep_for(150ms);
+    expect_sum_works(runtime, "slow one");
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST_P(TimeoutTest, AShutdownElsewhereEndsWhatIsPending) {
+  for (const int leaving : {0, 2}) {
+    run_runtimes(GetParam(), [&](Runtime& runtime) {
+      expect_sum_works(runtime, "before");
+      if (runtime.rank() == leaving) {
+        runtime.shutdown();
+        runtime.shutdown();  // does nothing
+      }
+      Tensor tensor(5);
+      for (int attempt = 0; attempt < 3; ++attempt) {
+        const std::string text = text_thrown_by<ShutdownError>(
+            [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
+        expect_contains(text, "'x'");
+        if (runtime.rank() != leaving) {
+          expect_contains(text, "rank " + std::to_string(leaving) + " shut Kolo down");
+        } else {
+          expect_contains(text, "on this rank");
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test
