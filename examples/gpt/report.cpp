@@ -47,6 +47,9 @@ void write_json(std::ostream& stream, const Report& report) {
       {"parameters_digest", report.parameters_digest},
       {"different_ranks", report.different_ranks},
       {"bytes_sent_per_step", report.bytes_sent_per_step},
+      {"exchanges", report.metrics.exchanges},
+      {"asks", report.metrics.asks},
+      {"negotiations", report.metrics.negotiations},
   };
   stream << json.dump(2) << '\n';
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kolo/process_set.hpp"
+
 namespace gpt {
 
 /// What a training run has shown. Losses and entropies in nats a byte; means over all ranks.
@@ -20,9 +22,10 @@ struct Report {
   double trigram_entropy = 0;
   double tokens_per_second = 0;  ///< of all ranks
   double step_ms_median = 0;
-  std::string parameters_digest;     ///< of rank 0
-  std::vector<int> different_ranks;  ///< those whose parameters do not have the bits of rank 0's
-  double bytes_sent_per_step = 0;    ///< gradient bytes, on average a rank
+  std::string parameters_digest;      ///< of rank 0
+  std::vector<int> different_ranks;   ///< those whose parameters do not have the bits of rank 0's
+  double bytes_sent_per_step = 0;     ///< gradient bytes, on average a rank
+  kolo::ProcessSet::Metrics metrics;  ///< of rank 0's engine, start to end
 };
 
 void print(std::ostream& stream, const Report& report);

@@ -125,6 +125,7 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpu
       .parameters_digest = digest.hex(),
       .different_ranks = examples::ranks_that_differ(digest.value()),
       .bytes_sent_per_step = examples::mean_over_ranks(training.bytes_sent_per_step),
+      .metrics = training.metrics,
   };
   if (kolo::rank() == 0) {
     const gpt::NgramModel ngrams(corpus.training);

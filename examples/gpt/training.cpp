@@ -26,7 +26,7 @@ double mean_of_last(const std::vector<double>& values) {
          static_cast<double>(count);
 }
 
-std::uint64_t bytes_sent() { return kolo::Runtime::current().world().metrics().bytes_sent; }
+kolo::ProcessSet::Metrics metrics() { return kolo::Runtime::current().world().metrics(); }
 
 }  // namespace
 
@@ -74,7 +74,7 @@ TrainingResult train(Gpt& model, torch::optim::Optimizer& optimizer, const Optio
   std::vector<double> losses;
   std::vector<double> step_ms;
   std::vector<double> step_bytes;
-  std::uint64_t bytes_before = bytes_sent();
+  std::uint64_t bytes_before = metrics().bytes_sent;
   const auto start = Clock::now();
   auto step_start = start;
   for (int step = 0; step < options.steps; ++step) {
@@ -85,7 +85,7 @@ TrainingResult train(Gpt& model, torch::optim::Optimizer& optimizer, const Optio
     const auto now = Clock::now();
     step_ms.push_back(std::chrono::duration<double, std::milli>(now - step_start).count());
     step_start = now;
-    const std::uint64_t bytes_after = bytes_sent();
+    const std::uint64_t bytes_after = metrics().bytes_sent;
     step_bytes.push_back(static_cast<double>(bytes_after - bytes_before));
     bytes_before = bytes_after;
     if (progress) {
@@ -96,7 +96,8 @@ TrainingResult train(Gpt& model, torch::optim::Optimizer& optimizer, const Optio
           .final_loss = examples::mean_over_ranks(mean_of_last(losses)),
           .seconds = std::chrono::duration<double>(step_start - start).count(),
           .step_ms_median = examples::median(step_ms),
-          .bytes_sent_per_step = examples::median(step_bytes)};
+          .bytes_sent_per_step = examples::median(step_bytes),
+          .metrics = metrics()};
 }
 
 }  // namespace gpt

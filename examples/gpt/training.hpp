@@ -7,6 +7,7 @@
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
 #include "gpt/windows.hpp"
+#include "kolo/process_set.hpp"
 
 namespace gpt {
 
@@ -39,6 +40,7 @@ struct TrainingResult {
   double seconds = 0;
   double step_ms_median = 0;
   double bytes_sent_per_step = 0;  ///< by this rank; median, so without what the first step settles
+  kolo::ProcessSet::Metrics metrics;  ///< of this rank since Kolo started
 };
 
 /// Runs all steps, and shows progress on rank 0. Losses are means over all ranks. Collective.

@@ -142,10 +142,17 @@ bool Coordinator::has_cause(Time now) const {
   return is_cause;
 }
 
-/// Whether this news becomes a cause with age. Once this rank has posted, patience is up to those who
-/// have not: if all have the tensor, it is news to one of them, or they have shown it; then it is in W
-/// and counts here all the same.
-bool Coordinator::counts_patience(int bit) const { return !has_posted_ || waiting_.test(bit); }
+/// Whether this news becomes a cause with age. Once this rank has posted, as it does at once where the
+/// prediction is complete, patience is up to those who have not: if all have the tensor, it is news to
+/// one of them, or they have shown it; then it is in W and counts here all the same. Unless it is all
+/// that is predicted: whoever has that posts anyway.
+bool Coordinator::counts_patience(int bit) const {
+  if (!has_posted_ && !prediction_is_complete()) return true;
+  if (!waiting_.test(bit)) return false;
+  const History::Composition predicted = history_.predict();
+  return table_.ambiguous().test(bit) || predicted == History::kNone ||
+         history_.bits_of(predicted) != std::vector{bit};
+}
 
 Header Coordinator::make_header() const {
   Header header;
