@@ -5,13 +5,28 @@
 namespace kolo::ops {
 
 /// The built-in algorithms, one a file of the same name, which explains it.
+Task allreduce_adasum(CollectiveCall call);
 Task allreduce_direct(CollectiveCall call);
+Task allreduce_halving_doubling(CollectiveCall call);
+Task allreduce_hierarchical(CollectiveCall call);
 Task allreduce_native(CollectiveCall call);
 Task allreduce_ring(CollectiveCall call);
 Task allreduce_window(CollectiveCall call);
 Task allreduce_window_small(CollectiveCall call);
 Task allreduce_zero_copy(CollectiveCall call);
+Task allgather_hierarchical(CollectiveCall call);
+Task allgather_pairwise(CollectiveCall call);
 Task allgather_ring(CollectiveCall call);
+Task allgather_window(CollectiveCall call);
+Task alltoall_pairwise(CollectiveCall call);
+Task alltoall_window(CollectiveCall call);
 Task broadcast_binomial(CollectiveCall call);
+Task broadcast_hierarchical(CollectiveCall call);
+Task broadcast_window(CollectiveCall call);
+Task reduce_scatter_direct(CollectiveCall call);
+Task reduce_scatter_halving(CollectiveCall call);
+Task reduce_scatter_hierarchical(CollectiveCall call);
+Task reduce_scatter_ring(CollectiveCall call);
+Task reduce_scatter_window(CollectiveCall call);
 
 }  // namespace kolo::ops

@@ -14,38 +14,16 @@
 // Bytes: a rank sends all blocks but its right neighbour's, the least there is, in n-1 steps of
 // latency. Worlds: any size.
 #include <array>
-#include <cstring>
 #include <vector>
 
 #include "ops/algorithms.hpp"
+#include "ops/local_steps.hpp"
 #include "ops/pieces.hpp"
 
 namespace kolo::ops {
 namespace {
 
 constexpr int kTag = 0;
-
-/// Where each rank's block lies in the output.
-std::vector<Range> find_blocks(const CollectiveCall& call) {
-  std::vector<Range> blocks;
-  std::size_t begin = 0;
-  for (const std::size_t count : call.gather_counts) {
-    blocks.push_back({begin, count});
-    begin += count;
-  }
-  return blocks;
-}
-
-/// Copies this rank's input to its place, unless it lies there already.
-Task place_own(CollectiveCall call, Range block) {
-  if (call.input == bytes_of(call, call.output, block).data()) co_return;
-  const std::size_t segment = segment_length(call);
-  for (std::size_t i = 0; i < segment_count(block.length, segment); ++i) {
-    const auto target = bytes_of(call, call.output, segment_of(block, segment, i));
-    std::memcpy(target.data(), call.input + i * segment * size_of(call.dtype), target.size());
-    co_await next_turn();
-  }
-}
 
 /// All segments that come from the left, in the order in which they come.
 std::vector<Range> find_arrivals(const std::vector<Range>& blocks, int rank, std::size_t segment) {
@@ -69,9 +47,9 @@ Task allgather_ring(CollectiveCall call) {
   const int left = (rank + size - 1) % size;
   const int right = (rank + 1) % size;
   const std::size_t segment = segment_length(call);
-  const std::vector<Range> blocks = find_blocks(call);
+  const std::vector<Range> blocks = ranges_of(call.counts);
   const Range own = blocks[static_cast<std::size_t>(rank)];
-  co_await place_own(call, own);
+  co_await copy_elements(call, call.input, bytes_of(call, call.output, own).data(), own.length);
   if (size == 1) co_return;
 
   std::vector<Transfer> sends;

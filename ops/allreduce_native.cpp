@@ -10,50 +10,15 @@
 //
 // Bytes: as MPI's choice has it, not counted in Communicator::bytes_sent.
 // Worlds: any size, with a communicator that has NativeCollectives.
-#include <array>
-#include <memory>
-#include <utility>
-
 #include "base/convert.hpp"
-#include "base/graveyard.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
+#include "ops/local_steps.hpp"
 #include "ops/pieces.hpp"
+#include "ops/transfer_scratch.hpp"
 
 namespace kolo::ops {
 namespace {
-
-/// Scratch that is never freed while MPI may still write to it: an abandoned all-reduce keeps it.
-class WideBuffer {
- public:
-  explicit WideBuffer(std::size_t count)
-      : floats_(std::make_unique_for_overwrite<float[]>(count)) {}
-  WideBuffer(const WideBuffer&) = delete;  // MPI holds the address
-  WideBuffer& operator=(const WideBuffer&) = delete;
-  ~WideBuffer() {
-    if (in_use_) keep_for_ever(std::move(floats_));
-  }
-
-  float* data() { return floats_.get(); }
-  void set_in_use(bool in_use) { in_use_ = in_use; }
-
- private:
-  std::unique_ptr<float[]> floats_;
-  bool in_use_ = false;
-};
-
-Task scale(CollectiveCall call, const std::byte* input, double factor) {
-  const Reduction reduction{.op = call.reduction.op, .prescale = factor};
-  const std::size_t segment = segment_length(call);
-  for (std::size_t i = 0; i < segment_count(call.count, segment); ++i) {
-    const Range range = segment_of({0, call.count}, segment, i);
-    const std::array<const std::byte*, 1> inputs{bytes_of(call, input, range).data()};
-    const std::array<std::byte*, 1> outputs{bytes_of(call, call.output, range).data()};
-    combine(call.dtype, reduction, inputs, outputs, range.length);
-    co_await next_turn();
-  }
-}
 
 /// In blocks whose count and bytes fit MPI's int.
 Task reduce_in_blocks(NativeCollectives& native, const void* input, void* output, std::size_t count,
@@ -71,21 +36,21 @@ Task reduce_in_blocks(NativeCollectives& native, const void* input, void* output
 }
 
 Task reduce_halves(CollectiveCall call, NativeCollectives& native) {
-  WideBuffer wide(call.count);
+  TransferScratch scratch(call.count * sizeof(float));
+  auto* wide = reinterpret_cast<float*>(scratch.data());
   const std::size_t segment = segment_length(call);
   for (std::size_t i = 0; i < segment_count(call.count, segment); ++i) {
     const Range range = segment_of({0, call.count}, segment, i);
     base::convert(call.dtype, bytes_of(call, call.input, range).data(), DType::Float32,
-                  wide.data() + range.begin, range.length, call.reduction.prescale);
+                  wide + range.begin, range.length, call.reduction.prescale);
     co_await next_turn();
   }
-  wide.set_in_use(true);
-  co_await reduce_in_blocks(native, wide.data(), wide.data(), call.count, DType::Float32,
-                            call.reduction.op);
-  wide.set_in_use(false);
+  scratch.set_in_use(true);
+  co_await reduce_in_blocks(native, wide, wide, call.count, DType::Float32, call.reduction.op);
+  scratch.set_in_use(false);
   for (std::size_t i = 0; i < segment_count(call.count, segment); ++i) {
     const Range range = segment_of({0, call.count}, segment, i);
-    base::convert(DType::Float32, wide.data() + range.begin, call.dtype,
+    base::convert(DType::Float32, wide + range.begin, call.dtype,
                   bytes_of(call, call.output, range).data(), range.length,
                   call.reduction.postscale);
     co_await next_turn();
@@ -108,14 +73,14 @@ Task allreduce_native(CollectiveCall call) {
   }
   const std::byte* source = call.input;
   if (call.reduction.prescale != 1.0) {
-    co_await scale(call, call.input, call.reduction.prescale);
+    co_await scale_elements(call, call.reduction.prescale, call.input, call.output, call.count);
     source = call.output;
   }
   // A bool is a byte that holds 0 or 1, of which Min and Max are "and" and "or".
   const DType dtype = call.dtype == DType::Bool ? DType::UInt8 : call.dtype;
   co_await reduce_in_blocks(*native, source, call.output, call.count, dtype, call.reduction.op);
   if (call.reduction.postscale != 1.0) {
-    co_await scale(call, call.output, call.reduction.postscale);
+    co_await scale_elements(call, call.reduction.postscale, call.output, call.output, call.count);
   }
 }
 

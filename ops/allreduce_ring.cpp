@@ -29,6 +29,7 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels.hpp"
+#include "ops/local_steps.hpp"
 #include "ops/pieces.hpp"
 
 namespace kolo::ops {
@@ -69,15 +70,8 @@ class Ring {
 
   /// From here on the inputs are those, scaled, in `output`.
   Task apply_prescale() {
-    const Reduction prescale{.op = call_.reduction.op, .prescale = call_.reduction.prescale};
-    const Range whole{0, call_.count};
-    for (std::size_t i = 0; i < segment_count(call_.count, segment_); ++i) {
-      const Range range = segment_of(whole, segment_, i);
-      const std::array<const std::byte*, 1> inputs{bytes_of(call_, call_.input, range).data()};
-      const std::array<std::byte*, 1> outputs{bytes_of(call_, call_.output, range).data()};
-      combine(call_.dtype, prescale, inputs, outputs, range.length);
-      co_await next_turn();
-    }
+    co_await scale_elements(call_, call_.reduction.prescale, call_.input, call_.output,
+                            call_.count);
     source_ = call_.output;
   }
 
@@ -106,8 +100,8 @@ class Ring {
   void add_own(std::size_t index) {
     const Arrival& arrival = arrivals_[index];
     const bool is_whole = arrival.step == size_ - 2;
-    const Reduction reduction{.op = call_.reduction.op,
-                              .postscale = is_whole ? call_.reduction.postscale : 1.0};
+    const Reduction reduction =
+        with_scales(call_.reduction, 1.0, is_whole ? call_.reduction.postscale : 1.0);
     const std::array<const std::byte*, 2> inputs{scratch_.get() + index % 2 * slot_bytes_,
                                                  bytes_of(call_, source_, arrival.range).data()};
     const std::array<std::byte*, 1> outputs{bytes_of(call_, call_.output, arrival.range).data()};

@@ -11,36 +11,24 @@
 // Worlds: any size, on one node.
 #include <array>
 #include <cstring>
-#include <string>
 #include <vector>
 
-#include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
 #include "ops/kernels.hpp"
 #include "ops/pieces.hpp"
+#include "ops/window_slots.hpp"
 
 namespace kolo::ops {
 namespace {
 
 constexpr std::size_t kSlots = 2;
 
-std::size_t slot_bytes(const CollectiveCall& call) {
-  const std::size_t segment = call.window->segment(call.window->rank()).size();
-  const std::size_t bytes = std::min(call.segment_bytes, segment / kSlots / 64 * 64);
-  if (bytes == 0) {
-    throw InvalidArgument("small all-reduce through the window: a segment of " +
-                          std::to_string(segment) +
-                          " bytes is too small, it must have 128 at least");
-  }
-  return bytes;
-}
-
 }  // namespace
 
 Task allreduce_window_small(CollectiveCall call) {
   SharedWindow& window = *call.window;
-  const std::size_t slot = slot_bytes(call);
-  const std::size_t chunk_length = slot / size_of(call.dtype);
+  const WindowSlots slots(window, call.segment_bytes, {.count = kSlots}, "small all-reduce");
+  const std::size_t chunk_length = slots.bytes() / size_of(call.dtype);
   const std::size_t chunks = segment_count(call.count, chunk_length);
   if (chunks == 0) co_return;
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(window.size()));
@@ -49,12 +37,11 @@ Task allreduce_window_small(CollectiveCall call) {
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     const Range range = segment_of({0, call.count}, chunk_length, chunk);
     const auto source = bytes_of(call, call.input, range);
-    const std::size_t offset = chunk % kSlots * slot;
-    std::memcpy(window.segment(window.rank()).data() + offset, source.data(), source.size());
+    std::memcpy(slots.of(window.rank(), chunk), source.data(), source.size());
     co_await window.all_reached(window.enter_stage());
 
     for (int peer = 0; peer < window.size(); ++peer) {
-      inputs[static_cast<std::size_t>(peer)] = window.segment(peer).data() + offset;
+      inputs[static_cast<std::size_t>(peer)] = slots.of(peer, chunk);
     }
     const std::array<std::byte*, 1> outputs{bytes_of(call, call.output, range).data()};
     combine(call.dtype, call.reduction, inputs, outputs, range.length);

@@ -1,6 +1,8 @@
 #include "ops/kernels.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <string>
 
 #include "base/scale_integer.hpp"
@@ -41,7 +43,9 @@ CombineFunction find_scalar_op(ReduceOp op) {
     case ReduceOp::Min: return combine_scalars<T, ReduceOp::Min>;
     case ReduceOp::Max: return combine_scalars<T, ReduceOp::Max>;
     case ReduceOp::Product: return combine_scalars<T, ReduceOp::Product>;
-    case ReduceOp::Average: break;
+    case ReduceOp::Average:
+    case ReduceOp::Adasum:
+    case ReduceOp::Custom: break;
   }
   return nullptr;
 }
@@ -66,21 +70,29 @@ CombineFunction find_kernel(DType dtype, const Reduction& reduction) {
   return find_vector_kernel(dtype, reduction.op);
 }
 
+/// In pieces of a scratch buffer, since an output may be any of the inputs.
+void combine_custom(DType dtype, const CustomReduction& custom,
+                    std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                    std::size_t count) {
+  constexpr std::size_t kPieceBytes = 4096;
+  alignas(64) std::array<std::byte, kPieceBytes> piece;
+  const std::size_t bytes = count * size_of(dtype);
+  for (std::size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    const std::size_t length = std::min(kPieceBytes, bytes - begin);
+    std::memcpy(piece.data(), inputs[0] + begin, length);
+    for (const std::byte* input : inputs.subspan(1)) {
+      custom.combine(dtype, input + begin, piece.data(), length / size_of(dtype));
+    }
+    for (std::byte* output : outputs) std::memcpy(output + begin, piece.data(), length);
+  }
+}
+
 }  // namespace
 
 bool is_combinable(DType dtype, ReduceOp op) {
+  if (op == ReduceOp::Custom) return true;
   if (dtype == DType::Bool) return op == ReduceOp::Min || op == ReduceOp::Max;
-  return op != ReduceOp::Average;
-}
-
-void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
-             std::span<std::byte* const> outputs, std::size_t count) {
-  if (!is_combinable(dtype, reduction.op)) {
-    throw InvalidArgument("combine: " + std::string(name_of(reduction.op)) + " of " +
-                          std::string(name_of(dtype)) + " is not defined");
-  }
-  if (inputs.empty()) throw InvalidArgument("combine: needs at least one input, got none");
-  find_kernel(dtype, reduction)({inputs, outputs, count, reduction.prescale, reduction.postscale});
+  return op != ReduceOp::Average && op != ReduceOp::Adasum;
 }
 
 void divide(std::span<std::int64_t> values, std::int64_t divisor) {
@@ -88,3 +100,19 @@ void divide(std::span<std::int64_t> values, std::int64_t divisor) {
 }
 
 }  // namespace kolo::ops
+
+void kolo::combine(DType dtype, const Reduction& reduction,
+                   std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                   std::size_t count) {
+  if (!ops::is_combinable(dtype, reduction.op)) {
+    throw InvalidArgument("combine: " + std::string(name_of(reduction.op)) + " of " +
+                          std::string(name_of(dtype)) + " is not defined");
+  }
+  if (inputs.empty()) throw InvalidArgument("combine: needs at least one input, got none");
+  if (reduction.op == ReduceOp::Custom) {
+    ops::combine_custom(dtype, *reduction.custom, inputs, outputs, count);
+    return;
+  }
+  ops::find_kernel(dtype,
+                   reduction)({inputs, outputs, count, reduction.prescale, reduction.postscale});
+}

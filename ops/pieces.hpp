@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "kolo/algorithm.hpp"
 
@@ -23,6 +25,32 @@ inline Range piece_of(std::size_t count, int pieces, int which, std::size_t unit
   const std::size_t length = units / parts + (index < units % parts ? 1 : 0);
   const std::size_t first = std::min(begin * unit, count);
   return {first, std::min((begin + length) * unit, count) - first};
+}
+
+/// All pieces of `count` elements, cut as by `piece_of`.
+inline std::vector<Range> pieces_of(std::size_t count, int pieces, std::size_t unit = 1) {
+  std::vector<Range> all;
+  for (int which = 0; which < pieces; ++which) {
+    all.push_back(piece_of(count, pieces, which, unit));
+  }
+  return all;
+}
+
+/// Runs of these lengths, one after another.
+inline std::vector<Range> ranges_of(std::span<const std::size_t> lengths) {
+  std::vector<Range> ranges;
+  std::size_t begin = 0;
+  for (const std::size_t length : lengths) {
+    ranges.push_back({begin, length});
+    begin += length;
+  }
+  return ranges;
+}
+
+inline std::size_t longest_of(std::span<const Range> ranges) {
+  std::size_t longest = 0;
+  for (const Range& range : ranges) longest = std::max(longest, range.length);
+  return longest;
 }
 
 /// How many segments of at most `segment` elements `length` elements make.

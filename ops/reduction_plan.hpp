@@ -33,8 +33,9 @@ struct ReductionPlan {
 /// - integers: the sum in Int64, then an exact division truncating toward zero. Int64 itself wraps
 ///   where the sum does. Only so is the average of equal values that value: 1/49 is no float64.
 /// The user's scales are applied besides, the postscale of an integer average before the division.
-/// Other operations run as they are.
-/// Throws InvalidArgument for what is not defined for Bool, which knows Min and Max only.
+/// Other operations run as they are; of Custom the caller adds which one it is.
+/// Throws InvalidArgument for what is not defined: of Bool all but Min, Max and Custom; Adasum of
+/// types that are not floating; scales of Custom.
 ReductionPlan plan_reduction(DType dtype, ReduceOp op, double prescale, double postscale,
                              bool rank_ordered, int size);
 

@@ -3,44 +3,70 @@
 namespace kolo::ops {
 namespace {
 
+constexpr std::string_view kAdasum = "adasum";
+
 bool can_run(const Algorithm& algorithm, const Situation& situation) {
+  const bool is_all_reduce = algorithm.collective == Collective::AllReduce;
+  const bool is_adasum = situation.op == ReduceOp::Adasum;
+  if (is_all_reduce && is_adasum != (algorithm.name == kAdasum)) return false;
   switch (algorithm.needs) {
     case Needs::Messages: return true;
-    case Needs::NativeCollectives: return situation.has_native;
+    case Needs::NativeCollectives: return situation.has_native && situation.op != ReduceOp::Custom;
     case Needs::Window: return situation.has_window;
     case Needs::PeerBuffers: return situation.has_window && situation.has_peer_buffers;
+    case Needs::Nodes: return situation.has_nodes;
   }
   return false;
 }
 
 // Below it a second wait costs more than reading everything.
 constexpr std::size_t kSmallWindowBytes = std::size_t{2} << 10;
-// Direct exchange sends as little as a ring in fewer steps and keeps the rank order, until so many
-// pairs talk at once that they are in each other's way.
-constexpr int kMostDirectRanks = 16;
+// Below it only the number of steps counts, and messages alone take fewer than messages and two
+// passes through memory.
+constexpr std::size_t kLeastBytesForNodes = std::size_t{2} << 10;
 // Pieces shorter than this are sent faster than a ring's many steps take.
 constexpr std::size_t kShortPieceBytes = std::size_t{16} << 10;
 
-std::string_view choose_allreduce(const Situation& situation) {
-  const auto ranks = static_cast<std::size_t>(situation.size);
-  if (situation.has_window) {
-    if (situation.has_peer_buffers) return "zero_copy";
-    const bool is_small = situation.bytes * (ranks - 1) <= kSmallWindowBytes;
-    return is_small ? "window_small" : "window";
-  }
-  const bool is_direct =
-      situation.size <= kMostDirectRanks || situation.bytes / ranks < kShortPieceBytes;
-  return is_direct ? "direct" : "ring";
+std::string_view choose_in_node(const Situation& situation) {
+  if (situation.collective != Collective::AllReduce) return "window";
+  if (situation.has_peer_buffers) return "zero_copy";
+  const auto others = static_cast<std::size_t>(situation.size - 1);
+  return situation.bytes * others <= kSmallWindowBytes ? "window_small" : "window";
 }
 
+std::string_view choose_by_messages(const Situation& situation) {
+  const bool has_few_ranks = situation.size <= kMostDirectRanks;
+  const bool is_short =
+      situation.bytes / static_cast<std::size_t>(situation.size) < kShortPieceBytes;
+  switch (situation.collective) {
+    case Collective::AllReduce: return has_few_ranks || is_short ? "direct" : "ring";
+    case Collective::ReduceScatter:
+      if (has_few_ranks) return "direct";
+      return is_short ? "halving" : "ring";
+    case Collective::AllGather: return has_few_ranks || is_short ? "pairwise" : "ring";
+    case Collective::AllToAll: return "pairwise";
+    default: return "binomial";
+  }
+}
+
+/// Empty for what moves no data: no algorithm has an empty name.
 std::string_view choose(const Situation& situation) {
   switch (situation.collective) {
-    case Collective::AllReduce: return choose_allreduce(situation);
-    case Collective::AllGather: return "ring";
-    case Collective::Broadcast: return "binomial";
-    case Collective::ShareMemory: break;
+    case Collective::AllReduce:
+      if (situation.op == ReduceOp::Adasum) return kAdasum;
+      break;
+    case Collective::ReduceScatter:
+    case Collective::AllGather:
+    case Collective::Broadcast:
+    case Collective::AllToAll: break;
+    default: return {};
   }
-  return {};  // moves no data: no algorithm has an empty name
+  if (situation.has_window) return choose_in_node(situation);
+  const bool has_form_for_nodes = situation.collective != Collective::AllToAll;
+  if (situation.has_nodes && has_form_for_nodes && situation.bytes >= kLeastBytesForNodes) {
+    return "hierarchical";
+  }
+  return choose_by_messages(situation);
 }
 
 }  // namespace

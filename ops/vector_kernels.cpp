@@ -165,7 +165,9 @@ CombineFunction find_op(ReduceOp op) {
       // There are no vector multiplications of bytes.
       if constexpr (sizeof(typename Lanes::Element) > 1) return combine_vectors_of<Lanes, Product>;
       break;
-    case ReduceOp::Average: break;
+    case ReduceOp::Average:
+    case ReduceOp::Adasum:
+    case ReduceOp::Custom: break;
   }
   return nullptr;
 }

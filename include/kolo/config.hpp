@@ -23,7 +23,11 @@ struct Config {
   bool fusion = true;         ///< KOLO_FUSION: small tensors that are ready together run as one
   bool shared_memory = true;  ///< KOLO_SHARED_MEMORY: use it inside a node
   int fake_nodes = 0;         ///< KOLO_FAKE_NODES: split the ranks into so many nodes; 0: real ones
-  std::string allreduce;      ///< KOLO_ALLREDUCE: algorithm by name; empty: the fastest that fits
+  std::string allgather;      ///< KOLO_ALLGATHER: algorithm by name; empty: the fastest that fits
+  std::string alltoall;       ///< KOLO_ALLTOALL
+  std::string broadcast;      ///< KOLO_BROADCAST
+  std::string reduce_scatter;  ///< KOLO_REDUCE_SCATTER
+  std::string allreduce;       ///< KOLO_ALLREDUCE: algorithm by name; empty: the fastest that fits
   std::string log_level = "warn";  ///< KOLO_LOG_LEVEL: error, warn, info, debug
 
   // Speed.

@@ -26,6 +26,8 @@ std::string_view name_of(ReduceOp op) {
     case ReduceOp::Min: return "Min";
     case ReduceOp::Max: return "Max";
     case ReduceOp::Product: return "Product";
+    case ReduceOp::Adasum: return "Adasum";
+    case ReduceOp::Custom: return "Custom";
   }
   return "unknown";
 }

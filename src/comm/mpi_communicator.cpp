@@ -39,7 +39,9 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
       break;
     case ReduceOp::Min: return is_bool ? MPI_LAND : MPI_MIN;
     case ReduceOp::Max: return is_bool ? MPI_LOR : MPI_MAX;
-    case ReduceOp::Average: break;
+    case ReduceOp::Average:
+    case ReduceOp::Adasum:
+    case ReduceOp::Custom: break;
   }
   throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)) + " by " +
                         std::string(name_of(op)));

@@ -83,8 +83,9 @@ MpiWorld::~MpiWorld() {
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
   options.base = base_.get();
+  // MPI's own collectives must come in one order on their communicator: there is one user of it.
   const bool is_everybody = ranks.size() == topology_.node_of_rank.size();
-  if (is_everybody) options.native = native_.get();
+  if (is_everybody && channel == 0) options.native = native_.get();
   options.ranks.assign(ranks.begin(), ranks.end());
   options.channel = channel;
   return std::make_unique<MpiCommunicator>(std::move(options));

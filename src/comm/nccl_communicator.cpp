@@ -77,17 +77,22 @@ ncclDataType_t nccl_type(DType dtype) {
 }
 
 ncclRedOp_t nccl_op(ReduceOp op, DType dtype) {
-  const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
-  if (op == ReduceOp::Average || (dtype == DType::Bool && !is_order)) {
-    throw InvalidArgument("NCCL all-reduce of " + std::string(name_of(dtype)) + " by " +
-                          std::string(name_of(op)) + " is not defined");
-  }
+  const bool is_bool = dtype == DType::Bool;
   switch (op) {
     case ReduceOp::Min: return ncclMin;
     case ReduceOp::Max: return ncclMax;
-    case ReduceOp::Product: return ncclProd;
-    default: return ncclSum;
+    case ReduceOp::Sum:
+      if (!is_bool) return ncclSum;
+      break;
+    case ReduceOp::Product:
+      if (!is_bool) return ncclProd;
+      break;
+    case ReduceOp::Average:
+    case ReduceOp::Adasum:
+    case ReduceOp::Custom: break;
   }
+  throw InvalidArgument("NCCL all-reduce of " + std::string(name_of(dtype)) + " by " +
+                        std::string(name_of(op)) + " is not defined");
 }
 
 }  // namespace

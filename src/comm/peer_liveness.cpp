@@ -33,7 +33,8 @@ PeerLiveness::PeerLiveness(const std::vector<Peer>& peers) {
   }
 }
 
-const std::vector<int>& PeerLiveness::dead() {
+std::vector<int> PeerLiveness::dead() {
+  const std::lock_guard lock(lock_);
   if (polled_.empty() || ::poll(polled_.data(), polled_.size(), 0) <= 0) return dead_;
   for (std::size_t i = polled_.size(); i-- > 0;) {
     if (polled_[i].revents == 0) continue;

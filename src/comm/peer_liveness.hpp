@@ -1,5 +1,6 @@
 #pragma once
 
+#include <mutex>
 #include <poll.h>
 #include <vector>
 
@@ -20,10 +21,11 @@ class PeerLiveness {
   /// pidfd (before Linux 5.3).
   explicit PeerLiveness(const std::vector<Peer>& peers);
 
-  /// The ranks whose processes have ended so far.
-  const std::vector<int>& dead();
+  /// The ranks whose processes have ended so far. May be called by any thread.
+  std::vector<int> dead();
 
  private:
+  std::mutex lock_;
   std::vector<FileDescriptor> owners_;
   std::vector<int> ranks_;      // of the entries of polled_
   std::vector<pollfd> polled_;  // those alive

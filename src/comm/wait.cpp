@@ -57,7 +57,7 @@ void wait(Task task, Deadline deadline, World& world) {
   bool has_death_been_seen = false;
   try {
     run(std::move(task), deadline, [&] {
-      const std::vector<int>& dead = world.dead_peers();
+      const std::vector<int> dead = world.dead_peers();
       // Its last messages may have come since they were looked for: not before another look.
       if (!std::exchange(has_death_been_seen, !dead.empty())) return;
       throw PeerLostError(list(dead) + " died while Kolo started: the process has ended");

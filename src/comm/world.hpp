@@ -35,8 +35,8 @@ class World {
                            std::shared_ptr<SharedWindow>& window) = 0;
 
   /// The ranks of this node whose processes have ended so far, each named from then on. Never
-  /// blocks. Called by one thread at a time.
-  virtual const std::vector<int>& dead_peers() = 0;
+  /// blocks. May be called by any thread.
+  virtual std::vector<int> dead_peers() = 0;
 
   /// Says that a peer is lost: from now on nothing may be awaited of the library below, so that
   /// the destructor must not finalise it and abandons what is under way.

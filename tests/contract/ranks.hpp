@@ -5,7 +5,10 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
+#include "contract/scattered_nodes.hpp"
+#include "kolo/algorithm.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
 #include "support/fake_world.hpp"
@@ -17,25 +20,46 @@ struct Rank {
   int rank;
   Communicator& communicator;
   SharedWindow& window;
+  const Nodes* nodes;  ///< null where they are one
   std::uint64_t seed;
 };
 
-/// Runs `body` on `size` ranks, each a thread of its own, with messages that come late at random.
-/// The seed decides how late, and whether a send waits for its receiver.
-inline void run_on_ranks(int size, std::size_t window_bytes, std::uint64_t seed,
-                         const std::function<void(const Rank&)>& body) {
+/// Runs `body` on as many ranks as there are nodes given, each a thread of its own, with messages
+/// that come late at random. The seed decides how late, and whether a send waits for its receiver.
+inline void run_on_nodes(const std::vector<int>& node_of_rank, std::size_t window_bytes,
+                         std::uint64_t seed, const std::function<void(const Rank&)>& body) {
   const FakeOptions options{
       .longest_delay = std::chrono::microseconds(40), .seed = seed, .rendezvous = seed % 2 == 0};
   run_ranks(
-      size,
+      static_cast<int>(node_of_rank.size()),
       [&](FakeWorld& world) {
+        const auto make_window = [&](Communicator& communicator) {
+          std::shared_ptr<SharedWindow> window;
+          Task making = world.make_window(communicator, 0, window_bytes, window);
+          while (making.poll() != Progress::Done) std::this_thread::yield();
+          return window;
+        };
+        const int self = world.topology().rank;
+        const auto node_of = [&](int rank) { return node_of_rank[static_cast<std::size_t>(rank)]; };
+        std::vector<int> members;
+        for (int rank = 0; rank < world.topology().size; ++rank) {
+          if (node_of(rank) == node_of(self)) members.push_back(rank);
+        }
         const std::unique_ptr<Communicator> communicator = world.make_communicator();
-        std::shared_ptr<SharedWindow> window;
-        Task making = world.make_window(*communicator, 0, window_bytes, window);
-        while (making.poll() != Progress::Done) std::this_thread::yield();
-        body({world.topology().rank, *communicator, *window, seed});
+        const std::shared_ptr<SharedWindow> window = make_window(*communicator);
+        const std::unique_ptr<Communicator> inside = world.make_communicator(members, 1);
+        const std::shared_ptr<SharedWindow> node_window = make_window(*inside);
+        const Nodes nodes{.node_of_rank = node_of_rank, .window = node_window.get()};
+        const bool is_one = members.size() == node_of_rank.size();
+        body({self, *communicator, *window, is_one ? nullptr : &nodes, seed});
       },
       options);
+}
+
+/// The same for `size` ranks on scattered nodes.
+inline void run_on_ranks(int size, std::size_t window_bytes, std::uint64_t seed,
+                         const std::function<void(const Rank&)>& body) {
+  run_on_nodes(scattered_nodes(size), window_bytes, seed, body);
 }
 
 }  // namespace kolo::test

@@ -1,20 +1,30 @@
 #pragma once
 
-// One all-reduce of the contract: inputs in closed form, memory with guards, what must come out.
+// One reduction of the contract: inputs in closed form, memory with guards, what must come out.
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "contract/guarded_buffer.hpp"
 #include "contract/reference.hpp"
 #include "kolo/algorithm.hpp"
 
 namespace kolo::test {
+
+/// What the inputs of a reduction are.
+enum class Values {
+  Mixed,       ///< another one for every rank and element
+  Large,       ///< near the largest of a 16-bit float: no two can be added
+  NotANumber,  ///< mixed, but for one element of each rank
+};
 
 struct ReduceCase {
   DType dtype = DType::Float32;
@@ -23,6 +33,7 @@ struct ReduceCase {
   std::size_t segment_bytes = 64;
   bool in_place = false;
   std::size_t offset = 0;  ///< elements between an aligned address and the buffers
+  Values values = Values::Mixed;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ReduceCase& item) {
@@ -35,6 +46,10 @@ inline std::ostream& operator<<(std::ostream& out, const ReduceCase& item) {
 /// Element `index` of `rank`'s input. Floats have magnitudes so different that every other order of
 /// summing them gives other bits; products stay within the range of float16.
 inline double reduce_value(const ReduceCase& item, int rank, std::size_t index) {
+  if (item.values == Values::Large) return item.dtype == DType::Float16 ? 30000 : 0x1p127;
+  if (item.values == Values::NotANumber && index == 3 + 5 * static_cast<std::size_t>(rank)) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   const auto mixed = static_cast<double>((index * 31 + static_cast<std::size_t>(rank) * 17) % 97);
   if (item.dtype == DType::Bool) return static_cast<int>(mixed) % 3 == 0 ? 1 : 0;
   if (!is_floating(item.dtype)) return item.dtype == DType::UInt8 ? mixed : mixed - 48;
@@ -51,57 +66,50 @@ inline std::vector<std::byte> reduce_input(const ReduceCase& item, int rank) {
   return input;
 }
 
-/// One rank's memory for one case, with guard bytes around the output.
+/// One rank's memory for an all-reduce.
 class ReduceBuffers {
  public:
   ReduceBuffers(const ReduceCase& item, int rank)
       : case_(item),
         original_(reduce_input(item, rank)),
-        input_(shift() + original_.size()),
-        output_(shift() + original_.size() + kGuardBytes, kGuard) {
-    std::copy(original_.begin(), original_.end(), input_.data() + shift());
+        input_(original_.size(), item.offset * size_of(item.dtype)),
+        output_(original_.size(), item.offset * size_of(item.dtype)) {
+    input_.fill(original_);
   }
 
   /// What a rank does right before it calls: in place, the input appears only now.
   void fill() {
-    if (case_.in_place) std::copy(original_.begin(), original_.end(), output());
+    if (case_.in_place) output_.fill(original_);
   }
 
-  std::byte* output() { return output_.data() + shift(); }
+  std::byte* output() { return output_.data(); }
 
   CollectiveCall call() {
-    return {.input = case_.in_place ? output() : input_.data() + shift(),
-            .output = output(),
+    return {.input = case_.in_place ? output_.data() : input_.data(),
+            .output = output_.data(),
             .count = case_.count,
             .dtype = case_.dtype,
             .reduction = case_.reduction,
             .segment_bytes = case_.segment_bytes};
   }
 
-  std::vector<std::byte> result() {
-    return {output(), output() + static_cast<std::ptrdiff_t>(original_.size())};
+  std::vector<std::byte> result() const {
+    const std::span<const std::byte> bytes = output_.bytes();
+    return {bytes.begin(), bytes.end()};
   }
 
   /// That nothing was written but the output.
-  void expect_bounds_kept() {
-    const auto is_guard = [](std::byte byte) { return byte == kGuard; };
-    EXPECT_TRUE(std::all_of(output_.data(), output(), is_guard)) << case_;
-    EXPECT_TRUE(std::all_of(output() + original_.size(), output_.data() + output_.size(), is_guard))
-        << case_;
-    EXPECT_TRUE(std::equal(original_.begin(), original_.end(), input_.data() + shift()))
-        << case_ << ": the input has changed";
+  void expect_bounds_kept() const {
+    EXPECT_TRUE(output_.is_guard_intact()) << case_ << ": written beside the output";
+    EXPECT_TRUE(input_.is_guard_intact()) << case_ << ": written beside the input";
+    EXPECT_TRUE(input_.holds(original_)) << case_ << ": the input has changed";
   }
 
  private:
-  static constexpr std::byte kGuard{0xA5};
-  static constexpr std::size_t kGuardBytes = 64;
-
-  std::size_t shift() const { return case_.offset * size_of(case_.dtype); }
-
   ReduceCase case_;
   std::vector<std::byte> original_;
-  std::vector<std::byte> input_;
-  std::vector<std::byte> output_;
+  GuardedBuffer input_;
+  GuardedBuffer output_;
 };
 
 /// What element `index` may differ from the reference where the order of summing is open.
@@ -125,7 +133,7 @@ inline double tolerance_at(const ReduceCase& item, int size, std::size_t index) 
          (item.dtype == DType::Float16 ? (size + 3) * 0x1p-24 : 0);
 }
 
-/// Compares with the rank-ordered sum: bit by bit where the algorithm promises that.
+/// Compares all elements with the rank-ordered sum: bit by bit where the algorithm promises that.
 inline void expect_reduced(const ReduceCase& item, const std::vector<std::byte>& result, int size,
                            bool rank_ordered) {
   std::vector<std::vector<std::byte>> inputs;
@@ -139,9 +147,13 @@ inline void expect_reduced(const ReduceCase& item, const std::vector<std::byte>&
     return;
   }
   for (std::size_t i = 0; i < item.count; ++i) {
-    ASSERT_NEAR(value_at(item.dtype, result.data(), i), value_at(item.dtype, expected.data(), i),
-                tolerance_at(item, size, i))
-        << item << ", element " << i;
+    const double value = value_at(item.dtype, result.data(), i);
+    const double sum = value_at(item.dtype, expected.data(), i);
+    if (std::isnan(sum)) {
+      ASSERT_TRUE(std::isnan(value)) << item << ", element " << i << ": no NaN but " << value;
+    } else {
+      ASSERT_NEAR(value, sum, tolerance_at(item, size, i)) << item << ", element " << i;
+    }
   }
 }
 

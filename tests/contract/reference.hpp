@@ -141,6 +141,14 @@ T reference_apply(ReduceOp op, T a, T b) {
 /// Combines `inputs` element by element in their order.
 inline std::vector<std::byte> reference_combine(DType dtype, const Reduction& reduction,
                                                 const std::vector<std::vector<std::byte>>& inputs) {
+  if (reduction.op == ReduceOp::Custom) {
+    std::vector<std::byte> result = inputs[0];
+    for (std::size_t k = 1; k < inputs.size(); ++k) {
+      reduction.custom->combine(dtype, inputs[k].data(), result.data(),
+                                result.size() / size_of(dtype));
+    }
+    return result;
+  }
   return with_access(dtype, [&](auto access) {
     std::vector<std::byte> output(inputs[0].size());
     const double pre = dtype == DType::Bool ? 1.0 : reduction.prescale;

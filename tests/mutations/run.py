@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Proves that the protocol gate finds faults: applies every patch of this folder, one at a time, to a
-copy of the coordinator's sources, builds the gate and expects it to fail.
+"""Proves that tests find faults: applies patches, one at a time, to a copy of the sources, builds the
+test that must find them and expects it to fail.
 
-    tests/mutations/run.py [--seeds 10000] [--jobs 2] [NAME...]
+    tests/mutations/run.py [--suite protocol] [--seeds 10000] [--jobs 2] [NAME...]
+    tests/mutations/run.py --suite algorithms [NAME...]
 
-Prints which seed found which mutation. Exit code 1: a mutation survives, does not apply or does not
-compile. The gate without any patch must pass the same seeds.
+protocol: the patches of this folder, in the coordinator; found by the protocol gate.
+algorithms: those of algorithms/, in the collectives of ops/; found by their tests.
+
+Prints which seed or test found which mutation. Exit code 1: a mutation survives, does not apply or
+does not compile. Without any patch the test must pass.
 """
 import argparse
 import os
@@ -22,43 +26,87 @@ CORE = ["coordinator", "coordinator_outcome", "header", "history", "negotiation"
         "request_table", "tree_board"]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
              "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
-SOURCES = ([f"src/runtime/{name}.cpp" for name in CORE] +
-           [f"tests/support/{name}.cpp" for name in SIMULATOR] +
-           ["src/base/names.cpp", "ops/names.cpp", "tests/tools/protocol_gate.cpp"])
-LONGEST_S = 600
+
+
+class Protocol:
+    """The coordinator under the protocol gate."""
+    patches = FOLDER
+    sources = ([f"src/runtime/{name}.cpp" for name in CORE] +
+               [f"tests/support/{name}.cpp" for name in SIMULATOR] +
+               ["src/base/names.cpp", "ops/names.cpp", "tests/tools/protocol_gate.cpp"])
+    libraries = ["-pthread"]
+    longest_s = 600
+
+    @staticmethod
+    def command(program, arguments):
+        return [program, "--seeds", str(arguments.seeds), "--jobs", str(arguments.jobs)]
+
+    @staticmethod
+    def finding(output):
+        if failed := re.search(r"FAILED seed (\d+): (.*)", output):
+            return f"seed {failed[1]}: {failed[2][:90]}"
+        crashed = re.search(r"crashed in seed\s+(\d+)", output)
+        return f"seed {crashed[1]}: crash" if crashed else "no seed"
+
+
+class Algorithms:
+    """The collectives under their contract suites, and the tests of what these do not reach."""
+    patches = FOLDER / "algorithms"
+    sources = (sorted(f"ops/{path.name}" for path in (ROOT / "ops").glob("*.cpp")) +
+               [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
+               [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
+               ["tests/support/fake_world.cpp"] +
+               [f"tests/ops/{name}_test.cpp" for name in
+                ("adasum", "algorithms", "hierarchical", "sub_communicator", "window_slots")])
+    libraries = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
+    longest_s = 150
+
+    @staticmethod
+    def command(program, arguments):
+        return [program, "--gtest_fail_fast"]
+
+    @staticmethod
+    def finding(output):
+        """The first test that failed, else the last one that began."""
+        if failed := re.search(r"^\[  FAILED  \] ([^\s,]+)", output, re.MULTILINE):
+            return failed[1]
+        begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
+        return begun[-1] if begun else "no test"
+
+
+SUITES = {"protocol": Protocol, "algorithms": Algorithms}
 
 
 def compile_source(tree, source, folder="objects"):
     target = tree / folder / (source.replace("/", "_") + ".o")
     target.parent.mkdir(exist_ok=True)
-    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O2", f"-I{tree}/include",
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O2", f"-I{tree}", f"-I{tree}/include",
                f"-I{tree}/src", f"-I{tree}/tests", "-c", str(tree / source), "-o",
                str(target)]
     subprocess.run(command, check=True)
     return target
 
 
-def link(tree, objects, gate):
-    subprocess.run([os.environ.get("CXX", "g++"), "-o", str(gate), *map(str, objects), "-pthread"],
-                   check=True)
+def link(suite, objects, program):
+    subprocess.run([os.environ.get("CXX", "g++"), "-o", str(program), *map(str, objects),
+                    *suite.libraries], check=True)
 
 
-def run_gate(gate, arguments):
-    """The gate's exit code and the first seed that failed."""
-    try:
-        done = subprocess.run([str(gate), "--seeds", str(arguments.seeds), "--jobs",
-                               str(arguments.jobs)], capture_output=True, text=True,
-                              timeout=LONGEST_S, check=False)
-    except subprocess.TimeoutExpired:
-        return 1, f"none: the core hangs for {LONGEST_S} s"
-    failed = re.search(r"FAILED seed (\d+): (.*)", done.stdout)
-    crashed = re.search(r"crashed in seed\s+(\d+)", done.stdout)
-    if failed:
-        return done.returncode, f"{failed[1]}: {failed[2][:90]}"
-    return done.returncode, f"{crashed[1]}: crash" if crashed else "no seed"
+def run_test(suite, program, arguments):
+    """The test's exit code and what failed first."""
+    with open(f"{program}.txt", "w+", encoding="utf-8", errors="replace") as output:
+        try:
+            code = subprocess.run(suite.command(str(program), arguments), stdout=output,
+                                  stderr=subprocess.DEVNULL, timeout=suite.longest_s,
+                                  check=False).returncode
+            ending = ""
+        except subprocess.TimeoutExpired:
+            code, ending = 1, f", hangs for {suite.longest_s} s"
+        output.seek(0)
+        return code, suite.finding(output.read()) + ending
 
 
-def try_mutation(tree, objects, patch, arguments):
+def try_mutation(suite, tree, objects, patch, arguments):
     """None when the mutation was found, else what went wrong; and where it was found."""
     text = patch.read_text()
     sources = re.findall(r"^\+\+\+ b/(\S+)", text, re.MULTILINE)
@@ -71,9 +119,9 @@ def try_mutation(tree, objects, patch, arguments):
         mutated = dict(objects)
         for source in sources:
             mutated[source] = compile_source(tree, source, "mutated")
-        gate = tree / "mutated_gate"
-        link(tree, mutated.values(), gate)
-        code, where = run_gate(gate, arguments)
+        program = tree / "mutated_test"
+        link(suite, mutated.values(), program)
+        code, where = run_test(suite, program, arguments)
         return (None if code != 0 else "SURVIVES"), where
     except subprocess.CalledProcessError:
         return "does not compile", ""
@@ -85,29 +133,32 @@ def try_mutation(tree, objects, patch, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("names", nargs="*", help="mutations to try; all if none is given")
+    parser.add_argument("--suite", choices=SUITES, default="protocol")
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    patches = [patch for patch in sorted(FOLDER.glob("*.patch"))
+    suite = SUITES[arguments.suite]
+    patches = [patch for patch in sorted(suite.patches.glob("*.patch"))
                if not arguments.names or patch.stem in arguments.names]
 
     with tempfile.TemporaryDirectory(prefix="kolo-mutations-") as folder:
         tree = pathlib.Path(folder)
-        for part in ("include", "src", "ops", "tests/support", "tests/tools"):
+        for part in ("include", "src", "ops", "tests/contract", "tests/ops", "tests/support",
+                     "tests/tools"):
             shutil.copytree(ROOT / part, tree / part)
-        objects = {source: compile_source(tree, source) for source in SOURCES}
-        gate = tree / "gate"
-        link(tree, objects.values(), gate)
-        code, where = run_gate(gate, arguments)
+        objects = {source: compile_source(tree, source) for source in suite.sources}
+        program = tree / "test"
+        link(suite, objects.values(), program)
+        code, where = run_test(suite, program, arguments)
         if code != 0:
-            print(f"the core fails without any mutation: {where}")
+            print(f"the sources fail without any mutation: {where}")
             return 1
         survivors = 0
         for patch in patches:
-            problem, where = try_mutation(tree, objects, patch, arguments)
-            print(f"{patch.stem:40} {problem or 'seed ' + where}", flush=True)
+            problem, where = try_mutation(suite, tree, objects, patch, arguments)
+            print(f"{patch.stem:48} {problem or where}", flush=True)
             survivors += problem is not None
         print(f"{len(patches)} mutations, {survivors} not found")
         return 1 if survivors else 0

@@ -13,6 +13,8 @@
 
 #include "comm/mpi_world.hpp"
 #include "contract/reduce_case.hpp"
+#include "contract/scatter_buffers.hpp"
+#include "contract/scattered_nodes.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels.hpp"
 #include "ops/reduction_plan.hpp"
@@ -35,6 +37,11 @@ class AlgorithmsMpiTest : public testing::Test {
     for (int rank = 0; rank < size(); ++rank) {
       peer_buffers_.push_back(shared_->segment(rank).data());
     }
+    std::erase_if(ranks, [&](int rank) { return node_of(rank) != node_of(this->rank()); });
+    node_communicator_ = world_.make_communicator(ranks, 1);
+    finish(
+        world_.make_window(*node_communicator_, kAlgorithmTagCount, kWindowBytes, node_staging_));
+    nodes_ = {.node_of_rank = node_of_rank_, .window = node_staging_.get()};
   }
 
   static void finish(Task task) {
@@ -43,13 +50,62 @@ class AlgorithmsMpiTest : public testing::Test {
 
   int size() const { return communicator_->size(); }
   int rank() const { return communicator_->rank(); }
+  std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+  int node_of(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)]; }
+
+  /// All but Adasum, which is no reduction of elements.
+  std::vector<Algorithm> of(Collective collective) const {
+    std::vector<Algorithm> algorithms;
+    for (const Algorithm& algorithm : registry_.algorithms()) {
+      const bool is_adasum = algorithm.name == "adasum";
+      if (algorithm.collective == collective && !is_adasum) algorithms.push_back(algorithm);
+    }
+    return algorithms;
+  }
+
+  void run(const Algorithm& algorithm, CollectiveCall call) {
+    call.communicator = communicator_.get();
+    call.window = staging_.get();
+    call.nodes = &nodes_;
+    finish(algorithm.run(call));
+  }
+
+  /// Up to `largest` elements for each rank; where there are several, the first gets none.
+  std::vector<std::size_t> uneven(std::size_t largest) const {
+    std::vector<std::size_t> counts;
+    for (int peer = 0; peer < size(); ++peer) {
+      counts.push_back(largest * static_cast<std::size_t>(peer + 1) / ranks());
+    }
+    if (size() > 1) counts.front() = 0;
+    return counts;
+  }
+
+  /// `item` but for its count, which is the sum of `counts`.
+  void check_reduce_scatter(const Algorithm& algorithm, const std::vector<std::size_t>& counts,
+                            ReduceCase item) {
+    item.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    ScatterBuffers buffers({item, counts}, rank());
+    run(algorithm, buffers.call());
+    buffers.expect_bounds_kept();
+    expect_reduced(item, gather(item, counts, buffers.result()), size(), algorithm.rank_ordered);
+  }
+
+  /// All ranks' results one after another.
+  std::vector<std::byte> gather(const ReduceCase& item, const std::vector<std::size_t>& counts,
+                                std::span<const std::byte> own) {
+    std::vector<std::byte> all(item.count * size_of(item.dtype));
+    run(registry_.find(Collective::AllGather, "ring"), {.input = own.data(),
+                                                        .output = all.data(),
+                                                        .dtype = item.dtype,
+                                                        .counts = counts,
+                                                        .segment_bytes = 65536});
+    return all;
+  }
 
   std::vector<std::byte> reduce(const Algorithm& algorithm, const ReduceCase& item) {
     ReduceBuffers buffers(item, rank());
     buffers.fill();
     CollectiveCall call = buffers.call();
-    call.communicator = communicator_.get();
-    call.window = staging_.get();
     if (algorithm.needs == Needs::PeerBuffers) {
       call.peer_buffers = peer_buffers_;
       call.output = peer_buffers_[static_cast<std::size_t>(rank())];
@@ -57,7 +113,7 @@ class AlgorithmsMpiTest : public testing::Test {
       std::copy(input.begin(), input.end(), call.output);
       call.input = call.output;
     }
-    finish(algorithm.run(call));
+    run(algorithm, call);
     buffers.expect_bounds_kept();
     return {call.output, call.output + item.count * size_of(item.dtype)};
   }
@@ -80,11 +136,14 @@ class AlgorithmsMpiTest : public testing::Test {
   std::shared_ptr<SharedWindow> staging_;
   std::shared_ptr<SharedWindow> shared_;
   std::vector<std::byte*> peer_buffers_;
+  std::vector<int> node_of_rank_ = scattered_nodes(world_.topology().size);
+  std::unique_ptr<Communicator> node_communicator_;  // of the ranks that act as this one's node
+  std::shared_ptr<SharedWindow> node_staging_;
+  Nodes nodes_;
 };
 
 TEST_F(AlgorithmsMpiTest, EveryAllReduce_EveryTypeAndOperation) {
-  for (const Algorithm& algorithm : registry_.algorithms()) {
-    if (algorithm.collective != Collective::AllReduce) continue;
+  for (const Algorithm& algorithm : of(Collective::AllReduce)) {
     SCOPED_TRACE(algorithm.name);
     for (const DType dtype : kAllDTypes) {
       for (const ReduceOp op : kAllOps) {
@@ -99,6 +158,32 @@ TEST_F(AlgorithmsMpiTest, EveryAllReduce_EveryTypeAndOperation) {
         }
       }
     }
+  }
+}
+
+TEST_F(AlgorithmsMpiTest, Adasum_OfOrthogonalVectorsIsTheirSum) {
+  const Algorithm& algorithm = registry_.find(Collective::AllReduce, "adasum");
+  std::vector<float> values(100'003);
+  std::vector<float> expected(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    expected[i] = static_cast<float>(i % 97) - 48;
+    if (i % ranks() == static_cast<std::size_t>(rank())) values[i] = expected[i];
+  }
+  auto* buffer = reinterpret_cast<std::byte*>(values.data());
+  run(algorithm, {.input = buffer,
+                  .output = buffer,
+                  .count = values.size(),
+                  .reduction = {ReduceOp::Adasum},
+                  .segment_bytes = 16384});
+  EXPECT_EQ(values, expected);
+}
+
+TEST_F(AlgorithmsMpiTest, Adasum_HasTheSameBitsOnAllRanks) {
+  const Algorithm& algorithm = registry_.find(Collective::AllReduce, "adasum");
+  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
+    const ReduceCase item{
+        .dtype = dtype, .reduction = {ReduceOp::Adasum, 0.5, 3}, .count = 3001, .in_place = true};
+    expect_same_on_all_ranks(item, reduce(algorithm, item));
   }
 }
 
@@ -127,8 +212,8 @@ TEST_F(AlgorithmsMpiTest, Native_AverageOfLargeHalvesStaysFinite) {
 }
 
 TEST_F(AlgorithmsMpiTest, LongMessages_ThroughEveryAllReduce) {
-  for (const char* name : {"direct", "ring", "mpi", "window", "window_small"}) {
-    const Algorithm& algorithm = registry_.find(Collective::AllReduce, name);
+  for (const Algorithm& algorithm : of(Collective::AllReduce)) {
+    if (algorithm.needs == Needs::PeerBuffers) continue;  // no segment is as long as that
     for (const bool in_place : {false, true}) {
       const ReduceCase item{.count = 400'003, .segment_bytes = 65536, .in_place = in_place};
       expect_reduced(item, reduce(algorithm, item), size(), algorithm.rank_ordered);
@@ -136,7 +221,66 @@ TEST_F(AlgorithmsMpiTest, LongMessages_ThroughEveryAllReduce) {
   }
 }
 
-TEST_F(AlgorithmsMpiTest, AllGather_UnevenCounts) {
+TEST_F(AlgorithmsMpiTest, EveryReduceScatter_EveryTypeAndOperation) {
+  for (const Algorithm& algorithm : of(Collective::ReduceScatter)) {
+    SCOPED_TRACE(algorithm.name);
+    for (const DType dtype : kAllDTypes) {
+      for (const ReduceOp op : kAllOps) {
+        if (!ops::is_combinable(dtype, op)) continue;
+        for (const std::size_t largest : {0u, 1u, 331u}) {
+          for (const bool in_place : {false, true}) {
+            const Reduction reduction{op, 0.5, in_place ? 1.0 : 3.0};
+            check_reduce_scatter(algorithm, uneven(largest),
+                                 {.dtype = dtype,
+                                  .reduction = reduction,
+                                  .segment_bytes = 512,
+                                  .in_place = in_place,
+                                  .offset = 1});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AlgorithmsMpiTest, LongMessages_ThroughEveryReduceScatter) {
+  for (const Algorithm& algorithm : of(Collective::ReduceScatter)) {
+    SCOPED_TRACE(algorithm.name);
+    check_reduce_scatter(algorithm, uneven(200'003), {.segment_bytes = 65536});
+    check_reduce_scatter(algorithm, uneven(200'003), {.segment_bytes = 65536, .in_place = true});
+  }
+}
+
+TEST_F(AlgorithmsMpiTest, EveryAllToAll_UnevenCounts) {
+  const auto count = [](int from, int to) {
+    return static_cast<std::size_t>((from * 3 + to * 2) % 5) * 20'011;
+  };
+  const auto value = [](int from, int to, std::size_t i) {
+    return from * 10'000'000 + to * 1'000'000 + static_cast<std::int32_t>(i);
+  };
+  std::vector<std::size_t> sent;
+  std::vector<std::size_t> received;
+  std::vector<std::int32_t> input;
+  std::vector<std::int32_t> expected;
+  for (int peer = 0; peer < size(); ++peer) {
+    sent.push_back(count(rank(), peer));
+    received.push_back(count(peer, rank()));
+    for (std::size_t i = 0; i < sent.back(); ++i) input.push_back(value(rank(), peer, i));
+    for (std::size_t i = 0; i < received.back(); ++i) expected.push_back(value(peer, rank(), i));
+  }
+  for (const Algorithm& algorithm : of(Collective::AllToAll)) {
+    std::vector<std::int32_t> output(expected.size());
+    run(algorithm, {.input = reinterpret_cast<const std::byte*>(input.data()),
+                    .output = reinterpret_cast<std::byte*>(output.data()),
+                    .dtype = DType::Int32,
+                    .send_counts = sent,
+                    .receive_counts = received,
+                    .segment_bytes = 16384});
+    EXPECT_EQ(output, expected) << algorithm.name;
+  }
+}
+
+TEST_F(AlgorithmsMpiTest, EveryAllGather_UnevenCounts) {
   std::vector<std::size_t> counts;
   std::vector<std::int32_t> expected;
   for (int peer = 0; peer < size(); ++peer) {
@@ -148,31 +292,31 @@ TEST_F(AlgorithmsMpiTest, AllGather_UnevenCounts) {
   const std::size_t own = counts[static_cast<std::size_t>(rank())];
   std::vector<std::int32_t> input(own);
   std::iota(input.begin(), input.end(), rank() * 1'000'000);
-  std::vector<std::int32_t> output(expected.size());
-  finish(registry_.find(Collective::AllGather, "ring")
-             .run({.communicator = communicator_.get(),
-                   .input = reinterpret_cast<const std::byte*>(input.data()),
-                   .output = reinterpret_cast<std::byte*>(output.data()),
-                   .dtype = DType::Int32,
-                   .gather_counts = counts,
-                   .segment_bytes = 16384}));
-  EXPECT_EQ(output, expected);
+  for (const Algorithm& algorithm : of(Collective::AllGather)) {
+    std::vector<std::int32_t> output(expected.size());
+    run(algorithm, {.input = reinterpret_cast<const std::byte*>(input.data()),
+                    .output = reinterpret_cast<std::byte*>(output.data()),
+                    .dtype = DType::Int32,
+                    .counts = counts,
+                    .segment_bytes = 16384});
+    EXPECT_EQ(output, expected) << algorithm.name;
+  }
 }
 
-TEST_F(AlgorithmsMpiTest, Broadcast_FromEveryRoot) {
+TEST_F(AlgorithmsMpiTest, EveryBroadcast_FromEveryRoot) {
   for (int root = 0; root < size(); ++root) {
-    std::vector<double> values(70'001, -1);
-    std::vector<double> expected(values.size());
+    std::vector<double> expected(70'001);
     std::iota(expected.begin(), expected.end(), root * 0.5);
-    if (rank() == root) values = expected;
-    finish(registry_.find(Collective::Broadcast, "binomial")
-               .run({.communicator = communicator_.get(),
-                     .output = reinterpret_cast<std::byte*>(values.data()),
-                     .count = values.size(),
-                     .dtype = DType::Float64,
-                     .root = root,
-                     .segment_bytes = 65536}));
-    EXPECT_EQ(values, expected) << "root " << root;
+    for (const Algorithm& algorithm : of(Collective::Broadcast)) {
+      std::vector<double> values(expected.size(), -1);
+      if (rank() == root) values = expected;
+      run(algorithm, {.output = reinterpret_cast<std::byte*>(values.data()),
+                      .count = values.size(),
+                      .dtype = DType::Float64,
+                      .root = root,
+                      .segment_bytes = 65536});
+      EXPECT_EQ(values, expected) << algorithm.name << ", root " << root;
+    }
   }
 }
 

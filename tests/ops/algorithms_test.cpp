@@ -1,11 +1,20 @@
 // The contract, for every algorithm in the list that needs no native collectives; and the bytes that
 // each moves, against its formula.
 
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "contract/algorithm_contract.hpp"
+#include "contract/all_gather_contract.hpp"
+#include "contract/all_reduce_contract.hpp"
+#include "contract/all_to_all_contract.hpp"
+#include "contract/broadcast_contract.hpp"
+#include "contract/reduce_scatter_contract.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
 
@@ -17,22 +26,39 @@ std::vector<Algorithm> built_in(Collective collective) {
   const ops::Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
     const bool is_local = algorithm.needs != Needs::NativeCollectives;
-    if (algorithm.collective == collective && is_local) algorithms.push_back(algorithm);
+    const bool is_adasum = algorithm.name == "adasum";  // no reduction of elements: adasum_test
+    if (algorithm.collective == collective && is_local && !is_adasum) {
+      algorithms.push_back(algorithm);
+    }
   }
   return algorithms;
 }
 
 INSTANTIATE_TEST_SUITE_P(BuiltIn, AllReduceContract,
-                         testing::Combine(testing::ValuesIn(built_in(Collective::AllReduce)),
-                                          testing::ValuesIn(kContractWorlds)),
-                         name_contract_case);
+                         contract_cases(built_in(Collective::AllReduce)), name_contract_case);
+INSTANTIATE_TEST_SUITE_P(BuiltIn, ReduceScatterContract,
+                         contract_cases(built_in(Collective::ReduceScatter)), name_contract_case);
 INSTANTIATE_TEST_SUITE_P(BuiltIn, AllGatherContract,
-                         testing::Combine(testing::ValuesIn(built_in(Collective::AllGather)),
-                                          testing::ValuesIn(kContractWorlds)),
-                         name_contract_case);
+                         contract_cases(built_in(Collective::AllGather)), name_contract_case);
 INSTANTIATE_TEST_SUITE_P(BuiltIn, BroadcastContract,
-                         testing::Combine(testing::ValuesIn(built_in(Collective::Broadcast)),
-                                          testing::ValuesIn(kContractWorlds)),
+                         contract_cases(built_in(Collective::Broadcast)), name_contract_case);
+INSTANTIATE_TEST_SUITE_P(BuiltIn, AllToAllContract, contract_cases(built_in(Collective::AllToAll)),
+                         name_contract_case);
+
+std::vector<Algorithm> one(Collective collective, std::string_view name) {
+  return {ops::Registry().find(collective, name)};
+}
+
+/// Halving folds ranks in other ways in other worlds.
+INSTANTIATE_TEST_SUITE_P(Halving, AllReduceContract,
+                         testing::Combine(testing::ValuesIn(one(Collective::AllReduce,
+                                                                "halving_doubling")),
+                                          testing::Values(5, 6, 8, 13)),
+                         name_contract_case);
+INSTANTIATE_TEST_SUITE_P(Halving, ReduceScatterContract,
+                         testing::Combine(testing::ValuesIn(one(Collective::ReduceScatter,
+                                                                "halving")),
+                                          testing::Values(5, 6, 8, 13)),
                          name_contract_case);
 
 struct Traffic {
@@ -40,27 +66,20 @@ struct Traffic {
   std::uint64_t moved = 0;
 };
 
-/// What all ranks together send and move when they reduce `count` floats.
-Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
-  const ops::Registry registry;
-  const Algorithm& algorithm = registry.find(Collective::AllReduce, name);
-  std::vector<std::vector<float>> buffers(static_cast<std::size_t>(size),
-                                          std::vector<float>(count, 1.0f));
-  std::vector<std::byte*> pointers;
-  for (auto& buffer : buffers) pointers.push_back(reinterpret_cast<std::byte*>(buffer.data()));
+/// What all ranks together send and move in one call.
+Traffic measure(const Algorithm& algorithm, int size,
+                const std::function<CollectiveCall(int rank)>& make_call) {
   std::vector<Traffic> traffic(static_cast<std::size_t>(size));
   run_on_ranks(size, kContractWindowBytes, 1, [&](const Rank& rank) {
-    const auto self = static_cast<std::size_t>(rank.rank);
     std::mt19937_64 random = random_of(rank);
-    finish(algorithm.run({.communicator = &rank.communicator,
-                          .window = &rank.window,
-                          .peer_buffers = pointers,
-                          .input = pointers[self],
-                          .output = pointers[self],
-                          .count = count,
-                          .segment_bytes = 256}),
-           random);
-    traffic[self] = {rank.communicator.bytes_sent(), rank.window.bytes_moved()};
+    CollectiveCall call = make_call(rank.rank);
+    call.communicator = &rank.communicator;
+    call.window = &rank.window;
+    call.nodes = rank.nodes;
+    call.segment_bytes = 256;
+    finish(algorithm.run(call), random);
+    traffic[static_cast<std::size_t>(rank.rank)] = {rank.communicator.bytes_sent(),
+                                                    rank.window.bytes_moved()};
   });
   Traffic total;
   for (const Traffic& one : traffic) {
@@ -70,12 +89,50 @@ Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
   return total;
 }
 
+/// When they reduce `count` floats.
+Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
+  std::vector<std::vector<float>> buffers(static_cast<std::size_t>(size),
+                                          std::vector<float>(count, 1.0f));
+  std::vector<std::byte*> pointers;
+  for (auto& buffer : buffers) pointers.push_back(reinterpret_cast<std::byte*>(buffer.data()));
+  const ops::Registry registry;
+  return measure(registry.find(Collective::AllReduce, name), size, [&](int rank) {
+    std::byte* buffer = pointers[static_cast<std::size_t>(rank)];
+    return CollectiveCall{
+        .peer_buffers = pointers, .input = buffer, .output = buffer, .count = count};
+  });
+}
+
+/// When rank r gets counts[r] floats from, or gives them to, all.
+Traffic measure_by_counts(Collective collective, std::string_view name,
+                          const std::vector<std::size_t>& counts) {
+  const std::size_t size = counts.size();
+  const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  const std::size_t longest =
+      std::max(total, size * *std::max_element(counts.begin(), counts.end()));
+  std::vector<std::vector<float>> inputs(size, std::vector<float>(longest));
+  std::vector<std::vector<float>> outputs(size, std::vector<float>(longest));
+  std::vector<std::vector<std::size_t>> received;  // all-to-all: rank r sends counts[r] to each
+  for (const std::size_t count : counts) received.emplace_back(size, count);
+  const ops::Registry registry;
+  const auto make_call = [&](int rank) {
+    const auto self = static_cast<std::size_t>(rank);
+    return CollectiveCall{.input = reinterpret_cast<const std::byte*>(inputs[self].data()),
+                          .output = reinterpret_cast<std::byte*>(outputs[self].data()),
+                          .counts = counts,
+                          .send_counts = received[self],
+                          .receive_counts = counts};
+  };
+  return measure(registry.find(collective, name), static_cast<int>(size), make_call);
+}
+
 TEST(TrafficTest, AllReduceBytes_FollowTheirFormulas) {
   for (const int size : {1, 2, 3, 4, 7}) {
     for (const std::size_t count : {1u, 64u, 997u}) {
       const std::uint64_t least = 2 * static_cast<std::uint64_t>(size - 1) * count * sizeof(float);
       EXPECT_EQ(measure_allreduce("direct", size, count).sent, least);
       EXPECT_EQ(measure_allreduce("ring", size, count).sent, least);
+      EXPECT_EQ(measure_allreduce("halving_doubling", size, count).sent, least);
       EXPECT_EQ(measure_allreduce("window", size, count).moved, least);
       EXPECT_EQ(measure_allreduce("zero_copy", size, count).moved, least);
       const auto all = static_cast<std::uint64_t>(size) * static_cast<std::uint64_t>(size - 1);
@@ -87,21 +144,109 @@ TEST(TrafficTest, AllReduceBytes_FollowTheirFormulas) {
   }
 }
 
+TEST(TrafficTest, BytesByCounts_FollowTheirFormulas) {
+  for (const std::size_t size : {1u, 2u, 3u, 4u, 7u}) {
+    std::vector<std::size_t> counts;
+    for (std::size_t rank = 0; rank < size; ++rank) counts.push_back((rank * 37 + 11) % 90);
+    const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    const std::uint64_t least = (size - 1) * total * sizeof(float);
+    EXPECT_EQ(measure_by_counts(Collective::ReduceScatter, "direct", counts).sent, least);
+    EXPECT_EQ(measure_by_counts(Collective::ReduceScatter, "ring", counts).sent, least);
+    EXPECT_EQ(measure_by_counts(Collective::AllGather, "ring", counts).sent, least);
+    EXPECT_EQ(measure_by_counts(Collective::AllGather, "pairwise", counts).sent, least);
+    EXPECT_EQ(measure_by_counts(Collective::AllToAll, "pairwise", counts).sent, least);
+
+    for (const Collective collective :
+         {Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll}) {
+      const Traffic traffic = measure_by_counts(collective, "window", counts);
+      EXPECT_EQ(traffic.moved, least) << name_of(collective);
+      EXPECT_EQ(traffic.sent, 0u) << name_of(collective);
+    }
+
+    std::size_t folded = 0;  // in a world of 3 rank 1; of 7 ranks 1, 3, 5
+    for (std::size_t rank = 1; rank < 2 * (size - std::bit_floor(size)); rank += 2) {
+      folded += counts[rank];
+    }
+    EXPECT_EQ(measure_by_counts(Collective::ReduceScatter, "halving", counts).sent,
+              least + folded * sizeof(float));
+  }
+}
+
+TEST(TrafficTest, BroadcastBytes_FollowTheirFormulas) {
+  const ops::Registry registry;
+  for (const int size : {1, 2, 3, 4, 7}) {
+    std::vector<std::vector<float>> buffers(static_cast<std::size_t>(size),
+                                            std::vector<float>(997));
+    const auto measure_broadcast = [&](std::string_view name) {
+      return measure(registry.find(Collective::Broadcast, name), size, [&](int rank) {
+        auto* buffer = reinterpret_cast<std::byte*>(buffers[static_cast<std::size_t>(rank)].data());
+        return CollectiveCall{.output = buffer, .count = 997, .root = size - 1};
+      });
+    };
+    const std::uint64_t least = static_cast<std::uint64_t>(size - 1) * 997 * sizeof(float);
+    EXPECT_EQ(measure_broadcast("binomial").sent, least);
+    EXPECT_EQ(measure_broadcast("window").moved, least);
+    EXPECT_EQ(measure_broadcast("window").sent, 0u);
+  }
+}
+
 TEST(WindowTest, TooSmallSegment_NamesTheSizeNeeded) {
   const ops::Registry registry;
-  run_on_ranks(1, 64, 1, [&](const Rank& rank) {
-    float value = 1;
-    auto* buffer = reinterpret_cast<std::byte*>(&value);
-    for (const char* name : {"window", "window_small"}) {
-      Task task = registry.find(Collective::AllReduce, name)
-                      .run({.window = &rank.window,
-                            .input = buffer,
-                            .output = buffer,
-                            .count = 1,
-                            .segment_bytes = 64});
-      EXPECT_THROW(task.poll(), InvalidArgument) << name;
+  run_on_ranks(2, 64, 1, [&](const Rank& rank) {
+    std::vector<float> values(4);
+    auto* buffer = reinterpret_cast<std::byte*>(values.data());
+    const std::vector<std::size_t> counts{1, 1};
+    int checked = 0;
+    for (const Algorithm& algorithm : registry.algorithms()) {
+      if (algorithm.needs != Needs::Window) continue;
+      Task task = algorithm.run({.window = &rank.window,
+                                 .input = buffer,
+                                 .output = buffer + 2 * sizeof(float),
+                                 .count = 2,
+                                 .counts = counts,
+                                 .send_counts = counts,
+                                 .receive_counts = counts,
+                                 .segment_bytes = 64});
+      try {
+        task.poll();
+        ADD_FAILURE() << algorithm.name << " runs in 64 bytes";
+      } catch (const InvalidArgument& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find("of 64 bytes"), std::string::npos) << text;
+        EXPECT_NE(text.find("KOLO_STAGING_BYTES"), std::string::npos) << text;
+      }
+      ++checked;
     }
+    EXPECT_EQ(checked, 6);
   });
+}
+
+/// A segment that has just what the error names is enough.
+TEST(WindowTest, SmallestSegments_Suffice) {
+  const ops::Registry registry;
+  const std::size_t size = 5;
+  const std::vector<std::size_t> counts(size, 200);
+  std::vector<std::vector<std::int32_t>> outputs(size, std::vector<std::int32_t>(200));
+  run_on_ranks(static_cast<int>(size), 3 * (size + 1) * 64, 1, [&](const Rank& rank) {
+    const auto self = static_cast<std::size_t>(rank.rank);
+    std::vector<std::int32_t> input(200 * size);
+    std::iota(input.begin(), input.end(), rank.rank);
+    std::mt19937_64 random = random_of(rank);
+    finish(registry.find(Collective::ReduceScatter, "window")
+               .run({.window = &rank.window,
+                     .input = reinterpret_cast<const std::byte*>(input.data()),
+                     .output = reinterpret_cast<std::byte*>(outputs[self].data()),
+                     .dtype = DType::Int32,
+                     .counts = counts,
+                     .segment_bytes = 64}),
+           random);
+  });
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    for (std::size_t i = 0; i < 200; ++i) {
+      const std::size_t sum = size * (rank * 200 + i) + size * (size - 1) / 2;
+      ASSERT_EQ(outputs[rank][i], static_cast<std::int32_t>(sum)) << "rank " << rank << ", " << i;
+    }
+  }
 }
 
 }  // namespace

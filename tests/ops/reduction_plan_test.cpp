@@ -99,6 +99,26 @@ TEST(ReductionPlanTest, AverageOfLargeHalves_StaysFinite) {
             (Reduction{ReduceOp::Sum, 1, 0.25}));
 }
 
+TEST(ReductionPlanTest, Adasum_KnowsFloatingTypesOnly) {
+  for (const DType dtype : test::kAllDTypes) {
+    if (is_floating(dtype)) {
+      const ReductionPlan expected{dtype, {ReduceOp::Adasum, 0.5, 3.0}, 1};
+      EXPECT_EQ(plan_reduction(dtype, ReduceOp::Adasum, 0.5, 3.0, false, 4), expected);
+    } else {
+      EXPECT_THROW(plan_reduction(dtype, ReduceOp::Adasum, 1, 1, false, 4), InvalidArgument);
+    }
+  }
+}
+
+TEST(ReductionPlanTest, Custom_KnowsEveryTypeAndNoScales) {
+  for (const DType dtype : test::kAllDTypes) {
+    const ReductionPlan expected{dtype, {ReduceOp::Custom}, 1};
+    EXPECT_EQ(plan_reduction(dtype, ReduceOp::Custom, 1, 1, false, 4), expected);
+    EXPECT_THROW(plan_reduction(dtype, ReduceOp::Custom, 0.5, 1, false, 4), InvalidArgument);
+    EXPECT_THROW(plan_reduction(dtype, ReduceOp::Custom, 1, 2, true, 4), InvalidArgument);
+  }
+}
+
 TEST(ReductionPlanTest, Bool_KnowsMinAndMaxOnly) {
   for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Product}) {
     EXPECT_THROW(plan_reduction(DType::Bool, op, 1, 1, true, 2), InvalidArgument);

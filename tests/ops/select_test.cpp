@@ -47,13 +47,41 @@ TEST(SelectTest, InsideANode_ResultsAreRankOrdered) {
 }
 
 TEST(SelectTest, Override_IsTakenWhereItCanRun) {
-  const Situation everything{
-      .bytes = kMiB, .size = 3, .has_window = true, .has_peer_buffers = true, .has_native = true};
+  const Situation everything{.bytes = kMiB,
+                             .size = 3,
+                             .has_window = true,
+                             .has_peer_buffers = true,
+                             .has_native = true,
+                             .has_nodes = true};
   const Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
-    if (algorithm.collective != Collective::AllReduce) continue;
-    EXPECT_EQ(choose(everything, algorithm.name), algorithm.name);
+    Situation situation = everything;
+    situation.collective = algorithm.collective;
+    if (algorithm.name == "adasum") continue;
+    EXPECT_EQ(choose(situation, algorithm.name), algorithm.name);
   }
+}
+
+TEST(SelectTest, Adasum_HasAnAlgorithmOfItsOwn) {
+  for (const bool has_window : {false, true}) {
+    Situation situation{.bytes = kMiB, .size = 3, .has_window = has_window, .has_native = true};
+    for (const char* name : {"", "adasum", "ring", "mpi", "window"}) {
+      situation.op = ReduceOp::Adasum;
+      EXPECT_EQ(choose(situation, name), "adasum") << name;
+      for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Custom}) {
+        situation.op = op;
+        EXPECT_NE(choose(situation, name), "adasum") << name;
+      }
+    }
+  }
+}
+
+TEST(SelectTest, CustomReductions_AreNotForMpi) {
+  Situation situation{.bytes = kMiB, .size = 3, .has_native = true};
+  EXPECT_EQ(choose(situation, "mpi"), "mpi");
+  situation.op = ReduceOp::Custom;
+  EXPECT_EQ(choose(situation, "mpi"), "direct");
+  EXPECT_EQ(choose(situation, "ring"), "ring");
 }
 
 TEST(SelectTest, OverrideThatCannotRun_GivesWay) {
@@ -77,10 +105,54 @@ TEST(SelectTest, UnknownOverride_NamesTheChoices) {
   }
 }
 
+TEST(SelectTest, ReduceScatter_DirectForFewRanks_ElseByLength) {
+  const auto choose_for = [](int size, std::size_t bytes) {
+    return choose({.collective = Collective::ReduceScatter, .bytes = bytes, .size = size});
+  };
+  EXPECT_EQ(choose_for(1, kMiB), "direct");
+  EXPECT_EQ(choose_for(16, 64), "direct");
+  EXPECT_EQ(choose_for(16, 64 * kMiB), "direct");
+  EXPECT_EQ(choose_for(64, 64), "halving");
+  EXPECT_EQ(choose_for(64, kMiB - 1), "halving");
+  EXPECT_EQ(choose_for(64, kMiB), "ring");
+}
+
+TEST(SelectTest, AllGather_PairwiseUnlessLongAmongManyRanks) {
+  const auto choose_for = [](int size, std::size_t bytes) {
+    return choose({.collective = Collective::AllGather, .bytes = bytes, .size = size});
+  };
+  EXPECT_EQ(choose_for(5, 0), "pairwise");
+  EXPECT_EQ(choose_for(16, 64 * kMiB), "pairwise");
+  EXPECT_EQ(choose_for(64, kMiB - 1), "pairwise");
+  EXPECT_EQ(choose_for(64, kMiB), "ring");
+}
+
+TEST(SelectTest, SeveralNodes_TakeBothUnlessTiny) {
+  for (const Collective collective : {Collective::AllReduce, Collective::ReduceScatter,
+                                      Collective::AllGather, Collective::Broadcast}) {
+    Situation situation{.collective = collective, .bytes = kMiB, .size = 4, .has_nodes = true};
+    EXPECT_EQ(choose(situation), "hierarchical");
+    situation.bytes = 64;
+    EXPECT_EQ(select(Registry(), situation).needs, Needs::Messages);
+    situation.has_nodes = false;
+    situation.bytes = kMiB;
+    EXPECT_EQ(select(Registry(), situation).needs, Needs::Messages);
+    EXPECT_EQ(select(Registry(), situation, "hierarchical").needs, Needs::Messages);
+  }
+  EXPECT_EQ(
+      choose({.collective = Collective::AllToAll, .bytes = kMiB, .size = 4, .has_nodes = true}),
+      "pairwise");
+}
+
 TEST(SelectTest, OtherCollectives) {
-  EXPECT_EQ(choose({.collective = Collective::AllGather, .size = 5}), "ring");
   EXPECT_EQ(choose({.collective = Collective::Broadcast, .size = 5}), "binomial");
+  EXPECT_EQ(choose({.collective = Collective::AllToAll, .size = 5}), "pairwise");
+  for (const Collective collective : {Collective::ReduceScatter, Collective::AllGather,
+                                      Collective::Broadcast, Collective::AllToAll}) {
+    EXPECT_EQ(choose({.collective = collective, .size = 5, .has_window = true}), "window");
+  }
   EXPECT_THROW(choose({.collective = Collective::ShareMemory, .size = 5}), InvalidArgument);
+  EXPECT_THROW(choose({.collective = Collective::Barrier, .size = 5}), InvalidArgument);
 }
 
 Task do_nothing(CollectiveCall) { co_return; }

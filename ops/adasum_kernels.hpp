@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kolo/dtype.hpp"
+
+namespace kolo::ops {
+
+/// The dot products of two vectors a and b, or of a part of them. Powers of two are taken out of a
+/// and b, so that squares of float64 neither overflow nor vanish: in truth a·b is
+/// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² alike. Ranks send it to
+/// one another as it lies in memory.
+struct DotProducts {
+  static constexpr std::int64_t kLeastExponent = -1000;  // of which both powers are normal numbers
+
+  double ab = 0;
+  double aa = 0;
+  double bb = 0;
+  std::int64_t a_exponent = kLeastExponent;
+  std::int64_t b_exponent = kLeastExponent;
+};
+
+/// Of `count` elements of a floating type, in float64. Throws InvalidArgument for other types.
+DotProducts dot_products(DType dtype, const std::byte* a, const std::byte* b, std::size_t count);
+
+/// Of two parts together. The same bits whichever part comes first.
+DotProducts add(const DotProducts& one, const DotProducts& other);
+
+/// By what Adasum multiplies two vectors before it adds them: 1 - a·b / 2|a|² and 1 - a·b / 2|b|²,
+/// and 1 for a vector of zeros.
+struct AdasumWeights {
+  double a;
+  double b;
+};
+AdasumWeights adasum_weights(const DotProducts& products);
+
+/// out[i] = weights.a * a[i] + weights.b * b[i], in float64, rounded to the type. `out` may be one
+/// of the inputs. Throws InvalidArgument for types that are not floating.
+void add_weighted(DType dtype, AdasumWeights weights, const std::byte* a, const std::byte* b,
+                  std::byte* out, std::size_t count);
+
+}  // namespace kolo::ops

@@ -1,0 +1,28 @@
+// All-gather by pairwise exchange: every rank sends its block to every other one directly.
+//
+//              rank 0       rank 1       rank 2
+//   start      A . .        . B .        . . C
+//   step 1     A . C        A B .        . B C        rank r to rank r+1
+//   step 2     A B C        A B C        A B C        rank r to rank r+2; waits for no other step
+//
+// Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Blocks may differ
+// in length and may be empty; the own one is copied, unless it is in its place already.
+//
+// Bytes: a rank sends its block n-1 times, which over all ranks is what a ring sends, with one step
+// of latency instead of n-1. Scratch: none. Worlds: any size; best for short blocks, or few ranks,
+// since all pairs talk at once.
+#include <vector>
+
+#include "ops/algorithms.hpp"
+#include "ops/pairwise.hpp"
+
+namespace kolo::ops {
+
+Task allgather_pairwise(CollectiveCall call) {
+  const auto rank = static_cast<std::size_t>(call.communicator->rank());
+  const std::vector<Range> to_each(call.counts.size(), {0, call.counts[rank]});
+  const std::vector<Range> blocks = ranges_of(call.counts);
+  co_await exchange_pairwise(call, to_each, blocks);
+}
+
+}  // namespace kolo::ops

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <vector>
+
+#include "kolo/communicator.hpp"
+
+namespace kolo::ops {
+
+/// Some ranks of a communicator as a communicator of their own, numbered in the order given: what
+/// the forms for several nodes run other algorithms on. It sends through the other one, under a range
+/// of tags by which nobody else sends to its members, and must not outlive it. Its transfers are the
+/// other's own.
+class SubCommunicator final : public Communicator {
+ public:
+  /// Not collective. `ranks` are those of `parent`, this one among them. Tags 0 … `tag_count` - 1
+  /// become `first_tag` and those that follow.
+  SubCommunicator(Communicator& parent, std::vector<int> ranks, int first_tag, int tag_count);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+
+  Transfer send(std::span<const std::byte> data, int destination, int tag) override;
+  Transfer receive(std::span<std::byte> data, int source, int tag) override;
+  std::optional<Envelope> probe(int tag) override;
+
+ private:
+  // No transfer is this object's.
+  bool test(std::uint64_t) override { return true; }
+  void abandon(std::uint64_t) noexcept override {}
+
+  int parent_rank(int rank) const;
+  int parent_tag(int tag) const;
+
+  Communicator& parent_;
+  std::vector<int> ranks_;
+  int rank_;
+  int first_tag_;
+  int tag_count_;
+};
+
+}  // namespace kolo::ops

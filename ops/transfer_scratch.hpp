@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "base/graveyard.hpp"
+
+namespace kolo::ops {
+
+/// Scratch memory that the library below may still read or write when a task is dropped: an
+/// abandoned send, or a collective of its own. While it is in use it is never freed.
+class TransferScratch {
+ public:
+  explicit TransferScratch(std::size_t size_bytes)
+      : bytes_(std::make_unique_for_overwrite<std::byte[]>(size_bytes)) {}
+  TransferScratch(const TransferScratch&) = delete;  // transfers hold the address
+  TransferScratch& operator=(const TransferScratch&) = delete;
+  ~TransferScratch() {
+    if (in_use_) keep_for_ever(std::move(bytes_));
+  }
+
+  std::byte* data() { return bytes_.get(); }
+  void set_in_use(bool in_use) { in_use_ = in_use; }
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+  bool in_use_ = false;
+};
+
+}  // namespace kolo::ops

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kolo/algorithm.hpp"
+#include "ops/shares.hpp"
+#include "ops/window_slots.hpp"
+
+namespace kolo::ops {
+
+/// The steps that reductions through a window have in common, chunk by chunk: copy the others' parts
+/// in, combine the own part straight from all slots. When, is up to the algorithm.
+class WindowReduction {
+ public:
+  /// `pieces`: what of the input each rank of the window combines.
+  WindowReduction(const CollectiveCall& call, std::vector<Range> pieces, std::size_t slots,
+                  std::string_view algorithm);
+
+  std::size_t chunks() const { return shares_.chunks(); }
+  Range part(int rank, std::size_t chunk) const { return shares_.part(rank, chunk); }
+  /// Where the slot of `rank` holds that rank's own part, which nobody copies in.
+  std::byte* own_place(int rank, std::size_t chunk) const {
+    return slots_.of(rank, chunk) + shares_.place(rank);
+  }
+
+  /// Into this rank's slot, from its input.
+  void copy_in(std::size_t chunk);
+  /// All ranks' inputs for this rank's part, in rank order, its own from its input.
+  void combine_own(std::size_t chunk, std::span<std::byte* const> outputs);
+
+ private:
+  const CollectiveCall& call_;
+  SharedWindow& window_;
+  WindowSlots slots_;
+  Shares shares_;
+  std::vector<const std::byte*> inputs_;
+};
+
+}  // namespace kolo::ops

@@ -1,0 +1,25 @@
+#include "ops/window_slots.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "kolo/error.hpp"
+
+namespace kolo::ops {
+
+WindowSlots::WindowSlots(SharedWindow& window, std::size_t segment_bytes, Layout layout,
+                         std::string_view algorithm)
+    : window_(&window), layout_(layout) {
+  const std::size_t available = window.segment(window.rank()).size();
+  const std::size_t least = layout.header_bytes + layout.count * layout.least_bytes;
+  if (available < least) {
+    throw InvalidArgument(std::string(algorithm) + " through the window: a segment of " +
+                          std::to_string(available) + " bytes is too small for " +
+                          std::to_string(window.size()) + " ranks, it must have " +
+                          std::to_string(least) + " at least (KOLO_STAGING_BYTES)");
+  }
+  const std::size_t room = (available - layout.header_bytes) / layout.count / 64 * 64;
+  bytes_ = std::min(room, std::max(segment_bytes, layout.least_bytes));
+}
+
+}  // namespace kolo::ops

@@ -1,0 +1,116 @@
+#pragma once
+
+// Lists of reductions that the contracts of all-reduce and reduce-scatter have in common.
+
+#include <cstdint>
+#include <vector>
+
+#include "contract/reduce_case.hpp"
+#include "ops/kernels.hpp"
+#include "ops/reduction_plan.hpp"
+
+namespace kolo::test {
+
+inline std::vector<ReduceCase> every_type_and_operation() {
+  std::vector<ReduceCase> cases;
+  for (const DType dtype : kAllDTypes) {
+    for (const ReduceOp op : kAllOps) {
+      if (!ops::is_combinable(dtype, op)) continue;
+      for (const bool in_place : {false, true}) {
+        cases.push_back({dtype, {op}, 203, 128, in_place, 1});
+        cases.push_back({dtype, {op, 0.5, 1.5}, 203, 64, in_place, 0});
+        cases.push_back({dtype, {op, 1.0, 1.0 / 3}, 57, 128, in_place, 3});
+      }
+    }
+  }
+  return cases;
+}
+
+/// Of a rank-ordered algorithm all of them give the same bits.
+inline std::vector<ReduceCase> every_chunking_and_offset() {
+  std::vector<ReduceCase> cases;
+  for (const DType dtype : {DType::Int8, DType::BFloat16, DType::Float16, DType::Float64}) {
+    for (const std::size_t segment_bytes : {64u, 128u, 320u, 448u, 1024u, 65536u}) {
+      for (std::size_t offset = 1; offset < 12; offset += 5) {
+        cases.push_back(
+            {.dtype = dtype, .count = 731, .segment_bytes = segment_bytes, .offset = offset});
+      }
+    }
+  }
+  return cases;
+}
+
+/// Their results depend on the order in which the ranks are combined.
+inline std::vector<ReduceCase> every_timing() {
+  return {{.dtype = DType::Float32, .count = 301},
+          {.dtype = DType::Float16, .count = 77, .segment_bytes = 128, .in_place = true},
+          {.dtype = DType::Float64, .reduction = {ReduceOp::Product}, .count = 64}};
+}
+
+/// The mean of finite numbers is finite, though their sum is not.
+inline std::vector<ReduceCase> average_of_large_halves(bool rank_ordered, int size) {
+  std::vector<ReduceCase> cases;
+  for (const DType dtype : {DType::Float16, DType::BFloat16}) {
+    const ops::ReductionPlan plan =
+        ops::plan_reduction(dtype, ReduceOp::Average, 1, 1, rank_ordered, size);
+    cases.push_back(
+        {.dtype = dtype, .reduction = plan.reduction, .count = 70, .values = Values::Large});
+  }
+  return cases;
+}
+
+inline std::vector<ReduceCase> not_a_number() {
+  std::vector<ReduceCase> cases;
+  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
+    for (const ReduceOp op : kAllOps) {
+      cases.push_back(
+          {.dtype = dtype, .reduction = {op}, .count = 40, .values = Values::NotANumber});
+    }
+  }
+  return cases;
+}
+
+/// Of Int32. Any order gives the same.
+inline constexpr CustomReduction kExclusiveOr{
+    "exclusive or",
+    [](DType, const void* next, void* accumulator, std::size_t count) {
+      const auto* from = static_cast<const std::uint32_t*>(next);
+      auto* to = static_cast<std::uint32_t*>(accumulator);
+      for (std::size_t i = 0; i < count; ++i) to[i] ^= from[i];
+    },
+    [](DType, void* values, std::size_t count) {
+      std::fill_n(static_cast<std::uint32_t*>(values), count, 0u);
+    }};
+
+/// Of Int32: the last one that is odd, else the first. Associative, but the order matters.
+inline constexpr CustomReduction kLastOdd{
+    "last odd",
+    [](DType, const void* next, void* accumulator, std::size_t count) {
+      const auto* from = static_cast<const std::int32_t*>(next);
+      auto* to = static_cast<std::int32_t*>(accumulator);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (from[i] % 2 != 0) to[i] = from[i];
+      }
+    },
+    [](DType, void* values, std::size_t count) {
+      std::fill_n(static_cast<std::int32_t*>(values), count, 0);
+    }};
+
+inline std::vector<ReduceCase> custom_reductions(bool rank_ordered) {
+  std::vector<ReduceCase> cases;
+  for (const CustomReduction* custom : {&kExclusiveOr, &kLastOdd}) {
+    if (custom == &kLastOdd && !rank_ordered) continue;  // whose order is its own
+    for (const std::size_t count : {std::size_t{0}, std::size_t{5}, std::size_t{333}}) {
+      for (const bool in_place : {false, true}) {
+        cases.push_back({.dtype = DType::Int32,
+                         .reduction = {.op = ReduceOp::Custom, .custom = custom},
+                         .count = count,
+                         .segment_bytes = 192,
+                         .in_place = in_place});
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace kolo::test

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "contract/algorithm_contract.hpp"
+#include "contract/reduce_cases.hpp"
+#include "contract/scatter_buffers.hpp"
+
+namespace kolo::test {
+
+class ReduceScatterContract : public AlgorithmContract {
+ protected:
+  using Buffers = std::vector<std::vector<ScatterBuffers>>;  // by case and rank
+  using Results = std::vector<std::vector<std::byte>>;  // by case: all ranks' one after another
+
+  Buffers make_buffers(const std::vector<ScatterCase>& cases) const {
+    Buffers buffers(cases.size());
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      for (int rank = 0; rank < size(); ++rank) buffers[i].emplace_back(cases[i], rank);
+    }
+    return buffers;
+  }
+
+  /// Runs the cases, then checks that nothing was written but the results.
+  Results run(const std::vector<ScatterCase>& cases, std::uint64_t seed = kFirstSeed) const {
+    Buffers buffers = make_buffers(cases);
+    run_calls(
+        cases.size(),
+        [&](std::size_t i, int rank) { return buffers[i][static_cast<std::size_t>(rank)].call(); },
+        seed);
+    Results results(cases.size());
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      for (const ScatterBuffers& buffer : buffers[i]) {
+        buffer.expect_bounds_kept();
+        const std::span<const std::byte> result = buffer.result();
+        results[i].insert(results[i].end(), result.begin(), result.end());
+      }
+    }
+    return results;
+  }
+
+  /// Runs the cases and compares with the reference.
+  void check(const std::vector<ScatterCase>& cases) const {
+    const Results results = run(cases);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(testing::PrintToString(cases[i].counts));
+      expect_reduced(cases[i].reduce, results[i], size(), algorithm().rank_ordered);
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  /// Spread over the ranks unevenly; where there are several, some get nothing.
+  std::vector<ScatterCase> spread(const std::vector<ReduceCase>& reductions) const {
+    std::vector<ScatterCase> cases;
+    for (const ReduceCase& reduce : reductions) {
+      std::vector<std::size_t> counts(ranks());
+      std::size_t rest = reduce.count;
+      for (std::size_t rank = 0; rank + 1 < ranks(); ++rank) {
+        counts[rank] = std::min(rest, reduce.count / ranks() * ((rank * 3 + 1) % 4));
+        rest -= counts[rank];
+      }
+      counts.back() = rest;
+      cases.push_back({reduce, counts});
+    }
+    return cases;
+  }
+};
+
+TEST_P(ReduceScatterContract, EveryDistributionOfCounts) {
+  std::vector<ScatterCase> cases;
+  for (const std::vector<std::size_t>& counts : distributions()) {
+    const std::size_t count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    for (const std::size_t segment_bytes : {64u, 192u, 4096u}) {
+      for (const bool in_place : {false, true}) {
+        cases.push_back(
+            {{.count = count, .segment_bytes = segment_bytes, .in_place = in_place}, counts});
+      }
+    }
+  }
+  // Longer than the window, so that its memory is used again and again.
+  cases.push_back(
+      {{.count = 2003 * ranks(), .segment_bytes = 4096}, std::vector<std::size_t>(ranks(), 2003)});
+  check(cases);
+}
+
+TEST_P(ReduceScatterContract, EveryTypeAndOperation) { check(spread(every_type_and_operation())); }
+
+TEST_P(ReduceScatterContract, EveryChunkingAndOffset) {
+  check(spread(every_chunking_and_offset()));
+}
+
+TEST_P(ReduceScatterContract, SameBitsWhateverTheTiming) {
+  const Results first = run(spread(every_timing()));
+  for (std::uint64_t seed = kFirstSeed + 1; seed <= kLastSeed; ++seed) {
+    EXPECT_EQ(run(spread(every_timing()), seed), first) << "seed " << seed;
+  }
+}
+
+TEST_P(ReduceScatterContract, AverageOfLargeHalves_StaysFinite) {
+  check(spread(average_of_large_halves(algorithm().rank_ordered, size())));
+}
+
+TEST_P(ReduceScatterContract, NotANumber_ReachesItsRank) { check(spread(not_a_number())); }
+
+TEST_P(ReduceScatterContract, CustomReduction) {
+  check(spread(custom_reductions(algorithm().rank_ordered)));
+}
+
+TEST_P(ReduceScatterContract, AbandonedTasks_LeaveNothingBehind) {
+  const std::vector<ScatterCase> cases = spread({{.dtype = DType::Float16,
+                                                  .reduction = {ReduceOp::Sum, 0.5},
+                                                  .count = 300,
+                                                  .in_place = true}});
+  for (int polls = 0; polls < 24; ++polls) {
+    Buffers buffers = make_buffers(cases);
+    abandon_call(polls, [&](std::size_t, int rank) {
+      return buffers[0][static_cast<std::size_t>(rank)].call();
+    });
+    for (const ScatterBuffers& buffer : buffers[0]) buffer.expect_bounds_kept();
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ReduceScatterContract);
+
+}  // namespace kolo::test

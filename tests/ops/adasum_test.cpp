@@ -1,0 +1,363 @@
+// Adasum: the kernels against dot products in long double, the all-reduce against a recursion over
+// whole vectors that folds and pairs in the same order.
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "contract/algorithm_contract.hpp"
+#include "contract/reduce_case.hpp"
+#include "kolo/error.hpp"
+#include "ops/adasum_kernels.hpp"
+#include "ops/registry.hpp"
+
+namespace kolo::test {
+namespace {
+
+using Vector = std::vector<double>;
+
+constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
+                                    DType::Float64};
+
+/// a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²).
+Vector combine_pair(const Vector& a, const Vector& b) {
+  const auto dot = [](const Vector& x, const Vector& y) {
+    long double sum = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) sum += static_cast<long double>(x[i]) * y[i];
+    return sum;
+  };
+  const long double ab = dot(a, b);
+  const auto weight = [&](const Vector& x) {
+    const long double square = dot(x, x);
+    return square == 0 ? 1 : 1 - ab / (2 * square);
+  };
+  const long double a_weight = weight(a);
+  const long double b_weight = weight(b);
+  Vector sum(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    sum[i] = static_cast<double>(a_weight * a[i] + b_weight * b[i]);
+  }
+  return sum;
+}
+
+Vector rounded(DType dtype, Vector values) {
+  for (double& value : values) {
+    std::byte element[8];
+    set_value(dtype, element, 0, value);
+    value = value_at(dtype, element, 0);
+  }
+  return values;
+}
+
+Vector scaled(DType dtype, Vector values, double factor) {
+  for (double& value : values) value *= factor;
+  return rounded(dtype, values);
+}
+
+/// Neighbours are folded until a power of two is left, whose pairs are combined, and their pairs.
+/// Vectors are rounded where they are stored between the steps.
+Vector reference_adasum(DType dtype, std::vector<Vector> vectors, const Reduction& reduction) {
+  for (Vector& vector : vectors) vector = scaled(dtype, vector, reduction.prescale);
+  const auto merge = [&](std::size_t first) {
+    const auto second = vectors.begin() + static_cast<std::ptrdiff_t>(first) + 1;
+    vectors[first] = rounded(dtype, combine_pair(vectors[first], *second));
+    vectors.erase(second);
+  };
+  const std::size_t folded = vectors.size() - std::bit_floor(vectors.size());
+  for (std::size_t i = 0; i < folded; ++i) merge(i);
+  while (vectors.size() > 1) {
+    for (std::size_t i = 0; i < vectors.size(); ++i) merge(i);
+  }
+  return scaled(dtype, vectors[0], reduction.postscale);
+}
+
+double epsilon_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float16: return 0x1p-10;
+    case DType::BFloat16: return 0x1p-7;
+    case DType::Float32: return 0x1p-23;
+    default: return 0x1p-52;
+  }
+}
+
+class AdasumTest : public testing::TestWithParam<int> {
+ protected:
+  std::size_t ranks() const { return static_cast<std::size_t>(GetParam()); }
+
+  /// Reduces `vectors`, one a rank, as `dtype`, and returns rank 0's result; the others' must have
+  /// the same bits.
+  Vector reduce(DType dtype, const std::vector<Vector>& vectors,
+                const Reduction& reduction = {ReduceOp::Adasum}, ReduceCase item = {},
+                std::uint64_t seed = kFirstSeed) const {
+    const std::size_t count = vectors[0].size();
+    const std::size_t shift = item.offset * size_of(dtype);
+    std::vector<GuardedBuffer> inputs(vectors.size(), GuardedBuffer(count * size_of(dtype), shift));
+    std::vector<GuardedBuffer> outputs = inputs;
+    for (std::size_t rank = 0; rank < vectors.size(); ++rank) {
+      for (std::size_t i = 0; i < count; ++i) {
+        set_value(dtype, inputs[rank].data(), i, vectors[rank][i]);
+      }
+    }
+    const std::vector<GuardedBuffer> originals = inputs;
+    run_on_ranks(static_cast<int>(vectors.size()), kContractWindowBytes, seed,
+                 [&](const Rank& rank) {
+                   const auto self = static_cast<std::size_t>(rank.rank);
+                   if (item.in_place) outputs[self].fill(inputs[self].bytes());
+                   std::mt19937_64 random = random_of(rank);
+                   std::byte* output = outputs[self].data();
+                   finish(adasum_.run({.communicator = &rank.communicator,
+                                       .input = item.in_place ? output : inputs[self].data(),
+                                       .output = output,
+                                       .count = count,
+                                       .dtype = dtype,
+                                       .reduction = reduction,
+                                       .segment_bytes = item.segment_bytes}),
+                          random);
+                 });
+    Vector result(count);
+    for (std::size_t rank = 0; rank < vectors.size(); ++rank) {
+      EXPECT_TRUE(outputs[rank].holds(outputs[0].bytes())) << "ranks 0 and " << rank;
+      EXPECT_TRUE(outputs[rank].is_guard_intact()) << "rank " << rank;
+      EXPECT_TRUE(inputs[rank].holds(originals[rank].bytes())) << "input of rank " << rank;
+    }
+    for (std::size_t i = 0; i < count; ++i) result[i] = value_at(dtype, outputs[0].data(), i);
+    return result;
+  }
+
+  std::vector<Vector> mixed_vectors(DType dtype, std::size_t count) const {
+    std::vector<Vector> vectors(ranks(), Vector(count));
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      for (std::size_t i = 0; i < count; ++i) {
+        vectors[rank][i] = reduce_value({.dtype = dtype}, static_cast<int>(rank), i) / 100;
+      }
+      vectors[rank] = rounded(dtype, vectors[rank]);
+    }
+    return vectors;
+  }
+
+  /// Every element, to a few roundings of the largest.
+  void expect_near(DType dtype, const Vector& result, const Vector& expected) const {
+    ASSERT_EQ(result.size(), expected.size());
+    double largest = 0;
+    for (const double value : expected) largest = std::max(largest, std::fabs(value));
+    const double tolerance = 4 * static_cast<double>(ranks()) * epsilon_of(dtype) * largest;
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      ASSERT_NEAR(result[i], expected[i], tolerance) << name_of(dtype) << ", element " << i;
+    }
+  }
+
+  const ops::Registry registry_;
+  const Algorithm& adasum_ = registry_.find(Collective::AllReduce, "adasum");
+};
+
+TEST_P(AdasumTest, FollowsTheRecursion) {
+  for (const DType dtype : kFloatingTypes) {
+    for (const std::size_t count : {0u, 1u, 2u, 5u, 101u, 1500u}) {
+      for (const std::size_t segment_bytes : {64u, 4096u}) {
+        for (const bool in_place : {false, true}) {
+          SCOPED_TRACE(testing::Message() << count << " elements, segments of " << segment_bytes);
+          const std::vector<Vector> vectors = mixed_vectors(dtype, count);
+          const Reduction reduction{ReduceOp::Adasum, in_place ? 0.5 : 1.0, in_place ? 3.0 : 1.0};
+          const ReduceCase item{
+              .segment_bytes = segment_bytes, .in_place = in_place, .offset = count % 4};
+          expect_near(dtype, reduce(dtype, vectors, reduction, item),
+                      reference_adasum(dtype, vectors, reduction));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AdasumTest, OrthogonalVectors_AreAdded) {
+  const std::size_t count = 41 * ranks();
+  std::vector<Vector> vectors(ranks(), Vector(count));
+  Vector sum(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    sum[i] = vectors[i % ranks()][i] = static_cast<double>(i % 97) - 48;
+  }
+  for (const DType dtype : kFloatingTypes) EXPECT_EQ(reduce(dtype, vectors), sum);
+}
+
+TEST_P(AdasumTest, EqualVectors_StayWhatTheyAre) {
+  Vector vector(131);
+  for (std::size_t i = 0; i < vector.size(); ++i) vector[i] = static_cast<double>(i % 97) - 48;
+  for (const DType dtype : kFloatingTypes) {
+    EXPECT_EQ(reduce(dtype, std::vector<Vector>(ranks(), vector)), vector) << name_of(dtype);
+  }
+}
+
+TEST_P(AdasumTest, ZeroVectors_ContributeNothing) {
+  const Vector zeros(77);
+  Vector only(77);
+  std::iota(only.begin(), only.end(), -30.0);
+  for (const DType dtype : kFloatingTypes) {
+    EXPECT_EQ(reduce(dtype, std::vector<Vector>(ranks(), zeros)), zeros) << name_of(dtype);
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      std::vector<Vector> vectors(ranks(), zeros);
+      vectors[rank] = only;
+      EXPECT_EQ(reduce(dtype, vectors), only) << name_of(dtype) << ", rank " << rank;
+    }
+  }
+}
+
+/// Where squares overflow or vanish, equal vectors still give themselves and unlike ones what the
+/// same vectors give at magnitude 1.
+TEST_P(AdasumTest, HugeAndTinyValues) {
+  struct Magnitude {
+    DType dtype;
+    double factor;
+  };
+  for (const Magnitude magnitude :
+       {Magnitude{DType::Float64, 0x1p1015}, Magnitude{DType::Float64, 0x1p-1000},
+        Magnitude{DType::Float32, 0x1p120}, Magnitude{DType::Float32, 0x1p-100},
+        Magnitude{DType::BFloat16, 0x1p120}, Magnitude{DType::BFloat16, 0x1p-100}}) {
+    std::vector<Vector> vectors = mixed_vectors(magnitude.dtype, 63);
+    const Vector expected = reduce(magnitude.dtype, vectors);
+    for (Vector& vector : vectors) vector = scaled(magnitude.dtype, vector, magnitude.factor);
+    EXPECT_EQ(reduce(magnitude.dtype, vectors), scaled(magnitude.dtype, expected, magnitude.factor))
+        << name_of(magnitude.dtype) << " times " << magnitude.factor;
+  }
+  // Near the smallest float64 there is: nothing but zeros has a square of zero.
+  const Vector least(9, std::numeric_limits<double>::denorm_min() * 8);
+  EXPECT_EQ(reduce(DType::Float64, std::vector<Vector>(ranks(), least)), least);
+}
+
+TEST_P(AdasumTest, NotANumber_ReachesEveryRank) {
+  for (const DType dtype : kFloatingTypes) {
+    std::vector<Vector> vectors = mixed_vectors(dtype, 33);
+    vectors.back()[7] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(reduce(dtype, vectors)[7])) << name_of(dtype);
+  }
+}
+
+TEST_P(AdasumTest, SameBitsWhateverTheTiming) {
+  for (const DType dtype : {DType::BFloat16, DType::Float32}) {
+    const std::vector<Vector> vectors = mixed_vectors(dtype, 301);
+    const Vector first = reduce(dtype, vectors);
+    for (std::uint64_t seed = kFirstSeed + 1; seed <= kLastSeed; ++seed) {
+      EXPECT_EQ(reduce(dtype, vectors, {ReduceOp::Adasum}, {}, seed), first) << "seed " << seed;
+    }
+  }
+}
+
+TEST_P(AdasumTest, Bytes_FollowTheirFormula) {
+  const std::size_t count = 960;  // divisible by all powers of two that occur
+  const std::size_t participants = std::bit_floor(ranks());
+  const std::size_t steps = static_cast<std::size_t>(std::bit_width(participants)) - 1;
+  std::vector<std::uint64_t> sent(ranks());
+  std::vector<std::vector<float>> buffers(ranks(), std::vector<float>(count, 1));
+  run_on_ranks(GetParam(), kContractWindowBytes, 1, [&](const Rank& rank) {
+    const auto self = static_cast<std::size_t>(rank.rank);
+    auto* buffer = reinterpret_cast<std::byte*>(buffers[self].data());
+    std::mt19937_64 random = random_of(rank);
+    finish(adasum_.run({.communicator = &rank.communicator,
+                        .input = buffer,
+                        .output = buffer,
+                        .count = count,
+                        .reduction = {ReduceOp::Adasum},
+                        .segment_bytes = 256}),
+           random);
+    sent[self] = rank.communicator.bytes_sent();
+  });
+  const std::size_t whole = count * sizeof(float);
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    const bool is_in_pair = rank < 2 * (ranks() - participants);
+    if (is_in_pair && rank % 2 == 1) {
+      EXPECT_EQ(sent[rank], whole) << "rank " << rank;
+      continue;
+    }
+    EXPECT_EQ(sent[rank], 2 * (participants - 1) * whole / participants +
+                              steps * (steps + 1) / 2 * 40 + (is_in_pair ? whole : 0))
+        << "rank " << rank;
+  }
+}
+
+TEST_P(AdasumTest, AbandonedTasks_LeaveNothingBehind) {
+  const ReduceCase item{.dtype = DType::Float16,
+                        .reduction = {ReduceOp::Adasum, 0.5},
+                        .count = 300,
+                        .in_place = true};
+  for (int polls = 0; polls < 40; ++polls) {
+    std::vector<ReduceBuffers> buffers;
+    for (int rank = 0; rank < GetParam(); ++rank) buffers.emplace_back(item, rank);
+    run_on_ranks(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
+      CollectiveCall call = buffers[static_cast<std::size_t>(rank.rank)].call();
+      call.communicator = &rank.communicator;
+      Task task = adasum_.run(call);
+      const int limit = polls * (rank.rank + 1);
+      for (int i = 0; i < limit && task.poll() != Progress::Done; ++i) std::this_thread::yield();
+    });
+    for (const ReduceBuffers& buffer : buffers) buffer.expect_bounds_kept();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, AdasumTest, testing::Values(1, 2, 3, 4, 5, 7, 8),
+                         testing::PrintToStringParamName());
+
+class AdasumPairTest : public AdasumTest {};
+
+TEST_P(AdasumPairTest, TwoRanks_GiveTheClosedForm) {
+  const Vector a{3, 0, 1};
+  const Vector b{1, 2, -1};  // a·b = 2, |a|² = 10, |b|² = 6
+  const Vector result = reduce(DType::Float64, {a, b});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_NEAR(result[i], a[i] * (1 - 2.0 / 20) + b[i] * (1 - 2.0 / 12), 1e-15);
+  }
+}
+
+TEST_P(AdasumPairTest, ParallelVectors_GiveTheirMean) {
+  const Vector result = reduce(DType::Float64, {{2, 4, -6}, {1, 2, -3}});
+  EXPECT_EQ(result, (Vector{1.5, 3, -4.5}));
+  EXPECT_EQ(reduce(DType::Float64, {{2, 4, -6}, {-2, -4, 6}}), (Vector{0, 0, 0}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Pair, AdasumPairTest, testing::Values(2),
+                         testing::PrintToStringParamName());
+
+// What is left of the exponents is the same wherever the vectors are cut.
+TEST(AdasumKernelsTest, DotProducts_AreThoseOfWholeVectors) {
+  for (const DType dtype : kFloatingTypes) {
+    for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 1023u, 1025u, 2500u}) {
+      std::vector<std::byte> a(count * size_of(dtype));
+      std::vector<std::byte> b(a.size());
+      long double ab = 0;
+      long double aa = 0;
+      long double bb = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        set_value(dtype, a.data(), i, static_cast<double>(i % 31) - 15);
+        set_value(dtype, b.data(), i, static_cast<double>(i % 7) / 4 + 1);
+        const long double x = value_at(dtype, a.data(), i);
+        const long double y = value_at(dtype, b.data(), i);
+        ab += x * y;
+        aa += x * x;
+        bb += y * y;
+      }
+      for (const std::size_t cut : {std::size_t{0}, count / 3, count}) {
+        const std::size_t offset = cut * size_of(dtype);
+        const ops::DotProducts front = ops::dot_products(dtype, a.data(), b.data(), cut);
+        const ops::DotProducts back =
+            ops::dot_products(dtype, a.data() + offset, b.data() + offset, count - cut);
+        const ops::DotProducts sum = ops::add(front, back);
+        const auto a_exponent = static_cast<int>(sum.a_exponent);
+        const auto b_exponent = static_cast<int>(sum.b_exponent);
+        // All are sums of multiples of 1/16, which float64 holds exactly.
+        EXPECT_EQ(std::ldexp(sum.ab, a_exponent + b_exponent), ab) << name_of(dtype);
+        EXPECT_EQ(std::ldexp(sum.aa, 2 * a_exponent), aa) << name_of(dtype) << " " << count;
+        EXPECT_EQ(std::ldexp(sum.bb, 2 * b_exponent), bb) << name_of(dtype) << " " << count;
+      }
+    }
+  }
+}
+
+TEST(AdasumKernelsTest, OtherTypes_AreRefused) {
+  std::byte memory[8]{};
+  EXPECT_THROW(ops::dot_products(DType::Int32, memory, memory, 1), InvalidArgument);
+  EXPECT_THROW(ops::add_weighted(DType::Bool, {1, 1}, memory, memory, memory, 1), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,197 @@
+// The forms for several nodes where the contract suites do not come: every way to lay ranks out, the
+// bytes on both paths, and calls without nodes.
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "contract/algorithm_contract.hpp"
+#include "kolo/error.hpp"
+#include "ops/registry.hpp"
+
+namespace kolo::test {
+namespace {
+
+using Layout = std::vector<int>;  // the node of every rank
+
+class HierarchicalTest : public testing::TestWithParam<Layout> {
+ protected:
+  struct Traffic {
+    std::uint64_t sent;
+    std::uint64_t moved;  // inside the node
+  };
+
+  std::size_t ranks() const { return GetParam().size(); }
+  std::size_t nodes() const {
+    return 1 + static_cast<std::size_t>(*std::ranges::max_element(GetParam()));
+  }
+  std::size_t places() const { return ranks() / nodes(); }
+
+  /// Runs `call` on every rank and returns what the ranks send and read in all.
+  Traffic run(Collective collective,
+              const std::function<CollectiveCall(std::size_t rank)>& make_call) const {
+    const Algorithm& algorithm = registry_.find(collective, "hierarchical");
+    std::vector<Traffic> traffic(ranks());
+    run_on_nodes(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
+      const auto self = static_cast<std::size_t>(rank.rank);
+      std::mt19937_64 random = random_of(rank);
+      CollectiveCall call = make_call(self);
+      call.communicator = &rank.communicator;
+      call.nodes = rank.nodes;
+      call.dtype = DType::Int32;
+      call.segment_bytes = 256;
+      finish(algorithm.run(call), random);
+      traffic[self] = {rank.communicator.bytes_sent(), rank.nodes->window->bytes_moved()};
+      EXPECT_EQ(rank.window.stage(), 0u) << "the window over all ranks is not there to be used";
+    });
+    Traffic total{0, 0};
+    for (const Traffic& one : traffic) total = {total.sent + one.sent, total.moved + one.moved};
+    return total;
+  }
+
+  static std::byte* bytes_of(std::vector<std::int32_t>& values) {
+    return reinterpret_cast<std::byte*>(values.data());
+  }
+
+  const ops::Registry registry_;
+};
+
+std::int32_t value_of(std::size_t rank, std::size_t i) {
+  return static_cast<std::int32_t>((rank + 1) * 100'000 + i * 7);
+}
+
+/// What all ranks together have for element i.
+std::int32_t sum_of(std::size_t ranks, std::size_t i) {
+  std::int32_t sum = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) sum += value_of(rank, i);
+  return sum;
+}
+
+TEST_P(HierarchicalTest, AllReduce) {
+  constexpr std::size_t kCount = 1501;
+  std::vector<std::vector<std::int32_t>> buffers(ranks(), std::vector<std::int32_t>(kCount));
+  const Traffic traffic = run(Collective::AllReduce, [&](std::size_t rank) -> CollectiveCall {
+    for (std::size_t i = 0; i < kCount; ++i) buffers[rank][i] = value_of(rank, i);
+    std::byte* buffer = bytes_of(buffers[rank]);
+    return {.input = buffer, .output = buffer, .count = kCount};
+  });
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(buffers[rank][i], sum_of(ranks(), i)) << "rank " << rank << ", element " << i;
+    }
+  }
+  const std::size_t whole = kCount * sizeof(std::int32_t);
+  EXPECT_EQ(traffic.sent, 2 * (nodes() - 1) * whole) << "of every piece, by its peers";
+  EXPECT_EQ(traffic.moved, nodes() * 2 * (places() - 1) * whole);
+}
+
+TEST_P(HierarchicalTest, ReduceScatter_KeepsTheRanksOrder) {
+  std::vector<std::size_t> counts(ranks());
+  for (std::size_t rank = 0; rank < ranks(); ++rank) counts[rank] = rank * 61 % 230;
+  const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  std::vector<std::vector<std::int32_t>> inputs(ranks(), std::vector<std::int32_t>(total));
+  std::vector<std::vector<std::int32_t>> outputs(ranks());
+  const Traffic traffic = run(Collective::ReduceScatter, [&](std::size_t rank) -> CollectiveCall {
+    for (std::size_t i = 0; i < total; ++i) inputs[rank][i] = value_of(rank, i);
+    outputs[rank].resize(counts[rank]);
+    return {.input = bytes_of(inputs[rank]), .output = bytes_of(outputs[rank]), .counts = counts};
+  });
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < ranks(); begin += counts[rank], ++rank) {
+    for (std::size_t i = 0; i < counts[rank]; ++i) {
+      ASSERT_EQ(outputs[rank][i], sum_of(ranks(), begin + i)) << "rank " << rank << ", " << i;
+    }
+  }
+  EXPECT_EQ(traffic.sent, (nodes() - 1) * total * sizeof(std::int32_t));
+  EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * total * sizeof(std::int32_t));
+}
+
+TEST_P(HierarchicalTest, AllGather_KeepsTheRanksOrder) {
+  std::vector<std::size_t> counts(ranks());
+  std::vector<std::vector<std::int32_t>> inputs(ranks());
+  std::vector<std::int32_t> expected;
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    counts[rank] = rank * 61 % 230;
+    for (std::size_t i = 0; i < counts[rank]; ++i) inputs[rank].push_back(value_of(rank, i));
+    expected.insert(expected.end(), inputs[rank].begin(), inputs[rank].end());
+  }
+  std::vector<std::vector<std::int32_t>> outputs(ranks(),
+                                                 std::vector<std::int32_t>(expected.size()));
+  const Traffic traffic = run(Collective::AllGather, [&](std::size_t rank) -> CollectiveCall {
+    return {.input = bytes_of(inputs[rank]), .output = bytes_of(outputs[rank]), .counts = counts};
+  });
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    EXPECT_EQ(outputs[rank], expected) << "rank " << rank;
+  }
+  const std::size_t total = expected.size() * sizeof(std::int32_t);
+  EXPECT_EQ(traffic.sent, (nodes() - 1) * total);
+  EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * total);
+}
+
+TEST_P(HierarchicalTest, Broadcast_FromEveryRoot) {
+  for (std::size_t root = 0; root < ranks(); ++root) {
+    std::vector<std::int32_t> expected(1203);
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = value_of(root, i);
+    std::vector<std::vector<std::int32_t>> buffers(ranks(), std::vector<std::int32_t>(1203));
+    const Traffic traffic = run(Collective::Broadcast, [&](std::size_t rank) -> CollectiveCall {
+      if (rank == root) buffers[rank] = expected;
+      return {.output = bytes_of(buffers[rank]),
+              .count = expected.size(),
+              .root = static_cast<int>(root)};
+    });
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      EXPECT_EQ(buffers[rank], expected) << "rank " << rank << ", root " << root;
+    }
+    const std::size_t whole = expected.size() * sizeof(std::int32_t);
+    EXPECT_EQ(traffic.sent, (nodes() - 1) * whole) << "once to every other node";
+    EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * whole);
+  }
+}
+
+std::string name_layout(const testing::TestParamInfo<Layout>& info) {
+  std::string name = "nodes";
+  for (const int node : info.param) name.append("_").append(std::to_string(node));
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, HierarchicalTest,
+                         testing::Values(Layout{0, 1}, Layout{0, 1, 2}, Layout{0, 0, 1, 1},
+                                         Layout{0, 1, 0, 1}, Layout{0, 1, 1, 0},
+                                         Layout{0, 0, 1, 1, 2, 2}, Layout{0, 1, 2, 2, 0, 1},
+                                         Layout{0, 0, 0, 1, 1, 1}, Layout{0, 1, 1, 0, 1, 0},
+                                         Layout{0, 0, 0, 1, 1, 1, 2, 2, 2},
+                                         Layout{0, 1, 0, 2, 2, 1, 2, 0, 1}),
+                         name_layout);
+
+TEST(NodesTest, WithoutAUsableWindowInEveryNode_IsAnError) {
+  const ops::Registry registry;
+  run_on_ranks(2, kContractWindowBytes, 1, [&](const Rank& rank) {
+    Nodes uneven = *rank.nodes;
+    uneven.is_homogeneous = false;
+    Nodes apart = *rank.nodes;
+    apart.window = nullptr;
+    const std::vector<std::size_t> counts{1, 1};
+    std::vector<float> values(2);
+    for (const Algorithm& algorithm : registry.algorithms()) {
+      if (algorithm.needs != Needs::Nodes) continue;
+      for (const Nodes* nodes : std::array<const Nodes*, 3>{nullptr, &uneven, &apart}) {
+        auto* buffer = reinterpret_cast<std::byte*>(values.data());
+        Task task = algorithm.run({.communicator = &rank.communicator,
+                                   .nodes = nodes,
+                                   .input = buffer,
+                                   .output = buffer,
+                                   .count = 2,
+                                   .counts = counts,
+                                   .segment_bytes = 64});
+        EXPECT_THROW(task.poll(), InvalidArgument) << name_of(algorithm.collective);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test
