@@ -24,7 +24,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The caller's mistake, found on this rank alone; nothing was submitted.
+/// A mistake in a call. Thrown at the call where nothing could be submitted; from the handle, on
+/// every rank of the process set, where other ranks wait for the operation. All stays usable.
 class InvalidArgument : public Error {
  public:
   using Error::Error;

@@ -2,9 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "kolo/algorithm.hpp"
 #include "kolo/config.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/reduction.hpp"
 
 namespace kolo {
 
@@ -19,6 +22,13 @@ struct InitOptions {
   /// The world to run in, for tests that run ranks as threads; by default MPI under mpirun, or a
   /// world of one rank without it.
   std::shared_ptr<comm::World> world{};
+  /// Process sets to start with, by their world ranks; the same on all ranks. Runtime::process_set
+  /// finds them under the numbers from 1 on.
+  std::vector<std::vector<int>> process_sets{};
+  /// Algorithms of the program's own, to be chosen by name (KOLO_ALLREDUCE and the like), and
+  /// reductions for ReduceOp::Custom. The same on all ranks; names outlive the Runtime.
+  std::vector<Algorithm> algorithms{};
+  std::vector<CustomReduction> reductions{};
 };
 
 /// Kolo on this rank, from construction to destruction. Construction and destruction are collective:
@@ -34,8 +44,8 @@ struct InitOptions {
 /// The first Runtime of a process becomes the current one of all threads; see `current`.
 class Runtime {
  public:
-  /// Blocks until all ranks are there. Throws InvalidArgument where knobs are malformed or differ
-  /// between ranks, TimeoutError after KOLO_TIMEOUT, BackendError where MPI or the system fails.
+  /// Blocks until all ranks are there. Throws InvalidArgument where knobs are malformed, or
+  /// they, the process sets, algorithms or reductions differ between ranks, TimeoutError after KOLO_TIMEOUT, BackendError where MPI or the system fails.
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws and never hangs: a peer that does not answer within KOLO_LOST_AFTER
   /// counts as lost.
@@ -56,6 +66,19 @@ class Runtime {
   bool is_homogeneous() const;
 
   ProcessSet& world();
+
+  /// A new process set of these world ranks, in any order. Collective over the world and blocking,
+  /// for members and others alike; it lives as long as the Runtime. Several sets may have the same
+  /// ranks: they run independently of each other. Throws InvalidArgument, on all ranks, for ranks
+  /// that do not exist or are named twice, MismatchError where the lists differ between ranks.
+  ProcessSet& add_process_set(std::vector<int> ranks);
+  /// Closes a process set: what is pending there ends with ShutdownError, and nothing more can be
+  /// submitted. Collective over the world and blocking. Throws InvalidArgument, on all ranks, for the
+  /// world and for a set that has been removed already; MismatchError where ranks mean different sets.
+  void remove_process_set(ProcessSet& set);
+  /// By its number (ProcessSet::number). Throws InvalidArgument where there is none, or no more.
+  ProcessSet& process_set(int number);
+
   const Config& config() const;
 
   /// The Runtime that functions without one use: the calling thread's, if `set_thread_current` named
@@ -78,6 +101,9 @@ int local_size();
 int cross_rank();
 int cross_size();
 bool is_homogeneous();
+
+ProcessSet& add_process_set(std::vector<int> ranks);
+void remove_process_set(ProcessSet& set);
 
 /// A Runtime that the process owns, for programs that want no object: `init` makes it (a second call
 /// does nothing), `shutdown` destroys it.

@@ -1,217 +1,274 @@
 #include "runtime/batch_runner.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
+#include <string>
 
-#include "base/convert.hpp"
+#include "base/log.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels.hpp"
-#include "ops/reduction_plan.hpp"
-#include "ops/select.hpp"
+#include "ops/identity.hpp"
+#include "runtime/agreed_failure.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-constexpr std::size_t kPieceElements = std::size_t{32} << 10;
 constexpr int kShareMemoryTag = Communicator::kTagCount - 2;  // algorithms use the low ones
+
+std::vector<std::int64_t> rows_of(const std::vector<std::size_t>& numbers) {
+  return {numbers.begin(), numbers.end()};
+}
+
+/// Memory that ends with the operation that owns it.
+struct Scratch {
+  std::vector<std::vector<std::byte>> buffers;
+
+  std::byte* add(std::size_t bytes) { return buffers.emplace_back(bytes).data(); }
+};
 
 }  // namespace
 
-BatchRunner::BatchRunner(comm::World& world, Communicator& communicator, SharedWindow* staging,
-                         std::span<const int> world_ranks, Choices choices, const Config& config)
-    : world_(world),
-      communicator_(communicator),
-      staging_(staging),
-      world_ranks_(world_ranks),
-      choices_(choices),
-      config_(config) {}
+BatchRunner::BatchRunner(comm::World& world, const DataPath& path)
+    : world_(world), path_(path), reducer_(path) {}
 
-void BatchRunner::check(const Request& request) const {
-  try {
-    choices_.compressors.find(request.compression);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(describe(request) + ": " + error.what());
+Task BatchRunner::run(Operations operations, bool have_some_joined) {
+  for (const auto& operation : operations) operation->started = Operation::Clock::now();
+  std::vector<Bits> absent(operations.size());
+  if (have_some_joined) co_await find_absent(operations, absent);
+  if (operations.front()->request.collective == Collective::AllReduce) {
+    co_await all_reduce(operations, absent);
+  } else {
+    co_await run_one(*operations.front(), absent.front());
   }
 }
 
-Task BatchRunner::run(Operations operations) {
-  for (const auto& operation : operations) operation->started = Operation::Clock::now();
-  Operation& first = *operations.front();
-  if (operations.size() > 1) {
-    co_await all_reduce_fused(operations);
+/// Those to which the same ranks contribute share runs.
+Task BatchRunner::all_reduce(const Operations& operations, const std::vector<Bits>& absent) {
+  std::size_t end = 0;
+  for (std::size_t begin = 0; begin < operations.size(); begin = end) {
+    std::vector<Reducer::Item> items;
+    for (end = begin; end < operations.size() && absent[end] == absent[begin]; ++end) {
+      Operation& operation = *operations[end];
+      for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
+        items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
+      }
+    }
+    const Reducer::Absent away = absence(absent[begin]);
+    co_await reducer_.all_reduce(operations[begin]->request, items, away);
+  }
+}
+
+Task BatchRunner::run_one(Operation& operation, const Bits& absent) {
+  const Request& request = operation.request;
+  refuse_for_absent(request, absent);
+  if (request.collective == Collective::ShareMemory) {
+    co_await share_memory(operation);
     co_return;
   }
-  switch (first.request.collective) {
-    case Collective::AllReduce:
-      co_await all_reduce(first.request, {first.input, first.output,
-                                          first.request.size_bytes() / size_of(first.request.dtype),
-                                          first.peer_buffers});
-      break;
-    case Collective::AllGather: co_await all_gather(first); break;
-    case Collective::Broadcast: co_await broadcast(first); break;
-    case Collective::ShareMemory: co_await share_memory(first); break;
-  }
-}
-
-Task BatchRunner::all_reduce_fused(const Operations& operations) {
-  std::size_t size_bytes = 0;
-  for (const auto& operation : operations) size_bytes += operation->request.size_bytes();
-  if (fused_.size() < size_bytes) fused_.resize(size_bytes);
-  std::byte* place = fused_.data();
-  for (const auto& operation : operations) {
-    const std::size_t bytes = operation->request.size_bytes();
-    if (bytes > 0) std::memcpy(place, operation->input, bytes);
-    place += bytes;
-  }
-  bytes_packed_ += size_bytes;
-  const Request& request = operations.front()->request;
-  co_await all_reduce(request,
-                      {fused_.data(), fused_.data(), size_bytes / size_of(request.dtype), {}});
-  place = fused_.data();
-  for (const auto& operation : operations) {
-    const std::size_t bytes = operation->request.size_bytes();
-    if (bytes > 0) std::memcpy(operation->output, place, bytes);
-    place += bytes;
-  }
-}
-
-Task BatchRunner::all_reduce(const Request& request, Reducible tensor) {
-  const Compressor& compressor = choices_.compressors.find(request.compression);
-  const DType payload = compressor.wire_dtype(request.dtype);
-  // What is converted on its way runs on a copy, which no peer can reach.
-  const bool is_converted = ops::wire_dtype(payload, request.op) != request.dtype;
-  const Algorithm& algorithm = choose(Collective::AllReduce, tensor.count * size_of(payload),
-                                      !tensor.peer_buffers.empty() && !is_converted);
-  const ops::ReductionPlan plan =
-      ops::plan_reduction(payload, request.op, request.prescale, request.postscale,
-                          algorithm.rank_ordered, communicator_.size());
-
-  CollectiveCall call = make_call();
-  call.count = tensor.count;
-  call.dtype = plan.wire;
-  call.reduction = plan.reduction;
-  call.input = tensor.input;
-  call.output = tensor.output;
-  call.peer_buffers = tensor.peer_buffers;
-  // Compressed, or integers widened for an exact average; never both.
-  const Passage passage{request.dtype, plan.wire, payload == plan.wire ? &compressor : nullptr};
-  if (is_converted) {
-    const std::size_t wire_bytes = tensor.count * size_of(plan.wire);
-    if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
-    co_await to_wire(passage, tensor.input, tensor.count);
-    call.input = wire_.data();
-    call.output = wire_.data();
-    call.peer_buffers = {};
-  }
-  co_await algorithm.run(call);
-  if (plan.divisor != 1) {
-    ops::divide({reinterpret_cast<std::int64_t*>(call.output), tensor.count}, plan.divisor);
-  }
-  if (is_converted) co_await from_wire(passage, tensor.output, tensor.count);
-}
-
-// In pieces that stay in cache, so that other lanes get their turn.
-
-Task BatchRunner::to_wire(Passage passage, const std::byte* tensor, std::size_t count) {
-  for (std::size_t done = 0; done < count; done += kPieceElements) {
-    const std::size_t length = std::min(kPieceElements, count - done);
-    const std::byte* const from = tensor + done * size_of(passage.dtype);
-    std::byte* const to = wire_.data() + done * size_of(passage.wire);
-    if (passage.compressor != nullptr) {
-      passage.compressor->compress(passage.dtype, from, length, to);
-    } else {
-      base::convert(passage.dtype, from, passage.wire, to, length);
+  for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
+    TensorMemory& memory = operation.tensors[i];
+    switch (request.collective) {
+      case Collective::AllGather: co_await all_gather(request.tensors[i], memory); break;
+      case Collective::Broadcast: co_await broadcast(request, i, memory); break;
+      case Collective::ReduceScatter: {
+        const Reducer::Item item{&request.tensors[i], &memory};
+        const Reducer::Absent away = absence(absent);
+        co_await reducer_.reduce_scatter(request, item, away);
+        break;
+      }
+      case Collective::AllToAll: co_await all_to_all(request, i, memory, absent); break;
+      default: break;  // a barrier and the like: that all ranks agreed to run it is all there is
     }
-    co_await next_turn();
   }
-  bytes_packed_ += count * size_of(passage.wire);
+  if (request.collective == Collective::AddProcessSet) operation.result = ++process_sets_;
 }
 
-Task BatchRunner::from_wire(Passage passage, std::byte* tensor, std::size_t count) {
-  for (std::size_t done = 0; done < count; done += kPieceElements) {
-    const std::size_t length = std::min(kPieceElements, count - done);
-    const std::byte* const from = wire_.data() + done * size_of(passage.wire);
-    std::byte* const to = tensor + done * size_of(passage.dtype);
-    if (passage.compressor != nullptr) {
-      passage.compressor->decompress(passage.dtype, from, length, to);
-    } else {
-      base::convert(passage.wire, from, passage.dtype, to, length);
-    }
-    co_await next_turn();
-  }
+Task BatchRunner::broadcast(const Request& request, std::size_t index, TensorMemory& memory) {
+  const TensorType& type = request.tensors[index];
+  CollectiveCall call = path_.make_call();
+  call.dtype = type.dtype;
+  call.output = memory.output;
+  call.count = type.count();
+  const auto root = std::find(path_.world_ranks.begin(), path_.world_ranks.end(), request.root);
+  call.root = static_cast<int>(root - path_.world_ranks.begin());
+  co_await path_.choose(Collective::Broadcast, type.size_bytes()).run(call);
 }
 
-Task BatchRunner::broadcast(Operation& operation) {
-  CollectiveCall call = make_call();
-  call.dtype = operation.request.dtype;
-  call.output = operation.output;
-  call.count = operation.request.size_bytes() / size_of(call.dtype);
-  const auto root = std::find(world_ranks_.begin(), world_ranks_.end(), operation.request.root);
-  call.root = static_cast<int>(root - world_ranks_.begin());
-  co_await choose(Collective::Broadcast, operation.request.size_bytes(), false).run(call);
-}
-
-Task BatchRunner::all_gather(Operation& operation) {
+Task BatchRunner::all_gather(const TensorType& type, TensorMemory& memory) {
   std::vector<std::size_t> counts;
-  co_await gather_counts(static_cast<std::size_t>(operation.row_count), counts);
-  operation.output =
-      operation.allocate_output(std::vector<std::int64_t>(counts.begin(), counts.end()));
+  const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
+  co_await gather_numbers(own, counts);
+  memory.output = memory.allocate_output(rows_of(counts));
 
-  const std::size_t row_elements =
-      operation.request.size_bytes() / size_of(operation.request.dtype);
   std::size_t total = 0;
   for (std::size_t& count : counts) {
-    count *= row_elements;
+    count *= type.count();
     total += count;
   }
-  CollectiveCall call = make_call();
-  call.dtype = operation.request.dtype;
-  call.input = operation.input;
-  call.output = operation.output;
-  call.gather_counts = counts;
-  co_await choose(Collective::AllGather, total * size_of(call.dtype), false).run(call);
+  CollectiveCall call = path_.make_call();
+  call.dtype = type.dtype;
+  call.input = memory.input;
+  call.output = memory.output;
+  call.counts = counts;
+  co_await path_.choose(Collective::AllGather, total * size_of(call.dtype)).run(call);
 }
 
+Task BatchRunner::all_to_all(const Request& request, std::size_t index, TensorMemory& memory,
+                             const Bits& absent) {
+  std::vector<std::size_t> sent(memory.send_splits.begin(), memory.send_splits.end());
+  std::vector<std::size_t> received;
+  co_await exchange_numbers(sent, received);
+  if (!absent.none()) co_await refuse_rows_for_absent(request, received, absent);
+  memory.output = memory.allocate_output(rows_of(received));
+
+  const TensorType& type = request.tensors[index];
+  for (std::size_t& count : sent) count *= type.count();
+  for (std::size_t& count : received) count *= type.count();
+  CollectiveCall call = path_.make_call();
+  call.dtype = type.dtype;
+  call.input = memory.input;
+  call.output = memory.output;
+  call.send_counts = sent;
+  call.receive_counts = received;
+  // By the bytes of a row, which alone are the same on all ranks.
+  co_await path_.choose(Collective::AllToAll, type.size_bytes()).run(call);
+}
+
+/// Where it cannot be had, on all ranks alike, the buffer is private memory.
 Task BatchRunner::share_memory(Operation& operation) {
-  if (staging_ == nullptr) co_return;
-  co_await world_.make_window(communicator_, kShareMemoryTag, operation.request.size_bytes(),
-                              operation.shared_window);
+  if (path_.staging == nullptr) co_return;
+  try {
+    co_await world_.make_window(*path_.communicator, kShareMemoryTag,
+                                operation.request.size_bytes(), operation.shared_window);
+  } catch (const BackendError& error) {
+    if (path_.communicator->rank() == 0) {
+      KOLO_LOG(Warn) << describe(operation.request)
+                     << ": private memory, not shared: " << error.what();
+    }
+  }
 }
 
-/// Every rank's number, in the order of ranks.
-Task BatchRunner::gather_counts(std::size_t own, std::vector<std::size_t>& all) {
+/// Every rank's numbers, as many on all, in the order of ranks.
+Task BatchRunner::gather_numbers(const std::vector<std::size_t>& own,
+                                 std::vector<std::size_t>& all) {
   static_assert(sizeof(std::size_t) == size_of(DType::Int64));
-  const std::size_t size = static_cast<std::size_t>(communicator_.size());
-  all.assign(size, 0);
-  const std::vector<std::size_t> one_each(size, 1);
-  CollectiveCall call = make_call();
+  const std::size_t size = path_.world_ranks.size();
+  all.assign(size * own.size(), 0);
+  const std::vector<std::size_t> counts(size, own.size());
+  CollectiveCall call = path_.make_call();
   call.dtype = DType::Int64;
-  call.input = reinterpret_cast<const std::byte*>(&own);
+  call.input = reinterpret_cast<const std::byte*>(own.data());
   call.output = reinterpret_cast<std::byte*>(all.data());
-  call.gather_counts = one_each;
-  co_await choose(Collective::AllGather, size * sizeof(std::size_t), false).run(call);
+  call.counts = counts;
+  co_await path_.choose(Collective::AllGather, all.size() * sizeof(std::size_t)).run(call);
 }
 
-CollectiveCall BatchRunner::make_call() const {
-  CollectiveCall call;
-  call.communicator = &communicator_;
-  call.window = staging_;
-  call.segment_bytes = config_.segment_bytes;
-  return call;
+/// Gives every rank the number that each has for it.
+Task BatchRunner::exchange_numbers(const std::vector<std::size_t>& sent,
+                                   std::vector<std::size_t>& received) {
+  const std::size_t size = path_.world_ranks.size();
+  received.assign(size, 0);
+  const std::vector<std::size_t> one_each(size, 1);
+  CollectiveCall call = path_.make_call();
+  call.dtype = DType::Int64;
+  call.input = reinterpret_cast<const std::byte*>(sent.data());
+  call.output = reinterpret_cast<std::byte*>(received.data());
+  call.send_counts = one_each;
+  call.receive_counts = one_each;
+  co_await path_.choose(Collective::AllToAll, sizeof(std::size_t)).run(call);
 }
 
-const Algorithm& BatchRunner::choose(Collective collective, std::size_t bytes,
-                                     bool has_peer_buffers) const {
-  const ops::Situation situation{collective,           bytes,
-                                 communicator_.size(), staging_ != nullptr,
-                                 has_peer_buffers,     communicator_.native() != nullptr};
-  const bool is_all_reduce = collective == Collective::AllReduce;
-  return ops::select(choices_.algorithms, situation,
-                     is_all_reduce ? config_.allreduce : std::string{});
+/// For each operation, the ranks that have joined without having submitted it. Only they know: what a
+/// rank submitted before it joined counts in full, whenever it runs.
+Task BatchRunner::find_absent(const Operations& operations, std::vector<Bits>& absent) {
+  std::vector<std::size_t> own;
+  for (const auto& operation : operations) own.push_back(operation->use == 0 ? 1 : 0);
+  std::vector<std::size_t> all;
+  co_await gather_numbers(own, all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != 0) absent[i % own.size()].set(static_cast<int>(i / own.size()));
+  }
+}
+
+/// What makes no sense without some ranks ends in an error on the others.
+void BatchRunner::refuse_for_absent(const Request& request, const Bits& absent) const {
+  const auto refuse = [&](const std::string& why) {
+    throw AgreedFailure{{ErrorKind::InvalidArgument,
+                         describe(request) + " on process set " + path_.name + ": " + why}};
+  };
+  absent.for_each([&](int rank) {
+    const std::string who = "rank " + std::to_string(world_rank(static_cast<std::size_t>(rank)));
+    if (request.collective == Collective::Broadcast &&
+        world_rank(static_cast<std::size_t>(rank)) == request.root) {
+      refuse("the root " + who + " has joined and has nothing to send. Choose one that has not.");
+    }
+    if (request.collective == Collective::AddProcessSet ||
+        request.collective == Collective::RemoveProcessSet) {
+      refuse(who + " has joined, and all ranks must take part. Call it outside of join().");
+    }
+  });
+}
+
+/// A rank that has joined waits for nothing: rows for it would be lost. All ranks learn of them.
+Task BatchRunner::refuse_rows_for_absent(const Request& request,
+                                         const std::vector<std::size_t>& received,
+                                         const Bits& absent) {
+  std::vector<std::size_t> own{0};  // a rank that sends some to this one, counted from 1
+  if (absent.test(path_.communicator->rank())) {
+    const auto some = std::find_if(received.begin(), received.end(), [](auto n) { return n > 0; });
+    if (some != received.end()) own[0] = static_cast<std::size_t>(some - received.begin()) + 1;
+  }
+  std::vector<std::size_t> senders;
+  co_await gather_numbers(own, senders);
+  for (std::size_t rank = 0; rank < senders.size(); ++rank) {
+    if (senders[rank] == 0) continue;
+    throw AgreedFailure{
+        {ErrorKind::InvalidArgument, describe(request) + " on process set " + path_.name +
+                                         ": rank " + std::to_string(world_rank(senders[rank] - 1)) +
+                                         " sends rows to rank " + std::to_string(world_rank(rank)) +
+                                         ", which has joined. Send none to ranks that have."}};
+  }
+}
+
+Reducer::Absent BatchRunner::absence(const Bits& absent) const {
+  return {absent.count(), absent.test(path_.communicator->rank())};
+}
+
+std::shared_ptr<Operation> BatchRunner::make_identity(const Request& request) const {
+  auto operation = std::make_shared<Operation>();
+  operation->request = request;
+  const auto scratch = std::make_shared<Scratch>();
+  operation->keep_alive = scratch;
+  for (const TensorType& type : request.tensors) {
+    TensorMemory& memory = operation->tensors.emplace_back();
+    memory.send_splits.assign(path_.world_ranks.size(), 0);
+    memory.allocate_output = [scratch = scratch.get(), row_bytes = type.size_bytes()](
+                                 const std::vector<std::int64_t>& rows) {
+      std::size_t count = 0;
+      for (const std::int64_t of_rank : rows) count += static_cast<std::size_t>(of_rank);
+      return scratch->add(count * row_bytes);
+    };
+    const bool is_reduction = request.collective == Collective::AllReduce ||
+                              request.collective == Collective::ReduceScatter;
+    if (!is_reduction && request.collective != Collective::Broadcast) continue;
+    memory.output = scratch->add(type.size_bytes());
+    if (!is_reduction) continue;
+    std::byte* const input = scratch->add(type.size_bytes());
+    memory.input = input;
+    Reduction reduction{request.op};
+    if (request.op == ReduceOp::Custom) {
+      reduction.custom = &path_.choices.find_reduction(request.custom);
+    }
+    ops::fill_identity(type.dtype, reduction, input, type.count());
+  }
+  return operation;
 }
 
 std::uint64_t BatchRunner::bytes_sent() const {
-  return communicator_.bytes_sent() + (staging_ != nullptr ? staging_->bytes_moved() : 0);
+  std::uint64_t bytes = path_.communicator->bytes_sent();
+  for (const auto& window : {path_.staging, path_.node_staging}) {
+    if (window != nullptr) bytes += window->bytes_moved();
+  }
+  return bytes;
 }
 
 }  // namespace kolo::runtime

@@ -30,6 +30,12 @@ class Bits {
     return true;
   }
 
+  int count() const {
+    int count = 0;
+    for (const std::uint64_t word : words_) count += std::popcount(word);
+    return count;
+  }
+
   Bits& operator|=(const Bits& other) {
     if (words_.size() < other.words_.size()) words_.resize(other.words_.size());
     for (std::size_t i = 0; i < other.words_.size(); ++i) words_[i] |= other.words_[i];

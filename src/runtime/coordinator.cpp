@@ -160,8 +160,7 @@ Header Coordinator::make_header() const {
   header.has_unknown = unknown_count_ > 0;
   header.has_expired = expired_count_ > 0;
   header.has_stalled = stalled_count_ > 0;
-  header.all_joined = join_.has_value();
-  if (join_ && !join_is_shown_) header.joining_rank = options_.rank;
+  if (join_) header.joined.set(options_.rank);
   if (is_shutting_down_) header.shutdown_rank = options_.rank;
   header.own = ready_;
   header.ready = ready_;

@@ -56,9 +56,11 @@ class Coordinator {
   struct Batch {
     struct Item {
       std::shared_ptr<const Request> request;
-      std::optional<UseId> use;  ///< none: this rank has joined and contributes the identity
+      std::optional<UseId> use;  ///< none: this rank has joined
     };
     std::vector<Item> items;
+    /// Some ranks have joined: those that do not have an item pending contribute its identity.
+    bool have_some_joined = false;
   };
 
   struct Failed {
@@ -170,6 +172,7 @@ class Coordinator {
   RequestTable table_;
   History history_;
   Bits waiting_;  // W: bits of the names that were shown but could not run
+  Bits joined_;   // the ranks that have shown their join
   int last_joining_rank_ = Header::kNoRank;
 
   // This rank's own.

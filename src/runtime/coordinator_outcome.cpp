@@ -9,24 +9,29 @@ namespace kolo::runtime {
 
 void Coordinator::on_headers(const Header& merged) {
   if (closed_) return;
+  (merged.joined - joined_).for_each([&](int rank) { last_joining_rank_ = rank; });
+  joined_ = merged.joined;
   const Bits conflicts = conflicting(merged.own);
   const Bits runnable = (merged.own & merged.ready) - conflicts;
   if (runnable.none()) ++counters_.fruitless_exchanges;
   run(runnable);
   waiting_.clear();
-  (merged.own - runnable).for_each([&](int bit) {
-    waiting_ |= table_.bits_of(table_.at(bit)->name);
-  });
-  last_joining_rank_ = merged.joining_rank >= 0 ? merged.joining_rank : last_joining_rank_;
+  const Bits left = merged.own - runnable;
+  left.for_each([&](int bit) { waiting_ |= table_.bits_of(table_.at(bit)->name); });
 
   if (merged.shutdown_rank >= 0) {
     const int rank = options_.set.world_ranks[static_cast<std::size_t>(merged.shutdown_rank)];
     next_exchange();
+    const char* const how =
+        options_.set.name == "world" ? " shut Kolo down" : " shut Kolo down or removed the set";
     close(ErrorKind::Shutdown,
-          "rank " + std::to_string(rank) + " shut Kolo down before all ranks had submitted it");
+          "rank " + std::to_string(rank) + how + " before all ranks had submitted it");
     return;
   }
-  if (merged.all_joined) complete_join();
+  // What ranks submitted before they joined comes first: all others are ready for it, or it fails.
+  const bool is_left = !left.none() || merged.has_unknown || merged.has_expired;
+  const bool have_all_joined = joined_.count() == static_cast<int>(options_.set.world_ranks.size());
+  if (have_all_joined && !is_left) complete_join();
   if (merged.has_unknown || merged.has_expired || merged.has_stalled || !conflicts.none()) {
     begin_negotiation();
   } else {
@@ -85,6 +90,7 @@ History::Composition Coordinator::fuse(const Bits& runnable) {
 
 void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
   Batch batch;
+  batch.have_some_joined = !joined_.none();
   for (const int bit : history_.bits_of(composition)) {
     table_.touch(bit);
     const std::size_t index = static_cast<std::size_t>(bit);
@@ -104,6 +110,7 @@ void Coordinator::complete_join() {
   actions_.joined = Joined{*join_, last_joining_rank_};
   join_.reset();
   join_is_shown_ = false;
+  joined_.clear();
   last_joining_rank_ = Header::kNoRank;
 }
 

@@ -16,9 +16,8 @@ struct Header {
   bool has_unknown = false;     ///< NEW: some rank has an unknown request pending
   bool has_expired = false;     ///< EXPIRED: some rank has a request whose deadline passed
   bool has_stalled = false;     ///< STALLED: some rank wants to know who keeps it waiting
-  bool all_joined = false;      ///< JOINED, on every rank merged
   int shutdown_rank = kNoRank;  ///< SHUTDOWN: the highest rank that shuts down
-  int joining_rank = kNoRank;   ///< the highest rank that shows its join for the first time
+  Bits joined;                  ///< JOINED: the ranks that have
   Bits own;                     ///< pending on some rank, known and not expired
   Bits ready;                   ///< every rank can run it: it has it pending, or it joined
 

@@ -6,6 +6,7 @@
 #include "base/graveyard.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
+#include "runtime/agreed_failure.hpp"
 #include "runtime/backoff.hpp"
 #include "runtime/window_board.hpp"
 
@@ -35,6 +36,8 @@ Coordinator::Options coordinator_options(const std::string& name, const std::vec
   return options;
 }
 
+Task nothing() { co_return; }
+
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -45,25 +48,20 @@ std::string list(const std::vector<int>& ranks) {
 
 }  // namespace
 
-Lane::Lane(Parts parts, BatchRunner::Choices choices, const Config& config, comm::World& world,
-           WakeUp& progress_thread)
-    : name_(std::move(parts.name)),
-      world_ranks_(std::move(parts.world_ranks)),
-      config_(config),
+Lane::Lane(Parts parts, comm::World& world)
+    : name_(parts.data.name),
+      config_(parts.data.config),
       world_(world),
-      progress_thread_(progress_thread),
       data_(std::move(parts.data)),
       control_(std::move(parts.control)),
       mailbox_(*control_, kControlTag),
-      staging_window_(std::move(parts.staging_window)),
-      coordinator_(coordinator_options(name_, world_ranks_, data_->rank(), config)),
-      runner_(std::make_shared<BatchRunner>(world, *data_, staging_window_.get(), world_ranks_,
-                                            choices, config)) {
+      coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
+      runner_(std::make_shared<BatchRunner>(world, data_)) {
   if (parts.control_window != nullptr) {
     board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
   } else {
     auto board = std::make_unique<TreeBoard>(
-        rank(), size(), Tree(rank(), size(), config.tree_width),
+        rank(), size(), Tree(rank(), size(), config_.tree_width),
         [this](int to, const BoardMessage& message) { return mailbox_.send(to, message); });
     tree_board_ = board.get();
     board_ = std::move(board);
@@ -75,24 +73,35 @@ Lane::~Lane() = default;
 // --- any thread ---
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
-  runner_->check(operation->request);
   {
     const std::lock_guard lock(queue_);
-    if (is_stopped_) {
-      throw ShutdownError(
-          describe(operation->request) + " on process set " + name_ +
-          ": Kolo has been shut down on this rank. Submit before the Runtime ends.");
-    }
+    const std::string what = describe(operation->request) + " on process set " + name_ + ": ";
+    if (stopped_) throw ShutdownError(what + *stopped_);
     if (!names_in_flight_.insert(operation->request.name).second) {
-      throw InvalidArgument(describe(operation->request) + " on process set " + name_ +
-                            ": an operation of this name is still in flight on this rank. Wait for "
+      throw InvalidArgument(what +
+                            "an operation of this name is still in flight on this rank. Wait for "
                             "it first, or use another name.");
     }
     operation->use = next_use_++;
     submitted_.push_back(std::move(operation));
   }
   ++in_flight_;
-  progress_thread_.call();
+  wake_up_.call();
+}
+
+void Lane::join(std::shared_ptr<Operation> operation) {
+  {
+    const std::lock_guard lock(queue_);
+    const std::string what = "join on process set " + name_ + ": ";
+    if (stopped_) throw ShutdownError(what + *stopped_);
+    if (std::exchange(is_joined_, true)) {
+      throw InvalidArgument(what + "this rank has joined already, and waits for the others");
+    }
+    operation->use = next_use_++;
+    joining_ = std::move(operation);
+  }
+  ++in_flight_;
+  wake_up_.call();
 }
 
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
@@ -122,7 +131,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
     }
   }
   --callers_;
-  if (in_flight_ > 0) progress_thread_.call();
+  if (in_flight_ > 0) wake_up_.call();
   return operation.is_done.load(std::memory_order_acquire);
 }
 
@@ -158,11 +167,11 @@ void Lane::shut_down() {
   }
 }
 
-void Lane::stop() {
+void Lane::stop(std::string why) {
   const std::unique_lock turn_lock(turn_);
   {
     const std::lock_guard lock(queue_);
-    is_stopped_ = true;
+    stopped_ = std::move(why);
   }
   turn();  // ends what came in since the set was closed
 }
@@ -218,11 +227,13 @@ bool Lane::turn() {
 
 bool Lane::take_submissions(Clock::time_point now) {
   std::vector<std::shared_ptr<Operation>> submitted;
+  std::shared_ptr<Operation> joining;
   std::vector<UseId> awaited;
   bool is_leaving;
   {
     const std::lock_guard lock(queue_);
     submitted.swap(submitted_);
+    joining.swap(joining_);
     awaited.swap(awaited_);
     is_leaving = is_leaving_;
   }
@@ -233,10 +244,16 @@ bool Lane::take_submissions(Clock::time_point now) {
     operations_[use] = std::move(operation);
     coordinator_.submit(use, std::move(request), to_time(now), deadline);
   }
+  const bool progressed = !submitted.empty() || joining != nullptr;
+  if (joining != nullptr) {
+    const UseId use = joining->use;
+    operations_[use] = std::move(joining);
+    coordinator_.join(use);
+  }
   for (const UseId use : awaited) coordinator_.wait_for(use);
   if (is_leaving) coordinator_.shut_down();
   needs_peers_ = is_leaving || in_flight_ > 0;
-  return !submitted.empty();
+  return progressed;
 }
 
 bool Lane::read_mail() {
@@ -284,9 +301,8 @@ void Lane::notice_losses(Clock::time_point now) {
 /// A rank that tells of its own end waits until the others have heard, and so does whoever hears it:
 /// mpirun ends them all as soon as one of them has ended.
 bool Lane::all_have_heard(const HeaderBoard::Loss& loss, Clock::time_point now) {
-  const int world_rank = world_ranks_[static_cast<std::size_t>(loss.rank)];
-  const std::vector<int>& dead = world_.dead_peers();
-  if (std::find(dead.begin(), dead.end(), world_rank) != dead.end()) return true;
+  const std::vector<int> dead = world_.dead_peers();
+  if (std::find(dead.begin(), dead.end(), world_rank(loss.rank)) != dead.end()) return true;
   if (!heard_at_) {
     heard_at_ = now;
     report(loss);
@@ -318,6 +334,11 @@ void Lane::carry_out(Coordinator::Actions actions) {
     const auto found = operations_.extract(failed.use);
     complete(found.mapped(), to_exception(failed.failure));
   }
+  if (actions.joined) {  // behind the data of what ran before
+    const auto found = operations_.extract(actions.joined->use);
+    found.mapped()->result = world_rank(actions.joined->last_rank);
+    running_.push_back({nothing(), {found.mapped()}, Clock::time_point::max()});
+  }
   for (const Verdict::Stall& stall : actions.stalls) {
     KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
                    << list(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
@@ -335,26 +356,37 @@ void Lane::start(Coordinator::Batch batch) {
   BatchRunner::Operations operations;
   auto deadline = Clock::time_point::max();
   for (const Coordinator::Batch::Item& item : batch.items) {
-    operations.push_back(operations_.extract(*item.use).mapped());
+    operations.push_back(item.use ? operations_.extract(*item.use).mapped()
+                                  : runner_->make_identity(*item.request));
     deadline = std::min(deadline, operations.back()->deadline);
   }
-  running_.push_back({runner_->run(operations), operations, deadline});
+  running_.push_back({runner_->run(operations, batch.have_some_joined), operations, deadline});
 }
 
 bool Lane::advance_data(Clock::time_point now) {
   if (running_.empty()) return false;
   Running& front = running_.front();
-  const Progress progress = front.task.poll();
+  Progress progress = Progress::Done;
+  std::exception_ptr error;
+  try {
+    progress = front.task.poll();
+  } catch (const AgreedFailure& agreed) {
+    error = to_exception(agreed.failure);
+  }
   if (progress == Progress::Done) {
-    const BatchRunner::Operations operations = std::move(front.operations);
-    running_.pop_front();
-    for (const auto& operation : operations) complete(operation, nullptr);
+    finish_front(error);
   } else if (front.deadline != Clock::time_point::max() &&
              now > front.deadline + config_.lost_after) {
     front.deadline = now;
     find_silent();
   }
   return progress != Progress::Waiting;
+}
+
+void Lane::finish_front(std::exception_ptr error) {
+  const BatchRunner::Operations operations = std::move(running_.front().operations);
+  running_.pop_front();
+  for (const auto& operation : operations) complete(operation, error);
 }
 
 // --- ends ---
@@ -376,7 +408,6 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   } catch (const std::exception& error) {  // by messages, to a rank that cannot be reached either
     KOLO_LOG(Warn) << "process set " << name_ << ": cannot tell all ranks: " << error.what();
   }
-  const int world_rank = world_ranks_[static_cast<std::size_t>(loss.rank)];
   if (!heard_at_) report(loss);
   coordinator_.on_lost(loss.rank, loss.how);
   // Peers and MPI may still use the memory of what was running: none of it is given back.
@@ -384,7 +415,7 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
     for (const auto& operation : running.operations) {
       complete(operation, std::make_exception_ptr(PeerLostError(
                               describe(operation->request) + " on process set " + name_ +
-                              ": rank " + std::to_string(world_rank) + " " + loss.how)));
+                              ": rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how)));
     }
     keep_for_ever(std::move(running));
   }
@@ -393,8 +424,8 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
 }
 
 void Lane::report(const HeaderBoard::Loss& loss) {
-  KOLO_LOG(Error) << "process set " << name_ << ": rank "
-                  << world_ranks_[static_cast<std::size_t>(loss.rank)] << " " << loss.how;
+  KOLO_LOG(Error) << "process set " << name_ << ": rank " << world_rank(loss.rank) << " "
+                  << loss.how;
 }
 
 void Lane::find_silent() {
@@ -407,8 +438,13 @@ void Lane::find_silent() {
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
+  if (operation->use == 0) return;  // of a rank that has joined: nobody asked for it here
   {
     const std::lock_guard lock(queue_);
+    if (operation->request.name.empty()) {  // a join alone has no name
+      is_joined_ = false;
+      unnamed_.clear();  // ranks have made different calls; from here on they make the same again
+    }
     names_in_flight_.erase(operation->request.name);
   }
   operation->error = std::move(error);
@@ -422,8 +458,9 @@ void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_
 }
 
 int Lane::member(int world_rank) const {
-  const auto found = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
-  return found == world_ranks_.end() ? -1 : static_cast<int>(found - world_ranks_.begin());
+  const std::vector<int>& ranks = data_.world_ranks;
+  const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
 }  // namespace kolo::runtime

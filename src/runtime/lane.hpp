@@ -21,6 +21,7 @@
 #include "runtime/batch_runner.hpp"
 #include "runtime/control_mailbox.hpp"
 #include "runtime/coordinator.hpp"
+#include "runtime/data_path.hpp"
 #include "runtime/header_board.hpp"
 #include "runtime/operation.hpp"
 #include "runtime/tree_board.hpp"
@@ -37,22 +38,24 @@ namespace kolo::runtime {
 class Lane {
  public:
   struct Parts {
-    std::string name;
-    std::vector<int> world_ranks;                  ///< of the members, ascending
-    std::unique_ptr<Communicator> data;            ///< among the members
-    std::unique_ptr<Communicator> control;         ///< the same, for the protocol
-    std::shared_ptr<SharedWindow> control_window;  ///< null: the control plane goes by messages
-    std::shared_ptr<SharedWindow> staging_window;  ///< null: data goes by messages
+    DataPath data;
+    std::unique_ptr<Communicator> control{};         ///< among the members, for the protocol
+    std::shared_ptr<SharedWindow> control_window{};  ///< null: the control plane goes by messages
   };
 
   /// What is passed by reference outlives the lane.
-  Lane(Parts parts, BatchRunner::Choices choices, const Config& config, comm::World& world,
-       WakeUp& progress_thread);
+  Lane(Parts parts, comm::World& world);
   ~Lane();
 
-  /// Queues an operation. Throws InvalidArgument where one of that name is in flight or its
-  /// compressor is unknown, ShutdownError after `stop`. Everything else that is wrong is found later and ends the operation.
+  /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
+  void check(const Request& request) const { data_.check(request); }
+
+  /// Queues an operation. Throws InvalidArgument where one of that name is in flight, ShutdownError
+  /// after `stop`. Everything else that is wrong is found later and ends the operation.
   void submit(std::shared_ptr<Operation> operation);
+
+  /// Queues a join behind what was submitted so far. Throws InvalidArgument where one is in flight.
+  void join(std::shared_ptr<Operation> operation);
 
   /// Drives the lane until the operation has ended or `until` has come; true if it has ended.
   bool wait(const Operation& operation, Operation::Clock::time_point until);
@@ -61,18 +64,18 @@ class Lane {
   bool try_turn();
   /// Something is queued, pending or running, and no caller drives it.
   bool needs_driving() const { return callers_ == 0 && in_flight_ > 0; }
+  /// Where the progress thread sleeps while nothing does.
+  WakeUp& wake_up() { return wake_up_; }
 
   /// Leaves the set: closes it on all ranks. Drives until nothing is pending or running here.
   void shut_down();
-  /// Nothing can be submitted or is driven any more.
-  void stop();
+  /// Nothing can be submitted or is driven any more; `why` completes "process set world: ".
+  void stop(std::string why);
   /// The last words of a dying process: its text reaches all ranks.
   void publish_end(const std::string& how);
 
-  int rank() const { return data_->rank(); }
-  int size() const { return data_->size(); }
-  const std::string& name() const { return name_; }
-  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  int rank() const { return data_.communicator->rank(); }
+  int size() const { return data_.communicator->size(); }
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
   std::string next_name(std::string_view kind);
 
@@ -100,28 +103,28 @@ class Lane {
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
   bool advance_data(Clock::time_point now);
+  void finish_front(std::exception_ptr error);
   bool have_all_left();
   bool all_have_heard(const HeaderBoard::Loss& loss, Clock::time_point now);
   void declare_lost(const HeaderBoard::Loss& loss);
   void report(const HeaderBoard::Loss& loss);
   void find_silent();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
+  int world_rank(int rank) const { return data_.world_ranks[static_cast<std::size_t>(rank)]; }
   int member(int world_rank) const;
 
-  const std::string name_;
-  const std::vector<int> world_ranks_;
+  const std::string name_;  // of the process set
   const Config& config_;
   comm::World& world_;
-  WakeUp& progress_thread_;
+  WakeUp wake_up_;
 
   // Under the turn.
   std::mutex turn_;
-  std::unique_ptr<Communicator> data_;
+  DataPath data_;
   std::unique_ptr<Communicator> control_;
   ControlMailbox mailbox_;
   TreeBoard* tree_board_ = nullptr;  // the board, where it goes by messages
   std::unique_ptr<HeaderBoard> board_;
-  std::shared_ptr<SharedWindow> staging_window_;
   Coordinator coordinator_;
   std::shared_ptr<BatchRunner> runner_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
@@ -138,12 +141,14 @@ class Lane {
   // Under the queue lock, for any thread.
   std::mutex queue_;
   std::vector<std::shared_ptr<Operation>> submitted_;
+  std::shared_ptr<Operation> joining_;  // submitted, too
+  bool is_joined_ = false;              // until the join has ended
   std::vector<UseId> awaited_;
   std::unordered_set<std::string> names_in_flight_;
   std::unordered_map<std::string, std::uint64_t> unnamed_;
   UseId next_use_ = 1;
   bool is_leaving_ = false;
-  bool is_stopped_ = false;
+  std::optional<std::string> stopped_;  // why
 
   std::mutex ends_;
   std::condition_variable ended_;

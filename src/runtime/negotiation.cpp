@@ -59,6 +59,18 @@ std::vector<int> missing_ranks(const NameReport& name, const Report& report, con
   return missing;
 }
 
+/// The error of a name under which some rank made a call that cannot run.
+std::optional<Failure> defect(const NameReport& name, const SetNames& set) {
+  for (const NameReport::Variant& variant : name.variants) {
+    const Request& request = *variant.request;
+    if (request.defect.empty()) continue;
+    return Failure{ErrorKind::InvalidArgument, describe(request) + " on process set " + set.name +
+                                                   ": " + list_ranks(variant.item->ranks, set) +
+                                                   ": " + request.defect};
+  }
+  return std::nullopt;
+}
+
 Failure mismatch(NameReport name, const SetNames& set) {
   std::sort(name.variants.begin(), name.variants.end(), [](const auto& a, const auto& b) {
     return a.item->ranks.front() < b.item->ranks.front();
@@ -143,6 +155,10 @@ Verdict judge(const Report& report, const RequestTable& table, std::size_t capac
   verdict.exchange = report.exchange;
   std::vector<const Request*> unknown;
   for (const auto& [name, found] : group_by_name(report, table)) {
+    if (const auto failure = defect(found, set)) {
+      verdict.errors.push_back({name, *failure});
+      continue;
+    }
     if (found.variants.size() > 1) {
       verdict.errors.push_back({name, mismatch(found, set)});
       continue;

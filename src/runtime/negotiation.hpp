@@ -72,9 +72,10 @@ struct SetNames {
   std::vector<int> world_ranks;  ///< of the members, ascending
 };
 
-/// The root's decision (rule 8): two requests under one name are a mismatch, an expired one is a
-/// timeout, what is left of the unknown ones gets bits. A table beyond `capacity` requests gives up
-/// those that ran longest ago and are pending nowhere.
+/// The root's decision (rule 8): a request that its rank itself calls defective is an invalid
+/// argument, two requests under one name are a mismatch, an expired one is a timeout, what is left of
+/// the unknown ones gets bits. A table beyond `capacity` requests gives up those that ran longest ago
+/// and are pending nowhere.
 Verdict judge(const Report& report, const RequestTable& table, std::size_t capacity,
               const SetNames& set);
 

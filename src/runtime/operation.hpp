@@ -14,6 +14,19 @@
 
 namespace kolo::runtime {
 
+/// One tensor's memory on this rank.
+struct TensorMemory {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  /// Where the same tensor lies on every rank, where all of it is shared memory; else empty.
+  std::vector<std::byte*> peer_buffers;
+
+  std::int64_t row_count = 0;             ///< all-gather: this rank's rows
+  std::vector<std::int64_t> send_splits;  ///< all-to-all: this rank's rows for each rank
+  /// All-gather, all-to-all: given the rows that come from each rank, returns memory for all rows.
+  std::function<std::byte*(const std::vector<std::int64_t>& rows)> allocate_output;
+};
+
 /// One submitted operation on this rank: what was agreed on, its memory, and how it ended.
 ///
 /// Set up by the submitting thread, run by whichever thread drives its lane, read by the waiting
@@ -24,17 +37,10 @@ struct Operation {
   Request request;
   std::uint64_t use = 0;  ///< its number in its lane, given when it is submitted
   Clock::time_point deadline = Clock::time_point::max();
-
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  /// Where the same tensor lies on every rank, where all of it is shared memory; else empty.
-  std::vector<std::byte*> peer_buffers;
-
-  std::int64_t row_count = 0;  ///< all-gather: this rank's rows
-  /// All-gather: given every rank's row count, returns memory for all rows.
-  std::function<std::byte*(const std::vector<std::int64_t>& rows)> allocate_output;
+  std::vector<TensorMemory> tensors;  ///< as many as the request has
 
   std::shared_ptr<SharedWindow> shared_window;  ///< share-memory: the result; null: none to be had
+  int result = 0;  ///< join: the rank that joined last; add process set: the set's number
 
   std::shared_ptr<void> keep_alive;  ///< owns whatever memory above needs an owner
 

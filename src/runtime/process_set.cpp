@@ -2,21 +2,32 @@
 
 #include <utility>
 
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
 #include "runtime/lane.hpp"
+#include "runtime/set_name.hpp"
 
 namespace kolo {
 
-ProcessSet::ProcessSet(Runtime& runtime, std::shared_ptr<runtime::Lane> lane)
-    : runtime_(runtime), lane_(std::move(lane)) {}
+ProcessSet::ProcessSet(Runtime& runtime, int number, std::vector<int> ranks,
+                       std::shared_ptr<runtime::Lane> lane)
+    : runtime_(runtime), number_(number), ranks_(std::move(ranks)), lane_(std::move(lane)) {}
 
-int ProcessSet::rank() const { return lane_->rank(); }
-int ProcessSet::size() const { return lane_->size(); }
-const std::vector<int>& ProcessSet::ranks() const { return lane_->world_ranks(); }
-const std::string& ProcessSet::name() const { return lane_->name(); }
-std::string ProcessSet::next_name(std::string_view kind) const { return lane_->next_name(kind); }
+int ProcessSet::rank() const { return included() ? lane_->rank() : -1; }
+std::string ProcessSet::name() const { return runtime::name_of_set(number_, ranks_); }
+std::string ProcessSet::next_name(std::string_view kind) const { return lane()->next_name(kind); }
+
+const std::shared_ptr<runtime::Lane>& ProcessSet::lane() const {
+  if (!included()) {
+    throw InvalidArgument("rank " + std::to_string(runtime_.rank()) +
+                          " is not a member of process set " + name() +
+                          ". Call the operation on members only.");
+  }
+  return lane_;
+}
 
 ProcessSet::Metrics ProcessSet::metrics() const {
-  const runtime::Lane::Metrics lane = lane_->metrics();
+  const runtime::Lane::Metrics lane = this->lane()->metrics();
   Metrics metrics;
   metrics.exchanges = lane.protocol.exchanges;
   metrics.fruitless_exchanges = lane.protocol.fruitless_exchanges;

@@ -12,25 +12,42 @@
 
 namespace kolo::runtime {
 
+/// What the ranks must agree on of one tensor.
+struct TensorType {
+  DType dtype = DType::Float32;
+  /// All-gather and all-to-all: without dimension 0, which may differ between ranks.
+  std::vector<std::int64_t> shape;
+
+  bool operator==(const TensorType&) const = default;
+
+  std::size_t count() const;       ///< elements (all-gather, all-to-all: of one row)
+  std::size_t size_bytes() const;  ///< of those
+};
+
 /// What a rank wants to run: a name, and all that the ranks must agree on under that name.
 struct Request {
   std::string name;
   Collective collective = Collective::AllReduce;
-  DType dtype = DType::Float32;
-  std::vector<std::int64_t> shape;  ///< all-gather: without dimension 0, which may differ
-  ReduceOp op = ReduceOp::Sum;      ///< all-reduce
-  double prescale = 1.0;            ///< all-reduce
-  double postscale = 1.0;           ///< all-reduce
-  int root = 0;                     ///< broadcast; a world rank
+  std::vector<TensorType> tensors;  ///< several: a group, which runs, ends and fails as one
+  ReduceOp op = ReduceOp::Sum;      ///< of reductions, as all down to `join_divisor`
+  std::string custom;               ///< the name of a Custom reduction
+  double prescale = 1.0;
+  double postscale = 1.0;
+  JoinDivisor join_divisor = JoinDivisor::World;
+  int root = 0;  ///< broadcast; a world rank
   DeviceKind device = DeviceKind::Cpu;
-  std::string compression = "none";  ///< all-reduce: a compressor's name
+  std::string compression = "none";  ///< reductions: a compressor's name
   std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
-  bool fusible = true;    ///< may run in one batch with others
+  std::vector<int> members;  ///< add, remove process set: world ranks
+  int set_number = 0;        ///< remove process set
+  bool fusible = true;       ///< may run in one batch with others
+  /// What is wrong with the call on the rank that made it; or empty. It never runs: the text becomes
+  /// the error of all ranks.
+  std::string defect;
 
   bool operator==(const Request&) const = default;
 
-  /// Bytes of the tensor (all-gather: of one row).
-  std::size_t size_bytes() const;
+  std::size_t size_bytes() const;  ///< of all tensors
 };
 
 /// As in "allreduce 'layer1.weight'", for error texts.

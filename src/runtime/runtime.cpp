@@ -1,6 +1,8 @@
 #include "kolo/runtime.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -12,10 +14,11 @@
 #include "comm/world.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
-#include "runtime/agree_on_config.hpp"
+#include "runtime/agree_on_start.hpp"
+#include "runtime/lane_factory.hpp"
 #include "runtime/last_words.hpp"
 #include "runtime/progress_thread.hpp"
-#include "runtime/window_board.hpp"
+#include "runtime/submit.hpp"
 
 namespace kolo {
 namespace {
@@ -29,16 +32,21 @@ thread_local Runtime* thread_current = nullptr;
 class Runtime::Parts {
  public:
   Parts(Runtime& runtime, InitOptions options)
-      : config_(std::move(options.config)),
+      : runtime_(runtime),
+        config_(std::move(options.config)),
         world_(options.world ? std::move(options.world) : comm::make_world(config_)),
-        progress_(config_) {
-    if (!config_.allreduce.empty()) algorithms_.find(Collective::AllReduce, config_.allreduce);
+        reductions_(std::move(options.reductions)),
+        lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
+    for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
+    runtime::check_algorithms(config_, algorithms_);
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));
     std::iota(everybody.begin(), everybody.end(), 0);
-    world_set_ = std::make_unique<ProcessSet>(runtime, make_lane("world", everybody, 0));
-    progress_.start();
+    comm::wait(runtime::agree_on_start(*lanes_.make_control_communicator(0, everybody),
+                                       {config_, algorithms_, reductions_, options.process_sets}),
+               Deadline::after(config_.timeout), *world_);
+    add_set(0, everybody);
   }
 
   ~Parts() { shutdown(); }
@@ -48,63 +56,82 @@ class Runtime::Parts {
 
   void shutdown() {
     if (std::exchange(is_shut_down_, true)) return;
-    const std::shared_ptr<runtime::Lane>& lane = world_set_->lane();
-    lane->shut_down();
-    progress_.stop();
-    lane->stop();
-    runtime::dismiss_from_last_words(lane);
+    for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
   }
 
   const comm::Topology& topology() const { return world_->topology(); }
   const Config& config() const { return config_; }
-  ProcessSet& world_set() { return *world_set_; }
+
+  ProcessSet& add_set(int number, const std::vector<int>& ranks) {
+    std::shared_ptr<runtime::Lane> lane;
+    std::unique_ptr<runtime::ProgressThread> driver;
+    if (std::find(ranks.begin(), ranks.end(), topology().rank) != ranks.end()) {
+      lane = lanes_.make(number, ranks);
+      runtime::enlist_for_last_words(lane);
+      driver = std::make_unique<runtime::ProgressThread>(lane);
+    }
+    const std::lock_guard lock(sets_lock_);
+    sets_.push_back({std::make_unique<ProcessSet>(runtime_, number, ranks, std::move(lane)),
+                     std::move(driver)});
+    return *sets_.back().set;
+  }
+
+  void remove_set(int number) {
+    Set* removed;
+    {
+      const std::lock_guard lock(sets_lock_);
+      removed = find(number);
+      removed->is_removed = true;
+    }
+    close(*removed, "it has been removed");
+  }
+
+  /// Null where there is none, or no more.
+  ProcessSet* find_set(int number) {
+    const std::lock_guard lock(sets_lock_);
+    const Set* const found = find(number);
+    return found != nullptr && !found->is_removed ? found->set.get() : nullptr;
+  }
 
  private:
-  std::shared_ptr<runtime::Lane> make_lane(const std::string& name, const std::vector<int>& ranks,
-                                           int index) {
-    runtime::Lane::Parts parts;
-    parts.name = name;
-    parts.world_ranks = ranks;
-    parts.data = world_->make_communicator(ranks, 2 * index);
-    parts.control = world_->make_communicator(ranks, 2 * index + 1);
-    const Deadline deadline = Deadline::after(config_.timeout);
-    comm::wait(runtime::agree_on_config(*parts.control, config_), deadline, *world_);
-    if (config_.shared_memory && topology().is_single_node() && ranks.size() > 1) {
-      parts.control_window = make_window(*parts.control, runtime::WindowBoard::segment_bytes());
-      parts.staging_window = make_window(*parts.control, config_.staging_bytes);
-    }
-    auto lane = std::make_shared<runtime::Lane>(
-        std::move(parts), runtime::BatchRunner::Choices{algorithms_, compressors_}, config_,
-        *world_, progress_.wake_up());
-    runtime::enlist_for_last_words(lane);
-    progress_.add(lane);
-    return lane;
+  struct Set {
+    std::unique_ptr<ProcessSet> set;
+    std::unique_ptr<runtime::ProgressThread> driver;  // null: closed, or this rank is no member
+    bool is_removed = false;
+  };
+
+  Set* find(int number) {
+    const auto found = std::find_if(sets_.begin(), sets_.end(),
+                                    [&](const Set& set) { return set.set->number() == number; });
+    return found == sets_.end() ? nullptr : &*found;
   }
 
-  /// Null, on all ranks alike, where shared memory cannot be had.
-  std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes) {
-    std::shared_ptr<SharedWindow> window;
-    try {
-      comm::wait(world_->make_window(communicator, 0, bytes, window),
-                 Deadline::after(config_.timeout), *world_);
-    } catch (const BackendError& error) {
-      if (communicator.rank() == 0) {
-        KOLO_LOG(Warn) << "no shared memory, going by messages: " << error.what();
-      }
-    }
-    return window;
+  static void close(Set& set, const char* why) {
+    if (set.driver == nullptr) return;
+    const std::shared_ptr<runtime::Lane>& lane = set.set->lane();
+    lane->shut_down();
+    set.driver.reset();
+    lane->stop(why);
+    runtime::dismiss_from_last_words(lane);
   }
 
+  Runtime& runtime_;
   Config config_;
   std::shared_ptr<comm::World> world_;
   ops::Registry algorithms_;
   compression::Registry compressors_;
-  runtime::ProgressThread progress_;
-  std::unique_ptr<ProcessSet> world_set_;
+  std::vector<CustomReduction> reductions_;
+  runtime::LaneFactory lanes_;
+  std::mutex sets_lock_;
+  std::deque<Set> sets_;  // the world first
   bool is_shut_down_ = false;
 };
 
-Runtime::Runtime(InitOptions options) : parts_(std::make_unique<Parts>(*this, std::move(options))) {
+Runtime::Runtime(InitOptions options) {
+  for (std::vector<int>& ranks : options.process_sets) std::sort(ranks.begin(), ranks.end());
+  const std::vector<std::vector<int>> sets = options.process_sets;
+  parts_ = std::make_unique<Parts>(*this, std::move(options));
+  for (const std::vector<int>& ranks : sets) add_process_set(ranks);
   Runtime* none = nullptr;
   process_current.compare_exchange_strong(none, this);
 }
@@ -125,7 +152,35 @@ int Runtime::local_size() const { return parts_->topology().local_size; }
 int Runtime::cross_rank() const { return parts_->topology().cross_rank; }
 int Runtime::cross_size() const { return parts_->topology().cross_size; }
 bool Runtime::is_homogeneous() const { return parts_->topology().is_homogeneous(); }
-ProcessSet& Runtime::world() { return parts_->world_set(); }
+ProcessSet& Runtime::world() { return process_set(0); }
+
+ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ProcessSet& world = this->world();
+  const auto operation = runtime::make_operation(world, Collective::AddProcessSet, {});
+  runtime::add_members(*operation, ranks, size());
+  runtime::submit(world, operation).wait();
+  return parts_->add_set(operation->result, ranks);
+}
+
+void Runtime::remove_process_set(ProcessSet& set) {
+  ProcessSet& world = this->world();
+  const auto operation = runtime::make_operation(world, Collective::RemoveProcessSet, {});
+  runtime::add_members(*operation, set.ranks(), size());
+  operation->request.set_number = set.number();
+  if (set.number() == 0) runtime::add_defect(*operation, "the world cannot be removed");
+  if (parts_->find_set(set.number()) != &set) {
+    runtime::add_defect(*operation, "process set " + set.name() + " has been removed already");
+  }
+  runtime::submit(world, operation).wait();
+  parts_->remove_set(set.number());
+}
+
+ProcessSet& Runtime::process_set(int number) {
+  if (ProcessSet* const found = parts_->find_set(number)) return *found;
+  throw InvalidArgument("there is no process set number " + std::to_string(number));
+}
+
 const Config& Runtime::config() const { return parts_->config(); }
 
 Runtime& Runtime::current() {
@@ -147,6 +202,11 @@ int local_size() { return Runtime::current().local_size(); }
 int cross_rank() { return Runtime::current().cross_rank(); }
 int cross_size() { return Runtime::current().cross_size(); }
 bool is_homogeneous() { return Runtime::current().is_homogeneous(); }
+
+ProcessSet& add_process_set(std::vector<int> ranks) {
+  return Runtime::current().add_process_set(std::move(ranks));
+}
+void remove_process_set(ProcessSet& set) { Runtime::current().remove_process_set(set); }
 
 namespace {
 

@@ -28,7 +28,8 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   const TensorView extent{
       &size_bytes_, DType::UInt8, {static_cast<std::int64_t>(size_bytes)}, Device{}};
   ProcessSet& set = runtime::chosen(options.process_set);
-  auto operation = runtime::make_operation(set, Collective::ShareMemory, extent, options);
+  auto operation = runtime::make_operation(set, Collective::ShareMemory, options);
+  runtime::add_tensor(*operation, extent);
   name_ = operation->request.name;
   runtime::submit(set, operation).wait();
   if (const auto window = operation->shared_window) {
@@ -48,18 +49,19 @@ Handle allreduce_async(const SharedBuffer& buffer, std::size_t offset_bytes, std
   ProcessSet& set = runtime::chosen(options.process_set);
   const TensorView part{
       buffer.data_ + offset_bytes, dtype, {static_cast<std::int64_t>(count)}, Device{}};
-  auto operation = runtime::make_all_reduce(set, part, part, options);
+  auto operation = runtime::make_reduction(set, Collective::AllReduce, {{part, part}}, options);
   if (offset_bytes > buffer.size_bytes_ || part.size_bytes() > buffer.size_bytes_ - offset_bytes) {
-    throw InvalidArgument(describe(operation->request) + ": bytes " + std::to_string(offset_bytes) +
-                          " to " + std::to_string(offset_bytes + part.size_bytes()) +
-                          " lie outside the shared buffer of " +
-                          std::to_string(buffer.size_bytes_) + " bytes");
+    add_defect(*operation, "bytes " + std::to_string(offset_bytes) + " to " +
+                               std::to_string(offset_bytes + part.size_bytes()) +
+                               " lie outside the shared buffer of " +
+                               std::to_string(buffer.size_bytes_) + " bytes");
   }
   operation->request.fusible = false;  // it has its place already
   operation->request.placement = buffer.name_ + " + " + std::to_string(offset_bytes);
-  operation->keep_alive = buffer.owner_;
+  using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  operation->keep_alive = std::make_shared<Owners>(buffer.owner_, options.keep_alive);
   for (std::byte* const peer : buffer.peers_) {
-    operation->peer_buffers.push_back(peer + offset_bytes);
+    operation->tensors[0].peer_buffers.push_back(peer + offset_bytes);
   }
   return runtime::submit(set, std::move(operation));
 }

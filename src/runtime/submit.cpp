@@ -1,8 +1,11 @@
 #include "runtime/submit.hpp"
 
+#include <algorithm>
 #include <chrono>
-#include <string>
+#include <cmath>
+#include <utility>
 
+#include "kolo/error.hpp"
 #include "runtime/lane.hpp"
 
 namespace kolo::runtime {
@@ -14,61 +17,155 @@ Operation::Clock::time_point deadline_after(std::chrono::nanoseconds timeout) {
                                                              : Operation::Clock::time_point::max();
 }
 
+void check_memory(Operation& operation, const TensorView& tensor) {
+  if (tensor.device.kind != DeviceKind::Cpu) {
+    add_defect(
+        operation,
+        "memory of CUDA devices is not supported by this build of Kolo. Copy it to the CPU.");
+  }
+  if (std::any_of(tensor.shape.begin(), tensor.shape.end(),
+                  [](auto extent) { return extent < 0; })) {
+    add_defect(operation, "a dimension of the tensor is negative");
+  }
+  if (tensor.data == nullptr && tensor.size_bytes() > 0) {
+    add_defect(operation, "the tensor has elements but no memory");
+  }
+}
+
+void check_reduction(Operation& operation, DType dtype, const AllreduceOptions& options) {
+  const std::string op(name_of(options.op));
+  const bool is_order = options.op == ReduceOp::Min || options.op == ReduceOp::Max;
+  if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
+    add_defect(operation, "bool knows Min (and) and Max (or) only, not " + op);
+  }
+  if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
+    add_defect(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
+                              ". Use Sum or Average.");
+  }
+  if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {
+    add_defect(operation, "a scale is not a finite number");
+  }
+  if (options.op == ReduceOp::Custom && (options.prescale != 1.0 || options.postscale != 1.0)) {
+    add_defect(operation, "a Custom reduction takes no scales");
+  }
+}
+
+void check_output(Operation& operation, const InputOutput& tensor, const ProcessSet& set) {
+  const TensorView& input = tensor.input;
+  const TensorView& output = tensor.output;
+  if (input.dtype != output.dtype) {
+    add_defect(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
+                              ", that of the input " + std::string(name_of(input.dtype)));
+  }
+  if (output.data == nullptr && output.size_bytes() > 0) {
+    add_defect(operation, "the output has elements but no memory");
+  }
+  std::vector<std::int64_t> expected = input.shape;
+  if (operation.request.collective == Collective::ReduceScatter) {
+    if (expected.empty()) {
+      add_defect(operation, "a scalar has no rows to scatter. Give it one dimension, [1].");
+      return;
+    }
+    expected.front() = scattered_rows(expected.front(), set.size(), set.rank());
+  }
+  if (output.shape != expected) {
+    add_defect(operation, "the output does not have the shape of the result");
+  }
+}
+
 }  // namespace
 
 ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
 
 std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective,
-                                          const TensorView& tensor,
                                           const OperationOptions& options) {
   auto operation = std::make_shared<Operation>();
   Request& request = operation->request;
   request.collective = collective;
   request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
-  request.dtype = tensor.dtype;
-  request.shape = tensor.shape;
-  request.device = tensor.device.kind;
   operation->deadline = deadline_after(options.timeout.value_or(set.runtime().config().timeout));
   operation->keep_alive = options.keep_alive;
-  if (tensor.device.kind != DeviceKind::Cpu) {
-    throw InvalidArgument(describe(request) +
-                          ": memory of CUDA devices is not supported by this build of Kolo. Copy "
-                          "it to the CPU.");
-  }
-  if (tensor.data == nullptr && tensor.size_bytes() > 0) {
-    throw InvalidArgument(describe(request) + ": the tensor has elements but no memory");
-  }
   return operation;
 }
 
-std::shared_ptr<Operation> make_all_reduce(ProcessSet& set, const TensorView& input,
-                                           const TensorView& output,
-                                           const AllreduceOptions& options) {
-  auto operation =
-      make_operation(set, Collective::AllReduce, input,
-                     {options.name, options.timeout, options.process_set, options.keep_alive});
+TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
+  operation.request.tensors.push_back({tensor.dtype, tensor.shape});
+  operation.request.device = tensor.device.kind;
+  check_memory(operation, tensor);
+  TensorMemory& memory = operation.tensors.emplace_back();
+  memory.input = static_cast<const std::byte*>(tensor.data);
+  return memory;
+}
+
+TensorMemory& add_rows(Operation& operation, const TensorView& tensor) {
+  TensorMemory& memory = add_tensor(operation, tensor);
+  if (tensor.shape.empty()) {
+    add_defect(operation, "a scalar has no rows. Give it one dimension, [1].");
+    return memory;
+  }
+  memory.row_count = tensor.shape.front();
+  std::vector<std::int64_t>& shape = operation.request.tensors.back().shape;
+  shape.erase(shape.begin());
+  return memory;
+}
+
+void add_defect(Operation& operation, std::string text) {
+  if (operation.request.defect.empty()) operation.request.defect = std::move(text);
+}
+
+void add_members(Operation& operation, const std::vector<int>& ranks, int world_size) {
+  if (ranks.empty()) {
+    add_defect(operation, "a process set needs at least one rank");
+  } else if (ranks.front() < 0 || ranks.back() >= world_size) {
+    const int wrong = ranks.front() < 0 ? ranks.front() : ranks.back();
+    add_defect(operation, "there is no rank " + std::to_string(wrong) + "; ranks are 0 to " +
+                              std::to_string(world_size - 1));
+  } else if (const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
+             twice != ranks.end()) {
+    add_defect(operation, "rank " + std::to_string(*twice) + " is named twice");
+  } else {
+    operation.request.members = ranks;
+  }
+}
+
+std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
+                                          const std::vector<InputOutput>& tensors,
+                                          const AllreduceOptions& options) {
+  auto operation = make_operation(
+      set, collective, {options.name, options.timeout, options.process_set, options.keep_alive});
   Request& request = operation->request;
   request.op = options.op;
+  if (options.op == ReduceOp::Custom) request.custom = options.custom;
   request.prescale = options.prescale;
   request.postscale = options.postscale;
+  request.join_divisor = options.join_divisor;
   request.compression = options.compression.name();
-  if (input.dtype != output.dtype || input.shape != output.shape ||
-      (output.data == nullptr && output.size_bytes() > 0)) {
-    throw InvalidArgument(describe(request) +
-                          ": input and output must have one dtype and one shape, and memory");
+  if (collective == Collective::ReduceScatter && options.op == ReduceOp::Adasum) {
+    add_defect(*operation, "Adasum needs whole tensors and cannot be scattered. Use allreduce.");
   }
-  if (input.dtype == DType::Bool && request.op != ReduceOp::Min && request.op != ReduceOp::Max) {
-    throw InvalidArgument(describe(request) + ": bool knows Min (and) and Max (or) only, not " +
-                          std::string(name_of(request.op)));
+  for (const InputOutput& tensor : tensors) {
+    add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);
+    check_reduction(*operation, tensor.input.dtype, options);
+    check_output(*operation, tensor, set);
   }
-  operation->input = static_cast<const std::byte*>(input.data);
-  operation->output = static_cast<std::byte*>(output.data);
+  try {
+    set.lane()->check(request);
+  } catch (const InvalidArgument& error) {
+    add_defect(*operation, error.what());
+  }
   return operation;
 }
 
 Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation) {
   set.lane()->submit(operation);
   return Handle(set.lane(), std::move(operation));
+}
+
+Handle submit_defect(Collective collective, std::string text, const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  auto operation = make_operation(set, collective, options);
+  add_defect(*operation, std::move(text));
+  return submit(set, std::move(operation));
 }
 
 }  // namespace kolo::runtime

@@ -18,9 +18,8 @@ struct alignas(64) WindowBoard::Slot {
   bool has_unknown;
   bool has_expired;
   bool has_stalled;
-  bool all_joined;
+  bool has_joined;
   std::int32_t shutdown_rank;
-  std::int32_t joining_rank;
   std::uint16_t own_words;
   std::uint16_t ready_words;
   // `own`, then `ready` behind it: a steady program's header is one cache line.
@@ -55,9 +54,8 @@ void WindowBoard::post(const Header& header) {
   slot.has_unknown = header.has_unknown;
   slot.has_expired = header.has_expired;
   slot.has_stalled = header.has_stalled;
-  slot.all_joined = header.all_joined;
+  slot.has_joined = header.joined.test(window_->rank());
   slot.shutdown_rank = header.shutdown_rank;
-  slot.joining_rank = header.joining_rank;
   slot.own_words = static_cast<std::uint16_t>(header.own.word_count());
   slot.ready_words = static_cast<std::uint16_t>(header.ready.word_count());
   std::uint64_t* word = slot.words;
@@ -82,15 +80,10 @@ std::optional<Header> WindowBoard::merged(std::uint64_t exchange) {
   std::optional<Header> merged;
   for (int rank = 0; rank < window_->size(); ++rank) {
     const Slot& slot = cell(rank).slots[exchange % 2];
-    Header header{exchange,
-                  slot.has_unknown,
-                  slot.has_expired,
-                  slot.has_stalled,
-                  slot.all_joined,
-                  slot.shutdown_rank,
-                  slot.joining_rank,
-                  {},
-                  {}};
+    Header header{
+        exchange, slot.has_unknown, slot.has_expired, slot.has_stalled, slot.shutdown_rank, {}, {},
+        {}};
+    if (slot.has_joined) header.joined.set(rank);
     for (std::size_t i = 0; i < slot.own_words; ++i) header.own.set_word(i, slot.words[i]);
     for (std::size_t i = 0; i < slot.ready_words; ++i) {
       header.ready.set_word(i, slot.words[slot.own_words + i]);

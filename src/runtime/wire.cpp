@@ -24,23 +24,33 @@ Offset<flatbuffers::Vector<std::uint64_t>> pack(FlatBufferBuilder& builder, cons
 }
 
 Offset<wire::Header> pack(FlatBufferBuilder& builder, const Header& header) {
+  const auto joined = pack(builder, header.joined);
   const auto own = pack(builder, header.own);
   const auto ready = pack(builder, header.ready);
   return wire::CreateHeader(builder, header.exchange, header.has_unknown, header.has_expired,
-                            header.has_stalled, header.all_joined, header.shutdown_rank,
-                            header.joining_rank, own, ready);
+                            header.has_stalled, header.shutdown_rank, joined, own, ready);
+}
+
+Offset<wire::TensorType> pack(FlatBufferBuilder& builder, const TensorType& tensor) {
+  const auto shape = builder.CreateVector(tensor.shape);
+  return wire::CreateTensorType(builder, static_cast<std::uint8_t>(tensor.dtype), shape);
 }
 
 Offset<wire::Request> pack(FlatBufferBuilder& builder, const Request& request) {
   const auto name = builder.CreateString(request.name);
-  const auto shape = builder.CreateVector(request.shape);
+  std::vector<Offset<wire::TensorType>> types;
+  for (const TensorType& type : request.tensors) types.push_back(pack(builder, type));
+  const auto tensors = builder.CreateVector(types);
+  const auto custom = builder.CreateString(request.custom);
   const auto compression = builder.CreateString(request.compression);
   const auto placement = builder.CreateString(request.placement);
-  return wire::CreateRequest(
-      builder, name, static_cast<std::uint8_t>(request.collective),
-      static_cast<std::uint8_t>(request.dtype), shape, static_cast<std::uint8_t>(request.op),
-      request.prescale, request.postscale, request.root, static_cast<std::uint8_t>(request.device),
-      compression, placement, request.fusible);
+  const auto members = builder.CreateVector(request.members);
+  const auto defect = builder.CreateString(request.defect);
+  return wire::CreateRequest(builder, name, static_cast<std::uint8_t>(request.collective), tensors,
+                             static_cast<std::uint8_t>(request.op), custom, request.prescale,
+                             request.postscale, static_cast<std::uint8_t>(request.join_divisor),
+                             request.root, static_cast<std::uint8_t>(request.device), compression,
+                             placement, members, request.set_number, request.fusible, defect);
 }
 
 Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {
@@ -198,27 +208,37 @@ Header unpack(const wire::Header& packed) {
           packed.has_unknown(),
           packed.has_expired(),
           packed.has_stalled(),
-          packed.all_joined(),
           unpack_rank(packed.shutdown_rank(), Header::kNoRank),
-          unpack_rank(packed.joining_rank(), Header::kNoRank),
+          unpack(aligned(*packed.joined())),
           unpack(aligned(*packed.own())),
           unpack(aligned(*packed.ready()))};
 }
 
-Request unpack(const wire::Request& packed) {
+TensorType unpack(const wire::TensorType& packed) {
   const auto& shape = aligned(*packed.shape());
+  return {unpack_enum(packed.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype"),
+          {shape.begin(), shape.end()}};
+}
+
+Request unpack(const wire::Request& packed) {
+  std::vector<TensorType> tensors;
+  for (const wire::TensorType* type : *packed.tensors()) tensors.push_back(unpack(*type));
   return {packed.name()->str(),
-          unpack_enum(packed.collective(), Collective::ShareMemory, "operation"),
-          unpack_enum(packed.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype"),
-          {shape.begin(), shape.end()},
-          unpack_enum(packed.op(), ReduceOp::Product, "reduction"),
+          unpack_enum(packed.collective(), Collective::RemoveProcessSet, "operation"),
+          std::move(tensors),
+          unpack_enum(packed.op(), ReduceOp::Custom, "reduction"),
+          packed.custom()->str(),
           packed.prescale(),
           packed.postscale(),
+          unpack_enum(packed.join_divisor(), JoinDivisor::Active, "join divisor"),
           packed.root(),
           unpack_enum(packed.device(), DeviceKind::Cuda, "device"),
           packed.compression()->str(),
           packed.placement()->str(),
-          packed.fusible()};
+          unpack_ranks(*packed.members()),
+          packed.set_number(),
+          packed.fusible(),
+          packed.defect()->str()};
 }
 
 Report::Item unpack(const wire::Item& packed) {

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -237,6 +239,169 @@ TEST_P(RuntimeMpiTest, LeavesNothingInTheFileSystem) {
   const std::string own = "kolo-" + std::to_string(::getpid()) + "-";
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     EXPECT_NE(entry.path().filename().string().rfind(own, 0), 0u) << entry.path();
+  }
+}
+
+TEST_P(RuntimeMpiTest, ReduceScatterOfUnevenRows) {
+  Runtime runtime(options());
+  for (const std::int64_t rows : {0, 1, runtime.size() + 1, 10007}) {
+    const std::int64_t own = scattered_rows(rows, runtime.size(), runtime.rank());
+    std::int64_t begin = 0;
+    for (int rank = 0; rank < runtime.rank(); ++rank) {
+      begin += scattered_rows(rows, runtime.size(), rank);
+    }
+    const Tensor input = [&] {
+      Tensor filled(DType::Float32, {rows, 3});
+      filled.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+      return filled;
+    }();
+    Tensor output(DType::Float32, {own, 3});
+    reduce_scatter(input.view(), output.view(), {.op = ReduceOp::Sum});
+    const auto skipped = static_cast<std::size_t>(3 * begin);
+    output.expect([&](std::size_t i) { return input_sum(runtime.size(), skipped + i); },
+                  std::to_string(rows) + " rows");
+  }
+}
+
+TEST_P(RuntimeMpiTest, AllToAllOfUnevenSplits) {
+  Runtime runtime(options());
+  const auto split = [](int from, int to) { return std::int64_t{from * 2 + to * 3} % 5 * 300; };
+  std::vector<std::int64_t> splits;
+  std::int64_t rows = 0;
+  for (int to = 0; to < runtime.size(); ++to)
+    rows += splits.emplace_back(split(runtime.rank(), to));
+  Tensor input(rows);
+  input.fill([&](std::size_t i) { return 10000.0 * runtime.rank() + static_cast<double>(i); });
+  Rows output{DType::Float32, 1};
+  alltoall(input.view(), splits, output.allocator());
+  std::size_t at = 0;
+  for (int from = 0; from < runtime.size(); ++from) {
+    std::int64_t offset = 0;
+    for (int to = 0; to < runtime.rank(); ++to) offset += split(from, to);
+    ASSERT_EQ(output.counts[static_cast<std::size_t>(from)], split(from, runtime.rank()));
+    for (std::int64_t i = 0; i < split(from, runtime.rank()); ++i) {
+      ASSERT_EQ(output.at(at++), 10000.0 * from + static_cast<double>(offset + i));
+    }
+  }
+}
+
+TEST_P(RuntimeMpiTest, GroupsOfMixedTypes) {
+  Runtime runtime(options());
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Tensor> members;
+    members.emplace_back(1001);
+    members.emplace_back(0);
+    members.emplace_back(50021, DType::Float64);
+    members.emplace_back(3, DType::Int32);
+    std::vector<InputOutput> tensors;
+    for (Tensor& member : members) {
+      member.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+      tensors.push_back({member.view(), member.view()});
+    }
+    grouped_allreduce(tensors, {.op = ReduceOp::Sum, .name = "x"});
+    for (const Tensor& member : members) {
+      member.expect([&](std::size_t i) { return input_sum(runtime.size(), i); }, "member");
+    }
+  }
+}
+
+TEST_P(RuntimeMpiTest, RanksJoinAfterUnevenSteps) {
+  Runtime runtime(options());
+  for (int round = 0; round < 4; ++round) {
+    const bool is_rising = round % 2 == 0;
+    const auto steps = [&](int rank) { return is_rising ? rank + 1 : 2 * (runtime.size() - rank); };
+    for (int step = 0; step < steps(runtime.rank()); ++step) {
+      int active = 0;
+      for (int rank = 0; rank < runtime.size(); ++rank) active += step < steps(rank) ? 1 : 0;
+      Tensor tensor(20011);
+      tensor.fill([](std::size_t i) { return static_cast<double>(i % 100); });
+      allreduce(tensor.view(), tensor.view(),
+                {.join_divisor = JoinDivisor::Active, .name = "mean of active"});
+      tensor.expect([](std::size_t i) { return static_cast<double>(i % 100); }, "mean", 1e-6);
+      tensor.fill([](std::size_t) { return 1; });
+      allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "sum"});
+      tensor.expect([&](std::size_t) { return active; }, "sum");
+    }
+    EXPECT_EQ(join(), is_rising ? runtime.size() - 1 : 0);
+  }
+  expect_sum_works(runtime, "x");
+}
+
+TEST_P(RuntimeMpiTest, ProcessSetsComeAndGo) {
+  Runtime runtime(options());
+  for (int round = 1; round <= 20; ++round) {
+    std::vector<int> ranks{round % runtime.size()};
+    if (runtime.size() > 1) ranks.push_back((round + 1) % runtime.size());
+    ProcessSet& pair = runtime.add_process_set(ranks);
+    std::vector<int> all;
+    for (int rank = 0; rank < runtime.size(); ++rank) all.push_back(rank);
+    ProcessSet& everybody = runtime.add_process_set(all);
+    EXPECT_EQ(everybody.number(), 2 * round);
+    expect_sum_works(everybody, "x", 5003);
+    if (pair.included()) expect_sum_works(pair, "x", 5003);
+    runtime.remove_process_set(everybody);
+    runtime.remove_process_set(pair);
+  }
+  expect_sum_works(runtime, "x");
+}
+
+TEST_P(RuntimeMpiTest, AnOperationThatIsHeldHoldsNoOtherProcessSet) {
+  Runtime runtime(options());
+  std::vector<int> all;
+  for (int rank = 0; rank < runtime.size(); ++rank) all.push_back(rank);
+  ProcessSet& held = runtime.add_process_set(all);
+  ProcessSet& other = runtime.add_process_set(all);
+  Rows output{DType::Float32, 1};
+  std::latch is_called(1);
+  std::latch is_released(1);
+  const bool holds = runtime.rank() == 0;
+  const AllocateRows allocate =
+      [&, usual = output.allocator()](const std::vector<std::int64_t>& rows) -> void* {
+    is_called.count_down();
+    if (holds) is_released.wait();
+    return usual(rows);
+  };
+  const Tensor input(4);
+  Handle handle = allgather_async(input.view(), allocate, {.name = "x", .process_set = &held});
+  is_called.wait();
+  for (int i = 0; i < 100; ++i) expect_sum_works(other, "y");
+  expect_sum_works(runtime, "y");
+  if (holds) {
+    EXPECT_FALSE(handle.is_ready());
+    is_released.count_down();
+  }
+  handle.wait();
+  EXPECT_EQ(output.counts, std::vector<std::int64_t>(all.size(), 4));
+}
+
+TEST_P(RuntimeMpiTest, AWrongArgumentOfOneRankRaisesOnEveryRank) {
+  Runtime runtime(options());
+  for (int step = 0; step < 3; ++step) {
+    const int odd = step % runtime.size();
+    const Tensor tensor(12 * runtime.size());
+    Rows output{DType::Float32, 1};
+    std::vector<std::int64_t> splits;
+    if (runtime.rank() == odd) splits.assign(static_cast<std::size_t>(runtime.size()), 13);
+    const std::string text = text_thrown_by<InvalidArgument>(
+        [&] { alltoall(tensor.view(), splits, output.allocator(), {.name = "x"}); });
+    expect_contains(text, "alltoall 'x' on process set world: rank " + std::to_string(odd));
+    expect_contains(text, "the splits add up to");
+    expect_sum_works(runtime, "y");
+  }
+}
+
+TEST_P(RuntimeMpiTest, HandlesMayOutliveIt) {
+  Handle handle;
+  Tensor tensor(7);
+  {
+    Runtime runtime(options());
+    handle = allreduce_async(tensor.view(), tensor.view(),
+                             {.name = "only on rank " + std::to_string(runtime.rank())});
+    if (runtime.size() == 1) handle.wait();
+  }
+  EXPECT_TRUE(handle.is_ready());
+  if (MpiRanks::instance().size() > 1) {
+    EXPECT_THROW(handle.wait(), ShutdownError);
   }
 }
 

@@ -188,6 +188,40 @@ TEST(CoordinatorTest, AJoinedRankContributesTheIdentityUntilAllHaveJoined) {
   EXPECT_EQ(ranks.ran(2), "a a* new* a");
 }
 
+TEST(CoordinatorTest, WhatIsPendingEndsBeforeTheJoinDoes) {
+  Lockstep ranks(3, patient());
+  ranks.run_everywhere(0, "known");
+  for (int rank = 0; rank < 3; ++rank) {  // each has something that nobody else submits
+    ranks.submit(rank, 1, rank == 0 ? "known" : "new of " + std::to_string(rank));
+    ranks[rank].join(2);
+  }
+  ranks.go_on();
+  EXPECT_EQ(ranks.ran(0), "known known new of 1* new of 2*");
+  EXPECT_EQ(ranks.ran(1), "known known* new of 1 new of 2*");
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.joined(rank));
+}
+
+TEST(CoordinatorTest, ADefectOfOneRankEndsTheUseOnAll) {
+  Lockstep ranks(3, patient());
+  ranks.run_everywhere(0, "a");
+  for (UseId use = 1; use < 3; ++use) {
+    Request broken = Lockstep::request("a", 5);
+    broken.defect = "it has no memory";
+    ranks[1].submit(use, broken, ranks.now(), kNever);
+    if (use == 1) ranks.submit(0, use, "a");
+    ranks.go_on();
+    if (use == 2) ranks.submit(0, use, "a");
+    ranks.submit(2, use, "a");
+    ranks.go_on();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(has(ranks.failure(rank, use), ErrorKind::InvalidArgument,
+                      "on process set world: rank 1: it has no memory"));
+    }
+  }
+  ranks.run_everywhere(3, "a");
+  EXPECT_EQ(ranks.ran(1), "a a");
+}
+
 TEST(CoordinatorTest, JoiningDropsErrorsThatWaitForUsesItReplaces) {
   Lockstep ranks(2, patient());
   ranks.submit(0, 0, "a", milliseconds(5));

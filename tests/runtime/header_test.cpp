@@ -20,13 +20,11 @@ std::vector<Header> three_headers() {
   headers[1].own.set(90);
   headers[1].ready = headers[1].own;
   headers[1].has_expired = true;
-  headers[1].all_joined = true;
-  headers[1].joining_rank = 1;
+  headers[1].joined.set(1);
   headers[2].ready.set(1);  // joined: ready for what it has not got
   headers[2].ready.set(2);
   headers[2].has_stalled = true;
-  headers[2].all_joined = true;
-  headers[2].joining_rank = 2;
+  headers[2].joined.set(2);
   return headers;
 }
 
@@ -47,17 +45,11 @@ TEST(HeaderTest, MergesWhatSomeShowAndWhatAllAreReadyFor) {
   EXPECT_TRUE(merged.has_unknown);
   EXPECT_TRUE(merged.has_expired);
   EXPECT_TRUE(merged.has_stalled);
-  EXPECT_FALSE(merged.all_joined);
+  Bits joined;
+  joined.set(1);
+  joined.set(2);
+  EXPECT_EQ(merged.joined, joined);
   EXPECT_EQ(merged.shutdown_rank, 0);
-  EXPECT_EQ(merged.joining_rank, 2);
-}
-
-TEST(HeaderTest, AllHaveJoinedOnlyWhereEveryRankHas) {
-  const std::vector<Header> headers = three_headers();
-  Header merged = headers[1];
-  merged.merge(headers[2]);
-  EXPECT_TRUE(merged.all_joined);
-  EXPECT_EQ(merged.shutdown_rank, Header::kNoRank);
 }
 
 TEST(HeaderTest, MergesTheSameInEveryOrderAndGrouping) {

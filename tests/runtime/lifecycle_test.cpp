@@ -1,11 +1,17 @@
 // The life of a Runtime, from its configuration to its end.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
@@ -90,6 +96,111 @@ TEST(RuntimeTest, WithoutMpirunItIsAWorldOfOne) {
     expect_sum_works(runtime, "x");
   }
   EXPECT_FALSE(is_initialized());
+}
+
+/// Every operation under the name "x", on `set` or the current world.
+std::vector<std::pair<std::string, std::function<void()>>> every_call(ProcessSet* set) {
+  const auto tensor = std::make_shared<Tensor>(4);
+  const TensorView view = tensor->view();
+  const AllocateRows never = [](const std::vector<std::int64_t>&) -> void* { return nullptr; };
+  const AllreduceOptions reduction{.name = "x", .process_set = set, .keep_alive = tensor};
+  const OperationOptions options{.name = "x", .process_set = set, .keep_alive = tensor};
+  return {
+      {"allreduce", [=] { allreduce(view, view, reduction); }},
+      {"allreduce",
+       [=] {
+         grouped_allreduce({{view, view}}, reduction);
+       }},
+      {"reduce_scatter", [=] { reduce_scatter(view, view, reduction); }},
+      {"broadcast", [=] { broadcast(view, 0, options); }},
+      {"allgather", [=] { allgather(view, never, options); }},
+      {"alltoall", [=] { alltoall(view, {}, never, options); }},
+      {"barrier", [=] { barrier(options); }},
+      {"shared buffer", [=] { SharedBuffer(64, options); }},
+      {"join", [=] { join(set); }},
+  };
+}
+
+TEST(RuntimeTest, EveryCallBeforeItIsMadeIsRefused) {
+  ASSERT_FALSE(is_initialized());
+  for (const auto& [name, call] : every_call(nullptr)) {
+    SCOPED_TRACE(name);
+    expect_contains(text_thrown_by<InvalidArgument>(call), "Kolo has not been started");
+  }
+  expect_contains(text_thrown_by<InvalidArgument>([] { add_process_set({0}); }),
+                  "Kolo has not been started");
+}
+
+TEST(RuntimeTest, EveryCallAfterItsEndIsRefused) {
+  for (const int size : {1, 3}) {
+    run_runtimes(size, [&](Runtime& runtime) {
+      expect_sum_works(runtime, "x");
+      ProcessSet& set = runtime.add_process_set({0});
+      runtime.shutdown();
+      EXPECT_EQ(runtime.size(), size);
+      for (ProcessSet* const used : {&runtime.world(), &set}) {
+        if (!used->included()) continue;
+        for (const auto& [name, call] : every_call(used)) {
+          SCOPED_TRACE(name);
+          const std::string text = text_thrown_by<ShutdownError>(call);
+          expect_contains(text, name);
+          expect_contains(text, "on process set " + used->name());
+          expect_contains(text, "Kolo has been shut down on this rank");
+        }
+      }
+      EXPECT_THROW(runtime.add_process_set({0}), ShutdownError);
+      EXPECT_THROW(runtime.remove_process_set(set), ShutdownError);
+    });
+  }
+}
+
+TEST(RuntimeTest, ItsEndEndsWhatIsPendingOnAllRanks) {
+  run_ranks(3, [](FakeWorld& world) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<Handle> handles;
+      const auto memory = std::make_shared<Tensor>(1000);
+      {
+        Runtime runtime(options_in(world, test_config()));
+        Runtime::set_thread_current(&runtime);
+        ProcessSet& set = runtime.add_process_set({0, 1, 2});
+        for (ProcessSet* const used : {&runtime.world(), &set}) {
+          for (int i = 0; i < 5; ++i) {  // nobody else submits these
+            const std::string name = std::to_string(runtime.rank()) + "/" + std::to_string(i);
+            handles.push_back(
+                allreduce_async(memory->view(), memory->view(),
+                                {.name = name, .process_set = used, .keep_alive = memory}));
+          }
+          handles.push_back(barrier_async({.name = "of all", .process_set = used}));
+        }
+      }
+      for (std::size_t i = 0; i < handles.size(); ++i) {
+        ASSERT_TRUE(handles[i].is_ready());
+        if (i % 6 < 5) {
+          EXPECT_THROW(handles[i].wait(), ShutdownError);
+        }
+      }
+      handles.clear();
+      EXPECT_EQ(memory.use_count(), 1) << "an operation still holds its memory";
+    }
+  });
+}
+
+TEST(RuntimeTest, WhatRanToItsEndStaysReadableAfterwards) {
+  run_ranks(2, [](FakeWorld& world) {
+    Tensor tensor(5);
+    tensor.fill([&](std::size_t i) { return input_value(world.topology().rank, i); });
+    Handle handle;
+    {
+      Runtime runtime(options_in(world, test_config()));
+      Runtime::set_thread_current(&runtime);
+      handle = allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
+      barrier();
+      handle.wait();
+    }
+    handle.wait();
+    EXPECT_LE(handle.started(), handle.ended());
+    tensor.expect([](std::size_t i) { return input_sum(2, i); }, "x");
+  });
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class Lockstep {
   static Request request(const std::string& name, std::int64_t rows = 1) {
     Request made;
     made.name = name;
-    made.shape = {rows};
+    made.tensors = {{DType::Float32, {rows}}};
     return made;
   }
 

@@ -13,7 +13,7 @@ const SetNames kSet{"evens", {0, 2, 4, 6}};  // ranks 0 … 3 of the set
 Request make(const std::string& name, std::int64_t rows) {
   Request request;
   request.name = name;
-  request.shape = {rows, 3};
+  request.tensors = {{DType::Float32, {rows, 3}}};
   return request;
 }
 
@@ -80,6 +80,22 @@ TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
     EXPECT_NE(verdict.errors[0].failure.text.find(part), std::string::npos)
         << part << " in: " << verdict.errors[0].failure.text;
   }
+  EXPECT_TRUE(verdict.added.empty());
+  EXPECT_TRUE(verdict.waiting.empty());
+}
+
+TEST(NegotiationTest, ADefectComesBeforeAMismatchAndATimeout) {
+  RequestTable table;
+  table.add(0, make("a", 2));
+  Request broken = make("a", 7);
+  broken.defect = "it has no memory";
+  Report report;
+  report.items = {known(0, {0}, {0}), unknown(broken, {1, 3})};
+  const Verdict verdict = judge(report, table, 100, kSet);
+  ASSERT_EQ(verdict.errors.size(), 1u);
+  EXPECT_EQ(verdict.errors[0].failure,
+            (Failure{ErrorKind::InvalidArgument,
+                     "allreduce 'a' on process set evens: ranks 2 and 6: it has no memory"}));
   EXPECT_TRUE(verdict.added.empty());
   EXPECT_TRUE(verdict.waiting.empty());
 }

@@ -10,7 +10,7 @@ namespace {
 Request make(const std::string& name, std::int64_t rows) {
   Request request;
   request.name = name;
-  request.shape = {rows, 3};
+  request.tensors = {{DType::Float32, {rows, 3}}};
   return request;
 }
 

@@ -28,9 +28,9 @@ Scenario make_scenario(int ranks, int names) {
   for (int name = 0; name < names; ++name) {
     runtime::Request request;
     request.name = std::string("n").append(std::to_string(name));
-    request.shape = {4};
+    request.tensors = {{DType::Float32, {4}}};
     scenario.names.push_back({request, request});
-    scenario.names.back().back().shape = {5};
+    scenario.names.back().back().tensors[0].shape = {5};
   }
   return scenario;
 }

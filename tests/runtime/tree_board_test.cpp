@@ -115,9 +115,8 @@ Header header_of(int rank, std::uint64_t exchange) {
   header.has_unknown = one_in(20);
   header.has_expired = one_in(20);
   header.has_stalled = one_in(20);
-  header.all_joined = !one_in(20);
+  if (one_in(10)) header.joined.set(rank);
   if (one_in(10)) header.shutdown_rank = rank;
-  if (one_in(10)) header.joining_rank = rank;
   for (int bit = 0; bit < 200; bit += 9) {
     if (one_in(10)) header.own.set(bit);
     if (!one_in(10)) header.ready.set(bit);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -61,12 +62,36 @@ inline double input_sum(int size, std::size_t i, std::size_t salt = 0) {
 }
 
 /// One all-reduce of `count` floats, checked: that a process set works.
-inline void expect_sum_works(const Runtime& runtime, const std::string& name,
-                             std::int64_t count = 5) {
+inline void expect_sum_works(ProcessSet& set, const std::string& name, std::int64_t count = 5) {
   Tensor tensor(count);
-  tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
-  allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = name});
-  tensor.expect([&](std::size_t i) { return input_sum(runtime.size(), i); }, name);
+  tensor.fill([&](std::size_t i) { return input_value(set.rank(), i); });
+  allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = name, .process_set = &set});
+  tensor.expect([&](std::size_t i) { return input_sum(set.size(), i); }, name);
 }
+
+inline void expect_sum_works(Runtime& runtime, const std::string& name, std::int64_t count = 5) {
+  expect_sum_works(runtime.world(), name, count);
+}
+
+/// Memory for rows that come from all ranks, with the counts that were seen.
+struct Rows {
+  DType dtype = DType::Float32;
+  std::int64_t row_elements = 1;
+  std::vector<std::int64_t> counts{};
+  std::vector<std::byte> memory{};
+
+  AllocateRows allocator() {
+    return [this](const std::vector<std::int64_t>& rows) -> void* {
+      counts = rows;
+      memory.resize(element_count() * size_of(dtype) + 1);  // nothing has an address too
+      return memory.data();
+    };
+  }
+  std::size_t element_count() const {
+    const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    return static_cast<std::size_t>(total * row_elements);
+  }
+  double at(std::size_t index) const { return value_at(dtype, memory.data(), index); }
+};
 
 }  // namespace kolo::test

@@ -37,16 +37,22 @@ Request odd_request() {
   constexpr auto kHuge = std::numeric_limits<std::int64_t>::max();
   return {"größe/层.权重 \U0001F4A1",
           Collective::Broadcast,
-          DType::Bool,
-          {kHuge, 0, -1, std::numeric_limits<std::int64_t>::min()},
-          ReduceOp::Product,
+          {{DType::Bool, {kHuge, 0, -1, std::numeric_limits<std::int64_t>::min()}},
+           {DType::UInt8, {}},
+           {DType::Float16, {2}}},
+          ReduceOp::Custom,
+          "xor",
           -0.5,
           std::numeric_limits<double>::denorm_min(),
+          JoinDivisor::Active,
           -7,
           DeviceKind::Cuda,
           "fp16",
           "window 3 + 4096",
-          false};
+          {0, 2, 900},
+          -3,
+          false,
+          "the splits add up to 5 rows"};
 }
 
 Request default_request() {
@@ -73,7 +79,10 @@ std::vector<Sample> report_samples() {
   for (int i = 0; i < 40; ++i) {
     Request request;
     request.name = "tensor." + std::to_string(i) + std::string(static_cast<std::size_t>(i), 'x');
-    request.shape.assign(static_cast<std::size_t>(i % 5), i);
+    for (int j = 0; j < i % 3; ++j) {
+      request.tensors.push_back(
+          {DType::Int32, std::vector<std::int64_t>(static_cast<std::size_t>(i % 5), i)});
+    }
     large.items.push_back({request, -1, {i, i + 1}, {}, i % 2 == 0});
   }
   return {{"EmptyReport", ControlMessage{Report{}}},
@@ -96,9 +105,9 @@ std::vector<Sample> verdict_samples() {
 
 std::vector<Sample> board_samples() {
   Header flags = make_header(make_bits(1, 1), {});
-  flags.has_unknown = flags.has_expired = flags.has_stalled = flags.all_joined = true;
+  flags.has_unknown = flags.has_expired = flags.has_stalled = true;
+  flags.joined = make_bits(300, 7);
   flags.shutdown_rank = 1023;
-  flags.joining_rank = 0;
   const Header wide = make_header(make_bits(5000, 1), make_bits(5000, 7));
   const Header widest = make_header(make_bits(Header::kMaxBits, 63), {});
   const auto board = [](BoardMessage message) { return WireMessage{std::move(message)}; };
@@ -210,14 +219,19 @@ struct RawRequest {
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t device = 0;
+  std::uint8_t join_divisor = 0;
 };
 
 /// A Verdict that gives `bit` to a request.
 std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
   return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
     const std::vector<std::int64_t> shape;
-    const auto request = wire::CreateRequestDirect(builder, "x", raw.collective, raw.dtype, &shape,
-                                                   raw.op, 1, 1, 0, raw.device, "", "");
+    const std::vector<flatbuffers::Offset<wire::TensorType>> tensors{
+        wire::CreateTensorTypeDirect(builder, raw.dtype, &shape)};
+    const std::vector<int> members;
+    const auto request =
+        wire::CreateRequestDirect(builder, "x", raw.collective, &tensors, raw.op, "", 1, 1,
+                                  raw.join_divisor, 0, raw.device, "", "", &members, 0, true, "");
     const std::vector<flatbuffers::Offset<wire::Addition>> added{
         wire::CreateAddition(builder, bit, request)};
     const std::vector<int> evicted;
@@ -242,7 +256,8 @@ std::vector<std::byte> craft_header(std::size_t words, int shutdown_rank) {
   return craft(wire::Body::HeaderUp, [&](FlatBufferBuilder& builder) {
     const std::vector<std::uint64_t> own(words, 1);
     const std::vector<std::uint64_t> ready;
-    return wire::CreateHeaderDirect(builder, 1, false, false, false, false, shutdown_rank, -1, &own,
+    const std::vector<std::uint64_t> joined;
+    return wire::CreateHeaderDirect(builder, 1, false, false, false, shutdown_rank, &joined, &own,
                                     &ready)
         .Union();
   });
@@ -302,9 +317,10 @@ TEST_P(WireRejectionTest, Text_SaysWhatIsWrong) {
 }
 
 std::vector<Rejection> rejections() {
-  return {{"Collective", craft_addition(0, {.collective = 4}), "unknown operation: 4"},
+  return {{"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
           {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
-          {"Reduction", craft_addition(0, {.op = 5}), "unknown reduction: 5"},
+          {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
+          {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
           {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},
           {"BitTooHigh", craft_addition(Header::kMaxBits, {}), "bit 8192, expected 0 to 8191"},
           {"NegativeBit", craft_addition(-1, {}), "bit -1"},
@@ -321,8 +337,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, WireRejectionTest, testing::ValuesIn(rejections(
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(WireDecodeTest, CraftedMessageInRange_IsAccepted) {
-  EXPECT_EQ(rejection_of(craft_addition(Header::kMaxBits - 1,
-                                        {.collective = 2, .dtype = 9, .op = 4, .device = 1})),
+  EXPECT_EQ(rejection_of(craft_addition(
+                Header::kMaxBits - 1,
+                {.collective = 8, .dtype = 9, .op = 6, .device = 1, .join_divisor = 1})),
             "");
   EXPECT_EQ(rejection_of(craft_report(0, {3, 4})), "");
   EXPECT_EQ(rejection_of(craft_header(128, -1)), "");

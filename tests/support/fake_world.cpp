@@ -321,7 +321,8 @@ Task FakeWorld::make_window(Communicator& communicator, int, std::size_t segment
   window = std::make_shared<FakeWindow>(request.memory, fake.rank(), segment_bytes);
 }
 
-const std::vector<int>& FakeWorld::dead_peers() {
+std::vector<int> FakeWorld::dead_peers() {
+  const std::lock_guard lock(dead_lock_);
   for (int rank = 0; rank < topology_.size; ++rank) {
     const bool is_known = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
     if (rank != topology_.rank && network_->is_dead(rank) && !is_known) dead_.push_back(rank);

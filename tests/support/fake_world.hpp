@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -35,7 +36,7 @@ class FakeWorld final : public comm::World {
   std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
-  const std::vector<int>& dead_peers() override;
+  std::vector<int> dead_peers() override;
   void mark_broken() noexcept override { is_broken_ = true; }
 
   /// A communicator over all ranks, on channel 0.
@@ -47,6 +48,7 @@ class FakeWorld final : public comm::World {
  private:
   std::shared_ptr<FakeNetwork> network_;
   comm::Topology topology_;
+  std::mutex dead_lock_;
   std::vector<int> dead_;
   std::atomic<bool> is_broken_{false};
 };

@@ -44,8 +44,6 @@ void Grammar::write_joins() {
   }
   write_programs(round, round + random.between(0, 2),
                  std::vector<int>(static_cast<std::size_t>(scenario.ranks)));
-  // Names that are pending when their rank joins may wait for the others' uses of the next segment.
-  may_deadlock |= style == Style::Lazy;
 }
 
 void Grammar::add_timeouts() {

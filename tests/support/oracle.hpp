@@ -97,6 +97,7 @@ class Oracle {
   };
   struct BatchRecord {
     std::uint64_t exchange = 0;
+    bool have_some_joined = false;
     std::vector<std::pair<int, int>> items;  // name, variant
   };
   struct Judged {  // one verdict
@@ -106,6 +107,11 @@ class Oracle {
   Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   std::pair<int, int> identify(const runtime::Request& request) const;
+  const runtime::Request& request(int name, int variant) const {
+    return scenario_.names[static_cast<std::size_t>(name)][static_cast<std::size_t>(variant)];
+  }
+  /// By variant, the ranks that had `name` pending when the exchange had been seen.
+  std::map<int, std::vector<int>> seen_variants(int name, std::uint64_t exchange) const;
   static PendingUse* pending(Rank& rank, int name) {
     auto& use = rank.pending[static_cast<std::size_t>(name)];
     return use ? &*use : nullptr;
@@ -134,6 +140,7 @@ class Oracle {
 
   // Errors must be deserved (oracle_errors.cpp).
   void check_verdict(const runtime::Verdict& verdict) const;
+  void check_defect(int name, const std::string& text, std::uint64_t exchange) const;
   void check_mismatch(int name, const std::string& text, std::uint64_t exchange) const;
   void check_timeout(int name, const std::string& text, std::uint64_t exchange) const;
   void check_ending_text(ErrorKind kind, const std::string& text) const;

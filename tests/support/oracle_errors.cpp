@@ -60,9 +60,13 @@ void Oracle::check_verdict(const Verdict& verdict) const {
   }
   for (const auto& [name, found] : variants) {
     const auto error = errors.find(name);
-    const bool is_mismatch = found.size() > 1;
-    const bool is_timeout = !is_mismatch && expired.count(name) > 0;
+    const bool is_defect = std::any_of(found.begin(), found.end(), [&](int variant) {
+      return !request(name, variant).defect.empty();
+    });
+    const bool is_mismatch = !is_defect && found.size() > 1;
+    const bool is_timeout = !is_defect && !is_mismatch && expired.count(name) > 0;
     if (error == errors.end()) {
+      if (is_defect) fail(0, "a defect of " + label(name) + " was reported and not found");
       if (is_mismatch) fail(0, "a mismatch of " + label(name) + " was reported and not found");
       if (is_timeout) fail(0, "a timeout of " + label(name) + " was reported and not found");
       continue;
@@ -71,7 +75,9 @@ void Oracle::check_verdict(const Verdict& verdict) const {
     if (failure.text.find(label(name)) == std::string::npos) {
       fail(0, "an error does not name the tensor: " + failure.text);
     }
-    if (failure.kind == ErrorKind::Mismatch && is_mismatch) {
+    if (failure.kind == ErrorKind::InvalidArgument && is_defect) {
+      check_defect(name, failure.text, verdict.exchange);
+    } else if (failure.kind == ErrorKind::Mismatch && is_mismatch) {
       check_mismatch(name, failure.text, verdict.exchange);
     } else if (failure.kind == ErrorKind::Timeout && is_timeout) {
       check_timeout(name, failure.text, verdict.exchange);
@@ -84,14 +90,30 @@ void Oracle::check_verdict(const Verdict& verdict) const {
     fail(0, "an error without anything pending: " + errors.begin()->second->text);
 }
 
-/// Two lists of ranks: each all that submitted one variant.
-void Oracle::check_mismatch(int name, const std::string& text, std::uint64_t exchange) const {
+std::map<int, std::vector<int>> Oracle::seen_variants(int name, std::uint64_t exchange) const {
   std::map<int, std::vector<int>> ranks_of_variant;
   for (int rank = 0; rank < scenario_.ranks; ++rank) {
     for (const Seen::Use& use : at(rank).seen[exchange % 2].pending) {
       if (use.name == name) ranks_of_variant[use.variant].push_back(rank);
     }
   }
+  return ranks_of_variant;
+}
+
+/// What is wrong, and all ranks that submitted it so.
+void Oracle::check_defect(int name, const std::string& text, std::uint64_t exchange) const {
+  const auto lists = ranks_in(text);
+  for (const auto& [variant, ranks] : seen_variants(name, exchange)) {
+    const std::string& defect = request(name, variant).defect;
+    const bool is_named = !defect.empty() && text.find(defect) != std::string::npos;
+    if (is_named && lists.size() == 1 && lists[0] == to_world(ranks)) return;
+  }
+  fail(0, "it does not say what is wrong on which ranks: " + text);
+}
+
+/// Two lists of ranks: each all that submitted one variant.
+void Oracle::check_mismatch(int name, const std::string& text, std::uint64_t exchange) const {
+  const auto ranks_of_variant = seen_variants(name, exchange);
   const auto lists = ranks_in(text);
   if (lists.size() != 2 || lists[0] == lists[1]) fail(0, "two groups of ranks are due in: " + text);
   for (const auto& list : lists) {

@@ -68,6 +68,9 @@ void Oracle::check_left_overs() const {
       is_everywhere &= use.has_value() || r.join.has_value();
       if (!use) continue;
       is_pending = true;
+      if (!request(static_cast<int>(name), use->variant).defect.empty()) {
+        fail(rank, "a defective call of " + what + " stays");
+      }
       if (use->shown_in != 0 && use->shown_in < r.exchange) shown_variants.insert(use->variant);
       if (scenario_.stall_warn != kNever && !use->is_reported) {
         fail(rank, what + " stalls and was never reported");

@@ -20,16 +20,20 @@ void Oracle::check_runs(int rank, const Coordinator::Actions& actions, std::uint
   for (const Coordinator::Batch& batch : actions.run) {
     if (batch.items.empty()) fail(rank, "an empty batch ran");
     const bool is_new = r.batches == batches_.size();
-    if (is_new) batches_.push_back({ran_in, {}});
+    if (is_new) batches_.push_back({ran_in, batch.have_some_joined, {}});
     BatchRecord& record = batches_[r.batches++];
     if (record.exchange != ran_in) {
       fail(rank, "batch " + std::to_string(r.batches) + " ran in exchange " +
                      std::to_string(ran_in) + " here, elsewhere in " +
                      std::to_string(record.exchange));
     }
+    if (record.have_some_joined != batch.have_some_joined) {
+      fail(rank, "other ranks say otherwise about whether some have joined");
+    }
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < batch.items.size(); ++i) {
       const Coordinator::Batch::Item& item = batch.items[i];
+      if (!item.use && !batch.have_some_joined) fail(rank, "a batch does not say that some joined");
       const auto identity = identify(*item.request);
       if (is_new) {
         record.items.push_back(identity);
@@ -56,6 +60,7 @@ void Oracle::check_item(int rank, std::uint64_t exchange, int name, int variant,
                         std::optional<UseId> use, Time now) {
   Rank& r = at(rank);
   PendingUse* mine = pending(r, name);
+  if (!request(name, variant).defect.empty()) fail(rank, "a defective call ran: " + label(name));
   if (use) {
     if (mine == nullptr || mine->use != *use) fail(rank, "what ran is not pending: " + label(name));
     if (mine->variant != variant) fail(rank, label(name) + " ran with other metadata");
@@ -149,6 +154,11 @@ void Oracle::check_failed(int rank, const Coordinator::Failed& failed, Time now)
 void Oracle::check_join(int rank, const Coordinator::Joined& joined) {
   Rank& r = at(rank);
   if (r.join != joined.use) fail(rank, "a join completed that was not under way");
+  for (std::size_t name = 0; name < r.pending.size(); ++name) {
+    if (r.pending[name] && !r.pending[name]->expected) {
+      fail(rank, "the join completed with " + label(static_cast<int>(name)) + " still pending");
+    }
+  }
   if (r.joins == last_joining_ranks_.size()) {
     int last = 0;
     for (int other = 0; other < scenario_.ranks; ++other) {

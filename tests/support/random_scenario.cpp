@@ -70,19 +70,24 @@ void Grammar::choose_requests(int names) {
 Request Grammar::make_request(int name) {
   Request request;
   request.name = std::string("n").append(std::to_string(name));
-  request.shape = {random.between(1, 8), random.between(1, 64)};
-  if (one_in(5)) request.dtype = DType::Float16;
-  if (one_in(8)) request.collective = one_in(2) ? Collective::Broadcast : Collective::AllGather;
+  request.tensors = {{DType::Float32, {random.between(1, 8), random.between(1, 64)}}};
+  if (one_in(5)) request.tensors[0].dtype = DType::Float16;
+  if (one_in(6)) {
+    request.collective =
+        random.pick(std::vector{Collective::Broadcast, Collective::AllGather, Collective::Barrier});
+    request.root = random.pick(scenario.world_ranks);
+  }
   if (one_in(8)) request.fusible = false;
   return request;
 }
 
 void Grammar::vary(Request& request) {
-  switch (random.between(0, 4)) {
-    case 0: request.shape.front() += random.between(1, 3); break;
-    case 1: request.dtype = DType::Float64; break;
+  switch (random.between(0, 5)) {
+    case 0: request.tensors[0].shape.front() += random.between(1, 3); break;
+    case 1: request.tensors[0].dtype = DType::Float64; break;
     case 2: request.op = ReduceOp::Max; break;
-    case 3: request.root = random.between(1, 9); break;
+    case 3: request.root = random.pick(scenario.world_ranks); break;
+    case 4: request.defect = "it cannot be right"; break;
     default: request.collective = Collective::AllGather;
   }
 }

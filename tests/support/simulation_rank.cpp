@@ -229,7 +229,7 @@ bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
     print(rank, std::string("posts") + (actions.post->has_unknown ? " NEW" : "") +
                     (actions.post->has_expired ? " EXPIRED" : "") +
                     (actions.post->has_stalled ? " STALLED" : "") +
-                    (actions.post->all_joined ? " JOINED" : "") +
+                    (!actions.post->joined.none() ? " JOINED" : "") +
                     (actions.post->shutdown_rank >= 0 ? " SHUTDOWN" : ""));
     r.board->post(*actions.post);
   }

@@ -1,4 +1,4 @@
-#include "runtime/agree_on_config.hpp"
+#include "runtime/agree_on_start.hpp"
 
 #include <cstddef>
 #include <numeric>
@@ -9,6 +9,7 @@
 #include "kolo/algorithm.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
+#include "runtime/set_name.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -17,11 +18,21 @@ constexpr std::string_view kMayDiffer = "KOLO_LOG_LEVEL";
 constexpr std::size_t kSegmentBytes = std::size_t{64} << 10;
 
 /// "KOLO_A=1\nKOLO_B=2\n…"
-std::string text_of(const Config& config) {
+std::string text_of(const Start& start) {
   std::string text;
-  for (const ConfigEntry& entry : describe(config)) {
+  for (const ConfigEntry& entry : describe(start.config)) {
     if (entry.variable != kMayDiffer) text += entry.variable + "=" + entry.value + "\n";
   }
+  text += "algorithms";
+  for (const Algorithm& algorithm : start.algorithms.algorithms()) {
+    text.append(" ").append(name_of(algorithm.collective)).append(":").append(algorithm.name);
+  }
+  text += "\nreductions";
+  for (const CustomReduction& reduction : start.reductions) text.append(" ").append(reduction.name);
+  text += "\nprocess sets";
+  for (const std::vector<int>& ranks : start.process_sets)
+    text.append(" ").append(list_of_ranks(ranks));
+  text += "\n";
   return text;
 }
 
@@ -33,7 +44,7 @@ Task gather(Communicator& communicator, const std::byte* own, std::byte* all,
   call.dtype = DType::UInt8;
   call.input = own;
   call.output = all;
-  call.gather_counts = counts;
+  call.counts = counts;
   call.segment_bytes = kSegmentBytes;
   co_await ops::allgather_ring(call);
 }
@@ -55,8 +66,19 @@ void require_equal(std::string_view first, std::string_view other, int rank) {
 
 }  // namespace
 
-Task agree_on_config(Communicator& communicator, const Config& config) {
-  const std::string own = text_of(config);
+void check_algorithms(const Config& config, const ops::Registry& algorithms) {
+  const auto check = [&](Collective collective, const std::string& name) {
+    if (!name.empty()) algorithms.find(collective, name);
+  };
+  check(Collective::AllReduce, config.allreduce);
+  check(Collective::AllGather, config.allgather);
+  check(Collective::Broadcast, config.broadcast);
+  check(Collective::ReduceScatter, config.reduce_scatter);
+  check(Collective::AllToAll, config.alltoall);
+}
+
+Task agree_on_start(Communicator& communicator, Start start) {
+  const std::string own = text_of(start);
   const std::size_t size = static_cast<std::size_t>(communicator.size());
 
   const std::size_t own_length = own.size();

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kolo/compression.hpp"
+#include "kolo/task.hpp"
+#include "ops/pieces.hpp"
+#include "runtime/data_path.hpp"
+#include "runtime/operation.hpp"
+#include "runtime/request.hpp"
+
+namespace kolo::runtime {
+
+/// Runs the reductions of a lane, all-reduce and reduce-scatter: packs what runs fused, converts
+/// what is compressed or averaged in a wider type, and leaves everything else where it is.
+class Reducer {
+ public:
+  explicit Reducer(const DataPath& path) : path_(path) {}
+
+  /// One tensor to be reduced. Both outlive the Task.
+  struct Item {
+    const TensorType* type;
+    TensorMemory* memory;
+  };
+
+  /// Who has joined and contributes the identity.
+  struct Absent {
+    int ranks = 0;
+    bool is_here = false;  ///< this rank is one of them
+  };
+
+  /// All-reduces items that were asked for as `request` asks, one after another; small ones of one
+  /// type that follow one another share a run.
+  Task all_reduce(const Request& request, std::span<const Item> items, Absent absent);
+
+  /// The same for a reduce-scatter of dimension 0.
+  Task reduce_scatter(const Request& request, Item item, Absent absent);
+
+  std::uint64_t bytes_packed() const { return bytes_packed_; }
+
+ private:
+  /// A buffer as an algorithm sees it, and which part of the result this rank keeps.
+  struct Buffer {
+    DType dtype;
+    const std::byte* input;
+    std::byte* output;
+    std::size_t count;
+    std::span<std::byte* const> peer_buffers{};
+    std::span<const std::size_t> counts{};  // reduce-scatter
+    ops::Range kept{};                      // of `count`, in `output`
+  };
+
+  /// Between a tensor and `wire_`, where the two differ.
+  struct Passage {
+    DType dtype;
+    DType wire;
+    const Compressor* compressor;  // null: plain conversion
+  };
+
+  Task reduce(Collective collective, const Request& request, Buffer buffer, Absent absent);
+  Task all_reduce_packed(const Request& request, std::span<const Item> items, Absent absent);
+  Task to_wire(Passage passage, Reduction scale, const std::byte* tensor, std::size_t count);
+  Task from_wire(Passage passage, const std::byte* wire, std::byte* tensor, std::size_t count);
+
+  const DataPath& path_;
+  std::vector<std::byte> packed_;  // of the running batch; kept, so that steady programs reuse it
+  std::vector<std::byte> wire_;
+  std::uint64_t bytes_packed_ = 0;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,142 @@
+#include "programs/program.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <sstream>
+
+namespace kolo::programs {
+namespace {
+
+template <class Numbers>
+std::string list(const Numbers& numbers, const char* begin = "[", const char* end = "]") {
+  std::ostringstream text;
+  text << begin;
+  for (std::size_t i = 0; i < numbers.size(); ++i) text << (i > 0 ? ", " : "") << numbers[i];
+  text << end;
+  return text.str();
+}
+
+std::string ranks_of(const std::vector<int>& ranks) { return list(ranks, "{", "}"); }
+
+void describe_reduction(std::ostream& text, const Operation& operation) {
+  text << ", "
+       << (operation.custom.empty() ? std::string(name_of(operation.op)) : operation.custom);
+  if (operation.prescale != 1.0) text << ", prescale " << operation.prescale;
+  if (operation.postscale != 1.0) text << ", postscale " << operation.postscale;
+  if (operation.compression != "none") text << ", " << operation.compression;
+  if (operation.join_divisor == JoinDivisor::Active) text << ", active divisor";
+}
+
+void describe_call(std::ostream& text, const Operation& operation) {
+  text << name_of(operation.collective);
+  text << (operation.name.empty() ? " (unnamed)" : " '" + operation.name + "'");
+  for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
+    const Tensor& tensor = operation.tensors[i];
+    text << (i > 0 ? " + " : " ") << name_of(tensor.dtype) << list(tensor.shape);
+    if (i < operation.rows.size()) text << " rows " << list(operation.rows[i]);
+  }
+  for (const auto& split : operation.split) text << " split " << list(split);
+  if (operation.equal_splits) text << " (none given)";
+  switch (operation.collective) {
+    case Collective::AllReduce:
+    case Collective::ReduceScatter: describe_reduction(text, operation); break;
+    case Collective::Broadcast: text << ", root " << operation.root; break;
+    default: break;
+  }
+  if (operation.in_place) text << ", in place";
+  if (operation.buffer >= 0) {
+    text << ", in buffer " << operation.buffer << " + " << operation.offset_bytes;
+  }
+  if (operation.timeout) text << ", timeout " << operation.timeout->count() << " ms";
+  if (operation.mistake != Mistake::None) {
+    text << ", mistake " << static_cast<int>(operation.mistake);
+  }
+}
+
+std::string describe(const Meeting& meeting) {
+  std::ostringstream text;
+  switch (meeting.kind) {
+    case Meeting::Kind::AddSet: text << "add set " << ranks_of(meeting.ranks); break;
+    case Meeting::Kind::RemoveSet: text << "remove set " << meeting.set; break;
+    case Meeting::Kind::MakeBuffer:
+      text << "make buffer " << meeting.buffer << " of " << meeting.size_bytes << " bytes on set "
+           << meeting.set;
+      break;
+    case Meeting::Kind::DropBuffer: text << "drop buffer " << meeting.buffer; break;
+    case Meeting::Kind::Join:
+      text << "ranks " << ranks_of(meeting.ranks) << " join set " << meeting.set
+           << (meeting.on_thread ? " on a thread" : "")
+           << (meeting.is_settled ? "" : " with work pending");
+      break;
+    case Meeting::Kind::EndJoins: text << "wait for the joins on threads"; break;
+    case Meeting::Kind::Shutdown: text << "shut down"; break;
+  }
+  if (meeting.deviant >= 0) {
+    text << "; rank " << meeting.deviant << " says " << ranks_of(meeting.deviant_ranks) << " / "
+         << meeting.deviant_bytes << " bytes";
+  }
+  if (meeting.error) text << "; ends with " << name_of(*meeting.error);
+  return text.str();
+}
+
+}  // namespace
+
+std::size_t Tensor::count() const {
+  return std::accumulate(
+      shape.begin(), shape.end(), std::size_t{1},
+      [](std::size_t count, std::int64_t n) { return count * static_cast<std::size_t>(n); });
+}
+
+bool is_among(int rank, const std::vector<int>& ranks) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+std::size_t member_of(int rank, const std::vector<int>& ranks) {
+  return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+std::string describe(const Program& program, const Operation& operation) {
+  std::ostringstream text;
+  text << "op " << operation.id << ": ";
+  describe_call(text, operation);
+  text << " on set " << operation.set << " " << ranks_of(program.members(operation));
+  if (operation.submitters != program.members(operation)) {
+    text << ", submitted by " << ranks_of(operation.submitters);
+  }
+  if (!operation.joined.empty()) text << ", joined " << ranks_of(operation.joined);
+  if (operation.error) text << "; ends with " << name_of(*operation.error);
+  if (operation.is_refused) text << " at the call";
+  if (operation.deviant >= 0) {
+    text << "; rank " << operation.deviant << " submits ";
+    describe_call(text, *operation.variant);
+  }
+  return text.str();
+}
+
+std::string describe(const Program& program) {
+  std::ostringstream text;
+  text << "program " << program.seed << " on " << program.size << " ranks, "
+       << program.network.nodes << " nodes, delay " << program.network.longest_delay.count()
+       << " us" << (program.network.rendezvous ? ", rendezvous" : "")
+       << (program.network.has_shared_memory ? "" : ", no shared memory") << "\n";
+  const std::vector<ConfigEntry> defaults = kolo::describe(Config{});
+  const std::vector<ConfigEntry> knobs = kolo::describe(program.config);
+  for (std::size_t i = 0; i < knobs.size(); ++i) {
+    if (knobs[i].value == defaults[i].value) continue;
+    text << "  " << knobs[i].variable << "=" << knobs[i].value << "\n";
+  }
+  for (std::size_t set = 1; set < program.sets.size(); ++set) {
+    text << "  set " << set << " " << ranks_of(program.sets[set])
+         << (static_cast<int>(set) <= program.static_sets ? "\n" : ", added on the way\n");
+  }
+  for (std::size_t i = 0; i < program.rounds.size(); ++i) {
+    text << "round " << i << "\n";
+    for (const int id : program.rounds[i].operations) {
+      text << "  " << describe(program, program.operations[static_cast<std::size_t>(id)]) << "\n";
+    }
+    if (program.rounds[i].meeting) text << "  " << describe(*program.rounds[i].meeting) << "\n";
+  }
+  return text.str();
+}
+
+}  // namespace kolo::programs

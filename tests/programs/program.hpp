@@ -1,0 +1,117 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kolo/algorithm.hpp"
+#include "kolo/config.hpp"
+#include "kolo/dtype.hpp"
+#include "kolo/error.hpp"
+#include "kolo/reduction.hpp"
+#include "support/fake_world.hpp"
+
+/// Random programs: what some ranks submit, in which order they may, and how each of it must end.
+/// Everything about a program follows from its seed and the number of ranks.
+namespace kolo::programs {
+
+struct Tensor {
+  DType dtype = DType::Float32;
+  std::vector<std::int64_t> shape;  ///< all-gather, all-to-all: of one row
+
+  std::size_t count() const;
+};
+
+/// What is wrong with a call that its other fields do not tell.
+enum class Mistake { None, OutputShape, OutputDType, NoMemory, NoOutput, CudaMemory, Scalar };
+
+struct Operation {
+  int id = 0;  ///< its place in Program::operations; inputs depend on it
+  Collective collective = Collective::AllReduce;
+  int set = 0;       ///< number of the process set
+  std::string name;  ///< empty: unnamed
+  std::vector<Tensor> tensors;
+  ReduceOp op = ReduceOp::Sum;
+  std::string custom;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  JoinDivisor join_divisor = JoinDivisor::World;
+  std::string compression = "none";
+  int root = 0;                                           ///< a world rank
+  std::vector<std::vector<std::int64_t>> rows;            ///< all-gather: of each tensor, by member
+  std::vector<std::vector<std::int64_t>> split;           ///< all-to-all: of each member, by member
+  bool equal_splits = false;                              ///< all-to-all: no splits are given
+  std::optional<std::vector<std::int64_t>> given_splits;  ///< all-to-all: wrong ones
+  bool in_place = false;
+  int buffer = -1;  ///< the SharedBuffer it runs in; -1: memory of its own
+  int slot = 0;     ///< the part of it, which one operation may use at a time
+  std::size_t offset_bytes = 0;
+  std::optional<std::chrono::milliseconds> timeout;
+  Mistake mistake = Mistake::None;
+
+  std::vector<int> submitters;     ///< world ranks, ascending
+  std::vector<int> joined;         ///< members that have joined instead
+  std::optional<ErrorKind> error;  ///< how it ends on all submitters
+  bool is_refused = false;         ///< the error comes at the call
+  bool is_settled = false;         ///< all wait for it in the round in which they submit it
+  int deviant = -1;                ///< a rank that submits `variant` instead
+  std::shared_ptr<const Operation> variant;
+
+  const Operation& on(int rank) const { return rank == deviant ? *variant : *this; }
+};
+
+/// Something that blocks its ranks until all of them have come, after the round's submissions.
+struct Meeting {
+  enum class Kind { AddSet, RemoveSet, MakeBuffer, DropBuffer, Join, EndJoins, Shutdown };
+
+  Kind kind = Kind::AddSet;
+  int set = 0;               ///< all but AddSet
+  std::vector<int> ranks{};  ///< AddSet: of the new set; Join: those that join now
+  int buffer = 0;
+  std::size_t size_bytes = 0;
+  std::optional<ErrorKind> error{};
+  int deviant = -1;  ///< a rank that comes with the next two instead
+  std::vector<int> deviant_ranks{};
+  std::size_t deviant_bytes = 0;
+  bool on_thread = false;          ///< Join: beside the rank's other work, until EndJoins
+  bool is_settled = true;          ///< Join: with nothing of its own pending
+  std::vector<int> may_be_last{};  ///< Join: the ranks one of which joins last
+  int joining = -1;                ///< Join: counts those that end together
+};
+
+/// Operations that all ranks submit before they wait for any of them.
+struct Round {
+  std::vector<int> operations;
+  std::optional<Meeting> meeting;
+};
+
+struct Program {
+  std::uint64_t seed = 0;
+  int size = 2;
+  Config config;
+  test::FakeOptions network;
+  std::vector<std::vector<int>> sets;  ///< by number; the world first
+  int static_sets = 0;                 ///< of those, made by the Runtime's constructor
+  int joinings = 0;
+  std::vector<Operation> operations;
+  std::vector<Round> rounds;
+
+  const std::vector<int>& members(const Operation& operation) const {
+    return sets[static_cast<std::size_t>(operation.set)];
+  }
+};
+
+bool is_among(int rank, const std::vector<int>& ranks);
+/// A rank's place among the members of a set.
+std::size_t member_of(int rank, const std::vector<int>& ranks);
+
+/// One line: "op 17: allreduce 'n3' on {0, 2}: float32[3, 5], Sum, …".
+std::string describe(const Program& program, const Operation& operation);
+/// The whole program, a line for each thing that happens in it.
+std::string describe(const Program& program);
+
+}  // namespace kolo::programs

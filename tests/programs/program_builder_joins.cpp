@@ -1,0 +1,105 @@
+// Ranks that join a process set while the others go on.
+
+#include <algorithm>
+
+#include "programs/program_builder.hpp"
+#include "programs/random_variant.hpp"
+
+namespace kolo::programs {
+
+void ProgramBuilder::add_join() {
+  Joining joining;
+  joining.set = random_set(2);
+  const std::size_t members = program_.sets[static_cast<std::size_t>(joining.set)].size();
+  joining.last_round = random_.between(1, 4);
+  for (std::size_t i = 0; i < members; ++i) {
+    joining.rounds.push_back(random_.between(0, joining.last_round));
+  }
+  joining.rounds[static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(members)))] =
+      joining.last_round;
+  joining.on_thread = random_.one_in(2);
+  joining.is_settled = !random_.one_in(3);
+  std::vector<std::string> names = shuffled_names();
+  for (int round = 0; round <= joining.last_round; ++round) add_round_of(joining, round, names);
+  const Round& last = program_.rounds[program_.rounds.size() - 2];
+  // Whoever has waited for the last round's operations has seen the others join.
+  const bool others_are_seen =
+      joining.is_settled &&
+      std::any_of(last.operations.begin(), last.operations.end(), [&](int id) {
+        const Operation& operation = program_.operations[static_cast<std::size_t>(id)];
+        return operation.set == joining.set && !operation.error;
+      });
+  for (std::size_t i = 0; i < members; ++i) {
+    if (others_are_seen && joining.rounds[i] < joining.last_round) continue;
+    for (Round& round : program_.rounds) {
+      if (!round.meeting || round.meeting->joining != program_.joinings) continue;
+      round.meeting->may_be_last.push_back(program_.sets[static_cast<std::size_t>(joining.set)][i]);
+    }
+  }
+  if (joining.on_thread) new_round().meeting = Meeting{.kind = Meeting::Kind::EndJoins};
+  ++program_.joinings;
+}
+
+void ProgramBuilder::add_round_of(const Joining& joining, int round,
+                                  std::vector<std::string>& names) {
+  const std::vector<int>& members = program_.sets[static_cast<std::size_t>(joining.set)];
+  new_round();
+  if (round < joining.last_round) {
+    const int count = random_.between(round + 1 == joining.last_round ? 1 : 0, 3);
+    for (int i = 0; i < count; ++i) add_operation_of(joining, round, names);
+  }
+  Meeting meeting{.kind = Meeting::Kind::Join};
+  meeting.set = joining.set;
+  meeting.joining = program_.joinings;
+  meeting.on_thread = joining.on_thread;
+  meeting.is_settled = joining.is_settled;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (joining.rounds[i] == round) meeting.ranks.push_back(members[i]);
+  }
+  if (!meeting.ranks.empty()) program_.rounds.back().meeting = std::move(meeting);
+  if (!joining.on_thread) return;
+  for (Operation& operation : random_operations(random_.between(0, 2), names)) {
+    if (operation.set != joining.set) submit(std::move(operation));
+  }
+}
+
+void ProgramBuilder::add_operation_of(const Joining& joining, int round,
+                                      std::vector<std::string>& names) {
+  Operation operation = random_operation(joining.set);
+  if (is_place_taken(operation)) return;
+  const std::vector<int> members = operation.submitters;
+  operation.submitters.clear();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    (joining.rounds[i] > round ? operation.submitters : operation.joined).push_back(members[i]);
+  }
+  if (!random_.one_in(6)) {  // unnamed calls are counted anew after the join
+    operation.name = names.back();
+    names.pop_back();
+  }
+  if (!operation.joined.empty()) adapt_to_joined(operation);
+  Operation& submitted = submit(std::move(operation));
+  if (!submitted.error && random_.one_in(10)) make_disagree(program_, submitted, random_);
+}
+
+/// Ranks that have joined get no rows and are no roots, or it ends with an error.
+void ProgramBuilder::adapt_to_joined(Operation& operation) {
+  const bool goes_wrong = random_.one_in(4);
+  if (operation.collective == Collective::Broadcast) {
+    operation.root = random_.pick(goes_wrong ? operation.joined : operation.submitters);
+    if (goes_wrong) operation.error = ErrorKind::InvalidArgument;
+  }
+  if (operation.collective != Collective::AllToAll) return;
+  operation.equal_splits = false;
+  const std::vector<int>& members = program_.members(operation);
+  bool sends = false;
+  for (const int rank : operation.submitters) {
+    for (const int joined : operation.joined) {
+      std::int64_t& rows = operation.split[member_of(rank, members)][member_of(joined, members)];
+      if (!goes_wrong) rows = 0;
+      sends |= rows > 0;
+    }
+  }
+  if (sends) operation.error = ErrorKind::InvalidArgument;
+}
+
+}  // namespace kolo::programs

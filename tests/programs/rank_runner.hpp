@@ -1,0 +1,94 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kolo/runtime.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "programs/memory.hpp"
+#include "programs/program.hpp"
+#include "programs/rank_plan.hpp"
+#include "programs/watch.hpp"
+
+namespace kolo::programs {
+
+/// By operation: how many ranks have come to it; null where ranks share no memory.
+using Arrivals = std::vector<std::atomic<int>>;
+
+/// One rank of a program. What goes wrong is told to the watch, and the rank goes on, so that the
+/// others are not left waiting.
+class RankRunner {
+ public:
+  RankRunner(const Program& program, Runtime& runtime, Watch& watch, Arrivals* arrivals);
+  ~RankRunner();
+  RankRunner(const RankRunner&) = delete;  // its threads refer to it
+  RankRunner& operator=(const RankRunner&) = delete;
+
+  void run();
+
+  /// By operation: a hash of the bits that must be the same on all ranks; 0 for the rest.
+  const std::vector<std::uint64_t>& digests() const { return digests_; }
+  /// By joining: the rank that joined last; -1 where this rank took no part.
+  const std::vector<int>& last_joined() const { return last_joined_; }
+
+ private:
+  /// A submitted operation that nobody has waited for yet.
+  struct Record {
+    const Operation* operation = nullptr;
+    Wait wait = Wait::Block;
+    std::shared_ptr<OperationMemory> memory;
+    Handle handle;
+  };
+
+  void run_round(std::size_t round, const RoundPlan& plan);
+  void submit_all(const std::vector<Step>& steps);
+  void submit_those_of(const std::vector<Step>& steps, int thread);
+  void submit(const Step& step);
+  void expect_refusal(const Operation& operation);
+
+  void settle_conflicts(const Operation& operation);
+  template <class Which>
+  void settle(Which which);
+  void wait_for(int id);
+  void wait_for(Record& record);
+  void wait_for_release(const Record& record);
+  void check_result(const Record& record);
+
+  void meet(const Meeting& meeting);
+  void add_set(const Meeting& meeting);
+  void remove_set(const Meeting& meeting);
+  void make_buffer(const Meeting& meeting);
+  void join(const Meeting& meeting);
+  void shut_down();
+
+  ProcessSet& set(int number) { return *sets_[static_cast<std::size_t>(number)]; }
+  bool is_member(int set) const;
+  void note(Watch::Doing doing, int operation = -1) {
+    watch_.note(rank_, round_, doing, operation);
+  }
+  void fail(const std::string& text) { watch_.fail(rank_, text); }
+  void fail(const Operation& operation, const std::string& text);
+  /// What `action` throws must be of this kind, or nothing where there is none.
+  template <class Action>
+  bool expect_end(const std::string& what, const std::optional<ErrorKind>& error, Action action);
+
+  const Program& program_;
+  Runtime& runtime_;
+  Watch& watch_;
+  Arrivals* arrivals_;
+  const int rank_;
+  std::atomic<int> round_{0};
+  std::vector<ProcessSet*> sets_;  // by number, those removed too
+  std::map<int, Record> records_;
+  std::map<int, SharedBuffer> buffers_;
+  std::vector<std::uint64_t> digests_;
+  std::vector<int> last_joined_;
+  std::thread joiner_;
+};
+
+}  // namespace kolo::programs

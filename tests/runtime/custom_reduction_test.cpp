@@ -1,0 +1,158 @@
+// Reductions that a program brings along.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "ops/registry.hpp"
+#include "runtime/every_world.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+/// Keeps the element of the highest rank that is not 0: associative, but not commutative.
+void combine_last(DType dtype, const void* next, void* accumulator, std::size_t count) {
+  const auto* from = static_cast<const std::byte*>(next);
+  auto* to = static_cast<std::byte*>(accumulator);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (value_at(dtype, from, i) != 0) set_value(dtype, to, i, value_at(dtype, from, i));
+  }
+}
+void fill_zero(DType dtype, void* values, std::size_t count) {
+  std::fill_n(static_cast<std::byte*>(values), count * size_of(dtype), std::byte{0});
+}
+
+/// The bits that exactly one more has: exclusive or of integers.
+void combine_xor(DType dtype, const void* next, void* accumulator, std::size_t count) {
+  const auto* from = static_cast<const std::byte*>(next);
+  auto* to = static_cast<std::byte*>(accumulator);
+  for (std::size_t i = 0; i < count * size_of(dtype); ++i) to[i] ^= from[i];
+}
+
+const std::vector<CustomReduction> kReductions{{"last", combine_last, fill_zero},
+                                               {"xor", combine_xor, fill_zero}};
+
+void run_with_reductions(const Setting& setting, const std::function<void(Runtime&)>& body) {
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        InitOptions options = options_in(world, setting.config);
+        options.reductions = kReductions;
+        Runtime runtime(std::move(options));
+        Runtime::set_thread_current(&runtime);
+        body(runtime);
+      },
+      setting.network);
+}
+
+class CustomReductionTest : public testing::TestWithParam<Setting> {};
+
+INSTANTIATE_TEST_SUITE_P(, CustomReductionTest, testing::ValuesIn(all_settings()),
+                         [](const auto& setting) {
+                           return setting.param.name + "Np" + std::to_string(setting.param.size);
+                         });
+
+double bits_of(int rank, std::size_t i) {
+  return static_cast<double>((i * 37 + static_cast<std::size_t>(rank) * 11) % 256);
+}
+double xor_of(int size, std::size_t i) {
+  unsigned bits = 0;
+  for (int rank = 0; rank < size; ++rank) bits ^= static_cast<unsigned>(bits_of(rank, i));
+  return bits;
+}
+
+TEST_P(CustomReductionTest, ReducesAndScatters) {
+  const int size = GetParam().size;
+  run_with_reductions(GetParam(), [&](Runtime& runtime) {
+    for (const std::int64_t count : {1, 13, 2003}) {
+      Tensor tensor(count, DType::Int32);
+      tensor.fill([&](std::size_t i) { return bits_of(runtime.rank(), i); });
+      const std::int64_t own = scattered_rows(count, size, runtime.rank());
+      Tensor part(own, DType::Int32);
+      const AllreduceOptions options{.op = ReduceOp::Custom, .custom = "xor"};
+      reduce_scatter(tensor.view(), part.view(), options);
+      allreduce(tensor.view(), tensor.view(), options);
+      tensor.expect([&](std::size_t i) { return xor_of(size, i); }, "xor");
+      std::int64_t begin = 0;
+      for (int rank = 0; rank < runtime.rank(); ++rank) begin += scattered_rows(count, size, rank);
+      part.expect([&](std::size_t i) { return xor_of(size, static_cast<std::size_t>(begin) + i); },
+                  "scattered xor");
+    }
+  });
+}
+
+TEST_P(CustomReductionTest, IsAppliedInTheOrderOfRanks) {
+  run_with_reductions(GetParam(), [&](Runtime& runtime) {
+    Tensor tensor(1500);
+    // Element i is 0 but on the ranks up to i % size.
+    tensor.fill([&](std::size_t i) {
+      const bool has_some = runtime.rank() <= static_cast<int>(i % 5);
+      return has_some ? 10.0 * (runtime.rank() + 1) : 0.0;
+    });
+    allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Custom, .custom = "last"});
+    tensor.expect(
+        [&](std::size_t i) {
+          return 10.0 * std::min(GetParam().size, static_cast<int>(i % 5) + 1);
+        },
+        "last");
+  });
+}
+
+TEST(CustomReductionAlgorithmsTest, EveryAlgorithmRunsIt) {
+  const ops::Registry registry;
+  for (const Algorithm& algorithm : registry.algorithms()) {
+    if (algorithm.collective != Collective::AllReduce) continue;
+    SCOPED_TRACE(algorithm.name);
+    Setting setting{.size = 3};
+    setting.config.allreduce = algorithm.name;
+    run_with_reductions(setting, [&](Runtime& runtime) {
+      Tensor tensor(501, DType::UInt8);
+      tensor.fill([&](std::size_t i) { return bits_of(runtime.rank(), i); });
+      allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Custom, .custom = "xor"});
+      tensor.expect([&](std::size_t i) { return xor_of(3, i); }, "xor");
+    });
+  }
+}
+
+TEST(CustomReductionArgumentsTest, MistakesOfOneRankFailOnAll) {
+  run_with_reductions({.size = 2}, [](Runtime& runtime) {
+    Tensor tensor(4);
+    const auto refused = [&](AllreduceOptions odd) {
+      AllreduceOptions options{.op = ReduceOp::Custom, .custom = "xor"};
+      if (runtime.rank() == 1) options = odd;
+      options.name = "x";
+      const std::string text = text_thrown_by<InvalidArgument>(
+          [&] { allreduce(tensor.view(), tensor.view(), options); });
+      expect_contains(text, "rank 1: ");
+      return text;
+    };
+    const std::string unknown = refused({.op = ReduceOp::Custom, .custom = "and"});
+    expect_contains(unknown, "\"and\"");
+    expect_contains(unknown, "last, xor");
+    expect_contains(refused({.op = ReduceOp::Custom, .prescale = 2, .custom = "xor"}), "scales");
+    expect_contains(refused({.op = ReduceOp::Custom}), "custom reduction \"\"");
+    expect_sum_works(runtime, "x");
+  });
+}
+
+TEST(CustomReductionArgumentsTest, TheListMustBeTheSameOnAllRanks) {
+  run_ranks(2, [](FakeWorld& world) {
+    InitOptions options = options_in(world, test_config());
+    if (world.topology().rank == 0) options.reductions = kReductions;
+    const std::string text =
+        text_thrown_by<InvalidArgument>([&] { Runtime runtime(std::move(options)); });
+    expect_contains(text, "rank 0 has reductions last xor, rank 1 has reductions");
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test

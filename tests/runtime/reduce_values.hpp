@@ -1,0 +1,68 @@
+#pragma once
+
+// Inputs of reductions that differ by rank, element and type, and what becomes of them.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/dtype.hpp"
+#include "kolo/reduction.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+
+inline constexpr ReduceOp kPlainOps[] = {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Min,
+                                         ReduceOp::Max, ReduceOp::Product};
+
+inline bool is_defined(DType dtype, ReduceOp op) {
+  return dtype != DType::Bool || op == ReduceOp::Min || op == ReduceOp::Max;
+}
+
+/// Element `i` of `rank`'s input to a reduction of any type; the products of seven fit an int8.
+inline double reduce_input(DType dtype, ReduceOp op, int rank, std::size_t i) {
+  const auto mixed = i + static_cast<std::size_t>(rank);
+  if (dtype == DType::Bool) return mixed % 3 == 0 ? 1 : 0;
+  const double sign = dtype != DType::UInt8 && mixed % 4 == 1 ? -1 : 1;
+  return sign *
+         (op == ReduceOp::Product ? 1 + static_cast<double>(mixed % 2) : input_value(rank, i));
+}
+
+inline double reduce_expected(DType dtype, ReduceOp op, int size, std::size_t i) {
+  double result = reduce_input(dtype, op, 0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = reduce_input(dtype, op, rank, i);
+    switch (op) {
+      case ReduceOp::Min: result = std::min(result, next); break;
+      case ReduceOp::Max: result = std::max(result, next); break;
+      case ReduceOp::Product: result *= next; break;
+      default: ADD_FAILURE() << name_of(op);
+      case ReduceOp::Sum:
+      case ReduceOp::Average: result += next; break;
+    }
+  }
+  if (op != ReduceOp::Average) return result;
+  result /= size;
+  return is_floating(dtype) ? result : std::trunc(result);
+}
+
+/// Sums of small integers are exact; only the division by the size rounds.
+inline double reduce_tolerance(DType dtype, ReduceOp op) {
+  if (op != ReduceOp::Average || !is_floating(dtype)) return 0;
+  return dtype == DType::BFloat16 ? 0x1p-4 : dtype == DType::Float16 ? 0x1p-7 : 1e-6;
+}
+
+/// `result` is what `expected` says, up to the rounding that an average may do. Sums that cancel leave
+/// nothing to be relative to: the tolerance is that of the largest input.
+template <class Formula>
+void expect_reduced(const Tensor& result, ReduceOp op, Formula expected, const std::string& what) {
+  const double tolerance = 11 * reduce_tolerance(result.view().dtype, op);
+  for (std::size_t i = 0; i < result.count(); ++i) {
+    ASSERT_NEAR(result.at(i), expected(i), tolerance) << what << ", element " << i;
+  }
+}
+
+}  // namespace kolo::test
