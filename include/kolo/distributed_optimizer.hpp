@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "kolo/bucket_hook.hpp"
 #include "kolo/compression.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
@@ -19,21 +20,36 @@ class Module;
 
 namespace kolo {
 
+namespace tensors {
+class OptimizerEngine;
+}
+
+/// The same on all ranks; where ranks differ, the constructor throws on all of them.
 struct DistributedOptimizerOptions {
   // Behaviour.
-  ReduceOp op = ReduceOp::Average;  ///< of gradients over ranks: Average or Sum
+  /// Of gradients over ranks: Average, Sum or Adasum. Adasum combines the gradients of each parameter
+  /// by itself; Horovod's optimizer combines what its wrapped optimizer makes of them instead, which
+  /// is the same for plain SGD.
+  ReduceOp op = ReduceOp::Average;
   /// Calls of backward() whose gradients add up before they are reduced. They are summed, not
   /// averaged: divide the loss yourself, as with Horovod.
   int backward_passes_per_step = 1;
   /// f: gradients are multiplied by 1/f before and by f after the reduction; with Average only.
   double gradient_predivide_factor = 1.0;
   Compression compression = Compression::none();  ///< on the wire
+  /// Sparse gradients are made dense and lie in buckets like all others. Otherwise they are an error.
+  bool sparse_as_dense = false;
+  JoinDivisor join_divisor = JoinDivisor::World;  ///< of Average while some ranks have joined
   ProcessSet* process_set = nullptr;              ///< by default the world of Runtime::current()
 
   // Speed.
   /// Gradients that are reduced together. 0: an equal share of 16, 25 MiB at most. Larger buckets
   /// cost less per byte, smaller ones start earlier.
   std::size_t bucket_bytes = 0;
+  /// Parameters whose gradients are reduced as one, when the last of them has arrived: a bucket a
+  /// group (one for each type in it), whatever its size. Those in no group go to ordinary buckets.
+  std::vector<std::vector<at::Tensor>> groups{};
+  int num_groups = 0;  ///< instead: that many groups of equally many parameters; 0: none
 };
 
 /// Trains data-parallel: wraps an optimizer, and reduces the gradients of its parameters over all
@@ -48,17 +64,24 @@ struct DistributedOptimizerOptions {
 /// the order in which gradients arrived on the set's first rank in the first step. Parameters that
 /// got no gradient on this rank count as zero; one that got none on any rank keeps none.
 ///
-/// Use on every rank of the set alike. The wrapped optimizer and the model outlive it, and the
-/// parameters must not be replaced or moved to another type or device. Not thread-safe. Errors of
-/// the reductions (see kolo/collectives.hpp) come out of backward(), step() or synchronize().
+/// Parameters may come later: a group added to this or to the wrapped optimizer, or a parameter that
+/// gets requires_grad, takes part from the next zero_grad(), synchronize() or step() on, which is
+/// collective that once.
+///
+/// Use on every rank of the set alike: each calls step() equally often, whether its loss has reached
+/// any of the parameters or not. The wrapped optimizer and the model outlive it, and the parameters
+/// must not be replaced or moved to another type or device. Not thread-safe. Errors of the
+/// reductions (see kolo/collectives.hpp) come out of backward(), step(), synchronize() or zero_grad().
 class DistributedOptimizer : public torch::optim::Optimizer {
  public:
   using Options = DistributedOptimizerOptions;
   using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Names of parameters, for error texts, are those in `model`. Collective over the set. Throws
-  /// InvalidArgument for options out of range, parameters that are not strided floating CPU tensors,
-  /// and optimizers that evaluate their closure several times a step (LBFGS).
+  /// Names of parameters, for error texts, are those in `model`; parameters without one are numbered.
+  /// Collective over the set. Throws, on every rank, InvalidArgument where any rank gives options out
+  /// of range, one name twice, parameters that are not strided floating CPU tensors, or an optimizer
+  /// that evaluates its closure several times a step (LBFGS); MismatchError where options, or names,
+  /// types and shapes of parameters differ between ranks.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
                        Options options = {});
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
@@ -67,13 +90,58 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   DistributedOptimizer(const DistributedOptimizer&) = delete;  // hooks refer to it
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
+  /// As that of torch::optim::Optimizer, which it hides. If gradients have arrived since the last
+  /// step(), it waits for their reductions and throws the result away, on every rank alike: for a
+  /// GAN's discriminator, into which the generator's backward() leads, say. backward() does the same
+  /// where the gradients were dropped in another way, by the model's zero_grad() for one.
+  void zero_grad(bool set_to_none = true);
+
   /// Blocks until all gradients are reduced, unless `synchronize` has done that already, then steps
-  /// the wrapped optimizer. A closure is evaluated once, its gradients are reduced too.
+  /// the wrapped optimizer. A closure is evaluated once, its gradients are reduced too. Before
+  /// backward_passes_per_step is reached it reduces what there is.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// Blocks until all gradients of this step are reduced and lie in the parameters' grad(), for
-  /// clipping and the like. Submits what is incomplete as it is.
+  /// Blocks until all gradients of this step are reduced and lie in the parameters' grad(), to be
+  /// looked at or changed before step(), which does not reduce them again. Submits what is incomplete
+  /// as it is. Idempotent. A gradient that arrives between it and step() is an error.
   void synchronize();
+
+  /// Synchronizes, then scales all gradients such that the norm of them all together is at most
+  /// `max_norm`. Returns the norm that they had, the same on all ranks. `norm_type` is p of the
+  /// p-norm, which may be infinity.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0);
+
+  /// Something that is different as long as the object lives.
+  class [[nodiscard]] Guard {
+   public:
+    explicit Guard(int& depth) : depth_(depth) { ++depth_; }
+    ~Guard() { --depth_; }
+    Guard(const Guard&) = delete;  // it counts once
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    int& depth_;
+  };
+
+  /// Under the guard, gradients add up on this rank and nothing is reduced; the next backward()
+  /// without it reduces them all, or step() does. As DDP's.
+  Guard no_sync();
+
+  /// Under the guard, step() uses the gradients as they are. Not needed after synchronize(), unlike
+  /// with Horovod; with no_sync() it makes steps of this rank alone.
+  Guard skip_synchronize();
+
+  /// Says that this rank has no more steps to take, and blocks until all ranks of the set have said
+  /// so; meanwhile it takes part in their reductions with zeros, and Average divides as
+  /// Options::join_divisor says. Then all ranks get parameters, optimizer state and options of one
+  /// that has taken the most steps, and may go on training. Buffers of the model are left as they
+  /// are. Returns the rank that joined last, as kolo::join. Throws InvalidArgument while gradients
+  /// are being reduced.
+  int join();
+
+  /// From now on buckets are reduced by `hook` instead of op, compression and predivision; by an empty
+  /// one as before. On every rank alike, between steps.
+  void register_bucket_hook(BucketHook hook);
 
   /// Those of the wrapped optimizer.
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -94,8 +162,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   const StepTimes& last_step_times() const;
 
  private:
-  class Engine;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<tensors::OptimizerEngine> engine_;
 };
 
 }  // namespace kolo

@@ -4,6 +4,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
+#include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"

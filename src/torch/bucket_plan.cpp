@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace kolo::tensors {
 namespace {
@@ -24,10 +25,11 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes) {
   BucketPlan plan;
-  std::map<DType, std::size_t> open;  // the bucket that parameters of a type go to
+  std::map<std::pair<int, DType>, std::size_t> open;  // the bucket of a group and type
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];
-    const auto [place, is_new] = open.try_emplace(parameter.dtype, plan.buckets.size());
+    const auto [place, is_new] =
+        open.try_emplace({parameter.group, parameter.dtype}, plan.buckets.size());
     if (is_new) {
       plan.buckets.emplace_back();
       plan.buckets.back().dtype = parameter.dtype;
@@ -36,7 +38,8 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
     bucket.members.push_back({index, bucket.size_bytes});
     bucket.size_bytes += bytes_of(parameter);
     const bool is_first = place->second == 0;
-    if (bucket.size_bytes >= (is_first ? bucket_bytes / kFirstShare : bucket_bytes)) {
+    if (parameter.group == PlannedParameter::kNoGroup &&
+        bucket.size_bytes >= (is_first ? bucket_bytes / kFirstShare : bucket_bytes)) {
       open.erase(place);
     }
   }

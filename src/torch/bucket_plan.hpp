@@ -9,8 +9,11 @@ namespace kolo::tensors {
 
 /// A parameter as the plan sees it.
 struct PlannedParameter {
+  static constexpr int kNoGroup = -1;
+
   std::size_t count = 0;
   DType dtype = DType::Float32;
+  int group = kNoGroup;  ///< with which others it must share a bucket
 };
 
 /// A stretch of memory that is reduced as one: the gradients of some parameters of one type, then
@@ -28,6 +31,7 @@ struct Bucket {
   std::size_t size_bytes = 0;
 
   std::size_t count() const { return size_bytes / size_of(dtype); }
+  std::size_t gradient_count() const { return (flags_offset - offset) / size_of(dtype); }
 };
 
 struct BucketPlan {
@@ -37,6 +41,7 @@ struct BucketPlan {
 
 /// Fills buckets with the parameters in `order`, one after another per type, until each has at least
 /// `bucket_bytes`; a quarter of that will do for the first, so that the first reduction starts early.
+/// A group makes one bucket per type, of whatever size.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes);
 

@@ -9,37 +9,58 @@
 namespace kolo::tensors {
 namespace {
 
-class PostHook final : public torch::autograd::FunctionPostHook {
+using torch::autograd::variable_list;
+
+class Before final : public torch::autograd::FunctionPreHook {
  public:
-  PostHook(const std::function<void(std::size_t)>& callback, std::size_t index)
+  Before(const GradHooks::Callback& callback, std::size_t index)
       : callback_(callback), index_(index) {}
 
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
+  variable_list operator()(const variable_list& gradients) override {
+    callback_(index_);
+    return gradients;
+  }
+
+ private:
+  const GradHooks::Callback& callback_;
+  std::size_t index_;
+};
+
+class After final : public torch::autograd::FunctionPostHook {
+ public:
+  After(const GradHooks::Callback& callback, std::size_t index)
+      : callback_(callback), index_(index) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
     callback_(index_);
     return outputs;
   }
 
  private:
-  const std::function<void(std::size_t)>& callback_;
+  const GradHooks::Callback& callback_;
   std::size_t index_;
 };
 
 }  // namespace
 
-GradHooks::GradHooks(const std::vector<at::Tensor>& parameters,
-                     std::function<void(std::size_t)> on_gradient)
-    : on_gradient_(std::move(on_gradient)) {
+GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after)
+    : before_(std::move(before)), after_(std::move(after)) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
-    const std::uintptr_t key =
-        accumulator->add_post_hook(std::make_unique<PostHook>(on_gradient_, i));
-    installed_.push_back({std::move(accumulator), key});
+    auto hook = std::make_unique<Before>(before_, i);
+    const auto* const before_key = hook.get();
+    accumulator->add_pre_hook(std::move(hook));
+    const std::uintptr_t after_key = accumulator->add_post_hook(std::make_unique<After>(after_, i));
+    installed_.push_back({std::move(accumulator), before_key, after_key});
   }
 }
 
 GradHooks::~GradHooks() {
-  for (const Installed& hook : installed_) hook.accumulator->del_post_hook(hook.key);
+  for (const Installed& hook : installed_) {
+    std::erase_if(hook.accumulator->pre_hooks(),
+                  [&](const auto& other) { return other.get() == hook.before; });
+    hook.accumulator->del_post_hook(hook.after);
+  }
 }
 
 }  // namespace kolo::tensors

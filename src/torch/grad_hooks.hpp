@@ -9,30 +9,35 @@
 #include <ATen/core/Tensor.h>
 
 namespace torch::autograd {
+struct FunctionPreHook;
 struct Node;
-}
+}  // namespace torch::autograd
 
 namespace kolo::tensors {
 
-/// Calls back for every gradient that backward() has accumulated, until it is destroyed.
+/// Calls back for every gradient that backward() accumulates, until it is destroyed. What a callback
+/// throws comes out of backward().
 class GradHooks {
  public:
-  /// `on_gradient(i)` is called on the thread of backward() once parameters[i].grad() holds the new
-  /// gradient; what it throws comes out of backward().
-  GradHooks(const std::vector<at::Tensor>& parameters,
-            std::function<void(std::size_t index)> on_gradient);
+  using Callback = std::function<void(std::size_t index)>;
+
+  /// On the thread of backward(), `before(i)` is called just before a new gradient is added to
+  /// parameters[i].grad(), and `after(i)` once it holds it.
+  GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after);
   ~GradHooks();
   GradHooks(const GradHooks&) = delete;  // the hooks refer to it
   GradHooks& operator=(const GradHooks&) = delete;
 
  private:
   struct Installed {
-    // Held weakly by the parameter: without an owner it would die, and the hook with it.
+    // Held weakly by the parameter: without an owner it would die, and the hooks with it.
     std::shared_ptr<torch::autograd::Node> accumulator;
-    std::uintptr_t key;
+    const torch::autograd::FunctionPreHook* before;
+    std::uintptr_t after;
   };
 
-  std::function<void(std::size_t)> on_gradient_;
+  Callback before_;
+  Callback after_;
   std::vector<Installed> installed_;
 };
 

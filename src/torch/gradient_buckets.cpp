@@ -36,12 +36,30 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
   }
 }
 
+at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
+  const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
+  return tensor_over(memory_, bucket.offset, {static_cast<std::int64_t>(bucket.gradient_count())},
+                     type.requires_grad(false));
+}
+
+std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {
+  std::vector<at::Tensor> parameters;
+  for (const Bucket::Member& member : bucket.members) {
+    parameters.push_back(parameters_[member.parameter]);
+  }
+  return parameters;
+}
+
+bool GradientBuckets::is_adopted(std::size_t parameter) const {
+  return parameters_[parameter].grad().is_same(views_[parameter]);
+}
+
 void GradientBuckets::adopt(std::size_t parameter) {
+  if (is_adopted(parameter)) return;
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const at::Tensor& view = views_[parameter];
-  if (gradient.is_same(view)) return;
   const at::NoGradGuard no_grad;
-  view.copy_(gradient);
+  view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
   gradient = view;
 }
 
@@ -68,6 +86,12 @@ void GradientBuckets::hand_out(const Bucket& bucket) {
     at::Tensor& gradient = parameters_[parameter].mutable_grad();
     if (gradient.defined() || flags[static_cast<std::int64_t>(i)].item<double>() == 0.0) continue;
     gradient = views_[parameter];
+  }
+}
+
+void GradientBuckets::drop_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_adopted(i)) parameters_[i].mutable_grad().reset();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,23 @@ class GradientBuckets {
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
 
-  /// Makes the parameter's gradient the view of its place, with the values it has.
+  /// All gradients of a bucket as one tensor [n], without what says which there are.
+  at::Tensor flat(const Bucket& bucket) const;
+  std::vector<at::Tensor> parameters_of(const Bucket& bucket) const;
+  std::vector<std::int64_t> shape_of(std::size_t parameter) const {
+    return parameters_[parameter].sizes().vec();
+  }
+
+  /// Whether the parameter's gradient is the view of its place.
+  bool is_adopted(std::size_t parameter) const;
+  /// Makes it that, with the values it has; a sparse one becomes dense.
   void adopt(std::size_t parameter);
   /// Fills in what a bucket says of gradients that this rank does not have, and which it has.
   void complete(const Bucket& bucket);
   /// After the reduction: every parameter that has a gradient on any rank gets it.
   void hand_out(const Bucket& bucket);
+  /// Takes the gradients that lie here from their parameters.
+  void drop_gradients();
 
  private:
   std::vector<at::Tensor> parameters_;

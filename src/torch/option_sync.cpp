@@ -39,8 +39,8 @@ void visit_fields(torch::optim::SGDOptions& options, Visit visit) {
   visit("nesterov", options.nesterov());
 }
 template <class Options, class Visit>
-  requires std::same_as<Options, torch::optim::AdamOptions> ||
-           std::same_as<Options, torch::optim::AdamWOptions>
+requires std::same_as<Options, torch::optim::AdamOptions> ||
+    std::same_as<Options, torch::optim::AdamWOptions>
 void visit_fields(Options& options, Visit visit) {
   visit("lr", options.lr());
   visit("betas", options.betas());
@@ -104,7 +104,40 @@ std::string text_of(const std::vector<double>& values) {
 }  // namespace
 
 OptionSync::OptionSync(Groups& groups) {
-  for (auto& group : groups) last_.push_back(read(group.options()));
+  for (auto& group : groups) {
+    last_.push_back(read(group.options()));
+    members_.push_back(group.params().size());
+  }
+}
+
+void OptionSync::match_members(Groups& ours, Groups& wrapped) {
+  const bool ours_changed = have_changed(ours);
+  const bool wrapped_changed = have_changed(wrapped);
+  if (!ours_changed && !wrapped_changed) return;
+  if (ours_changed && wrapped_changed) {
+    throw InvalidArgument(
+        "DistributedOptimizer: parameters were added both to it and to the wrapped optimizer. Add "
+        "them to one of the two; the other follows at the next zero_grad() or step().");
+  }
+  Groups& from = ours_changed ? ours : wrapped;
+  Groups& to = ours_changed ? wrapped : ours;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (i == to.size()) {
+      to.push_back(from[i]);
+      last_.push_back(read(from[i].options()));
+      members_.push_back(0);
+    }
+    to[i].params() = from[i].params();
+    members_[i] = from[i].params().size();
+  }
+}
+
+bool OptionSync::have_changed(const Groups& groups) const {
+  if (groups.size() > members_.size()) return true;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].params().size() != members_[i]) return true;
+  }
+  return false;
 }
 
 void OptionSync::merge(Groups& ours, Groups& wrapped) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -7,9 +8,9 @@
 
 namespace kolo::tensors {
 
-/// Keeps the options of two lists of parameter groups equal, whichever of the two somebody changes.
+/// Keeps two lists of parameter groups equal, whichever of the two somebody changes.
 ///
-/// A three-way merge against the values of the last call: per group and field the side that changed
+/// Of options, a three-way merge against the values of the last call: per group and field the side that changed
 /// wins. For LibTorch's own optimizers every option is a field; for others the learning rate is, if
 /// they have one.
 class OptionSync {
@@ -18,6 +19,10 @@ class OptionSync {
 
   /// Both lists hold equal options now.
   explicit OptionSync(Groups& groups);
+
+  /// Adds parameters and groups that one side has got since to the other. Throws InvalidArgument
+  /// where both have got some.
+  void match_members(Groups& ours, Groups& wrapped);
 
   /// Throws InvalidArgument, naming the group and the field, where both sides changed it to
   /// different values.
@@ -28,11 +33,13 @@ class OptionSync {
     std::string name;
     std::vector<double> values;
   };
+  bool have_changed(const Groups& groups) const;
   static std::vector<Field> read(torch::optim::OptimizerOptions& options);
   static void write(torch::optim::OptimizerOptions& options, const std::string& name,
                     const std::vector<double>& values);
 
   std::vector<std::vector<Field>> last_;  // of each group
+  std::vector<std::size_t> members_;      // how many parameters each group had
 };
 
 }  // namespace kolo::tensors

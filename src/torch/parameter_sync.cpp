@@ -1,6 +1,5 @@
 #include "kolo/parameter_sync.hpp"
 
-#include <cstdint>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -10,7 +9,7 @@
 #include <torch/optim/serialize.h>
 #include <torch/serialize.h>
 
-#include "kolo/collectives.hpp"
+#include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 
@@ -71,12 +70,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
     torch::save(optimizer, stream);
     bytes = std::move(stream).str();
   }
-  std::int64_t size = static_cast<std::int64_t>(bytes.size());
-  const TensorView size_view{&size, DType::Int64, {}, Device{}};
-  broadcast(size_view, root, named("broadcast_optimizer_state.size", process_set));
-  bytes.resize(static_cast<std::size_t>(size));
-  const TensorView view{bytes.data(), DType::UInt8, {size}, Device{}};
-  broadcast(view, root, named("broadcast_optimizer_state.bytes", process_set));
+  bytes = broadcast_object(std::move(bytes), root, named("broadcast_optimizer_state", process_set));
   if (is_root) return;
   std::istringstream stream(std::move(bytes));
   torch::load(optimizer, stream);

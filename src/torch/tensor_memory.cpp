@@ -1,13 +1,16 @@
 #include "torch/tensor_memory.hpp"
 
-#include <string>
+#include <optional>
+
+#include <ATen/MemoryOverlap.h>
 
 #include "kolo/error.hpp"
 
 namespace kolo::tensors {
+namespace {
 
-DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
-  switch (tensor.scalar_type()) {
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
     case at::kByte: return DType::UInt8;
     case at::kChar: return DType::Int8;
     case at::kShort: return DType::Int16;
@@ -18,28 +21,54 @@ DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
     case at::kFloat: return DType::Float32;
     case at::kDouble: return DType::Float64;
     case at::kBool: return DType::Bool;
-    default:
-      throw InvalidArgument(std::string(operation) + ": tensors of type " +
-                            c10::toString(tensor.scalar_type()) +
-                            " are not supported. Convert it to uint8, int8, int16, int32, int64, "
-                            "float16, bfloat16, float32, float64 or bool first.");
+    default: return std::nullopt;
   }
 }
 
-TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
-  if (!tensor.defined()) {
-    throw InvalidArgument(std::string(operation) + ": the tensor is undefined");
-  }
+}  // namespace
+
+std::string defect_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kStrided) {
-    throw InvalidArgument(std::string(operation) +
-                          ": sparse tensors are not supported. Use tensor.to_dense().");
+    return "sparse tensors are not supported. Use tensor.to_dense(), or sparse_allreduce.";
   }
   if (!tensor.is_cpu()) {
-    throw InvalidArgument(std::string(operation) + ": the tensor lies on " + tensor.device().str() +
-                          ", and this build of Kolo moves CPU tensors only. Use tensor.cpu().");
+    return "the tensor lies on " + tensor.device().str() +
+           ", and this build of Kolo moves CPU tensors only. Use tensor.cpu().";
   }
-  const DType dtype = dtype_of(tensor, operation);
-  return {tensor.data_ptr(), dtype, tensor.sizes().vec(), Device{}};
+  if (!dtype_of(tensor.scalar_type())) {
+    return std::string("tensors of type ") + c10::toString(tensor.scalar_type()) +
+           " are not supported. Convert it to uint8, int8, int16, int32, int64, float16, bfloat16, "
+           "float32, float64 or bool first.";
+  }
+  return {};
+}
+
+std::string defect_of(const std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string defect = defect_of(tensors[i]);
+    if (defect.empty()) continue;
+    return tensors.size() == 1 ? defect : "tensor " + std::to_string(i) + ": " + defect;
+  }
+  return {};
+}
+
+std::string in_place_defect_of(const std::vector<at::Tensor>& tensors) {
+  if (std::string defect = defect_of(tensors); !defect.empty()) return defect;
+  for (const at::Tensor& tensor : tensors) {
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      return "elements of the tensor share memory, so that it cannot be written to. Use "
+             "tensor.clone().";
+    }
+  }
+  return {};
+}
+
+TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
+  if (const std::string defect = defect_of(tensor); !defect.empty()) {
+    throw InvalidArgument(std::string(operation) + ": " + defect);
+  }
+  return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(), Device{}};
 }
 
 }  // namespace kolo::tensors

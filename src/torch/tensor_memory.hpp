@@ -1,6 +1,8 @@
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -8,12 +10,17 @@
 
 namespace kolo::tensors {
 
-/// Kolo's type for a tensor's elements. Throws InvalidArgument, naming `operation`, for types that
-/// no collective moves.
-DType dtype_of(const at::Tensor& tensor, std::string_view operation);
+/// Why no collective can move the tensor, for an error text; empty where it can: strided CPU memory
+/// of a type that Kolo knows.
+std::string defect_of(const at::Tensor& tensor);
+/// The first defect in a group, naming the tensor.
+std::string defect_of(const std::vector<at::Tensor>& tensors);
 
-/// The tensor's memory. It must be contiguous, on the CPU, and stay alive. Throws InvalidArgument,
-/// naming `operation`, for what is not strided CPU memory of a type that Kolo moves.
+/// Why nothing can be written to any of the tensors in place; empty where it can.
+std::string in_place_defect_of(const std::vector<at::Tensor>& tensors);
+
+/// The tensor's memory. It must be contiguous and stay alive. Throws InvalidArgument, naming
+/// `operation`, where the tensor has a defect.
 TensorView view_of(const at::Tensor& tensor, std::string_view operation);
 
 }  // namespace kolo::tensors

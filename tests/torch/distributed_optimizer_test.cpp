@@ -311,24 +311,6 @@ TEST_F(DistributedOptimizerTest, SchedulersAndBothSidesSetTheLearningRate) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, TooManyBackwardPassesAreRefusedByName) {
-  const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
-  torch::optim::SGD inner({weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"the.weight", weight}});
-  weight.sum().backward();
-  try {
-    weight.sum().backward();
-    ADD_FAILURE() << "the second backward() went through";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("the.weight"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("backward_passes_per_step"), std::string::npos);
-  }
-  optimizer.step();
-  optimizer.zero_grad();
-  weight.sum().backward();
-  optimizer.step();  // usable afterwards
-}
-
 TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
   const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);
@@ -347,31 +329,6 @@ TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
                InvalidArgument);
   torch::optim::LBFGS lbfgs({weight}, 1.0);
   EXPECT_THROW(DistributedOptimizer(lbfgs, {{"weight", weight}}), InvalidArgument);
-}
-
-TEST_F(DistributedOptimizerTest, EvaluatesAClosureOnceAndReducesItsGradients) {
-  const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
-  torch::optim::SGD inner({weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight}});
-  int calls = 0;
-  const at::Tensor loss = optimizer.step([&] {
-    ++calls;
-    optimizer.zero_grad();
-    at::Tensor result = weight.sum() * (runtime_.rank() + 1);
-    result.backward();
-    return result;
-  });
-  EXPECT_EQ(calls, 1);
-  EXPECT_DOUBLE_EQ(loss.item<double>(), 0.0);
-  EXPECT_FLOAT_EQ(weight.item<float>(), -static_cast<float>(runtime_.size() + 1) / 2.0F);
-}
-
-TEST_F(DistributedOptimizerTest, ModelsOfDifferentShapeGetAnErrorOnEveryRank) {
-  if (runtime_.size() == 1) GTEST_SKIP() << "one rank agrees with itself";
-  const bool is_last = runtime_.rank() == runtime_.size() - 1;
-  const at::Tensor weight = torch::zeros({is_last ? 70 : 50}, torch::requires_grad());
-  torch::optim::SGD inner({weight}, 1.0);
-  EXPECT_THROW(DistributedOptimizer(inner, {{"weight", weight}}), MismatchError);
 }
 
 TEST_F(DistributedOptimizerTest, SavesAndLoadsTheWrappedOptimizer) {

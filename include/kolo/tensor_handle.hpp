@@ -1,0 +1,64 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/handle.hpp"
+
+namespace kolo {
+
+/// A Handle to an operation on tensors, and its result: at::Tensor, or several of them. Move-only.
+/// The thread that waits puts the result where it belongs; until then it may be in transit.
+template <class Result>
+class [[nodiscard]] ResultHandle {
+ public:
+  ResultHandle() = default;
+  /// `finish` makes the result once the operation has ended well; it runs on the waiting thread.
+  ResultHandle(Handle handle, std::function<Result()> finish)
+      : handle_(std::move(handle)), finish_(std::move(finish)) {}
+
+  /// As those of Handle.
+  bool is_ready() const { return handle_.is_ready(); }
+  void wait() {
+    handle_.wait();
+    deliver();
+  }
+  bool wait_for(std::chrono::nanoseconds duration) {
+    if (!handle_.wait_for(duration)) return false;
+    deliver();
+    return true;
+  }
+
+  /// Waits, and returns the result: of an in-place operation the caller's own tensors.
+  Result result() {
+    wait();
+    return *result_;
+  }
+
+  /// The same operation, whose result is what `next` makes of this one's, on the waiting thread.
+  template <class Next>
+  ResultHandle<std::invoke_result_t<Next, Result>> then(Next next) && {
+    return {std::move(handle_),
+            [finish = std::move(finish_), next = std::move(next)] { return next(finish()); }};
+  }
+
+ private:
+  void deliver() {
+    if (!result_) result_ = finish_();
+  }
+
+  Handle handle_;
+  std::function<Result()> finish_;
+  std::optional<Result> result_;
+};
+
+using TensorHandle = ResultHandle<at::Tensor>;
+using TensorsHandle = ResultHandle<std::vector<at::Tensor>>;
+
+}  // namespace kolo

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/bucket_hook.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/handle.hpp"
+#include "torch/gradient_buckets.hpp"
+
+namespace kolo::tensors {
+
+/// The reduction of one bucket, from its begin to its end.
+///
+/// Average and Sum reduce the whole bucket as one. Adasum and a program's hook reduce its gradients,
+/// and the flags that say whether there are any travel by themselves.
+class BucketInFlight {
+ public:
+  /// Begins it, under the name `name`, which no other bucket in flight has.
+  BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
+                 const DistributedOptimizerOptions& options, const BucketHook& hook);
+
+  /// Blocks until gradients and flags of all ranks are reduced in their place.
+  void wait();
+
+  /// As those of Handle: of the whole, or of the flags.
+  std::chrono::steady_clock::time_point started() const { return handle_.started(); }
+  std::chrono::steady_clock::time_point ended() const { return handle_.ended(); }
+
+ private:
+  Handle handle_;
+  std::optional<Handle> adasum_;
+  std::optional<BucketReduction> hooked_;
+  at::Tensor gradients_;  // where a hook reduces them
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,221 @@
+#include "torch/gradient_reducer.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "torch/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const ReducedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
+                                 const DistributedOptimizerOptions& options, const BucketHook& hook,
+                                 StepState& step, std::string prefix,
+                                 std::function<void()> before_gradient)
+    : parameters_(std::move(parameters)),
+      tensors_(tensors_of(parameters_)),
+      options_(options),
+      hook_(hook),
+      step_(step),
+      prefix_(std::move(prefix)) {
+  // Until the order of arrival is known: backward reaches the last layers first.
+  std::vector<std::size_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  lay_out(order);
+  hooks_.emplace(
+      tensors_,
+      [this, before_gradient = std::move(before_gradient)](std::size_t index) {
+        before_gradient();
+        check_arrival(index);
+      },
+      [this](std::size_t index) { take_gradient(index); });
+}
+
+void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
+  std::vector<PlannedParameter> planned;
+  for (const ReducedParameter& parameter : parameters_) {
+    const TensorView view = view_of(parameter.tensor, parameter.name);
+    planned.push_back({view.count(), view.dtype, parameter.group});
+  }
+  const std::size_t bytes =
+      options_.bucket_bytes > 0 ? options_.bucket_bytes : default_bucket_bytes(planned);
+  OperationOptions options;
+  options.name = prefix_ + ".memory." + std::to_string(layouts_++);
+  options.process_set = options_.process_set;
+  buckets_.emplace(tensors_, plan_buckets(planned, order, bytes), options);
+  bucket_of_.assign(parameters_.size(), 0);
+  const std::vector<Bucket>& all = buckets_->buckets();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const Bucket::Member& member : all[i].members) bucket_of_[member.parameter] = i;
+  }
+  states_.clear();
+  states_.resize(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) reset(i);
+  arrivals_.assign(parameters_.size(), 0);
+}
+
+void GradientReducer::reset(std::size_t bucket) {
+  const std::size_t members = buckets_->buckets()[bucket].members.size();
+  states_[bucket].missing = static_cast<int>(members) * options_.backward_passes_per_step;
+  states_[bucket].in_flight.reset();
+}
+
+// --- on the thread of backward() ---
+
+/// Before the gradient is added: one that comes too late would change memory that is being reduced.
+void GradientReducer::check_arrival(std::size_t index) {
+  std::string wrong;
+  if (step_.is_synchronized) {
+    wrong = "got a gradient after synchronize(). Call step() or zero_grad() first.";
+  } else if (states_[bucket_of_[index]].in_flight ||
+             (step_.no_sync == 0 && arrivals_[index] == options_.backward_passes_per_step)) {
+    wrong = "got a gradient more often than backward_passes_per_step = " +
+            std::to_string(options_.backward_passes_per_step) +
+            " times since the last step(). Call step() or zero_grad() after so many backward "
+            "passes, or raise it.";
+  } else {
+    return;
+  }
+  step_.is_in_backward = false;  // the error ends it
+  throw InvalidArgument("DistributedOptimizer: parameter '" + parameters_[index].name + "' " +
+                        wrong);
+}
+
+void GradientReducer::take_gradient(std::size_t index) {
+  if (step_.no_sync > 0) return;
+  if (tensors_[index].grad().is_sparse() && !options_.sparse_as_dense) {
+    throw InvalidArgument("DistributedOptimizer: parameter '" + parameters_[index].name +
+                          "' got a sparse gradient. Set sparse_as_dense, or make its module "
+                          "produce dense ones (sparse = false).");
+  }
+  if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
+  if (!follows_arrival_ && arrivals_[index] == 0) arrival_order_.push_back(index);
+  buckets_->adopt(index);
+  ++arrivals_[index];
+  if (--states_[bucket_of_[index]].missing > 0) return;
+  step_.times.last_gradient = seconds(Clock::now());
+  submit(bucket_of_[index]);
+}
+
+void GradientReducer::submit(std::size_t bucket) {
+  buckets_->complete(buckets_->buckets()[bucket]);
+  if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
+  states_[bucket].submitted = Clock::now();
+  states_[bucket].in_flight.emplace(
+      *buckets_, bucket,
+      prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket), options_,
+      hook_);
+}
+
+// --- on the thread of step() ---
+
+void GradientReducer::submit_rest() {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (!states_[i].in_flight) submit(i);
+  }
+}
+
+std::exception_ptr GradientReducer::collect() {
+  std::exception_ptr first_error;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Bucket& bucket = buckets_->buckets()[i];
+    BucketInFlight& in_flight = *states_[i].in_flight;
+    try {
+      in_flight.wait();
+      buckets_->hand_out(bucket);
+      step_.times.buckets.push_back({bucket.size_bytes, seconds(states_[i].submitted),
+                                     seconds(in_flight.started()), seconds(in_flight.ended())});
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+    reset(i);
+  }
+  arrivals_.assign(parameters_.size(), 0);
+  return first_error;
+}
+
+void GradientReducer::follow_arrival() {
+  if (std::exchange(follows_arrival_, true)) return;
+  std::vector<bool> has_arrived(parameters_.size());
+  for (const std::size_t index : arrival_order_) has_arrived[index] = true;
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (!has_arrived[i]) arrival_order_.push_back(i);
+  }
+  // Of all ranks one after another; those that have joined give none.
+  std::vector<std::size_t> orders;
+  OperationOptions options;
+  options.name = prefix_ + ".order";
+  options.process_set = options_.process_set;
+  const TensorView own{arrival_order_.data(),
+                       DType::Int64,
+                       {static_cast<std::int64_t>(arrival_order_.size())},
+                       Device{}};
+  allgather(
+      own,
+      [&](const std::vector<std::int64_t>& rows) -> void* {
+        orders.resize(
+            static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
+        return orders.data();
+      },
+      options);
+  orders.resize(parameters_.size());
+  arrival_order_.clear();
+  const GradientBuckets old = std::move(*buckets_);  // gradients lie in it until they are moved
+  lay_out(orders);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (tensors_[i].grad().defined()) buckets_->adopt(i);
+  }
+}
+
+void GradientReducer::forget_dropped() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_dropped(i)) states_[bucket_of_[i]].missing += std::exchange(arrivals_[i], 0);
+  }
+}
+
+bool GradientReducer::is_in_flight() const {
+  return std::any_of(states_.begin(), states_.end(),
+                     [](const BucketState& state) { return state.in_flight.has_value(); });
+}
+
+bool GradientReducer::has_arrivals() const {
+  return std::any_of(arrivals_.begin(), arrivals_.end(), [](int count) { return count > 0; });
+}
+
+bool GradientReducer::is_dropped(std::size_t index) const {
+  return arrivals_[index] > 0 && !buckets_->is_adopted(index);
+}
+
+bool GradientReducer::has_dropped() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_dropped(i)) return true;
+  }
+  return false;
+}
+
+bool GradientReducer::has_gradients() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (buckets_->is_adopted(i)) return true;
+  }
+  return false;
+}
+
+double GradientReducer::seconds(Clock::time_point point) const {
+  return std::chrono::duration<double>(point - step_.first_gradient).count();
+}
+
+}  // namespace kolo::tensors

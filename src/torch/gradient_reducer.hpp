@@ -1,0 +1,99 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/bucket_hook.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "torch/bucket_reduction.hpp"
+#include "torch/grad_hooks.hpp"
+#include "torch/gradient_buckets.hpp"
+
+namespace kolo::tensors {
+
+/// Where an optimizer stands between two steps.
+struct StepState {
+  int no_sync = 0;               ///< guards that are alive
+  bool is_synchronized = false;  ///< the gradients of this step are reduced
+  bool is_in_backward = false;
+  std::chrono::steady_clock::time_point first_gradient{};
+  DistributedOptimizer::StepTimes times;
+};
+
+struct ReducedParameter {
+  at::Tensor tensor;
+  std::string name;
+  int group = PlannedParameter::kNoGroup;
+};
+
+/// Reduces the gradients of some parameters over all ranks: from hooks to buckets to reductions, and
+/// back. Buckets are laid out anew after the first step, in the order in which gradients arrived.
+class GradientReducer {
+ public:
+  /// `prefix` begins the names of its operations; `before_gradient` is called before any gradient is
+  /// added. Collective over the set of `options`, which with `step` and `hook` outlive this.
+  GradientReducer(std::vector<ReducedParameter> parameters,
+                  const DistributedOptimizerOptions& options, const BucketHook& hook,
+                  StepState& step, std::string prefix, std::function<void()> before_gradient);
+
+  /// Begins what backward() has not begun: all buckets are in flight then.
+  void submit_rest();
+  /// Waits for all buckets and hands their gradients out; nothing is in flight then. Returns the
+  /// first error.
+  std::exception_ptr collect();
+  /// After the first step that succeeded: lays the buckets out in the order of arrival on the first
+  /// rank of the set that takes part. Collective that once.
+  void follow_arrival();
+
+  /// Takes the gradients that lie in buckets from their parameters.
+  void drop_gradients() { buckets_->drop_gradients(); }
+  /// Counts gradients anew that their parameters do not have any more.
+  void forget_dropped();
+
+  bool is_in_flight() const;
+  bool has_arrivals() const;   ///< since the last step
+  bool has_dropped() const;    ///< an arrived gradient that its parameter does not have any more
+  bool has_gradients() const;  ///< any, in its place
+  int layouts() const { return layouts_; }
+  const std::vector<ReducedParameter>& parameters() const { return parameters_; }
+
+ private:
+  struct BucketState {
+    int missing = 0;  // gradients, over all passes
+    std::optional<BucketInFlight> in_flight;
+    std::chrono::steady_clock::time_point submitted{};
+  };
+
+  void lay_out(const std::vector<std::size_t>& order);
+  void reset(std::size_t bucket);
+  void check_arrival(std::size_t index);
+  void take_gradient(std::size_t index);
+  void submit(std::size_t bucket);
+  bool is_dropped(std::size_t index) const;
+  double seconds(std::chrono::steady_clock::time_point point) const;
+
+  std::vector<ReducedParameter> parameters_;
+  std::vector<at::Tensor> tensors_;  // of parameters_
+  const DistributedOptimizerOptions& options_;
+  const BucketHook& hook_;
+  StepState& step_;
+  const std::string prefix_;
+
+  std::optional<GradientBuckets> buckets_;
+  int layouts_ = 0;
+  std::vector<std::size_t> bucket_of_;  // of each parameter
+  std::vector<int> arrivals_;           // of each parameter's gradient since the last step
+  std::vector<BucketState> states_;
+  bool follows_arrival_ = false;
+  std::vector<std::size_t> arrival_order_;
+  std::optional<GradHooks> hooks_;  // last: gone first
+};
+
+}  // namespace kolo::tensors

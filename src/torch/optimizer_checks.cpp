@@ -1,0 +1,135 @@
+#include "torch/optimizer_checks.hpp"
+
+#include <sstream>
+#include <unordered_set>
+
+#include <torch/optim/lbfgs.h>
+
+#include "kolo/error.hpp"
+#include "torch/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+template <class Value>
+std::string text_of(const Value& value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+std::string defect_of_scales(const DistributedOptimizerOptions& options) {
+  if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum &&
+      options.op != ReduceOp::Adasum) {
+    return "gradients are reduced by Average, Sum or Adasum, not " +
+           std::string(name_of(options.op));
+  }
+  if (options.backward_passes_per_step < 1) {
+    return "backward_passes_per_step is " + std::to_string(options.backward_passes_per_step) +
+           ", it must be 1 or more";
+  }
+  const bool is_predivided = options.gradient_predivide_factor != 1.0;
+  if (!(options.gradient_predivide_factor > 0.0) ||
+      (is_predivided && options.op != ReduceOp::Average)) {
+    return "gradient_predivide_factor is " + text_of(options.gradient_predivide_factor) +
+           "; it must be positive, and 1 unless op is Average";
+  }
+  return {};
+}
+
+std::string defect_of_groups(const torch::optim::Optimizer& optimizer,
+                             const DistributedOptimizerOptions& options) {
+  if (options.num_groups < 0) {
+    return "num_groups is " + std::to_string(options.num_groups) + ", it must be 0 or more";
+  }
+  if (options.num_groups > 0 && !options.groups.empty()) {
+    return "groups and num_groups are both given. Give one of them.";
+  }
+  std::unordered_set<const void*> known;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params())
+      known.insert(parameter.unsafeGetTensorImpl());
+  }
+  std::unordered_set<const void*> grouped;
+  for (std::size_t i = 0; i < options.groups.size(); ++i) {
+    for (const at::Tensor& tensor : options.groups[i]) {
+      const std::string where = "a tensor of groups[" + std::to_string(i) + "] ";
+      if (!known.contains(tensor.unsafeGetTensorImpl())) {
+        return where + "is no parameter of the optimizer. Take it out.";
+      }
+      if (!grouped.insert(tensor.unsafeGetTensorImpl()).second) {
+        return where + "is in a group already. Put it into one.";
+      }
+    }
+  }
+  return {};
+}
+
+std::string defect_of_names(const DistributedOptimizer::NamedParameters& names) {
+  std::unordered_set<std::string> seen;
+  for (const auto& [name, tensor] : names) {
+    if (!tensor.defined()) return "the tensor named '" + name + "' is undefined";
+    if (name.find('\0') != std::string::npos) return "a name contains a zero byte";
+    if (!seen.insert(name).second) return "two parameters are named '" + name + "'. Rename one.";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string defect_of(const torch::optim::Optimizer& optimizer,
+                      const DistributedOptimizer::NamedParameters& names,
+                      const DistributedOptimizerOptions& options) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
+           "that ranks would part. Use an optimizer that does not.";
+  }
+  for (const std::string& defect :
+       {defect_of_scales(options), defect_of_groups(optimizer, options), defect_of_names(names)}) {
+    if (!defect.empty()) return defect;
+  }
+  return {};
+}
+
+std::string defect_of(const std::vector<ReducedParameter>& parameters) {
+  for (const ReducedParameter& parameter : parameters) {
+    const std::string where = "parameter '" + parameter.name + "'";
+    try {
+      const TensorView view = view_of(parameter.tensor, where);
+      if (is_floating(view.dtype)) continue;
+      return where + ": gradients of " + std::string(name_of(view.dtype)) +
+             " parameters cannot be reduced. Exclude it, or make it floating.";
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+  }
+  return {};
+}
+
+std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
+                           const std::vector<ReducedParameter>& parameters) {
+  std::vector<Fact> facts{
+      {"op", std::string(name_of(options.op))},
+      {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
+      {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
+      {"compression", std::string(options.compression.name())},
+      {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
+      {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
+      {"bucket_bytes", std::to_string(options.bucket_bytes)},
+      {"number of parameters", std::to_string(parameters.size())},
+  };
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ReducedParameter& parameter = parameters[i];
+    std::string value = "'" + parameter.name + "', " +
+                        c10::toString(parameter.tensor.scalar_type()) + " " +
+                        text_of(parameter.tensor.sizes());
+    if (parameter.group != PlannedParameter::kNoGroup) {
+      value += " in group " + std::to_string(parameter.group);
+    }
+    facts.push_back({"parameter " + std::to_string(i), std::move(value)});
+  }
+  return facts;
+}
+
+}  // namespace kolo::tensors

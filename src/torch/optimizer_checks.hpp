@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "torch/agreement.hpp"
+#include "torch/gradient_reducer.hpp"
+
+namespace kolo::tensors {
+
+/// What is wrong with the arguments of a DistributedOptimizer on this rank, and what to do; or empty.
+std::string defect_of(const torch::optim::Optimizer& optimizer,
+                      const DistributedOptimizer::NamedParameters& names,
+                      const DistributedOptimizerOptions& options);
+
+/// The same for parameters whose gradients are to be reduced.
+std::string defect_of(const std::vector<ReducedParameter>& parameters);
+
+/// What all ranks must have chosen alike.
+std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
+                           const std::vector<ReducedParameter>& parameters);
+
+}  // namespace kolo::tensors

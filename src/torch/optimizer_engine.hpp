@@ -1,0 +1,74 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "kolo/bucket_hook.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/process_set.hpp"
+#include "torch/gradient_reducer.hpp"
+#include "torch/option_sync.hpp"
+
+namespace kolo::tensors {
+
+/// What lies behind a DistributedOptimizer: the wrapped optimizer, the reducers of its gradients, and
+/// where the step stands.
+class OptimizerEngine {
+ public:
+  using Groups = OptionSync::Groups;
+
+  /// `groups` are the wrapper's own, and outlive this. Collective.
+  OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& groups,
+                  const DistributedOptimizer::NamedParameters& names,
+                  DistributedOptimizerOptions options);
+
+  torch::optim::Optimizer& wrapped() { return wrapped_; }
+  const DistributedOptimizer::StepTimes& times() const { return step_->times; }
+
+  /// Makes changed options the same on both sides.
+  void merge_options() { option_sync_.merge(groups_, wrapped_.param_groups()); }
+
+  void synchronize();
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
+  /// What has arrived since the last step is taken from its parameters, and reductions are over.
+  void discard();
+  double clip_grad_norm(double max_norm, double norm_type);
+  int join();
+  void set_hook(BucketHook hook);
+
+  int& no_sync_depth() { return step_->no_sync; }
+  int& skip_synchronize_depth() { return skip_synchronize_; }
+
+ private:
+  std::string name_of(const at::Tensor& parameter, std::size_t index) const;
+  std::vector<ReducedParameter> unknown_parameters() const;
+  void wire_new_parameters();
+  void wire(std::vector<ReducedParameter> parameters, const std::string& defect);
+  void reduce_all();
+  void begin_backward();
+  void make_gradients_ready();
+  void align_with(int root);
+  bool is_in_flight() const;
+
+  torch::optim::Optimizer& wrapped_;
+  Groups& groups_;
+  DistributedOptimizerOptions options_;
+  ProcessSet& set_;
+  const std::string prefix_;  // of the names of its operations
+  std::unordered_map<const void*, std::string> names_;
+  OptionSync option_sync_;
+  BucketHook hook_;
+  int skip_synchronize_ = 0;
+  std::int64_t steps_ = 0;
+
+  std::shared_ptr<StepState> step_;  // shared with backward(), whose end may come later
+  std::int64_t wirings_ = 0;
+  /// One for the parameters that were there at first, and one for each batch that came later.
+  std::vector<std::unique_ptr<GradientReducer>> reducers_;
+};
+
+}  // namespace kolo::tensors

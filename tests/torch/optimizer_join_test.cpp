@@ -1,0 +1,212 @@
+// Ranks that end early, and process sets.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test {
+namespace {
+
+class OptimizerJoinTest : public testing::Test {
+ protected:
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+
+  Runtime runtime_;
+};
+
+at::Tensor make_weight() {
+  return torch::ones({7}, torch::dtype(torch::kFloat64).requires_grad(true));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_inner(const at::Tensor& weight) {
+  return std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{weight},
+                                             torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+/// The loss of rank r in one step; its gradient depends on the weight, the rank and the step.
+at::Tensor loss_of(const at::Tensor& weight, int r, int step) {
+  return (weight * torch::arange(7, torch::kFloat64) - r - 0.5 * step).square().mean();
+}
+
+/// Every epoch, rank r has steps[r] steps. Returns what the weight must be then.
+at::Tensor train_alone(const std::vector<int>& steps, int epochs, JoinDivisor divisor) {
+  const at::Tensor weight = make_weight();
+  const auto optimizer = make_inner(weight);
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    for (int step = 0; step < *std::max_element(steps.begin(), steps.end()); ++step) {
+      optimizer->zero_grad();
+      at::Tensor loss = torch::zeros({}, torch::kFloat64);
+      int active = 0;
+      for (std::size_t r = 0; r < steps.size(); ++r) {
+        if (step >= steps[r]) continue;
+        loss = loss + loss_of(weight, static_cast<int>(r), step);
+        ++active;
+      }
+      const int count = divisor == JoinDivisor::Active ? active : static_cast<int>(steps.size());
+      (loss / count).backward();
+      optimizer->step();
+    }
+  }
+  return weight.detach();
+}
+
+struct Uneven {
+  std::string name;
+  std::vector<int> steps;  // of each rank
+  JoinDivisor divisor;
+};
+
+class UnevenTest : public OptimizerJoinTest, public testing::WithParamInterface<Uneven> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , UnevenTest,
+    testing::Values(Uneven{"FirstEndsFirst", {2, 4, 5, 3}, JoinDivisor::World},
+                    Uneven{"FirstEndsFirstActive", {2, 4, 5, 3}, JoinDivisor::Active},
+                    Uneven{"LastEndsFirst", {5, 4, 4, 1}, JoinDivisor::Active},
+                    Uneven{"FirstHasNone", {0, 3, 1, 3}, JoinDivisor::World},
+                    Uneven{"OthersHaveNone", {3, 0, 0, 0}, JoinDivisor::Active},
+                    Uneven{"AllAlike", {3, 3, 3, 3}, JoinDivisor::World}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_P(UnevenTest, NumbersOfBatchesTrainAsInOneProcess) {
+  constexpr int kEpochs = 3;  // all go on together: momentum and layouts must agree by then
+  std::vector<int> steps = GetParam().steps;
+  steps.resize(static_cast<std::size_t>(size()));
+  const at::Tensor weight = make_weight();
+  const auto inner = make_inner(weight);
+  DistributedOptimizer optimizer(*inner, {{"weight", weight}},
+                                 {.join_divisor = GetParam().divisor});
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    for (int step = 0; step < steps[static_cast<std::size_t>(rank())]; ++step) {
+      optimizer.zero_grad();
+      loss_of(weight, rank(), step).backward();
+      optimizer.step();
+    }
+    const int last = optimizer.join();
+    EXPECT_EQ(steps[static_cast<std::size_t>(last)], *std::max_element(steps.begin(), steps.end()));
+    const at::Tensor expected = train_alone(steps, epoch + 1, GetParam().divisor);
+    EXPECT_LT((weight - expected).abs().max().item<double>(), 1e-12) << epoch;
+    EXPECT_TRUE(torch::equal(weight.detach(), broadcast(weight.detach(), 0))) << epoch;
+  }
+}
+
+TEST_F(OptimizerJoinTest, JoinRefusesGradientsInFlight) {
+  const at::Tensor weight = make_weight();
+  const auto inner = make_inner(weight);
+  DistributedOptimizer optimizer(*inner, {{"weight", weight}});
+  weight.sum().backward();
+  EXPECT_THROW(optimizer.join(), InvalidArgument);
+  optimizer.step();
+  optimizer.join();
+}
+
+/// A weight that the ranks of a set train by gradients of `factor` times their rank.
+class TrainedBySet {
+ public:
+  TrainedBySet(ProcessSet& set, double factor) : set_(set), factor_(factor) {
+    if (!set_.included()) return;
+    inner_ = std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{weight_}, 1.0);
+    optimizer_.emplace(*inner_, DistributedOptimizer::NamedParameters{{"weight", weight_}},
+                       DistributedOptimizerOptions{.process_set = &set_});
+  }
+
+  void backward(int rank) {
+    if (!optimizer_) return;
+    optimizer_->zero_grad();
+    (weight_ * (factor_ * rank)).sum().backward();
+  }
+  void step() {
+    if (optimizer_) optimizer_->step();
+  }
+  void expect_trained(int steps) {
+    if (!optimizer_) return;
+    double sum = 0;
+    for (const int r : set_.ranks()) sum += r;
+    EXPECT_TRUE(torch::allclose(
+        weight_, torch::full({7}, 1 - steps * factor_ * sum / set_.size(), torch::kFloat64)))
+        << weight_;
+    EXPECT_TRUE(std::count(set_.ranks().begin(), set_.ranks().end(), optimizer_->join()) == 1);
+  }
+
+ private:
+  ProcessSet& set_;
+  double factor_;
+  at::Tensor weight_ = make_weight();
+  std::unique_ptr<torch::optim::Optimizer> inner_;
+  std::optional<DistributedOptimizer> optimizer_;
+};
+
+TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSetsDoNotWaitForOneAnother) {
+  if (size() < 3) GTEST_SKIP() << "sets of fewer than three ranks do not overlap in part";
+  // All but the last, and all but the first; those between are in both.
+  std::vector<int> ranks;
+  for (int r = 0; r + 1 < size(); ++r) ranks.push_back(r);
+  ProcessSet& low = runtime_.add_process_set(ranks);
+  for (int& r : ranks) ++r;
+  ProcessSet& high = runtime_.add_process_set(ranks);
+  TrainedBySet a(low, 1.0);
+  TrainedBySet b(high, 10.0);
+  constexpr int kSteps = 20;
+  for (int step = 0; step < kSteps; ++step) {
+    a.backward(rank());
+    b.backward(rank());
+    TrainedBySet& first = step % 2 == 0 ? a : b;
+    TrainedBySet& second = step % 2 == 0 ? b : a;
+    first.step();
+    second.step();
+  }
+  a.expect_trained(kSteps);
+  b.expect_trained(kSteps);
+}
+
+TEST_F(OptimizerJoinTest, JoinAndStateOnASetLeaveTheOthersAlone) {
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); r += 2) ranks.push_back(r);
+  ProcessSet& set = runtime_.add_process_set(ranks);
+  const at::Tensor weight = make_weight();
+  const auto inner = make_inner(weight);
+  if (set.included()) {
+    weight.detach().fill_(rank());
+    const int root = set.ranks().back();
+    broadcast_parameters({{"weight", weight}}, root, &set);
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::full({7}, root, torch::kFloat64)));
+    DistributedOptimizer optimizer(*inner, {{"weight", weight}}, {.process_set = &set});
+    for (int step = 0; step < 1 + set.rank(); ++step) {  // the set's last rank has the most
+      optimizer.zero_grad();
+      weight.sum().backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(optimizer.join(), root);
+    inner->param_groups()[0].options().set_lr(0.01 * (rank() + 1));
+    broadcast_optimizer_state(*inner, root, &set);
+    EXPECT_DOUBLE_EQ(inner->param_groups()[0].options().get_lr(), 0.01 * (root + 1));
+    const auto& state = static_cast<const torch::optim::SGDParamState&>(
+        *inner->state().at(weight.unsafeGetTensorImpl()));
+    const OperationOptions on_set{.process_set = &set};
+    EXPECT_TRUE(
+        torch::equal(state.momentum_buffer(), broadcast(state.momentum_buffer(), root, on_set)));
+    EXPECT_TRUE(torch::equal(weight.detach(), broadcast(weight.detach(), root, on_set)));
+  } else {
+    EXPECT_THROW(broadcast_parameters({{"weight", weight}}, 0, &set), InvalidArgument);
+    EXPECT_THROW(broadcast_optimizer_state(*inner, 0, &set), InvalidArgument);
+    EXPECT_THROW(DistributedOptimizer(*inner, {{"weight", weight}}, {.process_set = &set}),
+                 InvalidArgument);
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({7}, torch::kFloat64)));
+  }
+  barrier();  // the world works on
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,333 @@
+// Options: what ranks must agree on, groups, hooks, sparse gradients.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test {
+namespace {
+
+using Options = DistributedOptimizer::Options;
+
+class OptimizerOptionsTest : public testing::Test {
+ protected:
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+  bool is_last() const { return rank() == size() - 1; }
+  std::string last() const { return "rank " + std::to_string(size() - 1); }
+
+  /// Parameters of 1, 2, 3, … elements.
+  static std::vector<at::Tensor> make_parameters(int count) {
+    std::vector<at::Tensor> parameters;
+    for (int i = 0; i < count; ++i) {
+      parameters.push_back(torch::zeros({i + 1}, torch::requires_grad()));
+    }
+    return parameters;
+  }
+  /// Gives parameter i the gradient (i + 1) * (rank + 1) everywhere.
+  void backward(const std::vector<at::Tensor>& parameters, double factor = 1.0) const {
+    at::Tensor loss = torch::zeros({});
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      loss = loss + parameters[i].sum() * (static_cast<double>(i + 1) * (rank() + 1) * factor);
+    }
+    loss.backward();
+  }
+  double mean(std::size_t i) const { return static_cast<double>(i + 1) * (size() + 1) / 2; }
+  void expect_means(const std::vector<at::Tensor>& parameters) const {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(parameters[i].grad(),
+                                  torch::full({static_cast<std::int64_t>(i) + 1}, mean(i))))
+          << i << ": " << parameters[i].grad();
+    }
+  }
+
+  template <class Error>
+  void expect_error(const std::function<void()>& make, const std::vector<std::string>& texts) {
+    try {
+      make();
+      ADD_FAILURE() << "went through, without " << texts.front();
+    } catch (const Error& error) {
+      for (const std::string& text : texts) {
+        EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
+            << text << " is not in: " << error.what();
+      }
+    }
+  }
+
+  Runtime runtime_;
+};
+
+TEST_F(OptimizerOptionsTest, WhatOneRankChoosesDifferentlyIsAnErrorOnAll) {
+  if (size() == 1) GTEST_SKIP() << "one rank agrees with itself";
+  struct Case {
+    std::vector<std::string> texts;
+    std::function<void(Options&, const std::vector<at::Tensor>&)> change;
+  };
+  const std::vector<Case> cases{
+      {{"op is Average", "op is Sum"}, [](auto& o, auto&) { o.op = ReduceOp::Sum; }},
+      {{"backward_passes_per_step is 1", "is 4"},
+       [](auto& o, auto&) { o.backward_passes_per_step = 4; }},
+      {{"gradient_predivide_factor is 1", "is 2.5"},
+       [](auto& o, auto&) { o.gradient_predivide_factor = 2.5; }},
+      {{"compression is none", "compression is fp16"},
+       [](auto& o, auto&) { o.compression = Compression::fp16(); }},
+      {{"sparse_as_dense is false", "is true"}, [](auto& o, auto&) { o.sparse_as_dense = true; }},
+      {{"join_divisor is World", "is Active"},
+       [](auto& o, auto&) { o.join_divisor = JoinDivisor::Active; }},
+      {{"bucket_bytes is 0", "is 777"}, [](auto& o, auto&) { o.bucket_bytes = 777; }},
+      {{"parameter 0 is 'parameter 0', Float [1]", "[1] in group 0"},
+       [](auto& o, auto&) { o.num_groups = 2; }},
+      {{"parameter 2 is 'parameter 2', Float [3]", "[3] in group 0"},
+       [](auto& o, auto& p) { o.groups = {{p[2]}}; }},
+  };
+  for (const Case& test : cases) {
+    const std::vector<at::Tensor> parameters = make_parameters(3);
+    torch::optim::SGD inner(parameters, 1.0);
+    Options options;
+    if (is_last()) test.change(options, parameters);
+    std::vector<std::string> texts = test.texts;
+    texts.push_back("on rank 0");
+    texts.push_back("on " + last());
+    expect_error<MismatchError>(
+        [&] { DistributedOptimizer(inner, DistributedOptimizer::NamedParameters{}, options); },
+        texts);
+  }
+  // All is usable afterwards.
+  const std::vector<at::Tensor> parameters = make_parameters(3);
+  torch::optim::SGD inner(parameters, 1.0);
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
+  backward(parameters);
+  optimizer.synchronize();
+  expect_means(parameters);
+}
+
+TEST_F(OptimizerOptionsTest, ParametersThatDifferAreAnErrorOnAllRanks) {
+  if (size() == 1) GTEST_SKIP() << "one rank agrees with itself";
+  const auto make = [&](std::vector<at::Tensor> parameters, const std::string& name) {
+    torch::optim::SGD inner(parameters, 1.0);
+    DistributedOptimizer(inner, {{name, parameters[0]}});
+  };
+  const auto tensor = [](std::int64_t n, torch::ScalarType type) {
+    return torch::zeros({n}, torch::dtype(type).requires_grad(true));
+  };
+  const int odd = is_last() ? 1 : 0;
+  expect_error<MismatchError>([&] { make({tensor(50 + odd, torch::kFloat32)}, "w"); },
+                              {"parameter 0", "'w', Float [50]", "[51]", "on " + last()});
+  expect_error<MismatchError>(
+      [&] { make({tensor(5, odd ? torch::kFloat64 : torch::kFloat32)}, "w"); },
+      {"'w', Float [5]", "'w', Double [5]"});
+  expect_error<MismatchError>([&] { make({tensor(5, torch::kFloat32)}, odd ? "v" : "w"); },
+                              {"'w'", "'v'"});
+  expect_error<MismatchError>(
+      [&] {
+        std::vector<at::Tensor> parameters = make_parameters(2);
+        if (odd) parameters.pop_back();
+        make(parameters, "w");
+      },
+      {"number of parameters is 2 on rank 0", "is 1 on " + last()});
+}
+
+TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
+  const auto tensor = torch::zeros({2}, torch::requires_grad());
+  const auto with = [&](const std::function<void(Options&)>& change,
+                        DistributedOptimizer::NamedParameters names = {}) {
+    torch::optim::SGD inner({tensor}, 1.0);
+    Options options;
+    if (is_last()) {
+      change(options);
+    } else {
+      names.clear();
+    }
+    DistributedOptimizer(inner, names, options);
+  };
+  const auto none = [](Options&) {};
+  const std::string where = "on " + last() + ": ";
+  expect_error<InvalidArgument>([&] { with([](auto& o) { o.op = ReduceOp::Max; }); },
+                                {where, "not Max"});
+  expect_error<InvalidArgument>([&] { with([](auto& o) { o.num_groups = -2; }); }, {where, "-2"});
+  expect_error<InvalidArgument>([&] { with([&](auto& o) {
+                                        o.groups = {{tensor}, {tensor}};
+                                      }); },
+                                {where, "groups[1]", "in a group already"});
+  expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor.clone()}}; }); },
+                                {where, "groups[0]", "no parameter of the optimizer"});
+  expect_error<InvalidArgument>(
+      [&] {
+        with([&](auto& o) {
+          o.groups = {{tensor}};
+          o.num_groups = 1;
+        });
+      },
+      {where, "both"});
+  expect_error<InvalidArgument>(
+      [&] {
+        with(none, {{"x", tensor}, {"x", torch::zeros({1})}});
+      },
+      {where, "two parameters are named 'x'"});
+  expect_error<InvalidArgument>([&] { with(none, {{"x", at::Tensor{}}}); }, {where, "'x'"});
+  torch::optim::SGD sgd({tensor}, 1.0);
+  torch::optim::LBFGS lbfgs({tensor}, 1.0);
+  torch::optim::Optimizer& inner = is_last() ? static_cast<torch::optim::Optimizer&>(lbfgs) : sgd;
+  expect_error<InvalidArgument>(
+      [&] { DistributedOptimizer(inner, DistributedOptimizer::NamedParameters{}); },
+      {where, "LBFGS"});
+}
+
+/// Which parameters each bucket of a step has, by their sizes; the reduction is the usual one.
+std::vector<std::vector<std::int64_t>> buckets_of(DistributedOptimizer& optimizer,
+                                                  const std::function<void()>& backward) {
+  std::vector<std::vector<std::int64_t>> buckets;
+  optimizer.register_bucket_hook([&](GradientBucket bucket) -> BucketReduction {
+    if (buckets.size() <= bucket.index) buckets.resize(bucket.index + 1);
+    for (const at::Tensor& parameter : bucket.parameters) {
+      buckets[bucket.index].push_back(parameter.numel());
+    }
+    return {.handle = allreduce_async_(bucket.gradients, {.name = bucket.name})};
+  });
+  optimizer.zero_grad();
+  backward();
+  optimizer.step();
+  optimizer.register_bucket_hook({});
+  return buckets;
+}
+
+TEST_F(OptimizerOptionsTest, AGroupIsABucket) {
+  using Buckets = std::vector<std::vector<std::int64_t>>;
+  const std::vector<at::Tensor> parameters = make_parameters(6);
+  torch::optim::SGD inner(parameters, 0.0);
+  const auto buckets_with = [&](Options options) {
+    DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
+    Buckets buckets = buckets_of(optimizer, [&] { backward(parameters); });
+    expect_means(parameters);
+    for (std::vector<std::int64_t>& bucket : buckets) std::sort(bucket.begin(), bucket.end());
+    std::sort(buckets.begin(), buckets.end());
+    optimizer.zero_grad();
+    return buckets;
+  };
+  Options options;
+  options.num_groups = 2;
+  EXPECT_EQ(buckets_with(options), (Buckets{{1, 2, 3}, {4, 5, 6}}));
+  options.num_groups = 4;
+  EXPECT_EQ(buckets_with(options), (Buckets{{1, 2}, {3}, {4, 5}, {6}}));
+  options.num_groups = 0;
+  options.bucket_bytes = 1;  // the others one by one
+  options.groups = {{parameters[5], parameters[0]}, {parameters[3]}};
+  EXPECT_EQ(buckets_with(options), (Buckets{{1, 6}, {2}, {3}, {4}, {5}}));
+}
+
+TEST_F(OptimizerOptionsTest, PredivisionHappensWithAndWithoutGroups) {
+  // 2^-100 divided by 2^100 is zero in float32, whatever it is multiplied by afterwards.
+  for (const int groups : {0, 2}) {
+    for (const bool is_predivided : {false, true}) {
+      const std::vector<at::Tensor> parameters = make_parameters(4);
+      torch::optim::SGD inner(parameters, 1.0);
+      Options options;
+      options.num_groups = groups;
+      if (is_predivided) options.gradient_predivide_factor = std::ldexp(1.0, 100);
+      DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
+      backward(parameters, std::ldexp(1.0, -100));
+      optimizer.synchronize();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const double gradient = parameters[i].grad()[0].item<double>();
+        EXPECT_NEAR(std::ldexp(gradient, 100), is_predivided ? 0.0 : mean(i), 1e-6) << i;
+      }
+    }
+  }
+}
+
+TEST_F(OptimizerOptionsTest, HooksReduceInTheirOwnWay) {
+  const std::vector<at::Tensor> parameters = make_parameters(5);
+  torch::optim::SGD inner(parameters, 0.0);
+  Options options;
+  options.num_groups = 2;
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
+  const auto expect_gradients = [&](BucketHook hook, const std::function<double(double)>& of_mean) {
+    optimizer.register_bucket_hook(std::move(hook));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      backward(parameters);
+      optimizer.step();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        EXPECT_DOUBLE_EQ(parameters[i].grad()[0].item<double>(), of_mean(mean(i))) << i;
+      }
+    }
+  };
+  // In place, through a handle.
+  expect_gradients(
+      [](GradientBucket bucket) -> BucketReduction {
+        return {.handle = allreduce_async_(bucket.gradients,
+                                           {.op = ReduceOp::Sum, .name = bucket.name + ".sum"})};
+      },
+      [&](double mean) { return mean * size(); });
+  // On a copy of another type, with something left to do.
+  expect_gradients(
+      [](GradientBucket bucket) -> BucketReduction {
+        return {.handle = allreduce_async(bucket.gradients.to(torch::kBFloat16),
+                                          {.op = ReduceOp::Max, .name = bucket.name}),
+                .finish = [](const at::Tensor& result) { return result.to(torch::kFloat32) * 2; }};
+      },
+      [&](double mean) { return 2 * mean * 2 * size() / (size() + 1); });
+  // Without communication.
+  expect_gradients(
+      [](GradientBucket bucket) -> BucketReduction {
+        bucket.gradients.fill_(7);
+        return {};
+      },
+      [](double) { return 7.0; });
+  expect_gradients({}, [](double mean) { return mean; });
+}
+
+TEST_F(OptimizerOptionsTest, AHookThatReturnsSomethingElseIsAnError) {
+  const std::vector<at::Tensor> parameters = make_parameters(2);
+  torch::optim::SGD inner(parameters, 1.0);
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
+  optimizer.register_bucket_hook([](GradientBucket) -> BucketReduction {
+    return {.finish = [](const at::Tensor&) { return torch::zeros({1}); }};
+  });
+  backward(parameters);
+  expect_error<InvalidArgument>([&] { optimizer.step(); }, {"bucket hook", "returned 1 elements"});
+  optimizer.register_bucket_hook({});
+  optimizer.zero_grad();
+  backward(parameters);
+  optimizer.synchronize();
+  expect_means(parameters);
+}
+
+TEST_F(OptimizerOptionsTest, SparseGradientsBecomeDenseWhereThatIsWished) {
+  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+  torch::optim::SGD inner({table}, 1.0);
+  const auto look_up = [&](std::int64_t row) {
+    (torch::embedding(table, torch::tensor({row, row + 1}), -1, false, /*sparse=*/true).sum() *
+     (rank() + 1))
+        .backward();
+  };
+  {
+    DistributedOptimizer optimizer(inner, {{"table", table}}, {.sparse_as_dense = true});
+    for (const bool keeps_memory : {false, false, true, true}) {
+      optimizer.zero_grad(!keeps_memory);
+      look_up(rank());
+      optimizer.synchronize();
+      at::Tensor expected = torch::zeros({6, 2});
+      for (int r = 0; r < size(); ++r) expected.narrow(0, r, 2) += (r + 1.0) / size();
+      EXPECT_TRUE(torch::allclose(table.grad(), expected)) << table.grad();
+      optimizer.step();
+    }
+  }
+  table.mutable_grad().reset();
+  DistributedOptimizer optimizer(inner, {{"table", table}});
+  expect_error<InvalidArgument>([&] { look_up(0); }, {"'table'", "sparse_as_dense"});
+}
+
+}  // namespace
+}  // namespace kolo::test

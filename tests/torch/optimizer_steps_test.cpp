@@ -1,0 +1,301 @@
+// What happens between two steps: in which order a program calls what, and what that does.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test {
+namespace {
+
+class OptimizerStepsTest : public testing::Test {
+ protected:
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+  double mean_rank() const { return (size() - 1) / 2.0; }
+
+  Runtime runtime_;
+};
+
+/// A weight, stepped by its gradient times 1, which starts at zero.
+struct OneWeight {
+  explicit OneWeight(DistributedOptimizer::Options options = {})
+      : optimizer(inner, {{"weight", weight}}, options) {}
+
+  /// Adds factor * [0, 1, 2, 3] + offset to the gradient.
+  void backward(double factor, double offset = 0) {
+    (weight * (torch::arange(4) * factor + offset)).sum().backward();
+  }
+
+  at::Tensor weight = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
+  torch::optim::SGD inner{{weight}, 1.0};
+  DistributedOptimizer optimizer;
+};
+
+at::Tensor ramp(double factor, double offset = 0) {
+  return torch::arange(4, torch::kFloat64) * factor + offset;
+}
+
+TEST_F(OptimizerStepsTest, SynchronizeIsIdempotentAndStepUsesWhatItLeft) {
+  OneWeight model;
+  for (int step = 1; step <= 3; ++step) {
+    model.optimizer.zero_grad();
+    model.backward(rank() * step, 3.0);
+    model.optimizer.synchronize();
+    model.optimizer.synchronize();
+    EXPECT_TRUE(torch::allclose(model.weight.grad(), ramp(mean_rank() * step, 3.0)));
+    const at::Tensor before = model.weight.detach().clone();
+    model.weight.mutable_grad().fill_(step);
+    model.optimizer.step();
+    EXPECT_TRUE(torch::equal(before - model.weight, torch::full_like(before, step)));
+  }
+}
+
+TEST_F(OptimizerStepsTest, ClipsByTheNormOfTheReducedGradients) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double type : {1.0, 2.0, 3.0, infinity}) {
+    for (const double max_norm : {0.5, 1e6}) {
+      OneWeight model;
+      model.backward(rank() + 1, -2.0);
+      const double norm = model.optimizer.clip_grad_norm_(max_norm, type);
+      const at::Tensor mean = ramp(mean_rank() + 1, -2.0);
+      const double expected =
+          std::isinf(type) ? mean.abs().max().item<double>() : mean.norm(type).item<double>();
+      EXPECT_NEAR(norm, expected, 1e-12) << type;
+      const at::Tensor norms = allgather(torch::full({1}, norm, torch::kFloat64));
+      EXPECT_EQ(norms.min().item<double>(), norms.max().item<double>());
+      model.optimizer.step();
+      const double scale = std::min(1.0, max_norm / expected);
+      EXPECT_TRUE(torch::allclose(-model.weight, mean * scale, 1e-5)) << type << ' ' << max_norm;
+    }
+  }
+}
+
+TEST_F(OptimizerStepsTest, NoSyncAddsUpOnThisRankUntilABackwardWithoutIt) {
+  const at::Tensor early = torch::zeros({2}, torch::requires_grad());  // used under no_sync only
+  const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
+  torch::optim::SGD inner({early, weight}, 1.0);
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    {
+      const auto guard = optimizer.no_sync();
+      for (int pass = 0; pass < 3; ++pass) {
+        (weight.sum() * (rank() + 1) + early.sum() * 2 * rank()).backward();
+      }
+      EXPECT_TRUE(torch::equal(weight.grad(), torch::full({2}, 3.0 * (rank() + 1))));
+    }
+    (weight.sum() * 10).backward();
+    optimizer.synchronize();
+    EXPECT_TRUE(torch::allclose(weight.grad(), torch::full({2}, 3 * (mean_rank() + 1) + 10)));
+    EXPECT_TRUE(torch::allclose(early.grad(), torch::full({2}, 6 * mean_rank())));
+    optimizer.step();
+  }
+}
+
+TEST_F(OptimizerStepsTest, SkipSynchronizeStepsThisRankAlone) {
+  OneWeight model;
+  {
+    const auto apart = model.optimizer.no_sync();
+    const auto alone = model.optimizer.skip_synchronize();
+    model.backward(rank() + 1);
+    model.optimizer.step();
+    EXPECT_TRUE(torch::equal(-model.weight, ramp(rank() + 1)));
+    model.optimizer.zero_grad();
+  }
+  model.backward(1.0, rank());
+  {
+    const auto alone = model.optimizer.skip_synchronize();
+    EXPECT_THROW(model.optimizer.step(), InvalidArgument);  // its reduction is under way
+    model.optimizer.synchronize();
+    model.optimizer.step();
+  }
+  EXPECT_TRUE(torch::allclose(-model.weight, ramp(rank() + 1) + ramp(1.0, mean_rank())));
+}
+
+TEST_F(OptimizerStepsTest, StepReducesWhatThereIsBeforeAllPassesAreDone) {
+  DistributedOptimizer::Options options;
+  options.backward_passes_per_step = 3;
+  OneWeight model(options);
+  for (const int passes : {2, 3, 1}) {
+    model.optimizer.zero_grad();
+    model.weight.detach().zero_();
+    for (int pass = 0; pass < passes; ++pass) model.backward(rank(), 1.0);
+    model.optimizer.step();
+    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank() * passes, passes))) << passes;
+  }
+}
+
+TEST_F(OptimizerStepsTest, EvaluatesAClosureOnceAndReducesItsGradients) {
+  const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}});
+  int calls = 0;
+  const at::Tensor loss = optimizer.step([&] {
+    ++calls;
+    optimizer.zero_grad();
+    at::Tensor result = weight.sum() * (runtime_.rank() + 1);
+    result.backward();
+    return result;
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_DOUBLE_EQ(loss.item<double>(), 0.0);
+  EXPECT_FLOAT_EQ(weight.item<float>(), -static_cast<float>(runtime_.size() + 1) / 2.0F);
+}
+
+/// How a program gets rid of gradients.
+enum class Dropping { ZeroGrad, ZeroGradInPlace, ByHand };
+
+class DroppingTest : public OptimizerStepsTest, public testing::WithParamInterface<Dropping> {
+ protected:
+  static void drop(OneWeight& model) {
+    switch (GetParam()) {
+      case Dropping::ZeroGrad: model.optimizer.zero_grad(); break;
+      case Dropping::ZeroGradInPlace: model.optimizer.zero_grad(/*set_to_none=*/false); break;
+      case Dropping::ByHand: model.weight.mutable_grad().reset(); break;
+    }
+  }
+};
+
+std::string name_of(Dropping dropping) {
+  switch (dropping) {
+    case Dropping::ZeroGrad: return "ZeroGrad";
+    case Dropping::ZeroGradInPlace: return "ZeroGradInPlace";
+    case Dropping::ByHand: return "ByHand";
+  }
+  return {};
+}
+
+INSTANTIATE_TEST_SUITE_P(, DroppingTest,
+                         testing::Values(Dropping::ZeroGrad, Dropping::ZeroGradInPlace,
+                                         Dropping::ByHand),
+                         [](const auto& item) { return name_of(item.param); });
+
+TEST_P(DroppingTest, WhatIsInFlightIsThrownAway) {
+  OneWeight model;
+  for (int step = 0; step < 4; ++step) {
+    model.weight.detach().zero_();
+    model.backward(1000.0 * rank());  // in flight now
+    drop(model);
+    model.backward(rank() + step, 2.0);
+    model.optimizer.step();
+    drop(model);
+    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank() + step, 2.0))) << step;
+  }
+}
+
+TEST_P(DroppingTest, PassesAreCountedAnew) {
+  DistributedOptimizer::Options options;
+  options.backward_passes_per_step = 2;
+  OneWeight model(options);
+  for (int step = 0; step < 3; ++step) {
+    model.weight.detach().zero_();
+    model.backward(1000.0);
+    drop(model);
+    model.backward(rank());
+    model.backward(step);
+    model.optimizer.step();
+    drop(model);
+    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank() + step))) << step;
+  }
+}
+
+TEST_P(DroppingTest, ASynchronizedStepNeedNotBeTaken) {
+  OneWeight model;
+  for (int step = 0; step < 3; ++step) {
+    model.weight.detach().zero_();
+    model.backward(1000.0 * rank());
+    model.optimizer.synchronize();
+    drop(model);
+    model.backward(rank(), step);
+    model.optimizer.step();
+    drop(model);
+    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank(), step))) << step;
+  }
+}
+
+TEST_F(OptimizerStepsTest, GradientsThatComeTooLateAreRefusedBeforeTheyChangeAnything) {
+  OneWeight model;
+  const auto expect_refused = [&](const std::string& why) {
+    try {
+      model.backward(1e6);
+      ADD_FAILURE() << "went through: " << why;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("'weight'"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  for (int step = 0; step < 3; ++step) {
+    model.weight.detach().zero_();
+    model.backward(rank(), step);
+    expect_refused("more often than backward_passes_per_step = 1");
+    expect_refused("more often than backward_passes_per_step = 1");
+    model.optimizer.synchronize();
+    expect_refused("after synchronize()");
+    model.optimizer.step();
+    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank(), step))) << step;
+    model.optimizer.zero_grad();
+  }
+}
+
+TEST_F(OptimizerStepsTest, RanksWithoutAnyGradientTakePart) {
+  OneWeight model;
+  at::Tensor expected = ramp(0);
+  for (int step = 0; step < 3 * size(); ++step) {
+    model.optimizer.zero_grad();
+    // Of each size() steps one has a gradient on all ranks but one, one on this rank alone, …
+    if (rank() >= step % size()) {
+      model.backward(rank() + 1.0, step);
+    }
+    model.optimizer.step();
+    for (int r = step % size(); r < size(); ++r) expected -= ramp(r + 1.0, step) / size();
+    EXPECT_TRUE(torch::allclose(model.weight, expected)) << step;
+  }
+  model.optimizer.zero_grad();
+  model.optimizer.step();  // no rank has one
+  EXPECT_TRUE(torch::allclose(model.weight, expected));
+  EXPECT_FALSE(model.weight.grad().defined());
+}
+
+TEST_F(OptimizerStepsTest, DifferentHeadsOnDifferentRanks) {
+  const auto heads_of = [&](int step, int r) { return (step + r) % 3; };  // of 3, one each
+  std::vector<at::Tensor> heads;
+  for (int i = 0; i < 3; ++i) heads.push_back(torch::zeros({5}, torch::requires_grad()));
+  const at::Tensor trunk = torch::zeros({5}, torch::requires_grad());
+  torch::optim::SGD inner({trunk, heads[0], heads[1], heads[2]}, 1.0);
+  DistributedOptimizer::Options options;
+  options.bucket_bytes = 64;
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
+  for (int step = 0; step < 9; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor& head = heads[static_cast<std::size_t>(heads_of(step, rank()))];
+    ((trunk + head) * (torch::arange(5) + rank() + step)).sum().backward();
+    optimizer.synchronize();
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor expected = torch::zeros({5});
+      bool is_used = false;
+      for (int r = 0; r < size(); ++r) {
+        if (heads_of(step, r) != i) continue;
+        expected += (torch::arange(5) + r + step) / size();
+        is_used = true;
+      }
+      const at::Tensor& gradient = heads[static_cast<std::size_t>(i)].grad();
+      ASSERT_EQ(gradient.defined(), is_used) << step << ' ' << i;
+      EXPECT_TRUE(!is_used || torch::allclose(gradient, expected)) << step << ' ' << i;
+    }
+    EXPECT_TRUE(torch::allclose(trunk.grad(), torch::arange(5) + mean_rank() + step)) << step;
+    optimizer.step();
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,212 @@
+// All-reduce and reduce-scatter on tensors.
+#include <utility>
+
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test {
+namespace {
+
+class ReductionsTest : public TorchTest {
+ protected:
+  /// This rank's rows of a reduced tensor.
+  at::Tensor rows_of(const at::Tensor& whole) const {
+    std::int64_t first = 0;
+    for (int r = 0; r < rank(); ++r) first += scattered_rows(whole.size(0), size(), r);
+    return whole.narrow(0, first, scattered_rows(whole.size(0), size(), rank()));
+  }
+};
+
+TEST_F(ReductionsTest, SumsOfEveryType) {
+  for (const at::ScalarType type : kNumbers) {
+    const std::string name = c10::toString(type);
+    const at::Tensor input = own({2, 3}, type);
+    const at::Tensor kept = input.clone();
+    expect_equal(allreduce(input, {.op = ReduceOp::Sum}), sum({2, 3}, type), name);
+    expect_equal(reduce_scatter(input, {.op = ReduceOp::Sum}), rows_of(sum({2, 3}, type)), name);
+    expect_equal(input, kept, name);
+    at::Tensor changed = own({2, 3}, type);
+    EXPECT_EQ(&allreduce_(changed, {.op = ReduceOp::Sum}), &changed);
+    expect_equal(changed, sum({2, 3}, type), name);
+  }
+}
+
+TEST_F(ReductionsTest, OrOfBools) {
+  // Element i is true on rank i, element `size` nowhere.
+  const at::Tensor mine = at::arange(size() + 1) == rank();
+  const at::Tensor any = at::arange(size() + 1) < size();
+  expect_equal(allreduce(mine, {.op = ReduceOp::Max}), any);
+  expect_equal(allreduce(mine.logical_not(), {.op = ReduceOp::Min}), any.logical_not());
+  expect_equal(reduce_scatter(mine, {.op = ReduceOp::Max}), rows_of(any));
+}
+
+TEST_F(ReductionsTest, EveryReduction) {
+  const at::Tensor mine = own({7}) + 1;
+  at::Tensor low = values(0, {7}) + 1;
+  at::Tensor high = low.clone();
+  at::Tensor product = low.clone();
+  for (int r = 1; r < size(); ++r) {
+    const at::Tensor other = values(r, {7}) + 1;
+    low = at::minimum(low, other);
+    high = at::maximum(high, other);
+    product = product * other;
+  }
+  for (const auto& [op, expected] :
+       {std::pair{ReduceOp::Min, low}, {ReduceOp::Max, high}, {ReduceOp::Product, product}}) {
+    expect_equal(allreduce(mine, {.op = op}), expected);
+    expect_equal(reduce_scatter(mine, {.op = op}), rows_of(expected));
+  }
+  const AllreduceOptions scaled{.prescale = 0.5, .postscale = 4};
+  const at::Tensor mean = sum({7}) * 2 / size();
+  EXPECT_TRUE(at::allclose(allreduce(own({7}), scaled), mean));
+  EXPECT_TRUE(at::allclose(reduce_scatter(own({7}), scaled), rows_of(mean)));
+}
+
+TEST_F(ReductionsTest, AnyStrides) {
+  const AllreduceOptions options{.op = ReduceOp::Sum};
+  const Shape shape{2, 3, 4, 5};
+  const at::Tensor expected = sum(shape);
+  const at::Tensor channels_last = own(shape).contiguous(at::MemoryFormat::ChannelsLast);
+  expect_equal(allreduce(channels_last, options), expected);
+  expect_equal(allreduce(own(shape).transpose(0, 2), options), expected.transpose(0, 2));
+  expect_equal(reduce_scatter(own(shape).transpose(0, 2), options),
+               rows_of(expected.transpose(0, 2)));
+  // A rank's strides are its own business.
+  expect_equal(allreduce(is_last() ? channels_last : own(shape), options), expected);
+  expect_equal(allreduce(at::full({1}, rank(), at::kFloat).expand({3}), options),
+               at::full({3}, size() * (size() - 1) / 2, at::kFloat));
+
+  at::Tensor last = own(shape).contiguous(at::MemoryFormat::ChannelsLast);
+  allreduce_(last, options);
+  expect_equal(last, expected);
+  EXPECT_TRUE(last.is_contiguous(at::MemoryFormat::ChannelsLast));
+  at::Tensor whole = at::full({2, 6}, -1.0f);
+  at::Tensor every_other = whole.slice(1, 0, 6, 2);
+  every_other.copy_(own({2, 3}));
+  allreduce_(every_other, options);
+  expect_equal(whole.slice(1, 0, 6, 2), sum({2, 3}));
+  expect_equal(whole.slice(1, 1, 6, 2), at::full({2, 3}, -1.0f));
+}
+
+TEST_F(ReductionsTest, ScalarsAndNothing) {
+  expect_equal(allreduce(own({}), {.op = ReduceOp::Sum}), sum({}));
+  expect_equal(allreduce(at::empty({0, 4})), at::empty({0, 4}));
+  expect_equal(reduce_scatter(at::empty({size(), 0})), at::empty({1, 0}));
+  expect_equal(reduce_scatter(at::empty({0, 4})), at::empty({0, 4}));
+  at::Tensor nothing = at::empty({3, 0});
+  expect_equal(allreduce_(nothing), at::empty({3, 0}));
+}
+
+TEST_F(ReductionsTest, RowsThatDoNotDivideEvenly) {
+  for (std::int64_t rows = 0; rows <= 2 * size() + 1; ++rows) {  // fewer rows than ranks, too
+    for (const auto op : {ReduceOp::Sum, ReduceOp::Max}) {
+      at::Tensor expected = sum({rows, 3}, at::kDouble);
+      if (op == ReduceOp::Max) expected = values(size() - 1, {rows, 3}, at::kDouble);
+      expect_equal(reduce_scatter(own({rows, 3}, at::kDouble), {.op = op}), rows_of(expected),
+                   std::to_string(rows) + " rows");
+    }
+  }
+}
+
+TEST_F(ReductionsTest, AveragesOf16BitNumbersAreFinite) {
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor large = at::full({size() + 3}, 30000, type) + at::full({1}, rank(), type);
+    const at::Tensor mean = allreduce(large);
+    EXPECT_TRUE(at::allclose(mean.to(at::kDouble), at::full({1}, 30000.0, at::kDouble), 0.01));
+    EXPECT_TRUE(at::allclose(reduce_scatter(large).to(at::kDouble),
+                             at::full({1}, 30000.0, at::kDouble), 0.01));
+  }
+}
+
+TEST_F(ReductionsTest, AveragesOfIntegersTruncate) {
+  const at::Tensor mine = own({9}, at::kInt) - 12;  // of both signs
+  at::Tensor expected = sum({9}, at::kLong) - 12 * size();
+  expected = at::div(expected, size(), "trunc").to(at::kInt);
+  expect_equal(allreduce(mine), expected);
+  expect_equal(reduce_scatter(mine), rows_of(expected));
+}
+
+TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes) {
+  const AllreduceOptions options{.op = ReduceOp::Sum};
+  const std::vector<std::pair<Shape, at::ScalarType>> members{
+      {{3, 4}, at::kFloat}, {{}, at::kLong}, {{0, 2}, at::kHalf}, {{5}, at::kFloat}};
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> rows;
+  for (const auto& [shape, type] : members) {
+    inputs.push_back(own(shape, type, static_cast<int>(inputs.size())));
+    rows.push_back(own({size() + static_cast<int>(rows.size()), 2}, type));
+  }
+  inputs[0] = own({4, 3}).t();
+  const auto expected = [&](std::size_t i) {
+    return i == 0 ? sum({4, 3}).t() : sum(members[i].first, members[i].second, static_cast<int>(i));
+  };
+  TensorsHandle handle = grouped_allreduce_async(inputs, options);
+  const std::vector<at::Tensor> outputs = grouped_allreduce(inputs, options);
+  const std::vector<at::Tensor> own_rows = grouped_reduce_scatter(rows, options);
+  const std::vector<at::Tensor> of_handle = handle.result();
+  EXPECT_TRUE(handle.is_ready());
+  grouped_allreduce_(inputs, options);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const std::string what = "tensor " + std::to_string(i);
+    expect_equal(outputs[i], expected(i), what);
+    expect_equal(of_handle[i], expected(i), what);
+    expect_equal(inputs[i], expected(i), what);
+    expect_equal(own_rows[i], rows_of(sum(rows[i].sizes().vec(), members[i].second)), what);
+  }
+}
+
+TEST_F(ReductionsTest, AnEmptyGroupIsReadyWhenAllHaveIt) {
+  EXPECT_TRUE(grouped_allreduce(std::vector<at::Tensor>{}).empty());
+  EXPECT_TRUE(grouped_reduce_scatter(std::vector<at::Tensor>{}).empty());
+}
+
+TEST_F(ReductionsTest, ManyInFlightInAnotherOrderOnEveryRank) {
+  std::vector<TensorHandle> handles(50);
+  for (int i = 0; i < 50; ++i) {
+    const int which = (i + 13 * rank()) % 50;
+    handles[static_cast<std::size_t>(which)] = allreduce_async(
+        own({which + 1}, at::kFloat, which), {.op = ReduceOp::Sum, .name = std::to_string(which)});
+  }
+  for (int i = 0; i < 50; ++i) {
+    expect_equal(handles[static_cast<std::size_t>(i)].result(), sum({i + 1}, at::kFloat, i));
+  }
+}
+
+TEST_F(ReductionsTest, DroppedHandlesKeepTheirTensorsAlive) {
+  for (int i = 0; i < 20; ++i) {
+    static_cast<void>(
+        allreduce_async(at::full({100000}, 1.0 * i), {.name = "dropped" + std::to_string(i)}));
+  }
+  expect_equal(allreduce(own({1}), {.op = ReduceOp::Sum}), sum({1}));
+}
+
+TEST_F(ReductionsTest, HandlesWaitForATimeAndGiveTheirResultAgain) {
+  TensorHandle handle = allreduce_async(own({3}), {.op = ReduceOp::Sum});
+  while (!handle.wait_for(std::chrono::milliseconds(20))) {
+  }
+  expect_equal(handle.result(), sum({3}));
+  expect_equal(handle.result(), sum({3}));
+  EXPECT_THROW(TensorHandle().wait(), InvalidArgument);
+}
+
+TEST_F(ReductionsTest, OnOverlappingProcessSets) {
+  if (size() == 1) return;  // one set only
+  ProcessSet& first = runtime_.add_process_set({0, 1});
+  std::vector<int> from_one;
+  for (int r = 1; r < size(); ++r) from_one.push_back(r);
+  ProcessSet& second = runtime_.add_process_set(from_one);
+  for (ProcessSet* set : {&first, &second}) {
+    const AllreduceOptions options{.op = ReduceOp::Sum, .process_set = set};
+    if (!set->included()) {
+      EXPECT_THROW(allreduce(own({3}), options), InvalidArgument);
+      EXPECT_THROW(reduce_scatter(own({3}), {.name = "named", .process_set = set}),
+                   InvalidArgument);
+      continue;
+    }
+    expect_equal(allreduce(own({3}), options), sum_of(set->ranks(), {3}));
+    const at::Tensor pieces = allgather(reduce_scatter(own({5}), options), {.process_set = set});
+    expect_equal(pieces, sum_of(set->ranks(), {5}));
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test
