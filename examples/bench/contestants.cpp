@@ -138,11 +138,13 @@ void Contestants::add_algorithms(const ops::Registry& registry) {
 }
 
 bool Contestants::fits(const Algorithm& algorithm) const {
+  if (algorithm.name == "adasum") return false;  // it makes no sums
   switch (algorithm.needs) {
     case Needs::Messages: return true;
     case Needs::NativeCollectives: return communicator_->native() != nullptr;
     case Needs::Window:
     case Needs::PeerBuffers: return staging_ != nullptr;
+    case Needs::Nodes: return false;  // all ranks are taken for one node
   }
   return false;
 }
