@@ -94,7 +94,8 @@ Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
 void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
                        const OperationOptions& options = {});
 
-/// Gives memory for rows that come from all ranks, given how many come from each.
+/// Gives memory for rows that come from all ranks, given how many come from each. It may take its
+/// time, which holds no other process set, but must not wait for operations of its own set.
 using AllocateRows = std::function<void*(const std::vector<std::int64_t>& rows)>;
 
 /// Rows that a rank gives, and the place for those that it gets.
