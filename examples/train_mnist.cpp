@@ -133,10 +133,7 @@ double train(const Options& options, const mnist::Dataset& dataset) {
   double reached = 0;
   for (int epoch = 1; epoch <= options.epochs; ++epoch) {
     train_epoch(model, optimizer, dataset.training, options);
-    // Who has run out of batches helps the others to finish, then takes over what they have learnt.
-    const int last = optimizer.join();
-    kolo::broadcast_parameters(*model, last);
-    kolo::broadcast_optimizer_state(adam, last);
+    optimizer.join();  // who has run out of batches helps the others, then takes over their state
     reached = accuracy(model, dataset.test);
     if (kolo::rank() == 0) {
       std::cout << "epoch " << epoch << " of " << options.epochs << ": accuracy " << 100 * reached
