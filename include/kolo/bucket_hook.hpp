@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/tensor_handle.hpp"
 
 namespace kolo {
 
@@ -20,22 +20,18 @@ struct GradientBucket {
   /// [n]: this rank's gradients one after another, of one type, with zeros in the gaps: the memory
   /// that they lie in. Zero where this rank has none.
   at::Tensor gradients;
-  std::vector<at::Tensor> parameters;  ///< whose gradients they are, in their order
-};
-
-/// What a hook has begun, and what is left to do with its result.
-struct BucketReduction {
-  /// None: the hook has reduced `gradients` in place before it returned.
-  std::optional<TensorHandle> handle{};
-  /// Given the handle's result, returns the reduced gradients [n]. Called by the optimizer's step()
-  /// or synchronize(), in the order of buckets, so it may run further collectives. None: the result is
-  /// them.
-  std::function<at::Tensor(const at::Tensor& result)> finish{};
+  /// Whose gradients they are, in their order; those with sparse ones are not among them.
+  std::vector<at::Tensor> parameters;
 };
 
 /// A program's own way to reduce a bucket, after DDP's communication hooks; see
 /// DistributedOptimizer::register_bucket_hook. Called inside backward() as soon as the last gradient
 /// of a bucket has arrived, so it should begin an operation and not wait for it.
-using BucketHook = std::function<BucketReduction(GradientBucket bucket)>;
+///
+/// Returns the operation whose result is the reduced gradients [n], `gradients` itself or others;
+/// or nothing, where it has reduced `gradients` in place already. What is left to do with a result
+/// goes into TensorHandle::then: the optimizer's step() or synchronize() calls it, in the order of
+/// buckets, so it may run further collectives.
+using BucketHook = std::function<std::optional<TensorHandle>(GradientBucket bucket)>;
 
 }  // namespace kolo

@@ -37,7 +37,9 @@ struct DistributedOptimizerOptions {
   /// f: gradients are multiplied by 1/f before and by f after the reduction; with Average only.
   double gradient_predivide_factor = 1.0;
   Compression compression = Compression::none();  ///< on the wire
-  /// Sparse gradients are made dense and lie in buckets like all others. Otherwise they are an error.
+  /// Sparse gradients are made dense and lie in buckets like all others. Otherwise parameters whose
+  /// gradient was sparse on any rank in the first step leave their bucket, and theirs are summed by
+  /// sparse_allreduce, without compression; those of a dense parameter that come later are made dense.
   bool sparse_as_dense = false;
   JoinDivisor join_divisor = JoinDivisor::World;  ///< of Average while some ranks have joined
   ProcessSet* process_set = nullptr;              ///< by default the world of Runtime::current()
@@ -69,7 +71,8 @@ struct DistributedOptimizerOptions {
 /// collective that once.
 ///
 /// Use on every rank of the set alike: each calls step() equally often, whether its loss has reached
-/// any of the parameters or not. The wrapped optimizer and the model outlive it, and the parameters
+/// any of the parameters or not, and steps several optimizers in the same order. A parameter belongs
+/// to one of them at a time. The wrapped optimizer and the model outlive it, and the parameters
 /// must not be replaced or moved to another type or device. Not thread-safe. Errors of the
 /// reductions (see kolo/collectives.hpp) come out of backward(), step(), synchronize() or zero_grad().
 class DistributedOptimizer : public torch::optim::Optimizer {

@@ -73,7 +73,7 @@ void compare(const std::string& what, const Part& first, const Part& other) {
     throw MismatchError(what + ": ranks disagree: " + a.name + " is " + a.value + " on rank " +
                         std::to_string(first.rank) + ", and " + b.name + " is " + b.value +
                         " on rank " + std::to_string(other.rank) +
-                        ". Make the same one on every rank.");
+                        ". Give the same on every rank.");
   }
 }
 

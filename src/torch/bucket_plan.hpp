@@ -11,7 +11,7 @@ namespace kolo::tensors {
 struct PlannedParameter {
   static constexpr int kNoGroup = -1;
 
-  std::size_t count = 0;
+  std::size_t count = 0;  ///< elements in the bucket; of sparse gradients none
   DType dtype = DType::Float32;
   int group = kNoGroup;  ///< with which others it must share a bucket
 };

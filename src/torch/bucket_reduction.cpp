@@ -15,6 +15,7 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
                     const AllreduceOptions& options) {
   std::vector<InputOutput> gradients;
   for (const Bucket::Member& member : bucket.members) {
+    if (buckets.is_sparse(member.parameter)) continue;
     const TensorView view{buckets.memory().data() + member.offset, bucket.dtype,
                           buckets.shape_of(member.parameter), Device{}};
     gradients.push_back({view, view});
@@ -45,6 +46,7 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
   flags.name = name + ".flags";
   handle_ = allreduce_async(buckets.memory(), bucket.flags_offset,
                             bucket.count() - bucket.gradient_count(), bucket.dtype, flags);
+  if (bucket.gradient_count() == 0) return;  // all of them sparse
   if (!hook) {
     all.keep_alive = buckets.memory().owner();
     adasum_ = begin_adasum(buckets, bucket, all);
@@ -58,8 +60,7 @@ void BucketInFlight::wait() {
   handle_.wait();
   if (adasum_) adasum_->wait();
   if (!hooked_) return;
-  at::Tensor result = hooked_->handle ? hooked_->handle->result() : gradients_;
-  if (hooked_->finish) result = hooked_->finish(result);
+  const at::Tensor result = hooked_->result();
   if (result.is_same(gradients_)) return;
   if (!result.defined() || result.numel() != gradients_.numel()) {
     throw InvalidArgument(

@@ -33,8 +33,8 @@ class BucketInFlight {
  private:
   Handle handle_;
   std::optional<Handle> adasum_;
-  std::optional<BucketReduction> hooked_;
-  at::Tensor gradients_;  // where a hook reduces them
+  std::optional<TensorHandle> hooked_;
+  at::Tensor gradients_;  // where the hook's result belongs
 };
 
 }  // namespace kolo::tensors

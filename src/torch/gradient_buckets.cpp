@@ -19,7 +19,7 @@ at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset, at::IntAr
 }  // namespace
 
 GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
-                                 const OperationOptions& options)
+                                 const std::vector<bool>& sparse, const OperationOptions& options)
     : parameters_(parameters),
       plan_(std::move(plan)),
       memory_(plan_.size_bytes, options),
@@ -27,6 +27,7 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
   for (const Bucket& bucket : plan_.buckets) {
     const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
     for (const Bucket::Member& member : bucket.members) {
+      if (sparse[member.parameter]) continue;
       views_[member.parameter] = tensor_over(
           memory_, member.offset, parameters_[member.parameter].sizes(), type.requires_grad(false));
     }
@@ -45,17 +46,19 @@ at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
 std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {
   std::vector<at::Tensor> parameters;
   for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
     parameters.push_back(parameters_[member.parameter]);
   }
   return parameters;
 }
 
 bool GradientBuckets::is_adopted(std::size_t parameter) const {
-  return parameters_[parameter].grad().is_same(views_[parameter]);
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
 }
 
 void GradientBuckets::adopt(std::size_t parameter) {
-  if (is_adopted(parameter)) return;
+  if (is_sparse(parameter) || is_adopted(parameter)) return;
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const at::Tensor& view = views_[parameter];
   const at::NoGradGuard no_grad;
@@ -72,7 +75,7 @@ void GradientBuckets::complete(const Bucket& bucket) {
     if (parameters_[parameter].grad().defined()) {
       adopt(parameter);  // one that the user put there
     } else {
-      views_[parameter].zero_();
+      if (!is_sparse(parameter)) views_[parameter].zero_();
       flags[static_cast<std::int64_t>(i)] = 0;
     }
   }
@@ -80,13 +83,17 @@ void GradientBuckets::complete(const Bucket& bucket) {
 
 void GradientBuckets::hand_out(const Bucket& bucket) {
   const at::NoGradGuard no_grad;
-  const at::Tensor& flags = flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     at::Tensor& gradient = parameters_[parameter].mutable_grad();
-    if (gradient.defined() || flags[static_cast<std::int64_t>(i)].item<double>() == 0.0) continue;
+    if (gradient.defined() || is_sparse(parameter) || !is_anywhere(bucket, i)) continue;
     gradient = views_[parameter];
   }
+}
+
+bool GradientBuckets::is_anywhere(const Bucket& bucket, std::size_t member) const {
+  const at::Tensor& flags = flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
+  return flags[static_cast<std::int64_t>(member)].item<double>() != 0.0;
 }
 
 void GradientBuckets::drop_gradients() {

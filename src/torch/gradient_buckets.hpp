@@ -18,9 +18,10 @@ namespace kolo::tensors {
 /// From then on backward() adds into that place, until the gradient is dropped again.
 class GradientBuckets {
  public:
-  /// `name` names the memory among all ranks. Collective over the set of `options`.
+  /// `sparse[i]`: parameter i gets no place. Collective over the set of `options`, whose name names
+  /// the memory among all ranks.
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
-                  const OperationOptions& options);
+                  const std::vector<bool>& sparse, const OperationOptions& options);
 
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
@@ -32,14 +33,18 @@ class GradientBuckets {
     return parameters_[parameter].sizes().vec();
   }
 
-  /// Whether the parameter's gradient is the view of its place.
+  /// Whether the parameter's gradients are sparse: the plan gave them no place.
+  bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
+  /// Whether the parameter's gradient is the view of its place; a sparse one, whether there is any.
   bool is_adopted(std::size_t parameter) const;
-  /// Makes it that, with the values it has; a sparse one becomes dense.
+  /// Makes it that, with the values it has; a sparse gradient that has a place becomes dense.
   void adopt(std::size_t parameter);
   /// Fills in what a bucket says of gradients that this rank does not have, and which it has.
   void complete(const Bucket& bucket);
   /// After the reduction: every parameter that has a gradient on any rank gets it.
   void hand_out(const Bucket& bucket);
+  /// After the reduction: whether any rank has the gradient of a bucket's member.
+  bool is_anywhere(const Bucket& bucket, std::size_t member) const;
   /// Takes the gradients that lie here from their parameters.
   void drop_gradients();
 
@@ -47,7 +52,7 @@ class GradientBuckets {
   std::vector<at::Tensor> parameters_;
   BucketPlan plan_;
   SharedBuffer memory_;
-  std::vector<at::Tensor> views_;  // of each parameter's place
+  std::vector<at::Tensor> views_;  // of each parameter's place, where it has one
   std::vector<at::Tensor> flags_;  // of each bucket: one element a member
 };
 

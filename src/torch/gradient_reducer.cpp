@@ -1,12 +1,16 @@
 #include "torch/gradient_reducer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 
+#include <ATen/Functions.h>
+
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/tensor_collectives.hpp"
 #include "torch/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -31,7 +35,9 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       options_(options),
       hook_(hook),
       step_(step),
-      prefix_(std::move(prefix)) {
+      prefix_(std::move(prefix)),
+      is_sparse_(parameters_.size()),
+      was_sparse_(parameters_.size()) {
   // Until the order of arrival is known: backward reaches the last layers first.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
@@ -47,16 +53,16 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
 
 void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
   std::vector<PlannedParameter> planned;
-  for (const ReducedParameter& parameter : parameters_) {
-    const TensorView view = view_of(parameter.tensor, parameter.name);
-    planned.push_back({view.count(), view.dtype, parameter.group});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const TensorView view = view_of(tensors_[i], parameters_[i].name);
+    planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group});
   }
   const std::size_t bytes =
       options_.bucket_bytes > 0 ? options_.bucket_bytes : default_bucket_bytes(planned);
   OperationOptions options;
   options.name = prefix_ + ".memory." + std::to_string(layouts_++);
   options.process_set = options_.process_set;
-  buckets_.emplace(tensors_, plan_buckets(planned, order, bytes), options);
+  buckets_.emplace(tensors_, plan_buckets(planned, order, bytes), is_sparse_, options);
   bucket_of_.assign(parameters_.size(), 0);
   const std::vector<Bucket>& all = buckets_->buckets();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -72,6 +78,7 @@ void GradientReducer::reset(std::size_t bucket) {
   const std::size_t members = buckets_->buckets()[bucket].members.size();
   states_[bucket].missing = static_cast<int>(members) * options_.backward_passes_per_step;
   states_[bucket].in_flight.reset();
+  states_[bucket].sparse.clear();
 }
 
 // --- on the thread of backward() ---
@@ -97,11 +104,7 @@ void GradientReducer::check_arrival(std::size_t index) {
 
 void GradientReducer::take_gradient(std::size_t index) {
   if (step_.no_sync > 0) return;
-  if (tensors_[index].grad().is_sparse() && !options_.sparse_as_dense) {
-    throw InvalidArgument("DistributedOptimizer: parameter '" + parameters_[index].name +
-                          "' got a sparse gradient. Set sparse_as_dense, or make its module "
-                          "produce dense ones (sparse = false).");
-  }
+  if (tensors_[index].grad().is_sparse()) was_sparse_[index] = true;
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
   if (!follows_arrival_ && arrivals_[index] == 0) arrival_order_.push_back(index);
   buckets_->adopt(index);
@@ -119,6 +122,31 @@ void GradientReducer::submit(std::size_t bucket) {
       *buckets_, bucket,
       prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket), options_,
       hook_);
+  for (const Bucket::Member& member : buckets_->buckets()[bucket].members) {
+    if (is_sparse_[member.parameter]) {
+      states_[bucket].sparse.push_back(submit_sparse(member.parameter));
+    }
+  }
+}
+
+TensorHandle GradientReducer::submit_sparse(std::size_t index) {
+  const at::Tensor& gradient = tensors_[index].grad();
+  at::Tensor own = gradient;
+  if (!gradient.defined()) {
+    std::vector<std::int64_t> shape = tensors_[index].sizes().vec();
+    shape.front() = 0;
+    own = at::sparse_coo_tensor(at::empty({1, 0}, at::kLong),
+                                at::empty(shape, tensors_[index].options().requires_grad(false)),
+                                tensors_[index].sizes());
+  } else if (!gradient.is_sparse()) {
+    own = gradient.to_sparse(1);
+  }
+  AllreduceOptions options;
+  options.op = options_.op;
+  options.join_divisor = options_.join_divisor;
+  options.process_set = options_.process_set;
+  options.name = prefix_ + ".sparse." + std::to_string(layouts_) + "." + std::to_string(index);
+  return sparse_allreduce_async(own, options);
 }
 
 // --- on the thread of step() ---
@@ -136,7 +164,7 @@ std::exception_ptr GradientReducer::collect() {
     BucketInFlight& in_flight = *states_[i].in_flight;
     try {
       in_flight.wait();
-      buckets_->hand_out(bucket);
+      hand_out(i);
       step_.times.buckets.push_back({bucket.size_bytes, seconds(states_[i].submitted),
                                      seconds(in_flight.started()), seconds(in_flight.ended())});
     } catch (...) {
@@ -148,34 +176,51 @@ std::exception_ptr GradientReducer::collect() {
   return first_error;
 }
 
+void GradientReducer::hand_out(std::size_t index) {
+  const Bucket& bucket = buckets_->buckets()[index];
+  buckets_->hand_out(bucket);
+  auto sparse = states_[index].sparse.begin();
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const std::size_t parameter = bucket.members[i].parameter;
+    if (!is_sparse_[parameter]) continue;
+    const at::Tensor sum = (sparse++)->result();
+    if (buckets_->is_anywhere(bucket, i)) tensors_[parameter].mutable_grad() = sum.coalesce();
+  }
+}
+
 void GradientReducer::follow_arrival() {
   if (std::exchange(follows_arrival_, true)) return;
+  // What was counted anew has arrived twice; what has not arrived comes last.
+  for (std::size_t i = parameters_.size(); i-- > 0;) arrival_order_.push_back(i);
+  // Rows of a parameter and whether it was sparse, of all ranks; those that have joined give none.
+  using Row = std::array<std::int64_t, 2>;
+  std::vector<Row> own;
   std::vector<bool> has_arrived(parameters_.size());
-  for (const std::size_t index : arrival_order_) has_arrived[index] = true;
-  for (std::size_t i = parameters_.size(); i-- > 0;) {
-    if (!has_arrived[i]) arrival_order_.push_back(i);
+  for (const std::size_t i : std::exchange(arrival_order_, {})) {
+    if (has_arrived[i]) continue;
+    has_arrived[i] = true;
+    own.push_back({static_cast<std::int64_t>(i), was_sparse_[i] && !options_.sparse_as_dense});
   }
-  // Of all ranks one after another; those that have joined give none.
-  std::vector<std::size_t> orders;
+  std::vector<Row> all;
   OperationOptions options;
   options.name = prefix_ + ".order";
   options.process_set = options_.process_set;
-  const TensorView own{arrival_order_.data(),
-                       DType::Int64,
-                       {static_cast<std::int64_t>(arrival_order_.size())},
-                       Device{}};
   allgather(
-      own,
+      {own.data(), DType::Int64, {static_cast<std::int64_t>(own.size()), 2}, Device{}},
       [&](const std::vector<std::int64_t>& rows) -> void* {
-        orders.resize(
+        all.resize(
             static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
-        return orders.data();
+        return all.data();
       },
       options);
-  orders.resize(parameters_.size());
-  arrival_order_.clear();
+  std::vector<std::size_t> order;
+  for (const auto& [index, was_sparse] : all) {
+    const std::size_t i = static_cast<std::size_t>(index);
+    if (order.size() < parameters_.size()) order.push_back(i);
+    if (was_sparse != 0) is_sparse_[i] = true;
+  }
   const GradientBuckets old = std::move(*buckets_);  // gradients lie in it until they are moved
-  lay_out(orders);
+  lay_out(order);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) buckets_->adopt(i);
   }

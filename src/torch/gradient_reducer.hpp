@@ -49,7 +49,7 @@ class GradientReducer {
   /// first error.
   std::exception_ptr collect();
   /// After the first step that succeeded: lays the buckets out in the order of arrival on the first
-  /// rank of the set that takes part. Collective that once.
+  /// rank of the set that takes part, without what was sparse on any. Collective that once.
   void follow_arrival();
 
   /// Takes the gradients that lie in buckets from their parameters.
@@ -68,6 +68,7 @@ class GradientReducer {
   struct BucketState {
     int missing = 0;  // gradients, over all passes
     std::optional<BucketInFlight> in_flight;
+    std::vector<TensorHandle> sparse;  // of its members with sparse gradients, while in flight
     std::chrono::steady_clock::time_point submitted{};
   };
 
@@ -76,6 +77,8 @@ class GradientReducer {
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
   void submit(std::size_t bucket);
+  TensorHandle submit_sparse(std::size_t index);
+  void hand_out(std::size_t bucket);
   bool is_dropped(std::size_t index) const;
   double seconds(std::chrono::steady_clock::time_point point) const;
 
@@ -92,6 +95,8 @@ class GradientReducer {
   std::vector<int> arrivals_;           // of each parameter's gradient since the last step
   std::vector<BucketState> states_;
   bool follows_arrival_ = false;
+  std::vector<bool> is_sparse_;   // of each parameter: its gradients are reduced as sparse ones
+  std::vector<bool> was_sparse_;  // … they have been so far on this rank
   std::vector<std::size_t> arrival_order_;
   std::optional<GradHooks> hooks_;  // last: gone first
 };

@@ -5,7 +5,6 @@
 
 #include <torch/optim/lbfgs.h>
 
-#include "kolo/error.hpp"
 #include "torch/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -94,15 +93,12 @@ std::string defect_of(const torch::optim::Optimizer& optimizer,
 
 std::string defect_of(const std::vector<ReducedParameter>& parameters) {
   for (const ReducedParameter& parameter : parameters) {
-    const std::string where = "parameter '" + parameter.name + "'";
-    try {
-      const TensorView view = view_of(parameter.tensor, where);
-      if (is_floating(view.dtype)) continue;
-      return where + ": gradients of " + std::string(name_of(view.dtype)) +
-             " parameters cannot be reduced. Exclude it, or make it floating.";
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
+    const std::string where = "parameter '" + parameter.name + "': ";
+    if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
+    const DType dtype = view_of(parameter.tensor, where).dtype;
+    if (is_floating(dtype)) continue;
+    return where + "gradients of " + std::string(name_of(dtype)) +
+           " parameters cannot be reduced. Exclude it, or make it floating.";
   }
   return {};
 }

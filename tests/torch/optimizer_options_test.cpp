@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -188,12 +189,12 @@ TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
 std::vector<std::vector<std::int64_t>> buckets_of(DistributedOptimizer& optimizer,
                                                   const std::function<void()>& backward) {
   std::vector<std::vector<std::int64_t>> buckets;
-  optimizer.register_bucket_hook([&](GradientBucket bucket) -> BucketReduction {
+  optimizer.register_bucket_hook([&](GradientBucket bucket) {
     if (buckets.size() <= bucket.index) buckets.resize(bucket.index + 1);
     for (const at::Tensor& parameter : bucket.parameters) {
       buckets[bucket.index].push_back(parameter.numel());
     }
-    return {.handle = allreduce_async_(bucket.gradients, {.name = bucket.name})};
+    return std::optional(allreduce_async_(bucket.gradients, {.name = bucket.name}));
   });
   optimizer.zero_grad();
   backward();
@@ -265,24 +266,25 @@ TEST_F(OptimizerOptionsTest, HooksReduceInTheirOwnWay) {
   };
   // In place, through a handle.
   expect_gradients(
-      [](GradientBucket bucket) -> BucketReduction {
-        return {.handle = allreduce_async_(bucket.gradients,
-                                           {.op = ReduceOp::Sum, .name = bucket.name + ".sum"})};
+      [](GradientBucket bucket) {
+        return std::optional(allreduce_async_(bucket.gradients,
+                                              {.op = ReduceOp::Sum, .name = bucket.name + ".sum"}));
       },
       [&](double mean) { return mean * size(); });
   // On a copy of another type, with something left to do.
   expect_gradients(
-      [](GradientBucket bucket) -> BucketReduction {
-        return {.handle = allreduce_async(bucket.gradients.to(torch::kBFloat16),
-                                          {.op = ReduceOp::Max, .name = bucket.name}),
-                .finish = [](const at::Tensor& result) { return result.to(torch::kFloat32) * 2; }};
+      [](GradientBucket bucket) {
+        return std::optional(
+            allreduce_async(bucket.gradients.to(torch::kBFloat16),
+                            {.op = ReduceOp::Max, .name = bucket.name})
+                .then([](const at::Tensor& result) { return result.to(torch::kFloat32) * 2; }));
       },
       [&](double mean) { return 2 * mean * 2 * size() / (size() + 1); });
   // Without communication.
   expect_gradients(
-      [](GradientBucket bucket) -> BucketReduction {
+      [](GradientBucket bucket) -> std::optional<TensorHandle> {
         bucket.gradients.fill_(7);
-        return {};
+        return std::nullopt;
       },
       [](double) { return 7.0; });
   expect_gradients({}, [](double mean) { return mean; });
@@ -292,8 +294,8 @@ TEST_F(OptimizerOptionsTest, AHookThatReturnsSomethingElseIsAnError) {
   const std::vector<at::Tensor> parameters = make_parameters(2);
   torch::optim::SGD inner(parameters, 1.0);
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
-  optimizer.register_bucket_hook([](GradientBucket) -> BucketReduction {
-    return {.finish = [](const at::Tensor&) { return torch::zeros({1}); }};
+  optimizer.register_bucket_hook([](GradientBucket bucket) {
+    return std::optional(allreduce_async(torch::zeros({1}), {.name = bucket.name}));
   });
   backward(parameters);
   expect_error<InvalidArgument>([&] { optimizer.step(); }, {"bucket hook", "returned 1 elements"});
@@ -304,29 +306,25 @@ TEST_F(OptimizerOptionsTest, AHookThatReturnsSomethingElseIsAnError) {
   expect_means(parameters);
 }
 
-TEST_F(OptimizerOptionsTest, SparseGradientsBecomeDenseWhereThatIsWished) {
-  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
-  torch::optim::SGD inner({table}, 1.0);
-  const auto look_up = [&](std::int64_t row) {
-    (torch::embedding(table, torch::tensor({row, row + 1}), -1, false, /*sparse=*/true).sum() *
-     (rank() + 1))
-        .backward();
-  };
-  {
-    DistributedOptimizer optimizer(inner, {{"table", table}}, {.sparse_as_dense = true});
-    for (const bool keeps_memory : {false, false, true, true}) {
-      optimizer.zero_grad(!keeps_memory);
-      look_up(rank());
-      optimizer.synchronize();
-      at::Tensor expected = torch::zeros({6, 2});
-      for (int r = 0; r < size(); ++r) expected.narrow(0, r, 2) += (r + 1.0) / size();
-      EXPECT_TRUE(torch::allclose(table.grad(), expected)) << table.grad();
-      optimizer.step();
-    }
+TEST_F(OptimizerOptionsTest, AdasumCombinesEachParameterByItself) {
+  // Along one direction equal gradients average, in orthogonal ones they add up.
+  const at::Tensor alike = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
+  const at::Tensor apart = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
+  torch::optim::SGD inner({alike, apart}, 1.0);
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{},
+                                 {.op = ReduceOp::Adasum});
+  const at::Tensor own = torch::zeros({4}, torch::kFloat64);
+  own[rank()] = 3.0 + rank();
+  at::Tensor sum = torch::zeros({4}, torch::kFloat64);
+  for (int r = 0; r < size(); ++r) sum[r] = 3.0 + r;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    (alike * torch::arange(4) + apart * own).sum().backward();
+    optimizer.synchronize();
+    EXPECT_TRUE(torch::allclose(alike.grad(), torch::arange(4, torch::kFloat64))) << alike.grad();
+    EXPECT_TRUE(torch::allclose(apart.grad(), sum)) << apart.grad();
+    optimizer.step();
   }
-  table.mutable_grad().reset();
-  DistributedOptimizer optimizer(inner, {{"table", table}});
-  expect_error<InvalidArgument>([&] { look_up(0); }, {"'table'", "sparse_as_dense"});
 }
 
 }  // namespace

@@ -223,6 +223,29 @@ TEST_P(DroppingTest, ASynchronizedStepNeedNotBeTaken) {
   }
 }
 
+TEST_F(OptimizerStepsTest, TheFirstStepMayBeBegunAgain) {
+  std::vector<at::Tensor> weights;
+  for (int i = 0; i < 4; ++i) weights.push_back(torch::zeros({i + 1}, torch::requires_grad()));
+  torch::optim::SGD inner(weights, 1.0);
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
+  weights[2].sum().backward();  // arrives first, twice
+  optimizer.zero_grad();
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    at::Tensor loss = torch::zeros({});
+    for (int i = 0; i < 4; ++i)
+      loss = loss + weights[static_cast<std::size_t>(i)].sum() * (i + rank());
+    loss.backward();
+    optimizer.synchronize();
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(torch::allclose(weights[static_cast<std::size_t>(i)].grad(),
+                                  torch::full({i + 1}, i + mean_rank())))
+          << step << ' ' << i;
+    }
+    optimizer.step();
+  }
+}
+
 TEST_F(OptimizerStepsTest, GradientsThatComeTooLateAreRefusedBeforeTheyChangeAnything) {
   OneWeight model;
   const auto expect_refused = [&](const std::string& why) {

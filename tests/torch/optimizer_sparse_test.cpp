@@ -1,0 +1,84 @@
+// Sparse gradients, of embeddings that look up some rows.
+#include <cmath>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/runtime.hpp"
+
+namespace kolo::test {
+namespace {
+
+class OptimizerSparseTest : public testing::Test {
+ protected:
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+
+  Runtime runtime_;
+};
+
+TEST_F(OptimizerSparseTest, SparseGradientsBecomeDenseWhereThatIsWished) {
+  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+  torch::optim::SGD inner({table}, 1.0);
+  const auto look_up = [&](std::int64_t row) {
+    (torch::embedding(table, torch::tensor({row, row + 1}), -1, false, /*sparse=*/true).sum() *
+     (rank() + 1))
+        .backward();
+  };
+  {
+    DistributedOptimizer optimizer(inner, {{"table", table}}, {.sparse_as_dense = true});
+    for (const bool keeps_memory : {false, false, true, true}) {
+      optimizer.zero_grad(!keeps_memory);
+      look_up(rank());
+      optimizer.synchronize();
+      at::Tensor expected = torch::zeros({6, 2});
+      for (int r = 0; r < size(); ++r) expected.narrow(0, r, 2) += (r + 1.0) / size();
+      EXPECT_TRUE(torch::allclose(table.grad(), expected)) << table.grad();
+      optimizer.step();
+    }
+  }
+}
+
+TEST_F(OptimizerSparseTest, SparseGradientsStaySparseFromTheSecondStepOn) {
+  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+  const at::Tensor dense = torch::zeros({3}, torch::requires_grad());
+  torch::optim::SGD inner({dense, table}, 1.0);
+  for (const int groups : {0, 2}) {
+    DistributedOptimizer optimizer(inner, {{"table", table}}, {.num_groups = groups});
+    for (int step = 0; step < 8; ++step) {
+      // In step 3 rank 0 looks nothing up, in step 4 nobody does; only rank 0 is sparse at first.
+      const auto looks_up = [&](int r) { return step != 4 && (step != 3 || r > 0); };
+      const bool is_sparse = step > 0 || rank() == 0;
+      optimizer.zero_grad();
+      table.detach().zero_();
+      at::Tensor loss = dense.sum() * rank();
+      if (looks_up(rank())) {
+        const at::Tensor rows = torch::tensor({rank(), rank() + 1, rank()});  // one of them twice
+        loss = loss + torch::embedding(table, rows, -1, false, is_sparse).sum() * (rank() + step);
+      }
+      loss.backward();
+      const double norm = optimizer.clip_grad_norm_(1e6);
+      optimizer.step();
+      at::Tensor expected = torch::zeros({6, 2});
+      bool is_used = false;
+      for (int r = 0; r < size(); ++r) {
+        if (!looks_up(r)) continue;
+        expected[r] += 2.0 * (r + step) / size();
+        expected[r + 1] += 1.0 * (r + step) / size();
+        is_used = true;
+      }
+      EXPECT_TRUE(torch::allclose(-table, expected)) << step << ": " << table;
+      const double mean_rank = (size() - 1) / 2.0;
+      EXPECT_NEAR(norm, std::hypot(expected.norm().item<double>(), mean_rank * std::sqrt(3.0)),
+                  1e-5 * (1 + norm));
+      ASSERT_EQ(table.grad().defined(), is_used) << step;
+      EXPECT_TRUE(!is_used || table.grad().is_sparse() == (step > 0)) << step;
+      EXPECT_TRUE(torch::allclose(dense.grad(), torch::full({3}, mean_rank)));
+    }
+    optimizer.zero_grad();
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test
