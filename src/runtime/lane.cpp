@@ -1,6 +1,7 @@
 #include "runtime/lane.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/graveyard.hpp"
@@ -14,9 +15,7 @@ namespace kolo::runtime {
 namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
-constexpr auto kLivenessInterval = std::chrono::milliseconds(10);
 constexpr auto kLongestWait = std::chrono::milliseconds(1);
-constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // everybody looks once in 50 ms
 
 Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
@@ -56,7 +55,8 @@ Lane::Lane(Parts parts, comm::World& world)
       control_(std::move(parts.control)),
       mailbox_(*control_, kControlTag),
       coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
-      runner_(std::make_shared<BatchRunner>(world, data_)) {
+      runner_(std::make_shared<BatchRunner>(world, data_)),
+      queue_(name_) {
   if (parts.control_window != nullptr) {
     board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
   } else {
@@ -66,6 +66,7 @@ Lane::Lane(Parts parts, comm::World& world)
     tree_board_ = board.get();
     board_ = std::move(board);
   }
+  watch_.emplace(data_, world_, *board_);
 }
 
 Lane::~Lane() = default;
@@ -73,43 +74,18 @@ Lane::~Lane() = default;
 // --- any thread ---
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
-  {
-    const std::lock_guard lock(queue_);
-    const std::string what = describe(operation->request) + " on process set " + name_ + ": ";
-    if (stopped_) throw ShutdownError(what + *stopped_);
-    if (!names_in_flight_.insert(operation->request.name).second) {
-      throw InvalidArgument(what +
-                            "an operation of this name is still in flight on this rank. Wait for "
-                            "it first, or use another name.");
-    }
-    operation->use = next_use_++;
-    submitted_.push_back(std::move(operation));
-  }
-  ++in_flight_;
+  queue_.submit(std::move(operation));
   wake_up_.call();
 }
 
 void Lane::join(std::shared_ptr<Operation> operation) {
-  {
-    const std::lock_guard lock(queue_);
-    const std::string what = "join on process set " + name_ + ": ";
-    if (stopped_) throw ShutdownError(what + *stopped_);
-    if (std::exchange(is_joined_, true)) {
-      throw InvalidArgument(what + "this rank has joined already, and waits for the others");
-    }
-    operation->use = next_use_++;
-    joining_ = std::move(operation);
-  }
-  ++in_flight_;
+  queue_.join(std::move(operation));
   wake_up_.call();
 }
 
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   if (operation.is_done.load(std::memory_order_acquire)) return true;
-  {
-    const std::lock_guard lock(queue_);
-    awaited_.push_back(operation.use);
-  }
+  queue_.await(operation.use);
   ++callers_;
   Backoff backoff(config_.spin);
   while (!operation.is_done.load(std::memory_order_acquire) && Clock::now() < until) {
@@ -131,7 +107,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
     }
   }
   --callers_;
-  if (in_flight_ > 0) wake_up_.call();
+  if (queue_.in_flight() > 0) wake_up_.call();
   return operation.is_done.load(std::memory_order_acquire);
 }
 
@@ -142,10 +118,7 @@ bool Lane::try_turn() {
 }
 
 void Lane::shut_down() {
-  {
-    const std::lock_guard lock(queue_);
-    is_leaving_ = true;
-  }
+  queue_.leave();
   Backoff backoff(Backoff::Duration{0});
   auto give_up_at = Clock::time_point::max();
   for (;;) {
@@ -169,10 +142,7 @@ void Lane::shut_down() {
 
 void Lane::stop(std::string why) {
   const std::unique_lock turn_lock(turn_);
-  {
-    const std::lock_guard lock(queue_);
-    stopped_ = std::move(why);
-  }
+  queue_.stop(std::move(why));
   turn();  // ends what came in since the set was closed
 }
 
@@ -183,12 +153,6 @@ void Lane::publish_end(const std::string& how) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   board_->publish_lost({rank(), how});
-}
-
-std::string Lane::next_name(std::string_view kind) {
-  const std::lock_guard lock(queue_);
-  const std::string prefix(kind);
-  return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
 }
 
 Lane::Metrics Lane::metrics() {
@@ -213,7 +177,9 @@ bool Lane::turn() {
   try {
     board_->beat();
     progressed |= read_mail();
-    notice_losses(now);
+    if (!has_left_) {
+      if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
+    }
     progressed |= advance_protocol(now);
     progressed |= advance_data(now);
     if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
@@ -226,34 +192,23 @@ bool Lane::turn() {
 }
 
 bool Lane::take_submissions(Clock::time_point now) {
-  std::vector<std::shared_ptr<Operation>> submitted;
-  std::shared_ptr<Operation> joining;
-  std::vector<UseId> awaited;
-  bool is_leaving;
-  {
-    const std::lock_guard lock(queue_);
-    submitted.swap(submitted_);
-    joining.swap(joining_);
-    awaited.swap(awaited_);
-    is_leaving = is_leaving_;
-  }
-  for (std::shared_ptr<Operation>& operation : submitted) {
+  TensorQueue::Taken taken = queue_.take();
+  for (std::shared_ptr<Operation>& operation : taken.operations) {
     const Time deadline = to_time(operation->deadline);
     Request request = operation->request;
     const UseId use = operation->use;
     operations_[use] = std::move(operation);
     coordinator_.submit(use, std::move(request), to_time(now), deadline);
   }
-  const bool progressed = !submitted.empty() || joining != nullptr;
-  if (joining != nullptr) {
-    const UseId use = joining->use;
-    operations_[use] = std::move(joining);
+  if (taken.join != nullptr) {
+    const UseId use = taken.join->use;
+    operations_[use] = taken.join;
     coordinator_.join(use);
   }
-  for (const UseId use : awaited) coordinator_.wait_for(use);
-  if (is_leaving) coordinator_.shut_down();
-  needs_peers_ = is_leaving || in_flight_ > 0;
-  return progressed;
+  for (const UseId use : taken.awaited) coordinator_.wait_for(use);
+  if (taken.is_leaving) coordinator_.shut_down();
+  needs_peers_ = taken.is_leaving || queue_.in_flight() > 0;
+  return !taken.operations.empty() || taken.join != nullptr;
 }
 
 bool Lane::read_mail() {
@@ -270,44 +225,6 @@ bool Lane::read_mail() {
     }
   }
   return progressed;
-}
-
-void Lane::notice_losses(Clock::time_point now) {
-  if (loss_ || has_left_) return;
-  // The processes before the board: one that ends because of a loss has published that loss first,
-  // and must not be taken for the cause.
-  const bool is_due = now >= next_liveness_check_;
-  std::vector<int> dead;
-  if (is_due) dead = world_.dead_peers();
-  if (const auto loss = board_->lost()) {
-    if (all_have_heard(*loss, now)) declare_lost(*loss);
-    return;
-  }
-  if (!is_due) return;
-  next_liveness_check_ = now + kLivenessInterval;
-  for (const int peer : dead) {
-    const int rank = member(peer);
-    if (rank >= 0 && !board_->has_left(rank)) {
-      declare_lost({rank, "died: its process has ended"});
-      return;
-    }
-  }
-  if (now >= next_silence_sample_ && needs_peers_) {
-    next_silence_sample_ = now + config_.lost_after / 2;
-    silent_ = board_->silent_ranks();
-  }
-}
-
-/// A rank that tells of its own end waits until the others have heard, and so does whoever hears it:
-/// mpirun ends them all as soon as one of them has ended.
-bool Lane::all_have_heard(const HeaderBoard::Loss& loss, Clock::time_point now) {
-  const std::vector<int> dead = world_.dead_peers();
-  if (std::find(dead.begin(), dead.end(), world_rank(loss.rank)) != dead.end()) return true;
-  if (!heard_at_) {
-    heard_at_ = now;
-    report(loss);
-  }
-  return now >= *heard_at_ + kTimeToHear;
 }
 
 bool Lane::advance_protocol(Clock::time_point now) {
@@ -349,7 +266,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
   if (actions.post) board_->post(*actions.post);
   if (actions.ask) board_->ask(*actions.ask);
   for (auto& [to, message] : actions.send) mailbox_.send(to, std::move(message));
-  if (actions.find_silent) find_silent();
+  if (actions.find_silent) give_up_silent_rank();
 }
 
 void Lane::start(Coordinator::Batch batch) {
@@ -378,7 +295,7 @@ bool Lane::advance_data(Clock::time_point now) {
   } else if (front.deadline != Clock::time_point::max() &&
              now > front.deadline + config_.lost_after) {
     front.deadline = now;
-    find_silent();
+    give_up_silent_rank();
   }
   return progress != Progress::Waiting;
 }
@@ -408,7 +325,7 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   } catch (const std::exception& error) {  // by messages, to a rank that cannot be reached either
     KOLO_LOG(Warn) << "process set " << name_ << ": cannot tell all ranks: " << error.what();
   }
-  if (!heard_at_) report(loss);
+  watch_->report(loss);
   coordinator_.on_lost(loss.rank, loss.how);
   // Peers and MPI may still use the memory of what was running: none of it is given back.
   for (Running& running : std::exchange(running_, {})) {
@@ -423,30 +340,13 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   carry_out(coordinator_.decide(to_time(Clock::now())));
 }
 
-void Lane::report(const HeaderBoard::Loss& loss) {
-  KOLO_LOG(Error) << "process set " << name_ << ": rank " << world_rank(loss.rank) << " "
-                  << loss.how;
-}
-
-void Lane::find_silent() {
-  // As of the last whole interval: a fresh look could be microseconds after the last one.
-  if (!silent_.empty()) {
-    declare_lost({silent_.front(),
-                  "does not answer: its coordinator gave no sign of life since "
-                  "the deadline"});
-  }
+void Lane::give_up_silent_rank() {
+  if (const auto loss = watch_->find_silent()) declare_lost(*loss);
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
   if (operation->use == 0) return;  // of a rank that has joined: nobody asked for it here
-  {
-    const std::lock_guard lock(queue_);
-    if (operation->request.name.empty()) {  // a join alone has no name
-      is_joined_ = false;
-      unnamed_.clear();  // ranks have made different calls; from here on they make the same again
-    }
-    names_in_flight_.erase(operation->request.name);
-  }
+  queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();
   {
@@ -454,13 +354,6 @@ void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_
     operation->is_done.store(true, std::memory_order_release);
   }
   ended_.notify_all();
-  --in_flight_;
-}
-
-int Lane::member(int world_rank) const {
-  const std::vector<int>& ranks = data_.world_ranks;
-  const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
-  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
 }  // namespace kolo::runtime

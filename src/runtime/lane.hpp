@@ -11,8 +11,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
-#include <vector>
 
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
@@ -23,7 +21,9 @@
 #include "runtime/coordinator.hpp"
 #include "runtime/data_path.hpp"
 #include "runtime/header_board.hpp"
+#include "runtime/loss_watch.hpp"
 #include "runtime/operation.hpp"
+#include "runtime/tensor_queue.hpp"
 #include "runtime/tree_board.hpp"
 #include "runtime/wake_up.hpp"
 
@@ -63,7 +63,7 @@ class Lane {
   /// One turn, unless a caller drives. True if there was progress.
   bool try_turn();
   /// Something is queued, pending or running, and no caller drives it.
-  bool needs_driving() const { return callers_ == 0 && in_flight_ > 0; }
+  bool needs_driving() const { return callers_ == 0 && queue_.in_flight() > 0; }
   /// Where the progress thread sleeps while nothing does.
   WakeUp& wake_up() { return wake_up_; }
 
@@ -77,7 +77,7 @@ class Lane {
   int rank() const { return data_.communicator->rank(); }
   int size() const { return data_.communicator->size(); }
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
-  std::string next_name(std::string_view kind);
+  std::string next_name(std::string_view kind) { return queue_.next_name(kind); }
 
   struct Metrics {
     Coordinator::Counters protocol;
@@ -98,20 +98,16 @@ class Lane {
   bool turn();
   bool take_submissions(Clock::time_point now);
   bool read_mail();
-  void notice_losses(Clock::time_point now);
   bool advance_protocol(Clock::time_point now);
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
   bool advance_data(Clock::time_point now);
   void finish_front(std::exception_ptr error);
   bool have_all_left();
-  bool all_have_heard(const HeaderBoard::Loss& loss, Clock::time_point now);
   void declare_lost(const HeaderBoard::Loss& loss);
-  void report(const HeaderBoard::Loss& loss);
-  void find_silent();
+  void give_up_silent_rank();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
   int world_rank(int rank) const { return data_.world_ranks[static_cast<std::size_t>(rank)]; }
-  int member(int world_rank) const;
 
   const std::string name_;  // of the process set
   const Config& config_;
@@ -125,35 +121,20 @@ class Lane {
   ControlMailbox mailbox_;
   TreeBoard* tree_board_ = nullptr;  // the board, where it goes by messages
   std::unique_ptr<HeaderBoard> board_;
+  std::optional<LossWatch> watch_;
   Coordinator coordinator_;
   std::shared_ptr<BatchRunner> runner_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
   std::deque<Running> running_;  // in the agreed order; the first one moves
   std::optional<HeaderBoard::Loss> loss_;
-  std::optional<Clock::time_point> heard_at_;  // of a loss from a rank that still lives
   bool has_left_ = false;
   bool has_taken_leave_ = false;  // and so have all others
-  Clock::time_point next_liveness_check_{};
-  Clock::time_point next_silence_sample_{};
-  std::vector<int> silent_;   // in the last interval between samples
-  bool needs_peers_ = false;  // something is in flight, or this rank wants to leave
+  bool needs_peers_ = false;      // something is in flight, or this rank wants to leave
 
-  // Under the queue lock, for any thread.
-  std::mutex queue_;
-  std::vector<std::shared_ptr<Operation>> submitted_;
-  std::shared_ptr<Operation> joining_;  // submitted, too
-  bool is_joined_ = false;              // until the join has ended
-  std::vector<UseId> awaited_;
-  std::unordered_set<std::string> names_in_flight_;
-  std::unordered_map<std::string, std::uint64_t> unnamed_;
-  UseId next_use_ = 1;
-  bool is_leaving_ = false;
-  std::optional<std::string> stopped_;  // why
-
+  TensorQueue queue_;
   std::mutex ends_;
   std::condition_variable ended_;
   std::atomic<int> callers_{0};
-  std::atomic<std::int64_t> in_flight_{0};
 };
 
 }  // namespace kolo::runtime
