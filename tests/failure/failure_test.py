@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,7 @@ class Job:
                 pass
         self.process.kill()
         self.process.wait()
+        shutil.rmtree(self.folder)
 
     def describe(self):
         lines = [f"-- {' '.join(self.process.args)}, victim {self.victim}", self.output]

@@ -456,7 +456,8 @@ TEST_P(JoinFailureTest, MismatchesOfTheOthersAreFoundAndTheJoinGoesOn) {
 }
 
 TEST_P(JoinFailureTest, TimeoutsNameNobodyWhoHasJoined) {
-  run_runtimes(GetParam(), [](Runtime& runtime) {
+  std::latch given_up(1);
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
     expect_sum_works(runtime, "x");
     if (runtime.rank() == 0) {
       Tensor tensor(5);
@@ -464,10 +465,11 @@ TEST_P(JoinFailureTest, TimeoutsNameNobodyWhoHasJoined) {
         allreduce(tensor.view(), tensor.view(),
                   {.op = ReduceOp::Sum, .name = "x", .timeout = 100ms});
       });
+      given_up.count_down();
       expect_contains(text, "the deadline passed on rank 0 while rank 2 had not submitted it");
     }
     if (runtime.rank() == 2) {
-      std::this_thread::sleep_for(300ms);
+      given_up.wait();
       Tensor tensor(5);
       EXPECT_THROW(allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"}),
                    TimeoutError);

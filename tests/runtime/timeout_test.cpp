@@ -1,6 +1,7 @@
 // What users see when ranks are late or leave.
 #include <chrono>
 #include <cstddef>
+#include <latch>
 #include <string>
 #include <thread>
 
@@ -29,6 +30,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(TimeoutTest, RaisesOnAllRanksTheLateOneToo) {
   for (const int late : {2, 0}) {
     for (const bool is_known : {false, true}) {
+      std::latch given_up(2);
       run_runtimes(GetParam(), [&](Runtime& runtime) {
         if (is_known) expect_sum_works(runtime, "x");
         Tensor tensor(5);
@@ -36,10 +38,11 @@ TEST_P(TimeoutTest, RaisesOnAllRanksTheLateOneToo) {
         if (runtime.rank() != late) {
           options.timeout = 100ms;
         } else {
-          std::this_thread::sleep_for(300ms);  // by now the others have given up
+          given_up.wait();
         }
         Handle handle = allreduce_async(tensor.view(), tensor.view(), options);
         const std::string text = text_thrown_by<TimeoutError>([&] { handle.wait(); });
+        if (runtime.rank() != late) given_up.count_down();
         expect_contains(text, "'x'");
         expect_contains(text, "the deadline passed on ");
         expect_contains(text, "while rank " + std::to_string(late) + " had not submitted it");
@@ -51,13 +54,15 @@ TEST_P(TimeoutTest, RaisesOnAllRanksTheLateOneToo) {
 }
 
 TEST_P(TimeoutTest, OneRankAloneCanHaveADeadline) {
+  std::latch given_up(2);
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     Tensor tensor(5);
-    if (runtime.rank() == 2) std::this_thread::sleep_for(200ms);
+    if (runtime.rank() == 2) given_up.wait();
     AllreduceOptions options{.name = "x"};
     if (runtime.rank() == 1) options.timeout = 50ms;
     Handle handle = allreduce_async(tensor.view(), tensor.view(), options);
     const std::string text = text_thrown_by<TimeoutError>([&] { handle.wait(); });
+    if (runtime.rank() != 2) given_up.count_down();
     expect_contains(text, "passed on rank 1 while rank 2 had not");
     expect_sum_works(runtime, "x");
   });
@@ -65,14 +70,13 @@ TEST_P(TimeoutTest, OneRankAloneCanHaveADeadline) {
 
 TEST_P(TimeoutTest, TheDefaultIsTheConfigured) {
   Setting setting = GetParam();
-  setting.config.timeout = 300ms;
+  setting.config.timeout = 100ms;
+  std::latch given_up(2);
   run_runtimes(setting, [&](Runtime& runtime) {
-    if (runtime.rank() == 1) {
-      std::this_thread::sleep_for(600ms);
-      return;
-    }
+    if (runtime.rank() == 1) return given_up.wait();
     Tensor tensor(5);
     EXPECT_THROW(broadcast(tensor.view(), 0, {.name = "x"}), TimeoutError);
+    given_up.count_down();
   });
 }
 
