@@ -1,4 +1,6 @@
 // All-reduce and reduce-scatter on tensors.
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "torch/torch_fixture.hpp"
@@ -8,6 +10,8 @@ namespace {
 
 class ReductionsTest : public TorchTest {
  protected:
+  using TorchTest::TorchTest;
+
   /// This rank's rows of a reduced tensor.
   at::Tensor rows_of(const at::Tensor& whole) const {
     std::int64_t first = 0;
@@ -105,6 +109,64 @@ TEST_F(ReductionsTest, RowsThatDoNotDivideEvenly) {
                    std::to_string(rows) + " rows");
     }
   }
+}
+
+TEST_F(ReductionsTest, AdasumAddsWhatIsOrthogonalAndAveragesWhatIsAlike) {
+  const auto apart = [&](int r) {  // column r of rank r
+    at::Tensor tensor = at::zeros({3, size()}, at::kDouble);
+    tensor.select(1, r).copy_(values(r, {3}, at::kDouble) + 1);
+    return tensor;
+  };
+  at::Tensor sum = at::zeros({3, size()}, at::kDouble);
+  for (int r = 0; r < size(); ++r) sum += apart(r);
+  const at::Tensor alike = values(1, {2, 5}, at::kDouble) + 1;
+  const AllreduceOptions options{.op = ReduceOp::Adasum};
+  EXPECT_TRUE(at::allclose(allreduce(apart(rank()), options), sum));
+  EXPECT_TRUE(at::allclose(allreduce(alike.t(), options), alike.t()));
+  // Each tensor of a group by itself.
+  const std::vector<at::Tensor> both = grouped_allreduce({apart(rank()), alike}, options);
+  EXPECT_TRUE(at::allclose(both[0], sum) && at::allclose(both[1], alike)) << both;
+  // On a set that the first rank is not in.
+  std::vector<int> ranks{size() - 1};
+  if (size() > 2) ranks.push_back(1);
+  ProcessSet& set = runtime_.add_process_set(ranks);
+  if (set.included()) {
+    at::Tensor some = at::zeros_like(sum);
+    for (const int r : ranks) some += apart(r);
+    EXPECT_TRUE(at::allclose(
+        allreduce(apart(rank()), {.op = ReduceOp::Adasum, .process_set = &set}), some));
+  }
+}
+
+/// The number of largest magnitude, with its sign.
+void combine_magnitudes(DType, const void* next, void* accumulator, std::size_t count) {
+  const auto* from = static_cast<const float*>(next);
+  auto* to = static_cast<float*>(accumulator);
+  for (std::size_t i = 0; i < count; ++i)
+    to[i] = std::abs(from[i]) > std::abs(to[i]) ? from[i] : to[i];
+}
+void fill_zeros(DType, void* elements, std::size_t count) {
+  std::fill_n(static_cast<float*>(elements), count, 0.0F);
+}
+
+class CustomReductionsTest : public ReductionsTest {
+ protected:
+  CustomReductionsTest() : ReductionsTest({{"magnitude", combine_magnitudes, fill_zeros}}) {}
+};
+
+TEST_F(CustomReductionsTest, ReduceTensors) {
+  const auto input = [](int r) { return values(r, {4, 3}) * (r % 2 == 0 ? 1 : -1); };
+  at::Tensor largest = input(0);
+  for (int r = 1; r < size(); ++r) {
+    largest = at::where(input(r).abs() > largest.abs(), input(r), largest);
+  }
+  const AllreduceOptions options{.op = ReduceOp::Custom, .custom = "magnitude"};
+  expect_equal(allreduce(input(rank()), options), largest);
+  expect_equal(allreduce(input(rank()).t(), options), largest.t());
+  expect_equal(grouped_allreduce({input(rank()), own({2})}, options)[0], largest);
+  expect_equal(reduce_scatter(input(rank()), options), rows_of(largest));
+  expect_refused([&] { allreduce(own({2}), {.op = ReduceOp::Custom, .custom = "median"}); },
+                 "median");
 }
 
 TEST_F(ReductionsTest, AveragesOf16BitNumbersAreFinite) {

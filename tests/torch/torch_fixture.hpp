@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -30,9 +31,20 @@ inline at::Tensor values(int rank, const Shape& shape, at::ScalarType type = at:
   return numbers.to(type).reshape(shape);
 }
 
+/// As the environment has it: the same tests run on several data paths.
+inline Config config_from_environment() {
+  Config config = Config::from_environment();
+  config.timeout = test_config().timeout;
+  config.log_level = test_config().log_level;
+  return config;
+}
+
 /// A Runtime per test, in the world of the test program.
 class TorchTest : public testing::Test {
  protected:
+  explicit TorchTest(std::vector<CustomReduction> reductions = {})
+      : runtime_({.config = config_from_environment(), .reductions = std::move(reductions)}) {}
+
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
   bool is_last() const { return rank() == size() - 1; }
@@ -58,7 +70,7 @@ class TorchTest : public testing::Test {
     EXPECT_TRUE(at::equal(allreduce(own({5}), {.op = ReduceOp::Sum}), sum({5})));
   }
 
-  Runtime runtime_{{.config = test_config()}};
+  Runtime runtime_;
 };
 
 inline void expect_equal(const at::Tensor& got, const at::Tensor& expected,
