@@ -198,7 +198,10 @@ TEST(CoordinatorTest, WhatIsPendingEndsBeforeTheJoinDoes) {
   ranks.go_on();
   EXPECT_EQ(ranks.ran(0), "known known new of 1* new of 2*");
   EXPECT_EQ(ranks.ran(1), "known known* new of 1 new of 2*");
-  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.joined(rank));
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(ranks.joined(rank));
+    EXPECT_EQ(ranks.joined(rank)->last_rank, 2) << "of several at once the highest";
+  }
 }
 
 TEST(CoordinatorTest, ADefectOfOneRankEndsTheUseOnAll) {

@@ -206,5 +206,36 @@ TEST(GroupFailureTest, AMemberThatCannotRunFailsAllOnEveryRank) {
   });
 }
 
+TEST(GroupFailureTest, ANameInFlightIsRefusedForAllMembers) {
+  run_runtimes(2, [](Runtime& runtime) {
+    const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
+    std::vector<Tensor> members = make_members();
+    std::vector<Tensor> others = make_members();
+    for (Tensor& member : members) {
+      member.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    }
+    for (Tensor& other : others) other.fill([](std::size_t) { return 1; });
+    Handle first;
+    if (runtime.rank() == 0) {
+      first = grouped_allreduce_async(in_place(members), options);
+      const std::string text =
+          text_thrown_by<InvalidArgument>([&] { grouped_allreduce(in_place(others), options); });
+      expect_contains(text, "allreduce 'x' on process set world");
+      expect_contains(text, "in flight");
+      EXPECT_THROW(allreduce(others[0].view(), others[0].view(), options), InvalidArgument);
+    }
+    barrier({.name = "refused"});
+    if (runtime.rank() == 1) first = grouped_allreduce_async(in_place(members), options);
+    first.wait();
+    for (const Tensor& member : members) {
+      member.expect([](std::size_t i) { return input_sum(2, i); }, "the first group");
+    }
+    // Nothing of the second one was submitted.
+    for (const Tensor& other : others) other.expect([](std::size_t) { return 1; }, "untouched");
+    grouped_allreduce(in_place(others), options);
+    for (const Tensor& other : others) other.expect([](std::size_t) { return 2; }, "free again");
+  });
+}
+
 }  // namespace
 }  // namespace kolo::test

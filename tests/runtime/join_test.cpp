@@ -147,6 +147,27 @@ void expect_reductions(const Active& active) {
   }
 }
 
+/// Whoever has joined gives zeros: equal vectors of the others stay, orthogonal ones add up.
+void expect_adasum(const Active& active) {
+  ProcessSet& set = active.set();
+  const auto owner = [&](std::size_t i) {
+    return static_cast<int>(i % static_cast<std::size_t>(set.size()));
+  };
+  Tensor alike(23);
+  Tensor apart(23);
+  alike.fill([](std::size_t i) { return static_cast<double>(i) - 9; });
+  apart.fill(
+      [&](std::size_t i) { return owner(i) == set.rank() ? static_cast<double>(i) + 1 : 0.0; });
+  allreduce(alike.view(), alike.view(),
+            {.op = ReduceOp::Adasum, .name = "alike", .process_set = &set});
+  allreduce(apart.view(), apart.view(),
+            {.op = ReduceOp::Adasum, .name = "apart", .process_set = &set});
+  alike.expect([](std::size_t i) { return static_cast<double>(i) - 9; }, "Adasum of equals");
+  apart.expect(
+      [&](std::size_t i) { return active.has(owner(i)) ? static_cast<double>(i) + 1 : 0.0; },
+      "Adasum of orthogonals");
+}
+
 /// `root` is active.
 void expect_moves(const Active& active, int root) {
   ProcessSet& set = active.set();
@@ -220,6 +241,7 @@ void run_uneven(ProcessSet& set, const std::function<int(int)>& steps) {
     }
     const Active active(set, ranks);
     expect_reductions(active);
+    expect_adasum(active);
     expect_moves(active, last);
     expect_groups(active);
   }

@@ -67,15 +67,18 @@ TEST_P(ObjectsTest, SeveralThreadsAtOnce) {
 TEST_P(ObjectsTest, OnAProcessSet) {
   run_runtimes(GetParam(), [](Runtime& runtime) {
     const int last = runtime.size() - 1;
-    ProcessSet& set = runtime.add_process_set({last});
+    ProcessSet& set =
+        runtime.add_process_set(last == 0 ? std::vector<int>{0} : std::vector<int>{last, 0});
     const OperationOptions options{.process_set = &set};
     if (!set.included()) {
       EXPECT_THROW(broadcast_object("x", last, options), InvalidArgument);
       EXPECT_THROW(allgather_object("x", options), InvalidArgument);
       return;
     }
-    EXPECT_EQ(broadcast_object(bytes_of(last), last, options), bytes_of(last));
-    EXPECT_EQ(allgather_object("x", options), std::vector<std::string>{"x"});
+    EXPECT_EQ(broadcast_object(bytes_of(runtime.rank()), last, options), bytes_of(last));
+    std::vector<std::string> all;
+    for (const int member : set.ranks()) all.push_back(bytes_of(member) + "x");
+    EXPECT_EQ(allgather_object(bytes_of(runtime.rank()) + "x", options), all);
   });
 }
 

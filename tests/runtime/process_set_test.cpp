@@ -58,6 +58,20 @@ void expect_all_work(ProcessSet& set) {
   allreduce(tensor.view(), tensor.view(), {.name = "mean", .process_set = &set});
   tensor.expect([&](std::size_t i) { return sum(i) / set.size(); }, "mean", 1e-6);
 
+  Tensor alike(9);
+  Tensor apart(9);  // orthogonal to the other members'
+  alike.fill([](std::size_t i) { return static_cast<double>(i) - 3; });
+  apart.fill([&](std::size_t i) {
+    const bool is_own =
+        i % static_cast<std::size_t>(set.size()) == static_cast<std::size_t>(set.rank());
+    return is_own ? static_cast<double>(i) + 1 : 0.0;
+  });
+  for (const Tensor* const vector : {&alike, &apart}) {
+    allreduce(vector->view(), vector->view(), {.op = ReduceOp::Adasum, .process_set = &set});
+  }
+  alike.expect([](std::size_t i) { return static_cast<double>(i) - 3; }, "Adasum of equals");
+  apart.expect([](std::size_t i) { return static_cast<double>(i) + 1; }, "Adasum of orthogonals");
+
   for (int member = 0; member < set.size(); ++member) {
     Tensor sent(9);
     sent.fill(own);
