@@ -108,6 +108,26 @@ TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
   });
 }
 
+TEST_P(CostTest, EveryKindOfOperationIsNegotiatedOnce) {
+  run_runtimes(patient(), [](Runtime& runtime) {
+    const Tensor tensor(6);
+    const Tensor part(2);
+    Rows gathered{DType::Float32, 1};
+    Rows exchanged{DType::Float32, 1};
+    const Cost cost = cost_of(runtime, 20, 100, [&](std::size_t) {
+      broadcast(tensor.view(), 1, {.name = "broadcast"});
+      reduce_scatter(tensor.view(), part.view(), {.name = "scatter"});
+      allgather(part.view(), gathered.allocator(), {.name = "gather"});
+      alltoall(tensor.view(), {}, exchanged.allocator(), {.name = "exchange"});
+      grouped_allreduce({{tensor.view(), tensor.view()}, {part.view(), part.view()}},
+                        {.name = "group"});
+      barrier({.name = "barrier"});
+    });
+    expect_no_talk(cost);
+    EXPECT_EQ(cost.exchanges, 600u);
+  });
+}
+
 TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
   run_runtimes(patient(), [](Runtime& runtime) {
     std::vector<Tensor> tensors;

@@ -79,14 +79,15 @@ TEST_P(GroupTest, ReduceScatterOfMixedTypes) {
       inputs[t].fill([&](std::size_t i) { return input_value(runtime.rank(), i, t); });
       tensors.push_back({inputs[t].view(), outputs[t].view()});
     }
-    grouped_reduce_scatter(tensors, {.op = ReduceOp::Sum, .name = "x"});
+    grouped_reduce_scatter(tensors,
+                           {.op = ReduceOp::Sum, .prescale = 2, .postscale = 3, .name = "x"});
     for (std::size_t t = 0; t < 4; ++t) {
       std::int64_t begin = 0;
       for (int rank = 0; rank < runtime.rank(); ++rank) {
         begin += scattered_rows(kRows[t], size(), rank);
       }
       const auto skipped = static_cast<std::size_t>(2 * begin);
-      outputs[t].expect([&](std::size_t i) { return input_sum(size(), skipped + i, t); },
+      outputs[t].expect([&](std::size_t i) { return 6 * input_sum(size(), skipped + i, t); },
                         "member " + std::to_string(t));
     }
   });

@@ -58,6 +58,15 @@ void expect_all_work(ProcessSet& set) {
   allreduce(tensor.view(), tensor.view(), {.name = "mean", .process_set = &set});
   tensor.expect([&](std::size_t i) { return sum(i) / set.size(); }, "mean", 1e-6);
 
+  Tensor floats(9);
+  Tensor integers(4, DType::Int64);
+  floats.fill(own);
+  integers.fill(own);
+  grouped_allreduce({{floats.view(), floats.view()}, {integers.view(), integers.view()}},
+                    {.op = ReduceOp::Sum, .process_set = &set});
+  floats.expect(sum, "floats of a group");
+  integers.expect(sum, "integers of a group");
+
   Tensor alike(9);
   Tensor apart(9);  // orthogonal to the other members'
   alike.fill([](std::size_t i) { return static_cast<double>(i) - 3; });

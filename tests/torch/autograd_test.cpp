@@ -188,6 +188,15 @@ TEST_F(AutogradTest, OnAProcessSet) {
   (reduce_scatter(x, {.op = ReduceOp::Sum, .process_set = &set}) * r).sum().backward();
   expect_equal(x.grad(), at::cat({at::full({2, 2}, 2.0f),
                                   at::full({2, 2}, 2.0f * static_cast<float>(size()))}));
+  x.mutable_grad().reset();
+  const int root = size() - 1;
+  (broadcast(x, root, {.process_set = &set}) * r).sum().backward();
+  expect_equal(x.grad(),
+               at::full({4, 2}, rank() == root ? static_cast<float>(size() + 1) / 2 : 0.0f));
+  x.mutable_grad().reset();
+  (alltoall(x, {}, {.process_set = &set}).output * r).sum().backward();
+  expect_equal(x.grad(),
+               at::cat({at::full({2, 2}, 1.0f), at::full({2, 2}, static_cast<float>(size()))}));
 }
 
 TEST_F(AutogradTest, AveragesOf16BitGradientsAreFinite) {
@@ -208,6 +217,10 @@ TEST_F(AutogradTest, WhatHasNoGradientSaysSoInBackward) {
     expect_refused([&] { scattered.sum().backward(); },
                    "reduce_scatter 'y': the reduction " + name);
   }
+  const at::Tensor x = own({3}).requires_grad_();
+  const at::Tensor combined = allreduce(x, {.op = ReduceOp::Adasum, .name = "x"});
+  expect_refused([&] { combined.sum().backward(); },
+                 "allreduce 'x': the reduction Adasum has no gradient");
 }
 
 TEST_F(AutogradTest, RecordsNothingUnlessAsked) {

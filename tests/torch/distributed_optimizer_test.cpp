@@ -101,6 +101,30 @@ TEST_F(DistributedOptimizerTest, GradientsKeptInMemoryTrainAlike) {
                            train(runtime_, Algorithm::Adam, torch::kFloat64, {}, false)));
 }
 
+TEST_F(DistributedOptimizerTest, AnOptimizerThatHasSteppedBeforeKeepsItsState) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat64);
+  const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
+  std::optional<DistributedOptimizer> optimizer;  // in the second half only
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kSteps / 2) optimizer.emplace(*inner, *model);
+    const std::int64_t rows = optimizer ? kBatch / runtime_.size() : kBatch;
+    const std::int64_t first = optimizer ? runtime_.rank() * rows : 0;
+    const at::Tensor batch = batch_rows(step, first, rows, kWidth, torch::kFloat64);
+    if (optimizer) {
+      optimizer->zero_grad();
+    } else {
+      inner->zero_grad();
+    }
+    loss_of(model, batch).backward();
+    if (optimizer) {
+      optimizer->step();
+    } else {
+      inner->step();
+    }
+  }
+  EXPECT_LT(largest_difference(flat(*model), train_alone(Algorithm::Adam, torch::kFloat64)), 1e-12);
+}
+
 TEST_F(DistributedOptimizerTest, SeveralBackwardPassesAddUp) {
   if (runtime_.size() == 4) GTEST_SKIP() << "12 rows do not divide into 4 ranks of 2 passes";
   DistributedOptimizer::Options options;

@@ -171,6 +171,29 @@ TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSetsDoNotWaitForOneAnother) {
   b.expect_trained(kSteps);
 }
 
+TEST_F(OptimizerJoinTest, AdasumOnASetCombinesItsGradientsOnly) {
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); r += 2) ranks.push_back(r);
+  ProcessSet& set = runtime_.add_process_set(ranks);
+  if (set.included()) {
+    const at::Tensor alike = make_weight();
+    const at::Tensor apart = make_weight();
+    torch::optim::SGD inner({alike, apart}, 1.0);
+    DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{},
+                                   {.op = ReduceOp::Adasum, .process_set = &set});
+    const at::Tensor ramp = torch::arange(7, torch::kFloat64);
+    const at::Tensor own = torch::zeros({7}, torch::kFloat64);
+    own[rank()] = 3.0 + rank();
+    at::Tensor sum = torch::zeros({7}, torch::kFloat64);
+    for (const int r : ranks) sum[r] = 3.0 + r;
+    (alike * ramp + apart * own).sum().backward();
+    optimizer.step();
+    EXPECT_TRUE(torch::allclose(alike, 1 - ramp)) << alike;
+    EXPECT_TRUE(torch::allclose(apart, 1 - sum)) << apart;
+  }
+  barrier();  // the world works on
+}
+
 TEST_F(OptimizerJoinTest, JoinAndStateOnASetLeaveTheOthersAlone) {
   std::vector<int> ranks;
   for (int r = 0; r < size(); r += 2) ranks.push_back(r);

@@ -289,7 +289,13 @@ TEST_F(OptimizerStepsTest, RanksWithoutAnyGradientTakePart) {
   EXPECT_FALSE(model.weight.grad().defined());
 }
 
-TEST_F(OptimizerStepsTest, DifferentHeadsOnDifferentRanks) {
+class DifferentHeadsTest : public OptimizerStepsTest, public testing::WithParamInterface<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Groups, DifferentHeadsTest, testing::Values(0, 1, 2),
+                         testing::PrintToStringParamName());
+
+/// Where heads share a group with others, it is complete on no rank.
+TEST_P(DifferentHeadsTest, OnDifferentRanks) {
   const auto heads_of = [&](int step, int r) { return (step + r) % 3; };  // of 3, one each
   std::vector<at::Tensor> heads;
   for (int i = 0; i < 3; ++i) heads.push_back(torch::zeros({5}, torch::requires_grad()));
@@ -297,6 +303,7 @@ TEST_F(OptimizerStepsTest, DifferentHeadsOnDifferentRanks) {
   torch::optim::SGD inner({trunk, heads[0], heads[1], heads[2]}, 1.0);
   DistributedOptimizer::Options options;
   options.bucket_bytes = 64;
+  options.num_groups = GetParam();
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
   for (int step = 0; step < 9; ++step) {
     optimizer.zero_grad();

@@ -1,5 +1,10 @@
 #include "kolo/parameter_sync.hpp"
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -58,6 +63,78 @@ TEST_F(ParameterSyncTest, BroadcastsOptimizerStateToRanksThatHaveNone) {
     const at::Tensor moments = state.exp_avg().clone();
     EXPECT_TRUE(torch::equal(broadcast(moments, 0), state.exp_avg()));
   }
+}
+
+TEST_F(ParameterSyncTest, BroadcastsTensorsByNameOrByOrder) {
+  const int root = size() - 1;
+  const auto make = [&](double factor) {
+    return torch::arange(4, torch::kFloat64) * factor + rank();
+  };
+  const auto expected = [&](double factor) {
+    return torch::arange(4, torch::kFloat64) * factor + root;
+  };
+  const at::Tensor a = make(1);
+  const at::Tensor b = make(2);
+  // Names count, not places; a tensor may have two of them.
+  using Named = std::vector<std::pair<std::string, at::Tensor>>;
+  broadcast_parameters(rank() == root ? Named{{"a", a}, {"b", b}, {"a too", a}}
+                                      : Named{{"b", b}, {"a", a}, {"a too", a}},
+                       root);
+  EXPECT_TRUE(torch::equal(a, expected(1)));
+  EXPECT_TRUE(torch::equal(b, expected(2)));
+
+  const std::vector<at::Tensor> tensors{make(3), make(4).to(torch::kInt64), make(5)};
+  broadcast_parameters(tensors, root);
+  EXPECT_TRUE(torch::equal(tensors[0], expected(3)));
+  EXPECT_TRUE(torch::equal(tensors[1], expected(4).to(torch::kInt64)));
+  EXPECT_TRUE(torch::equal(tensors[2], expected(5)));
+}
+
+TEST_F(ParameterSyncTest, BroadcastsOptimizerStateThatNoRankHas) {
+  const at::Tensor weight = torch::ones({3}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight},
+                              torch::optim::SGDOptions(0.5).momentum(0.9).weight_decay(0.1));
+  optimizer.param_groups()[0].options().set_lr(0.5 + rank());
+  broadcast_optimizer_state(optimizer, 0);
+  EXPECT_TRUE(optimizer.state().empty());
+  EXPECT_FALSE(weight.grad().defined());
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({3})));  // nothing decayed
+  EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+}
+
+TEST_F(ParameterSyncTest, BroadcastsOptimizerStateOfSomeParametersAndAllOptions) {
+  using torch::optim::SGDOptions;
+  const auto weight = [] { return torch::ones({3}, torch::requires_grad()); };
+  const std::vector<at::Tensor> weights{weight(), weight().requires_grad_(false), weight()};
+  torch::optim::SGD optimizer(
+      {torch::optim::OptimizerParamGroup({weights[0], weights[1]},
+                                         std::make_unique<SGDOptions>(0.1)),
+       torch::optim::OptimizerParamGroup({weights[2]}, std::make_unique<SGDOptions>(0.2))},
+      SGDOptions(0.3));
+  const auto options_of = [&](std::size_t group) -> SGDOptions& {
+    return static_cast<SGDOptions&>(optimizer.param_groups()[group].options());
+  };
+  const int root = size() - 1;
+  for (const std::size_t group : {0U, 1U}) {
+    const double different = static_cast<double>(group) + rank() / 8.0;
+    options_of(group).momentum(0.25 + different / 8).weight_decay(different);
+    options_of(group).nesterov(rank() == root && group == 1);
+  }
+  (weights[0].sum() + weights[2].sum() * (rank() + 1)).backward();
+  optimizer.step();
+  broadcast_optimizer_state(optimizer, root);
+  for (const std::size_t group : {0U, 1U}) {
+    const double of_root = static_cast<double>(group) + root / 8.0;
+    EXPECT_DOUBLE_EQ(options_of(group).momentum(), 0.25 + of_root / 8) << group;
+    EXPECT_DOUBLE_EQ(options_of(group).weight_decay(), of_root) << group;
+    EXPECT_EQ(options_of(group).nesterov(), group == 1) << group;
+  }
+  EXPECT_EQ(optimizer.state().size(), 2U);  // a parameter without gradients has none
+  const auto& state = static_cast<const torch::optim::SGDParamState&>(
+      *optimizer.state().at(weights[2].unsafeGetTensorImpl()));
+  // The gradient, and what the weight of ones decays by.
+  EXPECT_TRUE(
+      torch::allclose(state.momentum_buffer(), torch::full({3}, root + 1 + (1 + root / 8.0))));
 }
 
 }  // namespace

@@ -216,6 +216,40 @@ TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes) {
   }
 }
 
+TEST_F(ReductionsTest, AsynchronousFormsInPlaceGiveTheCallersTensors) {
+  const AllreduceOptions options{.op = ReduceOp::Sum};
+  at::Tensor whole = at::full({10}, -1.0f);
+  at::Tensor every_other = whole.slice(0, 0, 10, 2);
+  every_other.copy_(own({5}));
+  const std::vector<at::Tensor> group{own({2, 3}).t(), own({4}, at::kLong)};
+  TensorHandle handle = allreduce_async_(every_other, options);
+  TensorsHandle of_group = grouped_allreduce_async_(group, options);
+  EXPECT_TRUE(handle.result().is_same(every_other));
+  expect_equal(whole.slice(0, 0, 10, 2), sum({5}));
+  expect_equal(whole.slice(0, 1, 10, 2), at::full({5}, -1.0f));
+  const std::vector<at::Tensor> results = of_group.result();
+  ASSERT_EQ(results.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(results[i].is_same(group[i])) << i;
+  expect_equal(group[0], sum({2, 3}).t());
+  expect_equal(group[1], sum({4}, at::kLong));
+}
+
+TEST_F(ReductionsTest, CompressionShortensFloatsOfMoreThan16BitsOnly) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    // The 13th bit behind the point fits neither half precision nor bfloat16.
+    const at::Tensor mine = own({9}, type) + 1 + 0x1p-13;
+    const at::Tensor rounded = sum({9}, type) + size();
+    for (const Compression& compression : {Compression::fp16(), Compression::bf16()}) {
+      const AllreduceOptions options{.op = ReduceOp::Sum, .compression = compression};
+      expect_equal(allreduce(mine, options), rounded);
+      expect_equal(reduce_scatter(mine, options), rows_of(rounded));
+    }
+  }
+  const at::Tensor integers = own({9}, at::kInt) + 100'001;
+  expect_equal(allreduce(integers, {.op = ReduceOp::Sum, .compression = Compression::fp16()}),
+               sum({9}, at::kInt) + 100'001 * size());
+}
+
 TEST_F(ReductionsTest, AnEmptyGroupIsReadyWhenAllHaveIt) {
   EXPECT_TRUE(grouped_allreduce(std::vector<at::Tensor>{}).empty());
   EXPECT_TRUE(grouped_reduce_scatter(std::vector<at::Tensor>{}).empty());

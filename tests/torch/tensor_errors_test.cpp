@@ -107,8 +107,17 @@ TEST_F(TensorErrorsTest, NamesInFlight) {
   TensorHandle first;
   if (rank() == 0) {
     first = allreduce_async(own({3}), options);
-    expect_contains(text_thrown_by<InvalidArgument>([&] { allreduce(own({3}), options); }),
-                    "'twice'");
+    const OperationOptions same_name{.name = "twice"};
+    const auto refused = [](auto call) {
+      expect_contains(text_thrown_by<InvalidArgument>(call), "'twice'");
+    };
+    refused([&] { allreduce(own({3}), options); });
+    refused([&] { reduce_scatter(own({3}), options); });
+    refused([&] { grouped_allreduce({own({3})}, options); });
+    refused([&] { allgather(own({3}), {.name = "twice"}); });
+    refused([&] { broadcast(own({3}), 0, same_name); });
+    refused([&] { alltoall(own({size()}), {}, same_name); });
+    refused([&] { barrier(same_name); });
   }
   barrier();  // the others come later
   if (rank() != 0) first = allreduce_async(own({3}), options);
