@@ -48,7 +48,7 @@ class Compression {
   static Compression fp16() { return Compression("fp16"); }
   /// float32 and float64 travel as bfloat16: 8 bits, the range of float32.
   static Compression bf16() { return Compression("bf16"); }
-  /// A compressor that was added under this name, which must outlive the value.
+  /// The compressor of this name, which must outlive the value. Operations refuse an unknown one.
   static Compression named(std::string_view name) { return Compression(name); }
 
   std::string_view name() const { return name_; }

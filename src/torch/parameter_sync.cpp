@@ -1,9 +1,12 @@
 #include "kolo/parameter_sync.hpp"
 
+#include <exception>
 #include <sstream>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/serialize.h>
@@ -12,6 +15,7 @@
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "torch/agreement.hpp"
 
 namespace kolo {
 namespace {
@@ -23,6 +27,19 @@ OperationOptions named(std::string name, ProcessSet* process_set) {
   options.name = std::move(name);
   options.process_set = process_set;
   return options;
+}
+
+/// What keeps this rank from doing its part: the others must hear of it instead of waiting for it.
+template <class Part>
+std::string defect_of(const std::string& what, Part&& part) {
+  try {
+    part();
+    return {};
+  } catch (const c10::Error& error) {
+    return "the optimizer's state " + what + ": " + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return "the optimizer's state " + what + ": " + error.what();
+  }
 }
 
 }  // namespace
@@ -62,18 +79,27 @@ void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
 
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set) {
-  const ProcessSet& set = process_set != nullptr ? *process_set : Runtime::current().world();
+  const std::string name = "broadcast_optimizer_state";
+  ProcessSet& set = process_set != nullptr ? *process_set : Runtime::current().world();
   const bool is_root = set.runtime().rank() == root;
   std::string bytes;
+  std::string defect;
   if (is_root) {
-    std::ostringstream stream;
-    torch::save(optimizer, stream);
-    bytes = std::move(stream).str();
+    defect = defect_of("cannot be written", [&] {
+      std::ostringstream stream;
+      torch::save(optimizer, stream);
+      bytes = std::move(stream).str();
+    });
   }
-  bytes = broadcast_object(std::move(bytes), root, named("broadcast_optimizer_state", process_set));
-  if (is_root) return;
-  std::istringstream stream(std::move(bytes));
-  torch::load(optimizer, stream);
+  tensors::agree(set, name + ".written", name, {{"root", std::to_string(root)}}, defect);
+  bytes = broadcast_object(std::move(bytes), root, named(name, &set));
+  if (!is_root) {
+    defect = defect_of("cannot take the root's", [&] {
+      std::istringstream stream(std::move(bytes));
+      torch::load(optimizer, stream);
+    });
+  }
+  tensors::agree(set, name + ".read", name, {}, defect);
 }
 
 }  // namespace kolo

@@ -1,6 +1,7 @@
 #include "kolo/parameter_sync.hpp"
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,8 +9,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "runtime/runtimes.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test {
@@ -135,6 +138,33 @@ TEST_F(ParameterSyncTest, BroadcastsOptimizerStateOfSomeParametersAndAllOptions)
   // The gradient, and what the weight of ones decays by.
   EXPECT_TRUE(
       torch::allclose(state.momentum_buffer(), torch::full({3}, root + 1 + (1 + root / 8.0))));
+}
+
+/// As LBFGS can be: its state has undefined tensors.
+class Unwritable : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  void save(torch::serialize::OutputArchive&) const override { throw std::runtime_error("no ink"); }
+};
+
+TEST_F(ParameterSyncTest, StateThatARankCannotWriteOrReadIsAnErrorOnAll) {
+  const int root = size() - 1;
+  const auto expect_refused = [&](torch::optim::Optimizer& optimizer, const std::string& text) {
+    expect_contains(
+        text_thrown_by<InvalidArgument>([&] { broadcast_optimizer_state(optimizer, root); }), text);
+    torch::optim::SGD another({torch::ones({2})}, 0.5 + rank());
+    broadcast_optimizer_state(another, root);
+    EXPECT_DOUBLE_EQ(another.param_groups()[0].options().get_lr(), 0.5 + root);
+  };
+  Unwritable unwritable({torch::ones({3})}, 0.1);
+  expect_refused(unwritable, "on rank " + std::to_string(root) +
+                                 ": the optimizer's state cannot be written: no ink");
+  if (size() == 1) return;  // nobody has to read it
+  std::vector<torch::optim::OptimizerParamGroup> groups{
+      torch::optim::OptimizerParamGroup({torch::ones({2})})};
+  if (rank() == 0) groups.emplace_back(std::vector<at::Tensor>{torch::ones({3})});
+  torch::optim::SGD uneven(groups, 0.1);
+  expect_refused(uneven, "on rank 0: the optimizer's state cannot take the root's: ");
 }
 
 }  // namespace
