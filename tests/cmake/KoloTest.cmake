@@ -26,7 +26,7 @@ endfunction()
 # One program, one test <name>.np<n> for each world size; main and listener of tests/support.
 function(kolo_add_mpi_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;RANKS")
-  if(KOLO_SANITIZE)
+  if(KOLO_SANITIZE AND NOT TARGET kolo)
     return()  # sanitizers see the core with its fake communicator only
   endif()
   kolo_test_executable(${name} ${arg_SOURCES})
