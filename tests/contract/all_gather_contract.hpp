@@ -2,97 +2,73 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
+#include <ostream>
 #include <vector>
 
-#include "contract/algorithm_contract.hpp"
 #include "contract/guarded_buffer.hpp"
 #include "contract/move_case.hpp"
+#include "contract/move_contract.hpp"
 
 namespace kolo::test {
 
-class AllGatherContract : public AlgorithmContract {
- protected:
-  struct GatherCase {
-    MoveCase move;
-    std::vector<std::size_t> counts;
-  };
-
-  /// One rank's memory.
-  class Buffers {
-   public:
-    Buffers(const GatherCase& item, std::size_t rank)
-        : case_(item),
-          own_(bytes_between(rank, 0, bytes_of_rank(rank))),
-          input_(own_.size(), shift()),
-          output_(gathered().size(), shift()) {
-      for (std::size_t peer = 0; peer < rank; ++peer) begin_ += bytes_of_rank(peer);
-      input_.fill(own_);
-    }
-
-    CollectiveCall call() {
-      std::byte* place = output_.data() + begin_;
-      if (case_.move.in_place) std::copy(own_.begin(), own_.end(), place);
-      return {.input = case_.move.in_place ? place : input_.data(),
-              .output = output_.data(),
-              .dtype = case_.move.dtype,
-              .counts = case_.counts,
-              .segment_bytes = case_.move.segment_bytes};
-    }
-
-    void expect_gathered() const {
-      EXPECT_TRUE(output_.holds(gathered())) << case_.move;
-      expect_bounds_kept();
-    }
-    void expect_bounds_kept() const {
-      EXPECT_TRUE(output_.is_guard_intact()) << case_.move << ": written beside the output";
-      EXPECT_TRUE(input_.holds(own_) && input_.is_guard_intact())
-          << case_.move << ": the input has changed";
-    }
-
-   private:
-    std::size_t shift() const { return case_.move.offset * size_of(case_.move.dtype); }
-    std::size_t bytes_of_rank(std::size_t rank) const {
-      return case_.counts[rank] * size_of(case_.move.dtype);
-    }
-    std::vector<std::byte> gathered() const {
-      std::vector<std::byte> all;
-      for (std::size_t rank = 0; rank < case_.counts.size(); ++rank) {
-        append(all, bytes_between(rank, 0, bytes_of_rank(rank)));
-      }
-      return all;
-    }
-
-    GatherCase case_;
-    std::vector<std::byte> own_;
-    std::size_t begin_ = 0;  // of its place in the output
-    GuardedBuffer input_;
-    GuardedBuffer output_;
-  };
-
-  std::vector<std::vector<Buffers>> make_buffers(const std::vector<GatherCase>& cases) const {
-    std::vector<std::vector<Buffers>> buffers(cases.size());
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      for (std::size_t rank = 0; rank < ranks(); ++rank) buffers[i].emplace_back(cases[i], rank);
-    }
-    return buffers;
-  }
-
-  void check(const std::vector<GatherCase>& cases, std::uint64_t seed = kFirstSeed) const {
-    std::vector<std::vector<Buffers>> buffers = make_buffers(cases);
-    run_calls(
-        cases.size(),
-        [&](std::size_t i, int rank) { return buffers[i][static_cast<std::size_t>(rank)].call(); },
-        seed);
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      for (std::size_t rank = 0; rank < ranks(); ++rank) {
-        SCOPED_TRACE(testing::Message()
-                     << "rank " << rank << ", counts " << testing::PrintToString(cases[i].counts));
-        buffers[i][rank].expect_gathered();
-      }
-    }
-  }
+struct GatherCase {
+  MoveCase move;
+  std::vector<std::size_t> counts;
 };
+
+inline std::ostream& operator<<(std::ostream& out, const GatherCase& item) {
+  return out << item.move << ", counts " << testing::PrintToString(item.counts);
+}
+
+/// One rank's memory.
+class GatherBuffers {
+ public:
+  GatherBuffers(const GatherCase& item, std::size_t rank)
+      : case_(item),
+        own_(bytes_between(rank, 0, bytes_of_rank(rank))),
+        input_(own_.size(), shift()),
+        output_(gathered().size(), shift()) {
+    for (std::size_t peer = 0; peer < rank; ++peer) begin_ += bytes_of_rank(peer);
+    input_.fill(own_);
+  }
+
+  CollectiveCall call() {
+    std::byte* place = output_.data() + begin_;
+    if (case_.move.in_place) std::copy(own_.begin(), own_.end(), place);
+    return {.input = case_.move.in_place ? place : input_.data(),
+            .output = output_.data(),
+            .dtype = case_.move.dtype,
+            .counts = case_.counts,
+            .segment_bytes = case_.move.segment_bytes};
+  }
+
+  void expect_result() const { EXPECT_TRUE(output_.holds(gathered())) << "wrong output"; }
+  void expect_bounds_kept() const {
+    EXPECT_TRUE(output_.is_guard_intact()) << "written beside the output";
+    EXPECT_TRUE(input_.holds(own_) && input_.is_guard_intact()) << "the input has changed";
+  }
+
+ private:
+  std::size_t shift() const { return case_.move.offset * size_of(case_.move.dtype); }
+  std::size_t bytes_of_rank(std::size_t rank) const {
+    return case_.counts[rank] * size_of(case_.move.dtype);
+  }
+  std::vector<std::byte> gathered() const {
+    std::vector<std::byte> all;
+    for (std::size_t rank = 0; rank < case_.counts.size(); ++rank) {
+      append(all, bytes_between(rank, 0, bytes_of_rank(rank)));
+    }
+    return all;
+  }
+
+  GatherCase case_;
+  std::vector<std::byte> own_;
+  std::size_t begin_ = 0;  // of its place in the output
+  GuardedBuffer input_;
+  GuardedBuffer output_;
+};
+
+using AllGatherContract = MoveContract<GatherCase, GatherBuffers>;
 
 TEST_P(AllGatherContract, EveryDistributionOfCounts) {
   std::vector<GatherCase> cases;
@@ -109,18 +85,11 @@ TEST_P(AllGatherContract, EveryDistributionOfCounts) {
 TEST_P(AllGatherContract, WhateverTheTiming) {
   std::vector<GatherCase> cases;
   for (const std::vector<std::size_t>& counts : distributions()) cases.push_back({{}, counts});
-  for (std::uint64_t seed = kFirstSeed + 1; seed <= kLastSeed; ++seed) check(cases, seed);
+  check_timings(cases);
 }
 
 TEST_P(AllGatherContract, AbandonedTasks_LeaveNothingBehind) {
-  for (int polls = 0; polls < 24; ++polls) {
-    std::vector<std::vector<Buffers>> buffers =
-        make_buffers({{{}, std::vector<std::size_t>(ranks(), 101)}});
-    abandon_call(polls, [&](std::size_t, int rank) {
-      return buffers[0][static_cast<std::size_t>(rank)].call();
-    });
-    for (const Buffers& buffer : buffers[0]) buffer.expect_bounds_kept();
-  }
+  check_abandoned({{}, std::vector<std::size_t>(ranks(), 101)});
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AllGatherContract);

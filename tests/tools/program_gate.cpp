@@ -1,19 +1,17 @@
 // Runs random programs against the reference, with ranks that are threads; under mpirun, with ranks
 // that are processes.
 //
-//   program_gate [--seeds 1000] [--hours H] [--first 1] [--jobs 2] [--ranks N] [--keep-going]
-//   program_gate --seed 17 [--ranks N] [--trace]   one program; the trace shows all that happens
+//   program_gate --seeds 1000 --jobs 2
+//   program_gate --seed 17 --trace
 //   mpirun -np 3 program_gate --seeds 200
 //
 // A seed has 2, 3 or 4 ranks unless --ranks says how many. Exit code 0: every program went as it
 // must. Ends with the first one that does not, or keeps going; a hang ends it in any case.
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <limits>
 #include <mutex>
@@ -23,6 +21,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <mpi.h>
 
 #include "comm/mpi_environment.hpp"
@@ -53,48 +52,21 @@ struct Arguments {
   bool keep_going = false;
 };
 
-[[noreturn]] void explain_usage() {
-  std::cerr << "usage: program_gate [--seeds N | --hours H] [--first S] [--jobs N] [--ranks N]\n"
-               "                    [--limit SECONDS] [--keep-going]\n"
-               "       program_gate --seed S [--ranks N] [--trace]\n";
-  std::exit(2);
-}
-
-Arguments parse(int argc, char** argv) {
-  Arguments arguments;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    const auto number = [&] {
-      char* end = nullptr;
-      const double value = i + 1 < argc ? std::strtod(argv[++i], &end) : 0;
-      if (end == nullptr || *end != '\0' || value < 0) explain_usage();
-      return value;
-    };
-    if (flag == "--seeds") {
-      arguments.seeds = static_cast<std::uint64_t>(number());
-    } else if (flag == "--hours") {
-      arguments.hours = number();
-      arguments.seeds = std::numeric_limits<std::uint32_t>::max();
-    } else if (flag == "--first") {
-      arguments.first = static_cast<std::uint64_t>(number());
-    } else if (flag == "--jobs") {
-      arguments.jobs = std::clamp(static_cast<unsigned>(number()), 1u, kMostJobs);
-    } else if (flag == "--ranks") {
-      arguments.ranks = static_cast<int>(number());
-    } else if (flag == "--limit") {
-      arguments.limit_s = static_cast<long>(number());
-    } else if (flag == "--seed") {
-      arguments.first = static_cast<std::uint64_t>(number());
-      arguments.seeds = 1;
-    } else if (flag == "--keep-going") {
-      arguments.keep_going = true;
-    } else if (flag == "--trace") {
-      arguments.trace = true;
-    } else {
-      explain_usage();
-    }
-  }
-  return arguments;
+void add_to(CLI::App& app, Arguments& arguments) {
+  CLI::Option* seeds = app.add_option("--seeds", arguments.seeds, "how many programs");
+  CLI::Option* hours = app.add_option("--hours", arguments.hours, "go on for so long")
+                           ->check(CLI::PositiveNumber)
+                           ->excludes(seeds);
+  app.add_option("--first", arguments.first, "the first seed");
+  app.add_option("--seed", arguments.first, "this one program only")->excludes(seeds, hours);
+  app.add_option("--jobs", arguments.jobs, "programs at the same time, of ranks that are threads")
+      ->check(CLI::Range(1U, kMostJobs));
+  app.add_option("--ranks", arguments.ranks, "ranks of every program that are threads")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--limit", arguments.limit_s, "seconds after which a program counts as a hang")
+      ->check(CLI::Range(1, 86'400));
+  app.add_flag("--keep-going", arguments.keep_going, "after a program that failed");
+  app.add_flag("--trace", arguments.trace, "show all that happens");
 }
 
 void write_out(const char* text, std::size_t length) {
@@ -224,7 +196,12 @@ int run_with_processes(const Arguments& arguments, const std::string& tool,
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Arguments arguments = parse(argc, argv);
+  Arguments arguments;
+  CLI::App app("Runs random programs against the reference.", "program_gate");
+  add_to(app, arguments);
+  CLI11_PARSE(app, argc, argv);
+  if (app.count("--seed") > 0) arguments.seeds = 1;
+  if (app.count("--hours") > 0) arguments.seeds = std::numeric_limits<std::uint32_t>::max();
   watch_for_crashes();
   const auto until =
       arguments.hours > 0

@@ -1,22 +1,22 @@
 // Runs the simulator over many seeds: the gate of the coordination protocol.
 //
-//   protocol_gate --seeds 100000 [--first 1] [--jobs 2] [--keep-going]
-//   protocol_gate --seed 17 [--trace]   one seed; the trace shows all that happens in it
+//   protocol_gate --seeds 100000 --jobs 2
+//   protocol_gate --seed 17 --trace
 //
 // Exit code 0: no seed violates the protocol. Ends with the first one that does, or keeps going.
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <mutex>
 #include <thread>
 #include <unistd.h>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "support/random_scenario.hpp"
 #include "support/simulator.hpp"
@@ -35,40 +35,13 @@ struct Arguments {
   bool keep_going = false;
 };
 
-[[noreturn]] void explain_usage() {
-  std::cerr << "usage: protocol_gate [--seeds N] [--first S] [--jobs N] [--keep-going]\n"
-               "       protocol_gate --seed S [--trace]\n";
-  std::exit(2);
-}
-
-Arguments parse(int argc, char** argv) {
-  Arguments arguments;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    const auto number = [&] {
-      char* end = nullptr;
-      const std::uint64_t value = i + 1 < argc ? std::strtoull(argv[++i], &end, 10) : 0;
-      if (end == nullptr || *end != '\0') explain_usage();
-      return value;
-    };
-    if (flag == "--seeds") {
-      arguments.seeds = number();
-    } else if (flag == "--first") {
-      arguments.first = number();
-    } else if (flag == "--jobs") {
-      arguments.jobs = static_cast<unsigned>(number());
-    } else if (flag == "--seed") {
-      arguments.first = number();
-      arguments.seeds = 1;
-    } else if (flag == "--keep-going") {
-      arguments.keep_going = true;
-    } else if (flag == "--trace") {
-      arguments.trace = true;
-    } else {
-      explain_usage();
-    }
-  }
-  return arguments;
+void add_to(CLI::App& app, Arguments& arguments) {
+  CLI::Option* seeds = app.add_option("--seeds", arguments.seeds, "how many");
+  app.add_option("--first", arguments.first, "the first one");
+  app.add_option("--seed", arguments.first, "this one only")->excludes(seeds);
+  app.add_option("--jobs", arguments.jobs, "threads that run them")->check(CLI::Range(1, 1024));
+  app.add_flag("--keep-going", arguments.keep_going, "after a seed that failed");
+  app.add_flag("--trace", arguments.trace, "show all that happens");
 }
 
 thread_local volatile std::uint64_t current_seed = 0;
@@ -121,15 +94,18 @@ void run_seeds(const Arguments& arguments, const char* program, std::atomic<std:
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Arguments arguments = parse(argc, argv);
+  Arguments arguments;
+  CLI::App app("Simulates the coordination protocol.", "protocol_gate");
+  add_to(app, arguments);
+  CLI11_PARSE(app, argc, argv);
+  if (app.count("--seed") > 0) arguments.seeds = 1;
   for (const int signal : {SIGSEGV, SIGABRT, SIGFPE}) std::signal(signal, report_crash);
 
   Total total;
   std::atomic<std::uint64_t> next = arguments.first;
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
-  const unsigned jobs = arguments.seeds == 1 ? 1 : std::max(1u, arguments.jobs);
-  for (unsigned i = 0; i < jobs; ++i) {
+  for (unsigned i = 0; i < std::min<std::uint64_t>(arguments.jobs, arguments.seeds); ++i) {
     threads.emplace_back([&] { run_seeds(arguments, argv[0], next, total); });
   }
   for (std::thread& thread : threads) thread.join();
