@@ -1,29 +1,38 @@
-// Times Kolo's all-reduce, algorithm by algorithm, against MPI_Allreduce.
+// Measures Kolo's collectives; docs/bench.md tells how.
 //
-//   mpirun -np 2 kolo-bench --help
+//   kolo-bench allreduce --np 2 --baseline mpi
 #include <cstdio>
-#include <fstream>
+#include <exception>
+#include <fcntl.h>
+#include <memory>
+#include <optional>
+#include <unistd.h>
 
 #include <mpi.h>
-#include <nlohmann/json.hpp>
 
-#include "bench/contestants.hpp"
-#include "bench/measurement.hpp"
+#include "bench/config_table.hpp"
+#include "bench/driver.hpp"
+#include "bench/kolo_contestants.hpp"
+#include "bench/lead.hpp"
+#include "bench/local_job.hpp"
+#include "bench/mpi_contestants.hpp"
 #include "bench/options.hpp"
-#include "common/agreement.hpp"
+#include "bench/self_check.hpp"
+#include "bench/serve.hpp"
+#include "comm/mpi_environment.hpp"
 #include "kolo/error.hpp"
 
 namespace {
 
-constexpr int kWrongElements = 1;
+constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
 /// MPI as any program has it, which Kolo joins.
 class Mpi {
  public:
-  Mpi(int argc, char** argv) {
+  Mpi() {
     int provided = MPI_THREAD_SINGLE;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
   Mpi(const Mpi&) = delete;  // MPI is started once
   Mpi& operator=(const Mpi&) = delete;
@@ -36,65 +45,91 @@ class Mpi {
   }
 };
 
-void print_head(const bench::Options& options) {
-  std::printf("all-reduce, sum of %s, in place, %d ranks\n",
-              std::string(kolo::name_of(options.dtype)).c_str(), kolo::size());
-  std::printf("%11s %11s  %-14s %11s %11s %10s %8s %7s %8s\n", "bytes", "count", "algorithm",
-              "min us", "median us", "alg. GB/s", "bus GB/s", "wrong", "x of MPI");
+/// What one rank tells the others in a moment when nothing else of them can be used yet.
+bool first_rank_succeeded(bool success) {
+  int answer = success ? 1 : 0;
+  MPI_Bcast(&answer, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  return answer != 0;
 }
 
-void print(const bench::Measurement& row) {
-  std::printf("%11zu %11zu  %-14s %11.1f %11.1f %10.3f %8.3f %7zu %8.2f\n", row.bytes, row.count,
-              row.algorithm.c_str(), row.min_us, row.median_us, row.algorithm_gb_per_s,
-              row.bus_gb_per_s, row.wrong_elements, row.ratio_to_mpi);
-}
-
-nlohmann::ordered_json to_json(const bench::Measurement& row) {
-  return {{"bytes", row.bytes},
-          {"count", row.count},
-          {"algorithm", row.algorithm},
-          {"min_us", row.min_us},
-          {"median_us", row.median_us},
-          {"algorithm_gb_per_s", row.algorithm_gb_per_s},
-          {"bus_gb_per_s", row.bus_gb_per_s},
-          {"wrong_elements", row.wrong_elements},
-          {"ratio_to_mpi", row.ratio_to_mpi}};
-}
-
-int run(const bench::Options& options) {
-  const bench::Contestants contestants(options);
-  const bool speaks = kolo::rank() == 0;
-  std::ofstream json;
-  if (speaks && !options.json.empty()) json.open(options.json);
-  const std::string problem = json ? "" : "cannot write " + options.json.string();
-  if (!examples::all_ranks_succeeded(problem)) return kWrongUsage;
-
-  nlohmann::ordered_json report{{"ranks", kolo::size()}, {"dtype", kolo::name_of(options.dtype)}};
-  std::size_t wrong = 0;
-  if (speaks) print_head(options);
-  for (const std::size_t bytes : bench::sizes_of(options)) {
-    for (const bench::Measurement& row : bench::measure(contestants.all(), options, bytes)) {
-      wrong += row.wrong_elements;
-      if (speaks) print(row);
-      report["results"].push_back(to_json(row));
+/// Kolo's contestants and, where `with_mpi` says so, MPI's beside them.
+bench::Station::MakeContestants maker(const bench::Options& options, bool with_mpi) {
+  const auto kolo = std::make_shared<bench::KoloContestants>(options);
+  const auto mpi = std::make_shared<bench::MpiContestants>();
+  return [=](const bench::Workload& workload) {
+    std::vector<bench::Contestant> contestants = kolo->make(workload);
+    if (with_mpi) {
+      for (bench::Contestant& one : mpi->make(workload)) contestants.push_back(std::move(one));
     }
-    std::fflush(stdout);
+    return contestants;
+  };
+}
+
+/// Under an mpirun of the user's.
+int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
+  if (options.has_baseline || options.np > 0) {
+    return examples::leave({kWrongUsage,
+                            "--baseline and --np start processes of their own: run kolo-bench "
+                            "without mpirun, as in kolo-bench --np 2 --baseline mpi\n"},
+                           mpi.is_first());
   }
-  if (json.is_open()) json << report.dump(2) << '\n';
-  return wrong == 0 ? 0 : kWrongElements;
+  std::optional<bench::OutputFiles> files;
+  try {
+    if (mpi.is_first()) files.emplace(options);
+  } catch (const kolo::InvalidArgument& error) {
+    std::fprintf(stderr, "kolo-bench: %s\n", error.what());
+  }
+  if (!first_rank_succeeded(files.has_value())) return kWrongUsage;
+  try {
+    bench::LocalJob job(bench::Station(maker(options, true)));
+    return bench::lead(options, "mpi in the same processes", {&job}, files ? &*files : nullptr);
+  } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
+    return examples::leave({kWrongUsage, "kolo-bench: " + std::string(error.what()) + '\n'},
+                           mpi.is_first());
+  }
+}
+
+int measure(const bench::Options& options, int argc, char** argv) {
+  if (!bench::leading_socket().empty()) {
+    return bench::serve(MPI_THREAD_MULTIPLE, [&options] { return maker(options, false); });
+  }
+  return bench::drive(options, argc, argv);
+}
+
+/// So that no socket becomes what a program reads from or prints to.
+void open_standard_streams() {
+  while (::fcntl(STDERR_FILENO, F_GETFD) == -1) {
+    if (::open("/dev/null", O_RDWR) < 0) return;
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Mpi mpi(argc, argv);
-  const auto parsed = bench::parse_options(argc, argv, bench::algorithm_names());
-  if (const auto* exit = std::get_if<examples::Exit>(&parsed)) {
-    return examples::leave(*exit, mpi.is_first());
-  }
+  open_standard_streams();
+  const bool is_rank_of_others =
+      kolo::comm::mpi_environment::is_available() && bench::leading_socket().empty();
+  std::optional<Mpi> mpi;
+  if (is_rank_of_others) mpi.emplace();
+  const bool speaks = !mpi || mpi->is_first();
   try {
-    return run(std::get<bench::Options>(parsed));
-  } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
-    return examples::leave({kWrongUsage, std::string(error.what()) + '\n'}, mpi.is_first());
+    const auto parsed = bench::parse_options(argc, argv);
+    if (const auto* exit = std::get_if<examples::Exit>(&parsed)) {
+      return examples::leave(*exit, speaks);
+    }
+    const auto& options = std::get<bench::Options>(parsed);
+    if (options.mode == bench::Mode::PrintConfig)
+      return examples::leave({0, bench::config_table()}, speaks);
+    if (options.mode == bench::Mode::SelfCheck) {
+      if (speaks) bench::check_self(options.ranks_to_start());
+      return 0;
+    }
+    return mpi ? run_among_ranks(options, *mpi) : measure(options, argc, argv);
+  } catch (const kolo::InvalidArgument& error) {
+    std::fprintf(stderr, "kolo-bench: %s\n", error.what());
+    return kWrongUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kolo-bench: %s\n", error.what());
+    return kFailed;
   }
 }

@@ -6,44 +6,116 @@
 
 #include <CLI/CLI.hpp>
 
+#include "bench/collective.hpp"
+#include "bench/model_gradients.hpp"
+#include "ops/registry.hpp"
+
 namespace bench {
 namespace {
 
 using kolo::DType;
 
-// What MPI can reduce too.
-const std::map<std::string, DType> kDTypes{{"int32", DType::Int32},
-                                           {"int64", DType::Int64},
-                                           {"float32", DType::Float32},
-                                           {"float64", DType::Float64}};
-
 constexpr int kMostIterations = 200;
 constexpr std::size_t kBytesInABlock = std::size_t{16} << 20;
+constexpr const char* kGradients = "gradients";
+constexpr int kMany = 1'000'000;
 
-std::string find_mistake(const Options& options) {
+constexpr const char* kDescription =
+    "Measures collectives by size and algorithm, or the reduction of a model's gradients.\n\n"
+    "Starts its ranks by itself (--np), or runs under mpirun. Each call works on data just "
+    "written, "
+    "after a barrier. A block of calls takes as long as on its slowest rank; blocks of all "
+    "contestants take turns. min and median are of blocks, per call; p99 is of calls. Results are "
+    "checked apart from that; exit status 1: some were wrong. docs/bench.md tells more.\n";
+
+std::map<std::string, DType> dtypes() {
+  std::map<std::string, DType> types;
+  for (int number = 0; number < kolo::kDTypeCount; ++number) {
+    const auto dtype = static_cast<DType>(number);
+    types[std::string(kolo::name_of(dtype))] = dtype;
+  }
+  return types;
+}
+
+std::vector<std::string> operation_names() {
+  std::vector<std::string> names(kOperationNames.begin(), kOperationNames.end());
+  names.emplace_back(kGradients);
+  return names;
+}
+
+/// Names that --algorithm may take.
+std::vector<std::string> algorithm_names(const Options& options) {
+  if (options.is_gradients()) return {kTensors, kBuckets, kGroup};
+  std::vector<std::string> names{kWholePath, kAllAlgorithms};
+  const kolo::ops::Registry registry;
+  for (const kolo::Algorithm& algorithm : registry.algorithms()) {
+    if (algorithm.collective == collective_of(options.operation) && algorithm.name != "adasum") {
+      names.emplace_back(algorithm.name);
+    }
+  }
+  return names;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string find_mistake_in_sizes(const Options& options) {
   const std::size_t element = kolo::size_of(options.dtype);
   if (options.min_bytes < element) {
     return "--min is less than one element, which has " + std::to_string(element) + " bytes";
   }
   if (options.max_bytes < options.min_bytes) return "--max is less than --min";
-  if (options.max_bytes / element > std::numeric_limits<int>::max()) {
-    return "--max is more than MPI_Allreduce can count";
+  if (options.has_baseline && options.max_bytes / element > std::numeric_limits<int>::max()) {
+    return "--max is more than MPI can count";
   }
   return "";
 }
 
-}  // namespace
+std::string find_mistake_in_type(const Options& options) {
+  if (is_reduction(options.operation) && options.dtype == DType::Bool) {
+    return "--dtype bool: booleans cannot be added; take it with allgather, broadcast or alltoall";
+  }
+  if (options.has_baseline && !mpi_can_do(options.operation, options.dtype)) {
+    return "--dtype " + std::string(kolo::name_of(options.dtype)) +
+           ": MPI cannot reduce it, so there is no baseline";
+  }
+  if (options.is_gradients() && !kolo::is_floating(options.dtype)) {
+    return "--dtype " + std::string(kolo::name_of(options.dtype)) +
+           ": gradients have a floating type";
+  }
+  return "";
+}
 
-std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv,
-                                                    const std::vector<std::string>& algorithms) {
-  Options options;
-  CLI::App app(
-      "Times all-reduce (sum, in place) by size and algorithm, next to MPI_Allreduce in the same "
-      "processes, in 15 rounds of one block of calls each, every call on data just written. A "
-      "block's time is that of its slowest rank; µs are those of one call, minimum and median over "
-      "the blocks.\n"
-      "bus GB/s = bytes / median * 2 (n-1) / n: what each of n ranks must send at least.\n",
-      "kolo-bench");
+std::string find_mistake(const Options& options) {
+  const std::vector<std::string> names = algorithm_names(options);
+  for (const std::string& name : options.algorithms) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    return "--algorithm " + name + ": " +
+           (options.is_gradients() ? kGradients : std::string(name_of(options.operation))) +
+           " has none of that name; choose of " + joined(names);
+  }
+  if (options.is_gradients() && options.group > 1) {
+    return "--group: gradients are measured as one group anyway";
+  }
+  const bool compresses = options.compressions != std::vector<std::string>{"none"};
+  if (compresses && !is_reduction(options.operation)) {
+    return "--compression: only allreduce, reduce_scatter and gradients are compressed";
+  }
+  if (options.rounds % 2 == 0) return "--rounds must be odd, so that one block is the median";
+  if (const std::string mistake = find_mistake_in_type(options); !mistake.empty()) return mistake;
+  return options.is_gradients() ? "" : find_mistake_in_sizes(options);
+}
+
+void add_what(CLI::App& app, Options& options, std::string& what) {
+  app.add_option("collective", what, "what to measure (default allreduce)")
+      ->check(CLI::IsMember(operation_names()))
+      ->type_name("NAME");
+  app.add_option("--model", options.model, "whose gradients; with gradients only")
+      ->check(CLI::IsMember(model_names()))
+      ->type_name("NAME");
   const CLI::AsSizeValue size(/*kb_is_1000=*/false);
   app.add_option("--min", options.min_bytes, "smallest buffer, as in 1KB")
       ->transform(size)
@@ -54,34 +126,91 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   app.add_option("--factor", options.factor, "from one size to the next")
       ->check(CLI::Range(2, 1024));
   app.add_option_function<std::string>(
-         "--dtype", [&options](const std::string& name) { options.dtype = kDTypes.at(name); },
+         "--dtype", [&options](const std::string& name) { options.dtype = dtypes().at(name); },
          "element type")
-      ->check(CLI::IsMember(&kDTypes))
+      ->check(CLI::IsMember(dtypes()))
       ->type_name("NAME");
+}
+
+void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
   app.add_option("--algorithm", options.algorithms,
-                 "measure this one; may be given several times. kolo is kolo::allreduce with "
-                 "all its coordination, kolo_shared the same on a SharedBuffer, the others are "
-                 "bare algorithms. Default: all that fit")
-      ->check(CLI::IsMember(algorithms))
+                 "measure these: bare algorithms by name, all (of them), kolo (the whole public "
+                 "path: named, asynchronous, agreed upon); of gradients tensors, buckets, group. "
+                 "Default: the algorithm that Kolo would choose, and kolo")
+      ->delimiter(',')
       ->type_name("NAME");
+  app.add_option("--placement", options.placements,
+                 "staged: private memory; window: memory that the ranks share. Default: both")
+      ->delimiter(',')
+      ->check(CLI::IsMember({kStaged, kWindow}))
+      ->type_name("NAME");
+  app.add_flag("--in-place", wants_in_place, "output over input (default)");
+  app.add_flag("--out-of-place", options.out_of_place, "output apart from input");
+  app.add_option("--compression", options.compressions, "on the whole path: none, fp16, bf16")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"none", "fp16", "bf16"}))
+      ->type_name("NAME");
+  app.add_option("--group", options.group, "split the buffer into so many tensors, a group")
+      ->check(CLI::Range(1, 10'000));
   app.add_option("--iterations", options.iterations,
-                 "calls in a block; by default as many as reduce 16 MB, at most 200")
-      ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--warmup", options.warmup, "blocks that are not counted")
-      ->check(CLI::Range(0, 1'000'000));
+                 "calls in a block; by default as many as move 16 MB, at most 200")
+      ->check(CLI::Range(1, kMany));
+  app.add_option("--warmup", options.warmup, "rounds that are not counted")
+      ->check(CLI::Range(0, kMany));
+  app.add_option("--rounds", options.rounds, "rounds of one block each; odd")
+      ->check(CLI::Range(1, kMany));
+}
+
+void add_where(CLI::App& app, Options& options) {
+  app.add_option("--np", options.np, "start so many ranks; without it and mpirun, 2")
+      ->check(CLI::Range(1, 4096));
+  app.add_option_function<std::string>(
+         "--baseline", [&options](const std::string&) { options.has_baseline = true; },
+         "mpi: compare with plain MPI, in processes of its own that take turns with Kolo's")
+      ->check(CLI::IsMember({"mpi"}))
+      ->type_name("NAME");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
+  app.add_option("--csv", options.csv, "the same, comma-separated")->type_name("FILE");
+  app.add_option("--plot", options.plot, "the same, drawn: an SVG")->type_name("FILE");
+  app.add_flag_callback(
+      "--config", [&options] { options.mode = Mode::PrintConfig; },
+      "print what can be set in the environment, and end");
+  app.add_flag_callback(
+      "--selfcheck", [&options] { options.mode = Mode::SelfCheck; },
+      "print what limits this machine and what Kolo would choose on it, and end");
+}
+
+}  // namespace
+
+std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv) {
+  Options options;
+  std::string what = "allreduce";
+  bool wants_in_place = false;
+  CLI::App app(kDescription, "kolo-bench");
+  add_what(app, options, what);
+  add_how(app, options, wants_in_place);
+  add_where(app, options);
   if (const auto exit = examples::parse_command_line(app, argc, argv)) return *exit;
-  if (const std::string mistake = find_mistake(options); !mistake.empty()) {
+
+  options.in_place = wants_in_place || !options.out_of_place;
+  const auto wrong = [](const std::string& mistake) {
     return examples::Exit{2, mistake + "\nRun with --help for more information.\n"};
+  };
+  if ((what == kGradients) != options.is_gradients()) {
+    return wrong("gradients and --model go together; models: " + joined(model_names()));
   }
+  if (what != kGradients) {
+    options.operation =
+        static_cast<Operation>(std::ranges::find(kOperationNames, what) - kOperationNames.begin());
+  }
+  if (const std::string mistake = find_mistake(options); !mistake.empty()) return wrong(mistake);
   return options;
 }
 
 std::vector<std::size_t> sizes_of(const Options& options) {
-  const std::size_t element = kolo::size_of(options.dtype);
   std::vector<std::size_t> sizes;
   for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
-    sizes.push_back(bytes / element * element);
+    sizes.push_back(bytes);
   }
   return sizes;
 }

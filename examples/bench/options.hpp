@@ -6,28 +6,59 @@
 #include <variant>
 #include <vector>
 
+#include "bench/workload.hpp"
 #include "common/command_line.hpp"
-#include "kolo/dtype.hpp"
 
 namespace bench {
 
+/// Names that stand for Kolo's whole path rather than for a bare algorithm.
+inline constexpr const char* kWholePath = "kolo";
+/// The same for gradients: a named tensor each, all at once; in buckets; as one group.
+inline constexpr const char* kTensors = "tensors";
+inline constexpr const char* kBuckets = "buckets";
+inline constexpr const char* kGroup = "group";
+/// Every bare algorithm that fits.
+inline constexpr const char* kAllAlgorithms = "all";
+
+inline constexpr const char* kStaged = "staged";
+inline constexpr const char* kWindow = "window";
+
+enum class Mode { Measure, PrintConfig, SelfCheck };
+
 /// What kolo-bench can be told.
 struct Options {
+  Mode mode = Mode::Measure;
+  Operation operation = Operation::AllReduce;
+  std::string model;  ///< whose gradients to reduce; empty: buffers of growing size
   std::size_t min_bytes = std::size_t{1} << 10;
   std::size_t max_bytes = std::size_t{64} << 20;
   std::size_t factor = 4;
   kolo::DType dtype = kolo::DType::Float32;
-  std::vector<std::string> algorithms;  ///< empty: all that fit
-  int iterations = 0;                   ///< calls in a block; 0: by size
-  int warmup = 2;                       ///< blocks that are not counted
-  std::filesystem::path json;           ///< empty: no file
+  std::vector<std::string>
+      algorithms;  ///< empty: what the library would choose, and the whole path
+  std::vector<std::string> placements{kStaged, kWindow};
+  bool in_place = true;
+  bool out_of_place = false;
+  std::vector<std::string> compressions{"none"};
+  int group = 1;       ///< so many tensors at once
+  int iterations = 0;  ///< calls in a block; 0: by size
+  int warmup = 2;      ///< rounds that are not counted
+  int rounds = 15;
+  int np = 0;  ///< ranks to start; 0: not said
+  bool has_baseline = false;
+  std::filesystem::path json;  ///< empty: no file
+  std::filesystem::path csv;
+  std::filesystem::path plot;
+
+  /// How many ranks to start where nobody else has.
+  int ranks_to_start() const { return np > 0 ? np : 2; }
+  bool is_gradients() const { return !model.empty(); }
 };
 
-/// The options, or how to end after --help or an error. `algorithms`: the names to choose from.
-std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv,
-                                                    const std::vector<std::string>& algorithms);
+/// The options, or how to end after --help or an error.
+std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv);
 
-/// The sizes to measure, in bytes.
+/// How many bytes to measure, at each step.
 std::vector<std::size_t> sizes_of(const Options& options);
 
 /// How many calls of `bytes` a block has.

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/contestant.hpp"
+
+namespace bench {
+
+/// Calls of one contestant in a row, over all ranks.
+struct Block {
+  std::vector<double> calls_us;  ///< each on its slowest rank
+  double mean_us = 0;            ///< per call, on the rank that took longest
+  double cpu_s = 0;              ///< of all threads of all ranks, with all that a block holds
+};
+
+/// Ranks that measure together, as who leads the measurement sees them: this process and others
+/// that do the same (LocalJob), or processes that are told what to do (RemoteJob). All of it blocks.
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  virtual int ranks() const = 0;
+
+  /// From now on `workload` is measured. Returns who can do it.
+  virtual std::vector<Label> prepare(const Workload& workload) = 0;
+
+  /// `iterations` calls of the contestant in that place of what `prepare` returned.
+  virtual Block run(std::size_t contestant, int iterations) = 0;
+
+  /// Elements that it gets wrong, on all ranks together.
+  virtual std::uint64_t count_wrong(std::size_t contestant) = 0;
+};
+
+}  // namespace bench

@@ -1,0 +1,175 @@
+#include "bench/kolo_contestants.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/deadline.hpp"
+#include "bench/bare_run.hpp"
+#include "bench/choices.hpp"
+#include "bench/collective.hpp"
+#include "comm/make_world.hpp"
+#include "comm/wait.hpp"
+#include "kolo/error.hpp"
+#include "ops/select.hpp"
+
+namespace bench {
+namespace {
+
+using namespace kolo;
+
+constexpr int kFreeChannel = 2;  // the Runtime's world uses 0 and 1
+
+std::unique_ptr<Communicator> make_communicator(comm::World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.topology().size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.make_communicator(ranks, kFreeChannel);
+}
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool lies_in_window(const Algorithm& algorithm) { return algorithm.needs == Needs::PeerBuffers; }
+
+}  // namespace
+
+KoloContestants::KoloContestants(const Options& options)
+    : options_(options),
+      world_(comm::make_world(config_)),
+      runtime_({.config = config_, .world = world_}),
+      communicator_(make_communicator(*world_)),
+      whole_path_(options, runtime_) {
+  make_staging();
+}
+
+void KoloContestants::make_staging() {
+  if (!config_.shared_memory) {
+    why_no_window_ = "KOLO_SHARED_MEMORY is off";
+  } else if (!world_->topology().is_single_node()) {
+    why_no_window_ = "the ranks are on several nodes";
+  } else if (runtime_.size() > 1) {
+    try {
+      comm::wait(world_->make_window(*communicator_, 0, config_.staging_bytes, staging_),
+                 Deadline::after(config_.timeout));
+    } catch (const BackendError& error) {  // on all ranks alike
+      why_no_window_ = error.what();
+    }
+  } else {
+    why_no_window_ = "there is one rank only";
+  }
+}
+
+std::vector<std::byte*> KoloContestants::reserve_window(std::size_t bytes) {
+  if (buffers_ == nullptr || buffers_->segment(0).size() < bytes) {
+    buffers_.reset();
+    comm::wait(world_->make_window(*communicator_, 0, bytes, buffers_),
+               Deadline::after(config_.timeout));
+  }
+  std::vector<std::byte*> segments;
+  for (int rank = 0; rank < runtime_.size(); ++rank) {
+    segments.push_back(buffers_->segment(rank).data());
+  }
+  return segments;
+}
+
+std::vector<Contestant> KoloContestants::make(const Workload& workload) {
+  std::vector<Contestant> contestants;
+  const Layout largest =
+      plan_layout(workload, !options_.out_of_place, runtime_.rank(), runtime_.size());
+  memory_.reserve(largest.size_bytes);
+  for (const bool in_place : {true, false}) {
+    const bool is_possible =
+        in_place ? can_be_in_place(workload.operation) : can_be_out_of_place(workload.operation);
+    const bool is_only_way =
+        !can_be_in_place(workload.operation) || !can_be_out_of_place(workload.operation);
+    const bool is_wanted = in_place ? options_.in_place : options_.out_of_place;
+    if (!is_possible || !(is_wanted || is_only_way)) continue;
+    if (!options_.is_gradients()) add_bare(workload, in_place, contestants);
+    whole_path_.add(workload, in_place, memory_, contestants);
+  }
+  if (contestants.empty()) {
+    throw InvalidArgument("nothing that was asked for can be measured here" +
+                          (why_no_window_.empty() ? "" : ": no shared memory, " + why_no_window_));
+  }
+  return contestants;
+}
+
+void KoloContestants::add_bare(const Workload& workload, bool in_place,
+                               std::vector<Contestant>& contestants) {
+  for (const Algorithm& algorithm : registry_.algorithms()) {
+    if (algorithm.collective != collective_of(workload.operation)) continue;
+    const bool fits_place =
+        contains(options_.placements, lies_in_window(algorithm) ? kWindow : kStaged);
+    if (!fits_place || !is_wanted(algorithm, workload)) continue;
+    if (fits(algorithm)) {
+      if (lies_in_window(algorithm) && !in_place) continue;  // its input is its output
+      contestants.push_back(make_bare(algorithm, workload, in_place));
+    } else if (contains(options_.algorithms, algorithm.name)) {
+      throw InvalidArgument(
+          "--algorithm " + std::string(algorithm.name) + " cannot run here: " +
+          (algorithm.needs == Needs::Nodes ? "its ranks need several nodes" : why_no_window_));
+    }
+  }
+}
+
+Contestant KoloContestants::make_bare(const Algorithm& algorithm, const Workload& workload,
+                                      bool in_place) {
+  const int rank = runtime_.rank();
+  const Layout layout = plan_layout(workload, in_place, rank, runtime_.size());
+  std::vector<std::byte*> segments;
+  std::byte* memory = nullptr;
+  if (lies_in_window(algorithm)) {
+    segments = reserve_window(layout.size_bytes);
+    memory = segments[static_cast<std::size_t>(rank)];
+  } else {
+    memory = memory_.reserve(layout.size_bytes);
+  }
+  CollectiveCall common;
+  common.communicator = communicator_.get();
+  common.window = staging_.get();
+  common.dtype = workload.dtype;
+  common.segment_bytes = config_.segment_bytes;
+  const auto run = std::make_shared<BareRun>(algorithm, common, config_.spin);
+  for (const Layout::Place& place : layout.places) run->add(place, memory, segments);
+  return {{.algorithm = std::string(algorithm.name),
+           .placement = lies_in_window(algorithm) ? kWindow : kStaged,
+           .in_place = in_place},
+          layout.at(memory),
+          [run] { run->run(); }};
+}
+
+bool KoloContestants::fits(const Algorithm& algorithm) const {
+  switch (algorithm.needs) {
+    case Needs::Messages: return true;
+    case Needs::NativeCollectives: return communicator_->native() != nullptr;
+    case Needs::Window:
+    case Needs::PeerBuffers: return staging_ != nullptr;
+    case Needs::Nodes: return false;  // all ranks are taken for one node
+  }
+  return false;
+}
+
+bool KoloContestants::is_wanted(const Algorithm& algorithm, const Workload& workload) const {
+  if (algorithm.name == "adasum") return false;  // it makes no sums
+  const auto& wanted = options_.algorithms;
+  if (contains(wanted, algorithm.name)) return true;
+  const bool mpi_cannot = algorithm.needs == Needs::NativeCollectives &&
+                          !mpi_can_do(workload.operation, workload.dtype);
+  if (contains(wanted, kAllAlgorithms)) return !mpi_cannot;
+  return wanted.empty() && algorithm.name == chosen(workload, lies_in_window(algorithm));
+}
+
+std::string_view KoloContestants::chosen(const Workload& workload, bool has_peer_buffers) const {
+  const bool has_window = staging_ != nullptr;
+  return ops::select(registry_,
+                     {.collective = collective_of(workload.operation),
+                      .bytes = size_bytes(workload, runtime_.size()),
+                      .size = runtime_.size(),
+                      .has_window = has_window,
+                      .has_peer_buffers = has_window && has_peer_buffers,
+                      .has_native = communicator_->native() != nullptr},
+                     preference(config_, workload.operation))
+      .name;
+}
+
+}  // namespace bench

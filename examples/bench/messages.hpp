@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "bench/job.hpp"
+#include "bench/workload.hpp"
+
+/// What the program that leads and the ranks tell each other.
+///
+///   rank: {"rank": r, "ranks": n, "pid": p}, once it is ready
+///   {"do": "prepare", "workload": …}                      → {"labels": […]}
+///   {"do": "run", "contestant": c, "iterations": k}       → {"calls_us": […], …}
+///   {"do": "check", "contestant": c}                      → {"wrong": w}
+///   {"do": "end"}                                         → the rank ends
+///   in place of any answer: {"error": text, "is_usage": whether the command line caused it}, and the
+///   rank ends
+namespace bench {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Workload, operation, dtype, counts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Block, calls_us, mean_us, cpu_s)
+
+}  // namespace bench

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+/// resnet50, bert_base, gpt2_small.
+const std::vector<std::string>& model_names();
+
+/// Elements of each parameter of a model, by formula, in the order in which backward makes their
+/// gradients: the last layer's first. Throws std::out_of_range for other names.
+std::vector<std::size_t> gradient_counts(const std::string& model);
+
+}  // namespace bench

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/machine.hpp"
+#include "bench/measure.hpp"
+#include "bench/options.hpp"
+
+namespace bench {
+
+/// All that was measured, and how.
+struct Report {
+  const Options& options;
+  int ranks;
+  std::string
+      baseline;  ///< "mpi": in processes of its own; "mpi in the same processes"; or nothing
+  Machine machine;
+  std::vector<Row> rows{};
+};
+
+/// For people: two lines above the rows, and a line a row.
+std::string table_head(const Report& report);
+std::string table_line(const Row& row);
+
+std::string to_json(const Report& report);
+std::string to_csv(const Report& report);
+
+}  // namespace bench

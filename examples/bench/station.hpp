@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "bench/contestant.hpp"
+#include "bench/job.hpp"
+
+namespace bench {
+
+/// One rank's part in a Job; MPI runs. All ranks make the same calls.
+class Station {
+ public:
+  using MakeContestants = std::function<std::vector<Contestant>(const Workload&)>;
+
+  explicit Station(MakeContestants make_contestants);
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  std::vector<Label> prepare(const Workload& workload);
+
+  /// A block as this rank alone sees it. Every rank writes all of its input before each call, as
+  /// programs do: otherwise what a rank wrote last time would still lie in its own cache.
+  Block run(std::size_t contestant, int iterations);
+
+  std::uint64_t count_wrong(std::size_t contestant);
+
+ private:
+  MakeContestants make_contestants_;
+  int rank_ = 0;
+  int ranks_ = 1;
+  Workload workload_;
+  std::vector<Contestant> contestants_;
+};
+
+}  // namespace bench

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/arena.hpp"
+#include "bench/contestant.hpp"
+#include "bench/options.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/shared_buffer.hpp"
+
+namespace bench {
+
+/// Contestants that call Kolo's public functions: named, asynchronous, agreed upon by all ranks.
+class WholePath {
+ public:
+  WholePath(const Options& options, kolo::Runtime& runtime);
+
+  /// Adds those that the options ask for; they are good until the next call. Collective.
+  void add(const Workload& workload, bool in_place, Arena& memory,
+           std::vector<Contestant>& contestants);
+
+ private:
+  void add_staged(const Workload& workload, bool in_place, Arena& memory,
+                  const std::string& compression, std::vector<Contestant>& contestants);
+  void add_in_window(const Workload& workload, const std::string& compression,
+                     std::vector<Contestant>& contestants);
+  void add_buckets(const Workload& workload, const std::string& compression,
+                   std::vector<Contestant>& contestants);
+  bool is_wanted(const std::string& algorithm, const char* placement) const;
+  const kolo::SharedBuffer& reserve_shared(std::size_t bytes);
+
+  const Options& options_;
+  kolo::Runtime& runtime_;
+  std::optional<kolo::SharedBuffer> shared_;
+};
+
+}  // namespace bench

@@ -1,0 +1,39 @@
+#include "bench/channel.hpp"
+
+#include <array>
+#include <sys/socket.h>
+
+#include <gtest/gtest.h>
+
+namespace {
+
+std::pair<bench::Channel, bench::Channel> connected() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  return {bench::Channel(bench::Descriptor(ends[0])), bench::Channel(bench::Descriptor(ends[1]))};
+}
+
+TEST(BenchChannel, MessagesStayApart) {
+  auto [here, there] = connected();
+  const std::string text = "two\nlines";
+  EXPECT_TRUE(here.send({{"text", text}}));
+  EXPECT_TRUE(here.send({{"number", 7}}));
+  EXPECT_EQ(there.receive()->at("text"), text);
+  EXPECT_EQ(there.receive()->at("number"), 7);
+}
+
+TEST(BenchChannel, LongMessagesArriveWhole) {
+  auto [here, there] = connected();
+  const std::string text(50'000, 'x');
+  EXPECT_TRUE(here.send({{"text", text}}));
+  EXPECT_EQ(there.receive()->at("text"), text);
+}
+
+TEST(BenchChannel, TheOtherSidesEndIsNoMessageAndNoSignal) {
+  auto [here, there] = connected();
+  { const bench::Channel gone = std::move(there); }
+  EXPECT_FALSE(here.receive().has_value());
+  EXPECT_FALSE(here.send({{"number", 7}}));
+}
+
+}  // namespace

@@ -1,0 +1,259 @@
+"""Runs kolo-bench as users do: python3 kolo_bench_test.py <kolo-bench> <mpirun>... <flag for ranks>"""
+
+import csv
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+PROGRAM, *LAUNCH = sys.argv[1:]
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+TINY = "--min 1KB --max 16KB --factor 16 --iterations 2 --warmup 1 --rounds 3".split()
+LONG = "--min 1MB --max 1MB --rounds 3001".split()
+FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p99_us",
+          "algbw_gbps", "busbw_gbps", "wrong", "cpu_s", "ratio", "ratio_low", "ratio_high"}
+
+
+def ranks_of(driver):
+    """The processes that mpirun has started for a kolo-bench that leads them."""
+    parents = {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path, encoding="utf-8") as file:
+                pid, rest = file.read().split(" (", 1)
+        except OSError:
+            continue  # it has ended meanwhile
+        name, state_and_parent = rest.rsplit(") ", 1)
+        parents[int(pid)] = (name, int(state_and_parent.split()[1]))
+    launchers = {pid for pid, (_, parent) in parents.items() if parent == driver}
+    return sorted(pid for pid, (name, parent) in parents.items()
+                  if parent in launchers and name.startswith("kolo-bench"))
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(") ", 1)[1][0] != "Z"
+    except OSError:
+        return False
+
+
+class Bench(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.temporary = os.path.join(self.folder, "tmp")
+        os.mkdir(self.temporary)
+        self.environment = {**os.environ, "TMPDIR": self.temporary}
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_bench(self, *arguments, launch=(), **variables):
+        """Without a terminal, and with a closed standard input."""
+        return subprocess.run([*launch, PROGRAM, *arguments], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              start_new_session=True, check=False,
+                              env={**self.environment, **variables})
+
+    def measure(self, *arguments, launch=()):
+        result = self.run_bench(*arguments, "--json", self.path("json"), launch=launch)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertTrue(report["rows"])
+        for row in report["rows"]:
+            self.assertLessEqual(FIELDS, row.keys())
+            self.assertEqual(row["wrong"], 0, row)
+            self.assertGreater(row["min_us"], 0)
+            self.assertLessEqual(row["min_us"], row["median_us"])
+            self.assertGreater(row["cpu_s"], 0)
+        return report
+
+    def assert_nothing_is_left(self):
+        self.assertEqual(glob.glob(os.path.join(self.temporary, "kolo-bench*")), [])
+
+
+class UnderMpirun(Bench):
+    def launch(self, ranks):
+        return [*LAUNCH, str(ranks)]
+
+    def test_every_collective_in_every_way(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                report = self.measure(collective, *TINY, "--algorithm", "all,kolo", "--in-place",
+                                      "--out-of-place", launch=self.launch(2))
+                self.assertEqual(report["collective"], collective)
+                self.assertEqual(report["ranks"], 2)
+                names = {row["algorithm"] for row in report["rows"]}
+                self.assertLessEqual({"kolo", "window"}, names)
+                self.assertTrue(any(name.startswith("MPI_") for name in names))
+                self.assertEqual({row["bytes"] for row in report["rows"]}, {1024, 16384})
+
+    def test_what_is_wrong_is_said_once(self):
+        for arguments, text in (
+                (["--rounds", "2"], "--rounds must be odd"),
+                (["--baseline", "mpi"], "run kolo-bench without mpirun"),
+                (["--algorithm", "hierarchical"], "cannot run here"),
+                (["--json", "/no/such/folder/x"], "cannot write /no/such/folder/x")):
+            with self.subTest(text):
+                result = self.run_bench(*arguments, launch=self.launch(2))
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertEqual(result.stderr.count(text), 1, result.stderr)
+
+
+class Leading(Bench):
+    def test_baseline_of_two_and_three_ranks(self):
+        for ranks in (2, 3):
+            with self.subTest(ranks):
+                report = self.measure("--np", str(ranks), "--baseline", "mpi", *TINY)
+                self.assertEqual(report["ranks"], ranks)
+                self.assertEqual(report["dtype"], "float32")
+                self.assertEqual(report["baseline"], "mpi")
+                self.assertGreater(report["machine"]["cores"], 0)
+                placements = {row["placement"] for row in report["rows"]}
+                self.assertEqual(placements, {"staged", "window", "private"})
+                for row in report["rows"]:
+                    self.assertLessEqual(row["ratio_low"], row["ratio"])
+                    self.assertLessEqual(row["ratio"], row["ratio_high"])
+                for size in {row["bytes"] for row in report["rows"]}:
+                    plain = [row for row in report["rows"]
+                             if row["bytes"] == size and row["is_baseline"]]
+                    self.assertEqual({row["in_place"] for row in plain}, {True, False})
+                    best = min(plain, key=lambda row: row["median_us"])
+                    self.assertEqual((best["ratio_low"], best["ratio_high"]), (1, 1))
+                self.assert_nothing_is_left()
+
+    def test_movement_of_types_that_mpi_cannot_reduce(self):
+        self.measure("allgather", "--dtype", "bfloat16", "--np", "2", "--baseline", "mpi", *TINY)
+
+    def test_groups_and_compression(self):
+        report = self.measure("reduce_scatter", "--group", "3", "--compression", "none,fp16",
+                              "--algorithm", "kolo", *TINY)
+        self.assertEqual({row["compression"] for row in report["rows"]}, {"none", "fp16"})
+        self.assertEqual(report["group"], 3)
+        self.assertIsNone(report["baseline"])
+        self.assertIsNone(report["rows"][0]["ratio"])
+
+    def test_gradients(self):
+        report = self.measure("gradients", "--model", "resnet50", "--baseline", "mpi",
+                              "--compression", "bf16", "--rounds", "1", "--warmup", "0")
+        self.assertEqual(report["model"], "resnet50")
+        rows = {(row["algorithm"], row["placement"], row["compression"])
+                for row in report["rows"]}
+        self.assertEqual(rows, {
+            ("tensors", "staged", "bf16"), ("group", "staged", "bf16"),
+            ("buckets", "window", "bf16"),
+            ("MPI_Allreduce each", "private", "none"), ("MPI_Allreduce flat", "private", "none")})
+        for row in report["rows"]:
+            self.assertEqual(row["bytes"], 4 * 25557032)
+            self.assertIn("ratio_to_flat", row)
+
+    def test_table_csv_and_plot_show_the_same_rows(self):
+        result = self.run_bench("alltoall", *TINY, "--json", self.path("json"), "--csv",
+                                self.path("csv"), "--plot", self.path("svg"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("json"), encoding="utf-8") as file:
+            rows = json.load(file)["rows"]
+        with open(self.path("csv"), encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        self.assertEqual([line["algorithm"] for line in lines],
+                         [row["algorithm"] for row in rows])
+        self.assertEqual([float(line["median_us"]) for line in lines],
+                         [row["median_us"] for row in rows])
+        self.assertEqual(len(result.stdout.splitlines()), len(rows) + 2, result.stdout)
+        svg = xml.etree.ElementTree.parse(self.path("svg")).getroot()
+        dots = svg.findall("{http://www.w3.org/2000/svg}circle")
+        self.assertEqual(len(dots), len(rows))
+
+    def start(self, *arguments):
+        """A measurement that takes minutes, once all of its ranks work; its driver and ranks."""
+        driver = subprocess.Popen([PROGRAM, "--np", "2", "--baseline", "mpi", *LONG, *arguments],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True, start_new_session=True,
+                                  env=self.environment)
+        self.addCleanup(driver.kill)
+        end = time.monotonic() + 30
+        while len(ranks_of(driver.pid)) < 4 or glob.glob(self.temporary + "/kolo-bench*"):
+            self.assertIsNone(driver.poll())
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        time.sleep(0.1)
+        return driver, ranks_of(driver.pid)
+
+    def assert_ended(self, ranks):
+        end = time.monotonic() + 10
+        while any(map(is_alive, ranks)) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertEqual([pid for pid in ranks if is_alive(pid)], [])
+        self.assert_nothing_is_left()
+
+    def test_a_killed_rank_ends_all(self):
+        for victim, name in ((0, "Kolo's ranks"), (3, "plain MPI's ranks")):
+            with self.subTest(name):
+                driver, ranks = self.start("--json", self.path("unwritten"))
+                os.kill(ranks[victim], signal.SIGKILL)
+                _, errors = driver.communicate(timeout=60)
+                self.assertEqual(driver.returncode, 1, errors)
+                self.assertRegex(errors, f"kolo-bench: {name}: rank [01]")
+                self.assert_ended(ranks)
+                self.assertFalse(os.path.exists(self.path("unwritten")))
+
+    def test_an_interrupt_ends_all(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(number):
+                driver, ranks = self.start()
+                driver.send_signal(number)
+                driver.communicate(timeout=60)
+                self.assertEqual(driver.returncode, -number)
+                self.assert_ended(ranks)
+
+    def test_what_cannot_start_is_told(self):
+        for mpirun, text in (("/no/such/mpirun", "KOLO_MPIRUN says where it is"),
+                             ("/bin/false", "mpirun ended before its ranks had started")):
+            with self.subTest(mpirun):
+                result = self.run_bench(*TINY, KOLO_MPIRUN=mpirun)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn(text, result.stderr)
+                self.assert_nothing_is_left()
+
+    def test_what_ranks_find_wrong_is_said_once(self):
+        result = self.run_bench("--algorithm", "hierarchical", *TINY)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stderr.count("--algorithm hierarchical cannot run here"), 1)
+
+    def test_a_file_that_cannot_be_written_is_found_first(self):
+        result = self.run_bench(*LONG, "--plot", "/no/such/folder/x")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr.count("cannot write /no/such/folder/x"), 1, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_config_shows_every_knob_and_where_its_value_comes_from(self):
+        result = self.run_bench("--config", KOLO_PATIENCE="7ms")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("KOLO_PATIENCE = 7ms  (from the environment)", result.stdout)
+        self.assertIn("KOLO_TIMEOUT = 30min  (default)", result.stdout)
+        result = self.run_bench("--config", KOLO_PATIENCE="7")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("KOLO_PATIENCE='7': expected a duration", result.stderr)
+
+    def test_self_check_tells_what_limits_the_machine_and_what_is_chosen(self):
+        result = self.run_bench("--selfcheck")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for text in ("cores", "copying", "/dev/shm", "windows", "single copy", "for 2 ranks"):
+            self.assertIn(text, result.stdout)
+        for collective in COLLECTIVES:
+            self.assertIn(f"\n  {collective}\n    private memory: ", result.stdout)
+        without = self.run_bench("--selfcheck", KOLO_SHARED_MEMORY="off")
+        self.assertIn("KOLO_SHARED_MEMORY is off", without.stdout)
+        self.assertIn("by messages", without.stdout)
+
+
+unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,160 @@
+#include "bench/measure.hpp"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/lead.hpp"
+#include "bench/plot.hpp"
+#include "bench/report.hpp"
+
+namespace {
+
+using bench::Block;
+using bench::Label;
+
+/// Ranks whose blocks take what was written down, and a log of what they were asked.
+class FakeJob : public bench::Job {
+ public:
+  struct Member {
+    Label label;
+    std::vector<double> means_us;  ///< one a round, from the first on
+    std::uint64_t wrong = 0;
+  };
+
+  FakeJob(std::string name, std::vector<Member> members, std::string& log)
+      : name_(std::move(name)), members_(std::move(members)), log_(log) {}
+
+  int ranks() const override { return 2; }
+  std::vector<Label> prepare(const bench::Workload&) override {
+    rounds_.assign(members_.size(), 0);
+    std::vector<Label> labels;
+    for (const Member& member : members_) labels.push_back(member.label);
+    return labels;
+  }
+  Block run(std::size_t contestant, int iterations) override {
+    log_ += name_ + std::to_string(contestant) + ' ';
+    const double mean = members_[contestant].means_us.at(rounds_[contestant]++);
+    std::vector<double> calls(static_cast<std::size_t>(iterations), mean);
+    calls.back() = 2 * mean;  // one call that takes longer
+    return {calls, mean, 0.5};
+  }
+  std::uint64_t count_wrong(std::size_t contestant) override { return members_[contestant].wrong; }
+
+ private:
+  std::string name_;
+  std::vector<Member> members_;
+  std::string& log_;
+  std::vector<std::size_t> rounds_;
+};
+
+const bench::Workload kWorkload{bench::Operation::AllReduce, kolo::DType::Float32, {250}};
+
+Label baseline(const std::string& reference) {
+  return {.algorithm = "MPI", .placement = "private", .reference = reference};
+}
+
+TEST(Measure, ContestantsTakeTurnsAndNoneAlwaysStarts) {
+  std::string log;
+  FakeJob kolo("k", {{{"a", "staged"}, {9, 9, 9, 9}}, {{"b", "window"}, {9, 9, 9, 9}}}, log);
+  FakeJob mpi("m", {{baseline("MPI"), {9, 9, 9, 9}}}, log);
+  bench::measure({&kolo, &mpi}, kWorkload, {.warmup = 1, .rounds = 3, .iterations = 1});
+  EXPECT_EQ(log, "k0 k1 m0 k1 m0 k0 m0 k0 k1 k0 k1 m0 ");
+}
+
+TEST(Measure, RowsHoldWhatTheRoundsAfterTheWarmUpHaveShown) {
+  std::string log;
+  FakeJob kolo("k", {{{"a", "staged"}, {100, 4, 2, 3}, 7}}, log);
+  const auto rows =
+      bench::measure({&kolo}, kWorkload, {.warmup = 1, .rounds = 3, .iterations = 40});
+  ASSERT_EQ(rows.size(), 1U);
+  const bench::Row& row = rows[0];
+  EXPECT_EQ(row.bytes, 1000U);
+  EXPECT_EQ(row.count, 250U);
+  EXPECT_DOUBLE_EQ(row.min_us, 2);
+  EXPECT_DOUBLE_EQ(row.median_us, 3);
+  EXPECT_DOUBLE_EQ(row.p99_us, 6);  // of 120 calls, of which 3 take 8, 6 and 4: the 119th
+  EXPECT_DOUBLE_EQ(row.algbw_gbps, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(row.busbw_gbps, 1.0 / 3);  // the factor of two ranks is 1
+  EXPECT_DOUBLE_EQ(row.cpu_s, 1.5);
+  EXPECT_EQ(row.wrong, 7U);
+  EXPECT_EQ(row.calls, 120);
+  EXPECT_TRUE(row.ratios.empty());
+}
+
+TEST(Measure, RatiosAreOfBlocksOfOneRoundAndOfTheBetterBaseline) {
+  std::string log;
+  FakeJob kolo("k", {{{"a", "staged"}, {1, 4, 9}}}, log);
+  FakeJob mpi("m", {{baseline("MPI"), {9, 9, 9}}, {baseline("MPI"), {2, 4, 6}}}, log);
+  const auto rows = bench::measure({&kolo, &mpi}, kWorkload, {.warmup = 0, .rounds = 3});
+  ASSERT_EQ(rows[0].ratios.size(), 1U);
+  EXPECT_DOUBLE_EQ(rows[0].ratios[0].second.median, 1);  // of 0.5, 1, 1.5
+  EXPECT_DOUBLE_EQ(rows[0].ratios[0].second.interval.low, 0.5);
+  EXPECT_DOUBLE_EQ(rows[0].ratios[0].second.interval.high, 1.5);
+  EXPECT_DOUBLE_EQ(rows[1].ratios[0].second.median, 2.25);  // of 4.5, 2.25, 1.5
+  EXPECT_DOUBLE_EQ(rows[2].ratios[0].second.median, 1);
+}
+
+TEST(Measure, EveryReferenceHasARatioOfItsOwn) {
+  std::string log;
+  FakeJob kolo("k", {{{"a", "staged"}, {6}}}, log);
+  FakeJob mpi("m", {{baseline("each"), {3}}, {baseline("flat"), {12}}}, log);
+  const auto rows = bench::measure({&kolo, &mpi}, kWorkload, {.warmup = 0, .rounds = 1});
+  ASSERT_EQ(rows[0].ratios.size(), 2U);
+  EXPECT_EQ(rows[0].ratios[0].first, "each");
+  EXPECT_DOUBLE_EQ(rows[0].ratios[0].second.median, 2);
+  EXPECT_EQ(rows[0].ratios[1].first, "flat");
+  EXPECT_DOUBLE_EQ(rows[0].ratios[1].second.median, 0.5);
+
+  const bench::Options options;
+  const bench::Report report{options, 2, "mpi", {}, rows};
+  const auto json = nlohmann::json::parse(bench::to_json(report));
+  EXPECT_EQ(json["rows"][0]["ratio"], 2);
+  EXPECT_EQ(json["rows"][0]["ratio_to_flat_high"], 0.5);
+  EXPECT_TRUE(json["rows"][1]["is_baseline"]);
+}
+
+TEST(Report, WithoutBaselineRatiosAreNull) {
+  std::string log;
+  FakeJob kolo("k", {{{"a", "staged"}, {6}}}, log);
+  const auto rows = bench::measure({&kolo}, kWorkload, {.warmup = 0, .rounds = 1});
+  const bench::Options options;
+  const auto json = nlohmann::json::parse(bench::to_json({options, 2, "", {}, rows}));
+  EXPECT_TRUE(json["baseline"].is_null());
+  EXPECT_TRUE(json["rows"][0]["ratio"].is_null());
+}
+
+TEST(Lead, WrongElementsMakeTheExitStatus) {
+  for (const std::uint64_t wrong : {0U, 3U}) {
+    std::string log;
+    FakeJob kolo("k", {{{"a", "staged"}, {6}, wrong}}, log);
+    bench::Options options;
+    options.max_bytes = options.min_bytes;
+    options.warmup = 0;
+    options.rounds = 1;
+    EXPECT_EQ(bench::lead(options, "", {&kolo}, nullptr), wrong > 0 ? bench::kSomeWrong : 0);
+  }
+}
+
+TEST(Plot, HasALineAndANameForEachContestant) {
+  std::string log;
+  FakeJob kolo("k", {{{"a<b", "staged"}, {6, 7}}, {{"c", "window"}, {8, 9}}}, log);
+  const auto rows = bench::measure({&kolo}, kWorkload, {.warmup = 0, .rounds = 1});
+  const bench::Options options;
+  const std::string svg = bench::to_svg({options, 2, "", {}, rows});
+  std::size_t lines = 0;
+  for (std::size_t at = svg.find("<polyline"); at != std::string::npos;
+       at = svg.find("<polyline", at + 1)) {
+    ++lines;
+  }
+  EXPECT_EQ(lines, 2U);
+  for (const char* const text : {"a&lt;b, staged", "c, window", "bytes", "median time"}) {
+    EXPECT_NE(svg.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+}  // namespace
