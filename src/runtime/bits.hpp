@@ -58,6 +58,12 @@ class Bits {
     }
     return true;
   }
+  bool intersects(const Bits& other) const {
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      if ((words_[i] & other.word(i)) != 0) return true;
+    }
+    return false;
+  }
   bool operator==(const Bits& other) const { return contains(other) && other.contains(*this); }
 
   /// Calls `visit(bit)` in ascending order.

@@ -150,8 +150,9 @@ bool Coordinator::counts_patience(int bit) const {
   if (!has_posted_ && !prediction_is_complete()) return true;
   if (!waiting_.test(bit)) return false;
   const History::Composition predicted = history_.predict();
-  return table_.ambiguous().test(bit) || predicted == History::kNone ||
-         history_.bits_of(predicted) != std::vector{bit};
+  if (table_.ambiguous().test(bit) || predicted == History::kNone) return true;
+  const std::vector<int>& bits = history_.bits_of(predicted);
+  return bits.size() != 1 || bits.front() != bit;
 }
 
 Header Coordinator::make_header() const {

@@ -2,9 +2,24 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace kolo::runtime {
+namespace {
+
+constexpr auto kForgotten = static_cast<std::uint32_t>(History::kNone);
+
+/// Two sets with one digest would cost a wrong guess, no more.
+std::uint32_t digest_of(const Bits& set) {
+  std::uint64_t digest = 0;
+  set.for_each([&](int bit) {
+    digest = (digest ^ static_cast<std::uint64_t>(bit + 1)) * 0x9E3779B97F4A7C15;
+  });
+  return static_cast<std::uint32_t>(digest >> 32);
+}
+
+}  // namespace
 
 History::Composition History::intern(const std::vector<int>& bits) {
   const auto [place, is_new] =
@@ -28,13 +43,18 @@ History::Composition History::largest_within(const Bits& bits, int bit) const {
 
 void History::append(Composition composition) {
   const Bits& set = set_of(composition);
-  const bool ends_round = rounds_.empty() || !(rounds_.back().set & set).none() || is_complete() ||
-                          ran_.size() - rounds_.back().begin >= capacity_ / 2;
+  const bool was_expected = composition == prediction_;
+  const bool follows_model = was_expected && is_complete();
+  const bool ends_round = rounds_.empty() || rounds_.back().set.intersects(set) || is_complete() ||
+                          batches_.size() - rounds_.back().begin >= capacity_ / 2;
   if (ends_round) begin_round();
   rounds_.back().set |= set;
-  ran_.push_back(composition);
-  lengthen_matches();
-  find_model();
+  batches_.append(static_cast<std::uint32_t>(composition));
+  if (model_ == kNoRound || !was_expected || ends_round != follows_model) {
+    find_model();
+  } else if (follows_model) {
+    take_model(model_ + 1);
+  }
   update_prediction();
 }
 
@@ -44,78 +64,73 @@ bool History::is_complete() const {
 }
 
 void History::begin_round() {
-  if (ran_.size() >= capacity_) drop_oldest();
-  // A stretch that ended before a round equal to the last one is longer by it before the next round.
-  std::uint32_t match = 0;
-  for (Round& round : rounds_) {
-    const std::uint32_t longer = round.set == rounds_.back().set ? round.match + 1 : 0;
-    round.match = std::exchange(match, longer);
-  }
-  rounds_.push_back({ran_.size(), {}, match});
+  if (batches_.size() >= capacity_) drop_oldest();
+  if (!rounds_.empty()) ends_.append(digest_of(rounds_.back().set));
+  rounds_.push_back({batches_.size(), {}});
 }
 
 /// The older half of the rounds: amortised, no ring arithmetic.
 void History::drop_oldest() {
-  const std::size_t rounds = rounds_.size() / 2;
-  const std::size_t batches = rounds_[rounds].begin;
-  const auto drop = [](auto& from, std::size_t count) {
-    from.erase(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count));
-  };
-  drop(rounds_, rounds);
-  drop(ran_, batches);
-  drop(matches_, batches);
-  for (std::size_t i = 0; i < rounds_.size(); ++i) {
-    rounds_[i].begin -= batches;
-    rounds_[i].match = std::min(rounds_[i].match, static_cast<std::uint32_t>(i));
-  }
-  for (std::size_t i = 0; i < matches_.size(); ++i) {
-    matches_[i] = std::min(matches_[i], static_cast<std::uint32_t>(i));
-  }
-}
-
-/// A stretch that ended before i and was followed by the last batch is one longer before i + 1.
-void History::lengthen_matches() {
-  matches_.push_back(0);
-  for (std::size_t i = ran_.size() - 1; i > 0; --i) {
-    matches_[i] = ran_[i - 1] == ran_.back() ? matches_[i - 1] + 1 : 0;
-  }
-  matches_[0] = 0;
+  const std::size_t count = rounds_.size() / 2;
+  const std::size_t batches = rounds_[count].begin;
+  rounds_.erase(rounds_.begin(), rounds_.begin() + static_cast<std::ptrdiff_t>(count));
+  for (Round& round : rounds_) round.begin -= batches;
+  ends_.drop_oldest(count);
+  batches_.drop_oldest(batches);
+  model_ = model_ == kNoRound || model_ < count ? kNoRound : model_ - count;
 }
 
 void History::find_model() {
   const Round& current = rounds_.back();
   const std::size_t count = rounds_.size() - 1;
+  // So many rounds before it equal, as sets, the last complete ones.
+  const auto match_of = [&](std::size_t i) { return ends_.length_at(count - i); };
   std::uint32_t longest = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (rounds_[i].set.contains(current.set)) longest = std::max(longest, rounds_[i].match);
+    if (match_of(i) > longest && rounds_[i].set.contains(current.set)) longest = match_of(i);
   }
   // Where all rounds are equal as sets, the latest has the longest match whatever their orders: half
   // of it is as good.
-  model_ = kNoRound;
+  std::size_t model = kNoRound;
   std::uint32_t best = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (2 * rounds_[i].match < longest || !rounds_[i].set.contains(current.set)) continue;
-    const std::size_t next = rounds_[i].begin + (ran_.size() - current.begin);
-    const std::uint32_t match = next < matches_.size() ? matches_[next] : 0;
+    if (2 * match_of(i) < longest || !rounds_[i].set.contains(current.set)) continue;
+    const std::size_t next = rounds_[i].begin + (batches_.size() - current.begin);
+    const std::uint32_t match =
+        next < batches_.size() ? batches_.length_at(batches_.size() - next) : 0;
     if (match < best) continue;
     best = match;
-    model_ = i;
+    model = i;
   }
+  take_model(model);
+}
+
+void History::take_model(std::size_t round) {
+  model_ = round;
+  if (round != kNoRound) next_ = rounds_[round].begin;
 }
 
 void History::update_prediction() {
   prediction_ = kNone;
   if (model_ == kNoRound) return;
-  prediction_ = is_complete() ? ran_[rounds_[model_ + 1].begin] : rest_of_model();
+  const std::uint32_t after = batches_[rounds_[model_ + 1].begin];
+  if (!is_complete()) {
+    prediction_ = rest_of_model();
+  } else if (after != kForgotten) {
+    prediction_ = static_cast<Composition>(after);
+  }
 }
 
 /// The first batch of the model that has not run in this round, or what is left of it.
 History::Composition History::rest_of_model() {
-  for (std::size_t i = rounds_[model_].begin; i < rounds_[model_ + 1].begin; ++i) {
-    if (ran_[i] == kNone) continue;
+  const Bits& ran = rounds_.back().set;
+  for (; next_ < rounds_[model_ + 1].begin; ++next_) {
+    if (batches_[next_] == kForgotten) continue;
+    const auto composition = static_cast<Composition>(batches_[next_]);
+    if (!ran.intersects(set_of(composition))) return composition;
     std::vector<int> rest;
-    for (const int bit : bits_of(ran_[i])) {
-      if (!rounds_.back().set.test(bit)) rest.push_back(bit);
+    for (const int bit : bits_of(composition)) {
+      if (!ran.test(bit)) rest.push_back(bit);
     }
     if (!rest.empty()) return intern(rest);
   }
@@ -128,11 +143,13 @@ void History::forget(int bit) {
       ++it;
       continue;
     }
-    std::replace(ran_.begin(), ran_.end(), it->second, kNone);
+    batches_.replace(static_cast<std::uint32_t>(it->second), kForgotten);
     it = index_.erase(it);
   }
   for (Round& round : rounds_) round.set.reset(bit);
-  if (!rounds_.empty()) update_prediction();
+  if (rounds_.empty()) return;
+  take_model(model_);
+  update_prediction();
 }
 
 }  // namespace kolo::runtime

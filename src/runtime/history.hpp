@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/bits.hpp"
+#include "runtime/recurrence.hpp"
 
 namespace kolo::runtime {
 
@@ -15,8 +16,9 @@ namespace kolo::runtime {
 /// fixed, its order may be partly chance. So history is kept in rounds, stretches in which nothing
 /// runs twice. The round under way is taken for an earlier one, its model: of those that followed
 /// about as long a stretch of equal rounds, equal as sets, as any other, the one that followed the
-/// longest stretch of batches equal in order too. Expected next is the first of the model's batches
-/// that has not run in this round. A program that alternates between several sets or orders is
+/// longest stretch of batches equal in order too. A model is kept, and followed by the round after it,
+/// as long as it foretells rightly. Expected next is the first of the model's batches that has not
+/// run in this round. A program that alternates between several sets or orders is
 /// predicted without error once the history holds a few rounds of it.
 class History {
  public:
@@ -51,28 +53,27 @@ class History {
     Bits set;
   };
   struct Round {
-    std::size_t begin = 0;    // of its batches in ran_; they end where the next round's begin
-    Bits set;                 // all their bits
-    std::uint32_t match = 0;  // so many rounds before it equal, as sets, the last complete ones
+    std::size_t begin = 0;  // of its batches; they end where the next round's begin
+    Bits set;               // all their bits
   };
   static constexpr std::size_t kNoRound = static_cast<std::size_t>(-1);
 
   bool is_complete() const;
   void begin_round();
   void drop_oldest();
-  void lengthen_matches();
   void find_model();
+  void take_model(std::size_t round);
   void update_prediction();
   Composition rest_of_model();
 
   std::size_t capacity_;
   std::vector<Known> compositions_;
   std::map<std::vector<int>, Composition> index_;  // ordered: ranges by lowest bit
-  std::vector<Composition> ran_;                   // oldest first; kNone: forgotten
-  // matches_[i]: how long a stretch of ran_ that ends before i equals the most recent one.
-  std::vector<std::uint32_t> matches_;
+  Recurrence batches_;                             // compositions that ran, or kForgotten
+  Recurrence ends_;               // digests of the sets of all rounds but the one under way
   std::vector<Round> rounds_;     // oldest first, the last one under way
   std::size_t model_ = kNoRound;  // the complete round that the one under way is taken for
+  std::size_t next_ = 0;          // of its batches: all before have run in the one under way
   Composition prediction_ = kNone;
 };
 
