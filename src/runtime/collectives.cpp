@@ -19,69 +19,18 @@ using runtime::chosen;
 using runtime::make_operation;
 using runtime::make_reduction;
 using runtime::Operation;
+using runtime::run;
 using runtime::submit;
 
-// --- reductions ---
+namespace {
 
-Handle allreduce_async(const TensorView& input, const TensorView& output,
-                       const AllreduceOptions& options) {
-  return grouped_allreduce_async({{input, output}}, options);
-}
+// --- from arguments to operations ---
 
-void allreduce(const TensorView& input, const TensorView& output, const AllreduceOptions& options) {
-  allreduce_async(input, output, options).wait();
-}
+using OperationPtr = std::shared_ptr<Operation>;
 
-Handle grouped_allreduce_async(const std::vector<InputOutput>& tensors,
-                               const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_reduction(set, Collective::AllReduce, tensors, options));
-}
-
-void grouped_allreduce(const std::vector<InputOutput>& tensors, const AllreduceOptions& options) {
-  grouped_allreduce_async(tensors, options).wait();
-}
-
-std::int64_t scattered_rows(std::int64_t rows, int size, int rank) {
-  return static_cast<std::int64_t>(
-      ops::piece_of(static_cast<std::size_t>(rows), size, rank).length);
-}
-
-Handle reduce_scatter_async(const TensorView& input, const TensorView& output,
-                            const AllreduceOptions& options) {
-  return grouped_reduce_scatter_async({{input, output}}, options);
-}
-
-void reduce_scatter(const TensorView& input, const TensorView& output,
-                    const AllreduceOptions& options) {
-  reduce_scatter_async(input, output, options).wait();
-}
-
-Handle grouped_reduce_scatter_async(const std::vector<InputOutput>& tensors,
-                                    const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
-}
-
-void grouped_reduce_scatter(const std::vector<InputOutput>& tensors,
-                            const AllreduceOptions& options) {
-  grouped_reduce_scatter_async(tensors, options).wait();
-}
-
-// --- broadcast ---
-
-Handle broadcast_async(const TensorView& tensor, int root, const OperationOptions& options) {
-  return grouped_broadcast_async({tensor}, root, options);
-}
-
-void broadcast(const TensorView& tensor, int root, const OperationOptions& options) {
-  broadcast_async(tensor, root, options).wait();
-}
-
-Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
-                               const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  auto operation = make_operation(set, Collective::Broadcast, options);
+OperationPtr make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors, int root,
+                            const OperationOptions& options) {
+  OperationPtr operation = make_operation(set, Collective::Broadcast, options);
   operation->request.root = root;
   const std::vector<int>& ranks = set.ranks();
   if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
@@ -91,17 +40,8 @@ Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
   for (const TensorView& tensor : tensors) {
     add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
   }
-  return submit(set, std::move(operation));
+  return operation;
 }
-
-void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
-                       const OperationOptions& options) {
-  grouped_broadcast_async(tensors, root, options).wait();
-}
-
-// --- rows ---
-
-namespace {
 
 auto bytes_from(AllocateRows allocate) {
   return [allocate = std::move(allocate)](const std::vector<std::int64_t>& rows) {
@@ -135,7 +75,99 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   return splits;
 }
 
+OperationPtr make_allgather(ProcessSet& set, std::vector<InputRows> tensors,
+                            const OperationOptions& options) {
+  OperationPtr operation = make_operation(set, Collective::AllGather, options);
+  for (InputRows& tensor : tensors) {
+    add_rows(*operation, tensor.input).allocate_output = bytes_from(std::move(tensor.allocate));
+  }
+  return operation;
+}
+
+OperationPtr make_alltoall(ProcessSet& set, const TensorView& input,
+                           std::vector<std::int64_t> splits, AllocateRows allocate,
+                           const OperationOptions& options) {
+  OperationPtr operation = make_operation(set, Collective::AllToAll, options);
+  runtime::TensorMemory& memory = add_rows(*operation, input);
+  memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
+  memory.allocate_output = bytes_from(std::move(allocate));
+  return operation;
+}
+
 }  // namespace
+
+// --- reductions ---
+
+Handle allreduce_async(const TensorView& input, const TensorView& output,
+                       const AllreduceOptions& options) {
+  return grouped_allreduce_async({{input, output}}, options);
+}
+
+void allreduce(const TensorView& input, const TensorView& output, const AllreduceOptions& options) {
+  grouped_allreduce({{input, output}}, options);
+}
+
+Handle grouped_allreduce_async(const std::vector<InputOutput>& tensors,
+                               const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_reduction(set, Collective::AllReduce, tensors, options));
+}
+
+void grouped_allreduce(const std::vector<InputOutput>& tensors, const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_reduction(set, Collective::AllReduce, tensors, options));
+}
+
+std::int64_t scattered_rows(std::int64_t rows, int size, int rank) {
+  return static_cast<std::int64_t>(
+      ops::piece_of(static_cast<std::size_t>(rows), size, rank).length);
+}
+
+Handle reduce_scatter_async(const TensorView& input, const TensorView& output,
+                            const AllreduceOptions& options) {
+  return grouped_reduce_scatter_async({{input, output}}, options);
+}
+
+void reduce_scatter(const TensorView& input, const TensorView& output,
+                    const AllreduceOptions& options) {
+  grouped_reduce_scatter({{input, output}}, options);
+}
+
+Handle grouped_reduce_scatter_async(const std::vector<InputOutput>& tensors,
+                                    const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
+}
+
+void grouped_reduce_scatter(const std::vector<InputOutput>& tensors,
+                            const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
+}
+
+// --- broadcast ---
+
+Handle broadcast_async(const TensorView& tensor, int root, const OperationOptions& options) {
+  return grouped_broadcast_async({tensor}, root, options);
+}
+
+void broadcast(const TensorView& tensor, int root, const OperationOptions& options) {
+  grouped_broadcast({tensor}, root, options);
+}
+
+Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
+                               const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_broadcast(set, tensors, root, options));
+}
+
+void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
+                       const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_broadcast(set, tensors, root, options));
+}
+
+// --- rows ---
 
 Handle allgather_async(const TensorView& input, AllocateRows allocate,
                        const OperationOptions& options) {
@@ -143,35 +175,29 @@ Handle allgather_async(const TensorView& input, AllocateRows allocate,
 }
 
 void allgather(const TensorView& input, AllocateRows allocate, const OperationOptions& options) {
-  allgather_async(input, std::move(allocate), options).wait();
+  grouped_allgather({{input, std::move(allocate)}}, options);
 }
 
 Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
-  auto operation = make_operation(set, Collective::AllGather, options);
-  for (InputRows& tensor : tensors) {
-    add_rows(*operation, tensor.input).allocate_output = bytes_from(std::move(tensor.allocate));
-  }
-  return submit(set, std::move(operation));
+  return submit(set, make_allgather(set, std::move(tensors), options));
 }
 
 void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
-  grouped_allgather_async(std::move(tensors), options).wait();
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_allgather(set, std::move(tensors), options));
 }
 
 Handle alltoall_async(const TensorView& input, std::vector<std::int64_t> splits,
                       AllocateRows allocate, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
-  auto operation = make_operation(set, Collective::AllToAll, options);
-  runtime::TensorMemory& memory = add_rows(*operation, input);
-  memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
-  memory.allocate_output = bytes_from(std::move(allocate));
-  return submit(set, std::move(operation));
+  return submit(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
 }
 
 void alltoall(const TensorView& input, std::vector<std::int64_t> splits, AllocateRows allocate,
               const OperationOptions& options) {
-  alltoall_async(input, std::move(splits), std::move(allocate), options).wait();
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
 }
 
 // --- meetings ---
@@ -181,7 +207,10 @@ Handle barrier_async(const OperationOptions& options) {
   return submit(set, make_operation(set, Collective::Barrier, options));
 }
 
-void barrier(const OperationOptions& options) { barrier_async(options).wait(); }
+void barrier(const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_operation(set, Collective::Barrier, options));
+}
 
 int join(ProcessSet* process_set) {
   ProcessSet& set = chosen(process_set);

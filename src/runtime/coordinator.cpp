@@ -16,7 +16,7 @@ Coordinator::Coordinator(Options options)
   if (options_.set.world_ranks.size() == 1) options_.patience = Time{0};
 }
 
-void Coordinator::submit(UseId use, Request request, Time now, Time deadline) {
+void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline) {
   // Rule 10: an error that the other ranks have for this use comes before anything else.
   if (const auto grave = tombstones_.find(request.name); grave != tombstones_.end()) {
     actions_.failed.push_back({use, std::move(grave->second.front())});
@@ -36,7 +36,7 @@ void Coordinator::submit(UseId use, Request request, Time now, Time deadline) {
   pending.stall_at = later(now, options_.stall_warn);
   by_use_[use] = &pending;
   if (pending.bit < 0) {
-    pending.request = std::make_shared<const Request>(std::move(request));
+    pending.request = std::make_shared<const Request>(request);
     ++unknown_count_;
   } else {
     pending.request = table_.at(pending.bit);

@@ -94,7 +94,7 @@ class Coordinator {
   explicit Coordinator(Options options);
 
   /// A request was submitted under a name that is not pending here. `deadline` may be kNever.
-  void submit(UseId use, Request request, Time now, Time deadline);
+  void submit(UseId use, const Request& request, Time now, Time deadline);
   /// A caller now blocks on `use`. Unknown or ended uses are ignored.
   void wait_for(UseId use);
   /// This rank has no more of its own to submit until all ranks have joined.

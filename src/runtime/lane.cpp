@@ -15,7 +15,11 @@ namespace kolo::runtime {
 namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
-constexpr auto kLongestWait = std::chrono::milliseconds(1);
+
+// A turn costs a chunk's time when much moves, and the waits between chunks are short: a caller, who
+// has nothing else to do, looks several times before it goes round again.
+constexpr int kChunksPerTurn = 16;
+constexpr int kCallersLooks = 32;
 
 Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
@@ -78,6 +82,11 @@ void Lane::submit(std::shared_ptr<Operation> operation) {
   wake_up_.call();
 }
 
+void Lane::run(const std::shared_ptr<Operation>& operation) {
+  queue_.submit(operation);
+  wait(*operation, Clock::time_point::max());
+}
+
 void Lane::join(std::shared_ptr<Operation> operation) {
   queue_.join(std::move(operation));
   wake_up_.call();
@@ -87,34 +96,28 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   if (operation.is_done.load(std::memory_order_acquire)) return true;
   queue_.await(operation.use);
   ++callers_;
+  const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
+  const bool is_bounded = until != Clock::time_point::max();
   Backoff backoff(config_.spin);
-  while (!operation.is_done.load(std::memory_order_acquire) && Clock::now() < until) {
-    std::unique_lock turn_lock(turn_, std::try_to_lock);
-    if (!turn_lock.owns_lock()) {  // somebody else drives and will say when it has ended
-      std::unique_lock lock(ends_);
-      ended_.wait_for(lock, kLongestWait,
-                      [&] { return operation.is_done.load(std::memory_order_acquire); });
-      continue;
-    }
-    const bool progressed = turn();
-    turn_lock.unlock();
-    if (progressed) {
+  while (!is_done() && !(is_bounded && Clock::now() >= until)) {
+    if (try_turn(kCallersLooks)) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
+      // Somebody else may drive, who says when it has ended.
       std::unique_lock lock(ends_);
-      ended_.wait_for(lock, pause,
-                      [&] { return operation.is_done.load(std::memory_order_acquire); });
+      ended_.wait_for(lock, pause, is_done);
     }
   }
   --callers_;
   if (queue_.in_flight() > 0) wake_up_.call();
-  return operation.is_done.load(std::memory_order_acquire);
+  return is_done();
 }
 
-bool Lane::try_turn() {
-  if (callers_ > 0) return false;
+bool Lane::try_turn() { return callers_ == 0 && try_turn(1); }
+
+bool Lane::try_turn(int looks) {
   const std::unique_lock turn_lock(turn_, std::try_to_lock);
-  return turn_lock.owns_lock() && turn();
+  return turn_lock.owns_lock() && turn(looks);
 }
 
 void Lane::shut_down() {
@@ -123,7 +126,7 @@ void Lane::shut_down() {
   auto give_up_at = Clock::time_point::max();
   for (;;) {
     std::unique_lock turn_lock(turn_);
-    const bool progressed = turn();
+    const bool progressed = turn(1);
     if (loss_ || has_taken_leave_) break;
     if (has_left_ && give_up_at == Clock::time_point::max()) {
       give_up_at = Clock::now() + config_.lost_after;  // nobody watches for losses any more
@@ -143,7 +146,7 @@ void Lane::shut_down() {
 void Lane::stop(std::string why) {
   const std::unique_lock turn_lock(turn_);
   queue_.stop(std::move(why));
-  turn();  // ends what came in since the set was closed
+  turn(1);  // ends what came in since the set was closed
 }
 
 void Lane::publish_end(const std::string& how) {
@@ -167,7 +170,7 @@ Lane::Metrics Lane::metrics() {
 
 // --- the turn ---
 
-bool Lane::turn() {
+bool Lane::turn(int looks) {
   const auto now = Clock::now();
   bool progressed = take_submissions(now);
   if (loss_) {  // nothing moves any more: what still comes in ends at once
@@ -181,7 +184,7 @@ bool Lane::turn() {
       if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
     }
     progressed |= advance_protocol(now);
-    progressed |= advance_data(now);
+    progressed |= advance_data(now, looks);
     if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
   } catch (const std::exception& error) {
     // The others may be in the middle of a batch and wait for this rank's part of it.
@@ -194,11 +197,9 @@ bool Lane::turn() {
 bool Lane::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
-    const Time deadline = to_time(operation->deadline);
-    Request request = operation->request;
-    const UseId use = operation->use;
-    operations_[use] = std::move(operation);
-    coordinator_.submit(use, std::move(request), to_time(now), deadline);
+    coordinator_.submit(operation->use, operation->request, to_time(now),
+                        to_time(operation->deadline));
+    operations_[operation->use] = std::move(operation);
   }
   if (taken.join != nullptr) {
     const UseId use = taken.join->use;
@@ -280,24 +281,33 @@ void Lane::start(Coordinator::Batch batch) {
   running_.push_back({runner_->run(operations, batch.have_some_joined), operations, deadline});
 }
 
-bool Lane::advance_data(Clock::time_point now) {
+bool Lane::advance_data(Clock::time_point now, int looks) {
   if (running_.empty()) return false;
   Running& front = running_.front();
   Progress progress = Progress::Done;
+  bool progressed = false;
   std::exception_ptr error;
   try {
-    progress = front.task.poll();
+    for (int chunks = 0; chunks < kChunksPerTurn && looks > 0;) {
+      progress = front.task.poll();
+      if (progress == Progress::Done) break;
+      if (progress == Progress::Advanced) ++chunks;
+      if (progress == Progress::Waiting) --looks;
+      progressed |= progress == Progress::Advanced;
+    }
   } catch (const AgreedFailure& agreed) {
+    progress = Progress::Done;
     error = to_exception(agreed.failure);
   }
   if (progress == Progress::Done) {
     finish_front(error);
-  } else if (front.deadline != Clock::time_point::max() &&
-             now > front.deadline + config_.lost_after) {
+    return true;
+  }
+  if (front.deadline != Clock::time_point::max() && now > front.deadline + config_.lost_after) {
     front.deadline = now;
     give_up_silent_rank();
   }
-  return progress != Progress::Waiting;
+  return progressed;
 }
 
 void Lane::finish_front(std::exception_ptr error) {

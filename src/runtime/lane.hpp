@@ -33,8 +33,8 @@ namespace kolo::runtime {
 /// other lanes.
 ///
 /// Whoever holds the turn drives the lane: the progress thread, or a thread that waits on one of its
-/// operations, so that nobody need be woken for the data to move. A turn never blocks and moves one
-/// chunk at most.
+/// operations, so that nobody need be woken for the data to move. A turn never blocks, and moves some
+/// chunks at most.
 class Lane {
  public:
   struct Parts {
@@ -53,6 +53,9 @@ class Lane {
   /// Queues an operation. Throws InvalidArgument where one of that name is in flight, ShutdownError
   /// after `stop`. Everything else that is wrong is found later and ends the operation.
   void submit(std::shared_ptr<Operation> operation);
+
+  /// The same, and drives the lane until it has ended: nobody need be woken for that.
+  void run(const std::shared_ptr<Operation>& operation);
 
   /// Queues a join behind what was submitted so far. Throws InvalidArgument where one is in flight.
   void join(std::shared_ptr<Operation> operation);
@@ -95,13 +98,14 @@ class Lane {
     Clock::time_point deadline;
   };
 
-  bool turn();
+  bool try_turn(int looks);
+  bool turn(int looks);
   bool take_submissions(Clock::time_point now);
   bool read_mail();
   bool advance_protocol(Clock::time_point now);
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
-  bool advance_data(Clock::time_point now);
+  bool advance_data(Clock::time_point now, int looks);
   void finish_front(std::exception_ptr error);
   bool have_all_left();
   void declare_lost(const HeaderBoard::Loss& loss);

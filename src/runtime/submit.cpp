@@ -161,6 +161,11 @@ Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation) {
   return Handle(set.lane(), std::move(operation));
 }
 
+void run(ProcessSet& set, std::shared_ptr<Operation> operation) {
+  set.lane()->run(operation);
+  if (operation->error) std::rethrow_exception(operation->error);
+}
+
 Handle submit_defect(Collective collective, std::string text, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
   auto operation = make_operation(set, collective, options);

@@ -41,6 +41,9 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
 
 Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation);
 
+/// Drives the operation to its end on this thread, and throws its error.
+void run(ProcessSet& set, std::shared_ptr<Operation> operation);
+
 /// Ends the operation on all ranks with InvalidArgument and `text`: for callers whose arguments
 /// cannot be made a TensorView of.
 Handle submit_defect(Collective collective, std::string text, const OperationOptions& options);

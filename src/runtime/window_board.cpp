@@ -27,8 +27,9 @@ struct alignas(64) WindowBoard::Slot {
 };
 
 struct alignas(64) WindowBoard::Cell {
-  std::atomic<std::uint64_t> ask;
+  // Written at every turn and read now and then: not in a line with what all read at every turn.
   std::atomic<std::uint64_t> beats;
+  alignas(64) std::atomic<std::uint64_t> ask;
   std::atomic<bool> has_left;
   std::atomic<bool> has_loss;  // stored after the loss itself, with release
   std::int32_t lost_rank;
