@@ -20,11 +20,10 @@
 // is out everywhere. Three slots, used in turn, are enough: the places that it was read from are
 // written again in round i+2, with the results of chunk i+1, and by nobody but their owner.
 //
+// A compressor is applied at the copies, so that what it makes never leaves the cache.
+//
 // Bytes: a rank reads 2 (n-1)/n of the buffer from other ranks' slots, and writes none there.
 // Worlds: any size, on one node. The result does not depend on where chunks and pieces begin.
-#include <array>
-#include <cstring>
-
 #include "ops/algorithms.hpp"
 #include "ops/pieces.hpp"
 #include "ops/window_reduction.hpp"
@@ -35,14 +34,12 @@ namespace {
 constexpr std::size_t kSlots = 3;
 
 /// The results of all other ranks' parts.
-void copy_out(const CollectiveCall& call, const WindowReduction& reduction, std::size_t chunk) {
-  SharedWindow& window = *call.window;
+void copy_out(const CollectiveCall& call, WindowReduction& reduction, std::size_t chunk) {
+  const SharedWindow& window = *call.window;
   for (int step = 1; step < window.size(); ++step) {
     const int peer = (window.rank() + step) % window.size();  // not all start with one's memory
-    const auto target = bytes_of(call, call.output, reduction.part(peer, chunk));
-    if (target.empty()) continue;
-    std::memcpy(target.data(), reduction.own_place(peer, chunk), target.size());
-    window.count_moved(target.size());
+    reduction.copy_out(peer, chunk,
+                       bytes_of(call, call.output, reduction.part(peer, chunk)).data());
   }
 }
 
@@ -51,7 +48,8 @@ void copy_out(const CollectiveCall& call, const WindowReduction& reduction, std:
 Task allreduce_window(CollectiveCall call) {
   SharedWindow& window = *call.window;
   const int rank = window.rank();
-  WindowReduction reduction(call, pieces_of(call.count, window.size(), 64 / size_of(call.dtype)),
+  WindowReduction reduction(call,
+                            pieces_of(call.count, window.size(), 64 / size_of(wire_dtype(call))),
                             kSlots, "all-reduce");
   const std::size_t chunks = reduction.chunks();
   if (chunks == 0) co_return;
@@ -61,10 +59,8 @@ Task allreduce_window(CollectiveCall call) {
     if (round < chunks) reduction.copy_in(round);
     if (round >= 1) {
       const std::size_t chunk = round - 1;
-      const std::array<std::byte*, 2> outputs{
-          reduction.own_place(rank, chunk),
-          bytes_of(call, call.output, reduction.part(rank, chunk)).data()};
-      reduction.combine_own(chunk, outputs);
+      const Range own = reduction.part(rank, chunk);
+      reduction.combine_own(chunk, bytes_of(call, call.output, own).data(), /*keeps=*/true);
     }
     const std::uint64_t stage = window.enter_stage();
     if (round >= 2) copy_out(call, reduction, round - 2);

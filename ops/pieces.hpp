@@ -64,6 +64,11 @@ inline Range segment_of(Range whole, std::size_t segment, std::size_t which) {
   return {whole.begin + offset, std::min(segment, whole.length - offset)};
 }
 
+/// The type of what is combined and moved.
+inline DType wire_dtype(const CollectiveCall& call) {
+  return call.compressor == nullptr ? call.dtype : call.compressor->wire_dtype(call.dtype);
+}
+
 /// Elements in the longest message or chunk of `call`.
 inline std::size_t segment_length(const CollectiveCall& call) {
   return call.segment_bytes / size_of(call.dtype);

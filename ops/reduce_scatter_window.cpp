@@ -16,9 +16,10 @@
 // combines chunk i-1 while the others get there. Once all have entered the stage of round i+1, that
 // is before round i+2 starts, chunk i-1 is combined everywhere: three slots are enough.
 //
+// A compressor is applied at the copies, so that what it makes never leaves the cache.
+//
 // Bytes: a rank reads n-1 times its piece from other ranks' slots, and writes none there.
 // Worlds: any size, on one node. The result does not depend on where chunks and pieces begin.
-#include <array>
 #include <vector>
 
 #include "ops/algorithms.hpp"
@@ -43,8 +44,7 @@ Task reduce_scatter_pieces(CollectiveCall call, std::span<const Range> pieces) {
   const auto combine_own = [&](std::size_t chunk) {
     const Range own = reduction.part(rank, chunk);
     const Range place{own.begin - own_begin, own.length};
-    const std::array<std::byte*, 1> outputs{bytes_of(call, call.output, place).data()};
-    reduction.combine_own(chunk, outputs);
+    reduction.combine_own(chunk, bytes_of(call, call.output, place).data(), /*keeps=*/false);
   };
 
   co_await window.all_reached(window.stage());

@@ -10,21 +10,21 @@ namespace {
 
 using enum Collective;
 
-// The list: one line an algorithm. Name, collective, needs, rank-ordered, function.
+// The list: one line an algorithm. Name, collective, needs, rank-ordered, function, compresses.
 constexpr Algorithm kBuiltIn[] = {
     {"direct", AllReduce, Needs::Messages, true, allreduce_direct},
     {"ring", AllReduce, Needs::Messages, false, allreduce_ring},
     {"halving_doubling", AllReduce, Needs::Messages, false, allreduce_halving_doubling},
     {"adasum", AllReduce, Needs::Messages, false, allreduce_adasum},
     {"mpi", AllReduce, Needs::NativeCollectives, false, allreduce_native},
-    {"window", AllReduce, Needs::Window, true, allreduce_window},
+    {"window", AllReduce, Needs::Window, true, allreduce_window, true},
     {"window_small", AllReduce, Needs::Window, true, allreduce_window_small},
     {"zero_copy", AllReduce, Needs::PeerBuffers, true, allreduce_zero_copy},
     {"hierarchical", AllReduce, Needs::Nodes, false, allreduce_hierarchical},
     {"direct", ReduceScatter, Needs::Messages, true, reduce_scatter_direct},
     {"ring", ReduceScatter, Needs::Messages, false, reduce_scatter_ring},
     {"halving", ReduceScatter, Needs::Messages, false, reduce_scatter_halving},
-    {"window", ReduceScatter, Needs::Window, true, reduce_scatter_window},
+    {"window", ReduceScatter, Needs::Window, true, reduce_scatter_window, true},
     {"hierarchical", ReduceScatter, Needs::Nodes, false, reduce_scatter_hierarchical},
     {"pairwise", AllGather, Needs::Messages, false, allgather_pairwise},
     {"ring", AllGather, Needs::Messages, false, allgather_ring},

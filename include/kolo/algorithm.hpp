@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kolo/communicator.hpp"
+#include "kolo/compression.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shared_window.hpp"
@@ -61,7 +62,10 @@ struct CollectiveCall {
   std::byte* output = nullptr;
   std::size_t count = 0;
   DType dtype = DType::Float32;
-  Reduction reduction{};                  ///< AllReduce, ReduceScatter; never Average
+  Reduction reduction{};  ///< AllReduce, ReduceScatter; never Average
+  /// AllReduce, ReduceScatter: makes of the elements of `dtype` what is combined and moved. Null: they
+  /// are that themselves, as always for algorithms that do not have the trait `compresses`.
+  const Compressor* compressor = nullptr;
   int root = 0;                           ///< Broadcast
   std::span<const std::size_t> counts{};  ///< AllGather, ReduceScatter: by rank, the same on all
   std::span<const std::size_t> send_counts{};     ///< AllToAll
@@ -86,6 +90,8 @@ struct Algorithm {
   /// are the same on all ranks and in every run, but depend on count and world size.
   bool rank_ordered;
   Task (*run)(CollectiveCall call);
+  /// Compresses on the way, in pieces that stay in cache, where a call asks for it.
+  bool compresses = false;
 };
 
 }  // namespace kolo

@@ -103,15 +103,19 @@ Task Reducer::reduce_scatter(const Request& request, Item item, Absent absent) {
 Task Reducer::reduce(Collective collective, const Request& request, Buffer buffer, Absent absent) {
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   const DType payload = compressor.wire_dtype(buffer.dtype);
-  // What is converted on its way runs on a copy, which no peer can reach; and a joined rank has no
-  // place in shared memory.
-  const bool is_converted = ops::wire_dtype(payload, request.op) != buffer.dtype;
+  const bool is_compressed = payload != buffer.dtype;
+  const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
   const bool is_scaled_here =
       absent.ranks > 0 && request.prescale != 1.0 && has_fragile_identity(request.op);
-  const bool is_copied = is_converted || is_scaled_here;
-  const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_copied && absent.ranks == 0;
+  // Compressed data is no tensor that peers could reach; and a joined rank has no place in shared
+  // memory.
+  const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
+                                !is_scaled_here && absent.ranks == 0;
   const Algorithm& algorithm =
       path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
+  const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_scaled_here;
+  // What is converted before runs on a copy.
+  const bool is_copied = is_widened || is_scaled_here || (is_compressed && !compresses_on_the_way);
   const int size = path_.communicator->size();
   const ops::ReductionPlan plan =
       ops::plan_reduction(payload, request.op, is_scaled_here ? 1.0 : request.prescale,
@@ -121,7 +125,8 @@ Task Reducer::reduce(Collective collective, const Request& request, Buffer buffe
   CollectiveCall call = path_.make_call();
   call.count = buffer.count;
   call.counts = buffer.counts;
-  call.dtype = plan.wire;
+  call.dtype = compresses_on_the_way ? buffer.dtype : plan.wire;
+  if (compresses_on_the_way) call.compressor = &compressor;
   call.reduction = plan.reduction;
   if (request.op == ReduceOp::Custom) {
     call.reduction.custom = &path_.choices.find_reduction(request.custom);

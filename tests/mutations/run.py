@@ -52,12 +52,14 @@ class Protocol:
 class Algorithms:
     """The collectives under their contract suites, and the tests of what these do not reach."""
     patches = FOLDER / "algorithms"
-    sources = (sorted(f"ops/{path.name}" for path in (ROOT / "ops").glob("*.cpp")) +
+    sources = (sorted(f"{folder}/{path.name}" for folder in ("compression", "ops")
+                      for path in (ROOT / folder).glob("*.cpp")) +
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
                [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
                ["tests/support/fake_world.cpp"] +
                [f"tests/ops/{name}_test.cpp" for name in
-                ("adasum", "algorithms", "hierarchical", "sub_communicator", "window_slots")])
+                ("adasum", "algorithms", "compressed_reductions", "hierarchical",
+                 "sub_communicator", "window_slots")])
     libraries = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
 
     @staticmethod
@@ -145,8 +147,8 @@ def main():
 
     with tempfile.TemporaryDirectory(prefix="kolo-mutations-") as folder:
         tree = pathlib.Path(folder)
-        for part in ("include", "src", "ops", "tests/contract", "tests/ops", "tests/support",
-                     "tests/tools"):
+        for part in ("compression", "include", "ops", "src", "tests/contract", "tests/ops",
+                     "tests/support", "tests/tools"):
             shutil.copytree(ROOT / part, tree / part)
         objects = {source: compile_source(tree, source) for source in suite.sources}
         program = tree / "test"
