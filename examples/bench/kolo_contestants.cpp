@@ -11,6 +11,7 @@
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "ops/select.hpp"
+#include "runtime/backoff.hpp"
 
 namespace bench {
 namespace {
@@ -129,7 +130,8 @@ Contestant KoloContestants::make_bare(const Algorithm& algorithm, const Workload
   common.window = staging_.get();
   common.dtype = workload.dtype;
   common.segment_bytes = config_.segment_bytes;
-  const auto run = std::make_shared<BareRun>(algorithm, common, config_.spin);
+  const auto run =
+      std::make_shared<BareRun>(algorithm, common, runtime::spin_of(config_, world_->topology()));
   for (const Layout::Place& place : layout.places) run->add(place, memory, segments);
   return {{.algorithm = std::string(algorithm.name),
            .placement = lies_in_window(algorithm) ? kWindow : kStaged,

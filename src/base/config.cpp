@@ -80,7 +80,7 @@ const std::array kKnobs{
          "fewer, larger exchanges; less: unexpected orders cost less time."},
     Knob{"KOLO_SPIN", &Config::spin, 0, kSecond,
          "How long a waiting caller spins before it yields, then sleeps. More: lower latency, and "
-         "a core that others cannot use."},
+         "a core that others cannot use. Not at all on nodes with more ranks than cores."},
     Knob{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
          "Largest fused batch. More than the cache holds costs more than it saves."},
     Knob{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,

@@ -3,8 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <unistd.h>
+
+#include "comm/topology.hpp"
+#include "kolo/config.hpp"
 
 namespace kolo::runtime {
+
+/// How long callers spin on this node: not at all where its ranks must share cores, since whoever
+/// spins then keeps those from running that it waits for.
+inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology) {
+  const int ranks = config.fake_nodes > 0 ? topology.size : topology.local_size;
+  return ranks > ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::nanoseconds{0} : config.spin;
+}
 
 /// How a thread waits for what others do when nobody can wake it: it looks again at once for a few
 /// microseconds, then lets others run, then sleeps longer and longer. A wake-up from sleep costs

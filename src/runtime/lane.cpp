@@ -54,6 +54,7 @@ std::string list(const std::vector<int>& ranks) {
 Lane::Lane(Parts parts, comm::World& world)
     : name_(parts.data.name),
       config_(parts.data.config),
+      spin_(spin_of(config_, world.topology())),
       world_(world),
       data_(std::move(parts.data)),
       control_(std::move(parts.control)),
@@ -98,7 +99,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   ++callers_;
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   const bool is_bounded = until != Clock::time_point::max();
-  Backoff backoff(config_.spin);
+  Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
     if (try_turn(kCallersLooks)) {
       backoff.reset();

@@ -115,6 +115,7 @@ class Lane {
 
   const std::string name_;  // of the process set
   const Config& config_;
+  const std::chrono::nanoseconds spin_;  // of callers
   comm::World& world_;
   WakeUp wake_up_;
 
