@@ -20,7 +20,11 @@ runtime::Operation& Handle::operation() const {
 
 bool Handle::is_ready() const { return operation().is_done.load(std::memory_order_acquire); }
 
-void Handle::wait() { wait_for(std::chrono::nanoseconds::max()); }
+void Handle::wait() {
+  const runtime::Operation& operation = this->operation();
+  lane_->wait(operation, runtime::Operation::Clock::time_point::max());
+  if (operation.error) std::rethrow_exception(operation.error);
+}
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
   using Clock = runtime::Operation::Clock;

@@ -81,6 +81,8 @@ void History::drop_oldest() {
 }
 
 void History::find_model() {
+  batches_.measure();
+  ends_.measure();
   const Round& current = rounds_.back();
   const std::size_t count = rounds_.size() - 1;
   // So many rounds before it equal, as sets, the last complete ones.

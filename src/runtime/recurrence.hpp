@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,43 +11,46 @@ namespace kolo::runtime {
 /// the longest stretch that ends the sequence and stands d earlier too.
 class Recurrence {
  public:
-  void append(std::uint32_t symbol) {
-    const std::size_t last = symbols_.size();
-    symbols_.push_back(symbol);
-    lengths_.push_back(0);
-    // By distance and not by place, so that nothing moves and the loop is one of vectors.
-    for (std::size_t d = 1; d <= last; ++d) {
-      lengths_[d] = symbols_[last - d] == symbol ? lengths_[d] + 1 : 0;
-    }
-  }
+  void append(std::uint32_t symbol) { symbols_.push_back(symbol); }
 
   std::size_t size() const { return symbols_.size(); }
   std::uint32_t operator[](std::size_t place) const { return symbols_[place]; }
 
-  /// 0 where nothing stands so far back.
+  /// Finds all lengths, for `length_at`. Linear: the Z-algorithm (Gusfield, "Algorithms on strings,
+  /// trees, and sequences", 1997) on the sequence read from its end.
+  void measure() {
+    const std::size_t count = symbols_.size();
+    const auto symbol = [&](std::size_t i) { return symbols_[count - 1 - i]; };
+    lengths_.assign(count, 0);
+    std::size_t begin = 0;  // of the known repetition that reaches farthest
+    std::size_t end = 0;
+    for (std::size_t d = 1; d < count; ++d) {
+      std::size_t length = d < end ? std::min<std::size_t>(end - d, lengths_[d - begin]) : 0;
+      while (d + length < count && symbol(length) == symbol(d + length)) ++length;
+      lengths_[d] = static_cast<std::uint32_t>(length);
+      if (d + length > end) {
+        begin = d;
+        end = d + length;
+      }
+    }
+  }
+
+  /// As of the last `measure`; 0 where nothing stood so far back.
   std::uint32_t length_at(std::size_t distance) const {
     return distance < lengths_.size() ? lengths_[distance] : 0;
   }
 
   void drop_oldest(std::size_t count) {
     symbols_.erase(symbols_.begin(), symbols_.begin() + static_cast<std::ptrdiff_t>(count));
-    lengths_.resize(symbols_.size());
-    for (std::size_t d = 0; d < lengths_.size(); ++d) {
-      const auto longest = static_cast<std::uint32_t>(lengths_.size() - d);
-      if (lengths_[d] > longest) lengths_[d] = longest;
-    }
   }
 
-  /// Neither old nor new symbols equal these any more.
   void replace(std::uint32_t symbol, std::uint32_t by) {
-    for (std::uint32_t& old : symbols_) {
-      if (old == symbol) old = by;
-    }
+    std::replace(symbols_.begin(), symbols_.end(), symbol, by);
   }
 
  private:
   std::vector<std::uint32_t> symbols_;  // oldest first
-  std::vector<std::uint32_t> lengths_;  // by distance; that at 0 is not used
+  std::vector<std::uint32_t> lengths_;  // by distance
 };
 
 }  // namespace kolo::runtime
