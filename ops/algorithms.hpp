@@ -18,15 +18,19 @@ Task allgather_hierarchical(CollectiveCall call);
 Task allgather_pairwise(CollectiveCall call);
 Task allgather_ring(CollectiveCall call);
 Task allgather_window(CollectiveCall call);
+Task allgather_zero_copy(CollectiveCall call);
 Task alltoall_pairwise(CollectiveCall call);
 Task alltoall_window(CollectiveCall call);
+Task alltoall_zero_copy(CollectiveCall call);
 Task broadcast_binomial(CollectiveCall call);
 Task broadcast_hierarchical(CollectiveCall call);
 Task broadcast_window(CollectiveCall call);
+Task broadcast_zero_copy(CollectiveCall call);
 Task reduce_scatter_direct(CollectiveCall call);
 Task reduce_scatter_halving(CollectiveCall call);
 Task reduce_scatter_hierarchical(CollectiveCall call);
 Task reduce_scatter_ring(CollectiveCall call);
 Task reduce_scatter_window(CollectiveCall call);
+Task reduce_scatter_zero_copy(CollectiveCall call);
 
 }  // namespace kolo::ops

@@ -28,8 +28,8 @@ constexpr std::size_t kLeastBytesForNodes = std::size_t{2} << 10;
 constexpr std::size_t kShortPieceBytes = std::size_t{16} << 10;
 
 std::string_view choose_in_node(const Situation& situation) {
-  if (situation.collective != Collective::AllReduce) return "window";
   if (situation.has_peer_buffers) return "zero_copy";
+  if (situation.collective != Collective::AllReduce) return "window";
   const auto others = static_cast<std::size_t>(situation.size - 1);
   return situation.bytes * others <= kSmallWindowBytes ? "window_small" : "window";
 }

@@ -21,7 +21,7 @@ struct Situation {
   std::size_t bytes = 0;
   int size = 1;                   ///< ranks
   bool has_window = false;        ///< all ranks share a window
-  bool has_peer_buffers = false;  ///< and the buffers lie in shared memory
+  bool has_peer_buffers = false;  ///< and the call has `peer_buffers`
   bool has_native = false;        ///< the communicator has NativeCollectives
   bool has_nodes = false;         ///< several nodes of as many ranks each, with a window in each
 };

@@ -55,8 +55,12 @@ struct CollectiveCall {
   Communicator* communicator = nullptr;
   SharedWindow* window = nullptr;  ///< null where the ranks share no memory
   const Nodes* nodes = nullptr;    ///< null where all ranks share one node
-  /// Where every rank's `output` lies, seen from this rank, when all of them lie in shared memory
-  /// (then `input == output`); otherwise empty.
+  /// Where the buffer of every rank lies that others need, seen from this rank, when all of them
+  /// lie in shared memory; otherwise empty. Others read and write it until the Task has ended.
+  /// AllReduce, Broadcast: `output`, which holds the input too.
+  /// AllGather: all of `output`; `input` is this rank's place in it.
+  /// ReduceScatter: `input`; `output` may still be this rank's place in it, or private.
+  /// AllToAll: `input`; `output` may be private.
   std::span<std::byte* const> peer_buffers{};
   const std::byte* input = nullptr;
   std::byte* output = nullptr;

@@ -65,19 +65,23 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
  protected:
   /// Gives the call of one rank, complete but for communicator, window and nodes, right before it is run.
   using MakeCall = std::function<CollectiveCall(std::size_t index, int rank)>;
+  /// What a rank does as soon as its call has ended.
+  using End = std::function<void(std::size_t index, int rank)>;
 
   const Algorithm& algorithm() const { return std::get<0>(GetParam()); }
   int size() const { return std::get<1>(GetParam()); }
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+  bool has_peer_buffers() const { return algorithm().needs == Needs::PeerBuffers; }
 
   /// Runs the calls 0 … `calls` - 1 one after another, without a pause between them, on all ranks
   /// at once.
-  void run_calls(std::size_t calls, const MakeCall& make_call,
+  void run_calls(std::size_t calls, const MakeCall& make_call, const End& end,
                  std::uint64_t seed = kFirstSeed) const {
     run_on_ranks(size(), kContractWindowBytes, seed, [&](const Rank& rank) {
       std::mt19937_64 random = random_of(rank);
       for (std::size_t i = 0; i < calls; ++i) {
         finish(start(rank, make_call(i, rank.rank)), random);
+        end(i, rank.rank);
       }
     });
   }

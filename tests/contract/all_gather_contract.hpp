@@ -32,6 +32,8 @@ class GatherBuffers {
     input_.fill(own_);
   }
 
+  std::byte* peer_buffer() { return output_.data(); }
+
   CollectiveCall call() {
     std::byte* place = output_.data() + begin_;
     if (case_.move.in_place) std::copy(own_.begin(), own_.end(), place);
@@ -40,6 +42,11 @@ class GatherBuffers {
             .dtype = case_.move.dtype,
             .counts = case_.counts,
             .segment_bytes = case_.move.segment_bytes};
+  }
+
+  void give_up() {
+    input_.give_up();
+    output_.give_up();
   }
 
   void expect_result() const { EXPECT_TRUE(output_.holds(gathered())) << "wrong output"; }

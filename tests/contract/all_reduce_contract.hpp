@@ -21,8 +21,6 @@ class AllReduceContract : public AlgorithmContract {
   };
   using Results = std::vector<std::vector<std::vector<std::byte>>>;  // by case and rank
 
-  bool has_peer_buffers() const { return algorithm().needs == Needs::PeerBuffers; }
-
   CollectiveCall call_of(Buffers& buffers, int rank) const {
     ReduceBuffers& own = buffers.of_rank[static_cast<std::size_t>(rank)];
     own.fill();
@@ -44,7 +42,11 @@ class AllReduceContract : public AlgorithmContract {
   Results run(const std::vector<ReduceCase>& cases, std::uint64_t seed = kFirstSeed) const {
     std::vector<Buffers> buffers = make_buffers(cases);
     run_calls(
-        cases.size(), [&](std::size_t i, int rank) { return call_of(buffers[i], rank); }, seed);
+        cases.size(), [&](std::size_t i, int rank) { return call_of(buffers[i], rank); },
+        [&](std::size_t i, int rank) {
+          buffers[i].of_rank[static_cast<std::size_t>(rank)].give_up();
+        },
+        seed);
     Results results(cases.size());
     for (std::size_t i = 0; i < cases.size(); ++i) {
       for (const ReduceBuffers& buffer : buffers[i].of_rank) {

@@ -34,16 +34,23 @@ class ExchangeBuffers {
     }
     input_ = GuardedBuffer(original_.size(), move_.offset * element);
     output_ = GuardedBuffer(expected_.size(), move_.offset * element);
-    input_.fill(original_);
   }
 
+  std::byte* peer_buffer() { return input_.data(); }
+
   CollectiveCall call() {
+    input_.fill(original_);
     return {.input = input_.data(),
             .output = output_.data(),
             .dtype = move_.dtype,
             .send_counts = sent_,
             .receive_counts = received_,
             .segment_bytes = move_.segment_bytes};
+  }
+
+  void give_up() {
+    input_.give_up();
+    output_.give_up();
   }
 
   void expect_result() const { EXPECT_TRUE(output_.holds(expected_)) << "wrong output"; }

@@ -27,17 +27,21 @@ class BroadcastBuffers {
       : case_(item),
         content_(bytes_between(static_cast<std::size_t>(item.root), 0,
                                item.count * size_of(item.move.dtype))),
-        buffer_(content_.size(), item.move.offset * size_of(item.move.dtype)) {
-    if (rank == static_cast<std::size_t>(item.root)) buffer_.fill(content_);
-  }
+        buffer_(content_.size(), item.move.offset * size_of(item.move.dtype)),
+        is_root_(rank == static_cast<std::size_t>(item.root)) {}
+
+  std::byte* peer_buffer() { return buffer_.data(); }
 
   CollectiveCall call() {
+    if (is_root_) buffer_.fill(content_);
     return {.output = buffer_.data(),
             .count = case_.count,
             .dtype = case_.move.dtype,
             .root = case_.root,
             .segment_bytes = case_.move.segment_bytes};
   }
+
+  void give_up() { buffer_.give_up(); }
 
   void expect_result() const { EXPECT_TRUE(buffer_.holds(content_)) << "wrong output"; }
   void expect_bounds_kept() const {
@@ -48,6 +52,7 @@ class BroadcastBuffers {
   BroadcastCase case_;
   std::vector<std::byte> content_;
   GuardedBuffer buffer_;
+  bool is_root_;
 };
 
 using BroadcastContract = MoveContract<BroadcastCase, BroadcastBuffers>;

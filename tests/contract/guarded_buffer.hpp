@@ -17,10 +17,20 @@ class GuardedBuffer {
         memory_(begin_ + size_bytes + kGuardBytes, kGuard) {}
 
   std::byte* data() { return memory_.data() + begin_; }
-  std::span<const std::byte> bytes() const { return {memory_.data() + begin_, size_bytes_}; }
+  /// The content; once the memory was given up, what it was then.
+  std::span<const std::byte> bytes() const {
+    if (is_given_up_) return last_;
+    return {memory_.data() + begin_, size_bytes_};
+  }
 
   void fill(std::span<const std::byte> content) {
     std::copy(content.begin(), content.end(), data());
+  }
+  /// What a caller may do as soon as its call has ended: it writes something else.
+  void give_up() {
+    last_.assign(bytes().begin(), bytes().end());
+    is_given_up_ = true;
+    std::fill_n(data(), size_bytes_, kSomethingElse);
   }
   bool holds(std::span<const std::byte> content) const {
     const std::span<const std::byte> own = bytes();
@@ -35,11 +45,14 @@ class GuardedBuffer {
 
  private:
   static constexpr std::byte kGuard{0xA5};
+  static constexpr std::byte kSomethingElse{0x5B};
   static constexpr std::size_t kGuardBytes = 64;
 
   std::size_t size_bytes_;
   std::size_t begin_;
   std::vector<std::byte> memory_;
+  std::vector<std::byte> last_{};
+  bool is_given_up_ = false;
 };
 
 }  // namespace kolo::test

@@ -9,22 +9,25 @@
 namespace kolo::test {
 
 /// The contract of a collective that only moves bytes. `Buffers` is one rank's memory, made from a
-/// Case, which can be printed, and a rank: call() gives the rank's call, expect_result() and
-/// expect_bounds_kept() look at the memory afterwards.
+/// Case, which can be printed, and a rank: call() puts the input there and gives the rank's call,
+/// peer_buffer() is what others need of it, give_up() ends the use of the memory, expect_result()
+/// and expect_bounds_kept() look at it afterwards.
 template <class Case, class Buffers>
 class MoveContract : public AlgorithmContract {
  protected:
   void check(const std::vector<Case>& cases, std::uint64_t seed = kFirstSeed) const {
     AllBuffers buffers = make_buffers(cases);
     run_calls(
-        cases.size(),
-        [&](std::size_t i, int rank) { return buffers[i][static_cast<std::size_t>(rank)].call(); },
+        cases.size(), [&](std::size_t i, int rank) { return call_of(buffers[i], rank); },
+        [&](std::size_t i, int rank) {
+          buffers[i].of_rank[static_cast<std::size_t>(rank)].give_up();
+        },
         seed);
     for (std::size_t i = 0; i < cases.size(); ++i) {
       for (std::size_t rank = 0; rank < ranks(); ++rank) {
         SCOPED_TRACE(testing::Message() << "rank " << rank << ", " << cases[i]);
-        buffers[i][rank].expect_result();
-        buffers[i][rank].expect_bounds_kept();
+        buffers[i].of_rank[rank].expect_result();
+        buffers[i].of_rank[rank].expect_bounds_kept();
       }
     }
   }
@@ -37,20 +40,35 @@ class MoveContract : public AlgorithmContract {
   void check_abandoned(const Case& item) const {
     for (int polls = 0; polls < 24; ++polls) {
       AllBuffers buffers = make_buffers({item});
-      abandon_call(polls, [&](std::size_t, int rank) {
-        return buffers[0][static_cast<std::size_t>(rank)].call();
-      });
-      for (const Buffers& buffer : buffers[0]) buffer.expect_bounds_kept();
+      abandon_call(polls, [&](std::size_t, int rank) { return call_of(buffers[0], rank); });
+      for (const Buffers& buffer : buffers[0].of_rank) buffer.expect_bounds_kept();
     }
   }
 
  private:
-  using AllBuffers = std::vector<std::vector<Buffers>>;  // by case and rank
+  /// All ranks' memory for one case.
+  struct CaseBuffers {
+    CaseBuffers(const Case& item, std::size_t ranks) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) of_rank.emplace_back(item, rank);
+      for (Buffers& buffer : of_rank) peer_buffers.push_back(buffer.peer_buffer());
+    }
 
-  AllBuffers make_buffers(const std::vector<Case>& cases) const {
-    AllBuffers buffers(cases.size());
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      for (std::size_t rank = 0; rank < ranks(); ++rank) buffers[i].emplace_back(cases[i], rank);
+    std::vector<Buffers> of_rank;
+    std::vector<std::byte*> peer_buffers;
+  };
+  using AllBuffers = std::vector<CaseBuffers>;
+
+  CollectiveCall call_of(CaseBuffers& buffers, int rank) const {
+    CollectiveCall call = buffers.of_rank[static_cast<std::size_t>(rank)].call();
+    if (has_peer_buffers()) call.peer_buffers = buffers.peer_buffers;
+    return call;
+  }
+
+  AllBuffers make_buffers(std::vector<Case> cases) const {
+    AllBuffers buffers;
+    for (Case& item : cases) {
+      if (has_peer_buffers()) item.move.in_place = true;
+      buffers.emplace_back(item, ranks());
     }
     return buffers;
   }

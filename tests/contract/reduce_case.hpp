@@ -93,6 +93,11 @@ class ReduceBuffers {
             .segment_bytes = case_.segment_bytes};
   }
 
+  void give_up() {
+    input_.give_up();
+    output_.give_up();
+  }
+
   std::vector<std::byte> result() const {
     const std::span<const std::byte> bytes = output_.bytes();
     return {bytes.begin(), bytes.end()};

@@ -14,27 +14,42 @@ namespace kolo::test {
 
 class ReduceScatterContract : public AlgorithmContract {
  protected:
-  using Buffers = std::vector<std::vector<ScatterBuffers>>;  // by case and rank
+  /// All ranks' memory for one case.
+  struct Buffers {
+    Buffers(const ScatterCase& item, int size) {
+      for (int rank = 0; rank < size; ++rank) of_rank.emplace_back(item, rank);
+      for (ScatterBuffers& buffer : of_rank) inputs.push_back(buffer.input());
+    }
+
+    std::vector<ScatterBuffers> of_rank;
+    std::vector<std::byte*> inputs;
+  };
   using Results = std::vector<std::vector<std::byte>>;  // by case: all ranks' one after another
 
-  Buffers make_buffers(const std::vector<ScatterCase>& cases) const {
-    Buffers buffers(cases.size());
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      for (int rank = 0; rank < size(); ++rank) buffers[i].emplace_back(cases[i], rank);
-    }
+  CollectiveCall call_of(Buffers& buffers, int rank) const {
+    CollectiveCall call = buffers.of_rank[static_cast<std::size_t>(rank)].call();
+    if (has_peer_buffers()) call.peer_buffers = buffers.inputs;
+    return call;
+  }
+
+  std::vector<Buffers> make_buffers(const std::vector<ScatterCase>& cases) const {
+    std::vector<Buffers> buffers;
+    for (const ScatterCase& item : cases) buffers.emplace_back(item, size());
     return buffers;
   }
 
   /// Runs the cases, then checks that nothing was written but the results.
   Results run(const std::vector<ScatterCase>& cases, std::uint64_t seed = kFirstSeed) const {
-    Buffers buffers = make_buffers(cases);
+    std::vector<Buffers> buffers = make_buffers(cases);
     run_calls(
-        cases.size(),
-        [&](std::size_t i, int rank) { return buffers[i][static_cast<std::size_t>(rank)].call(); },
+        cases.size(), [&](std::size_t i, int rank) { return call_of(buffers[i], rank); },
+        [&](std::size_t i, int rank) {
+          buffers[i].of_rank[static_cast<std::size_t>(rank)].give_up();
+        },
         seed);
     Results results(cases.size());
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      for (const ScatterBuffers& buffer : buffers[i]) {
+      for (const ScatterBuffers& buffer : buffers[i].of_rank) {
         buffer.expect_bounds_kept();
         const std::span<const std::byte> result = buffer.result();
         results[i].insert(results[i].end(), result.begin(), result.end());
@@ -116,11 +131,9 @@ TEST_P(ReduceScatterContract, AbandonedTasks_LeaveNothingBehind) {
                                                   .count = 300,
                                                   .in_place = true}});
   for (int polls = 0; polls < 24; ++polls) {
-    Buffers buffers = make_buffers(cases);
-    abandon_call(polls, [&](std::size_t, int rank) {
-      return buffers[0][static_cast<std::size_t>(rank)].call();
-    });
-    for (const ScatterBuffers& buffer : buffers[0]) buffer.expect_bounds_kept();
+    std::vector<Buffers> buffers = make_buffers(cases);
+    abandon_call(polls, [&](std::size_t, int rank) { return call_of(buffers[0], rank); });
+    for (const ScatterBuffers& buffer : buffers[0].of_rank) buffer.expect_bounds_kept();
   }
 }
 

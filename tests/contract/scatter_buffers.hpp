@@ -29,11 +29,13 @@ class ScatterBuffers {
         own_{place_of(item, rank)},
         original_(reduce_input(item.reduce, rank)),
         input_(original_.size(), shift()),
-        output_(own_.length, shift()) {
-    input_.fill(original_);
-  }
+        output_(own_.length, shift()) {}
 
+  std::byte* input() { return input_.data(); }
+
+  /// The input appears only now.
   CollectiveCall call() {
+    input_.fill(original_);
     const ReduceCase& reduce = case_.reduce;
     return {.input = input_.data(),
             .output = reduce.in_place ? input_.data() + own_.begin : output_.data(),
@@ -41,6 +43,11 @@ class ScatterBuffers {
             .reduction = reduce.reduction,
             .counts = case_.counts,
             .segment_bytes = reduce.segment_bytes};
+  }
+
+  void give_up() {
+    input_.give_up();
+    output_.give_up();
   }
 
   std::span<const std::byte> result() const {

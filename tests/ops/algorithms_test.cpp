@@ -115,9 +115,14 @@ Traffic measure_by_counts(Collective collective, std::string_view name,
   std::vector<std::vector<std::size_t>> received;  // all-to-all: rank r sends counts[r] to each
   for (const std::size_t count : counts) received.emplace_back(size, count);
   const ops::Registry registry;
+  std::vector<std::byte*> peers;
+  for (auto& buffer : collective == Collective::AllGather ? outputs : inputs) {
+    peers.push_back(reinterpret_cast<std::byte*>(buffer.data()));
+  }
   const auto make_call = [&](int rank) {
     const auto self = static_cast<std::size_t>(rank);
-    return CollectiveCall{.input = reinterpret_cast<const std::byte*>(inputs[self].data()),
+    return CollectiveCall{.peer_buffers = peers,
+                          .input = reinterpret_cast<const std::byte*>(inputs[self].data()),
                           .output = reinterpret_cast<std::byte*>(outputs[self].data()),
                           .counts = counts,
                           .send_counts = received[self],
@@ -158,9 +163,11 @@ TEST(TrafficTest, BytesByCounts_FollowTheirFormulas) {
 
     for (const Collective collective :
          {Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll}) {
-      const Traffic traffic = measure_by_counts(collective, "window", counts);
-      EXPECT_EQ(traffic.moved, least) << name_of(collective);
-      EXPECT_EQ(traffic.sent, 0u) << name_of(collective);
+      for (const char* name : {"window", "zero_copy"}) {
+        const Traffic traffic = measure_by_counts(collective, name, counts);
+        EXPECT_EQ(traffic.moved, least) << name_of(collective) << ", " << name;
+        EXPECT_EQ(traffic.sent, 0u) << name_of(collective) << ", " << name;
+      }
     }
 
     std::size_t folded = 0;  // in a world of 3 rank 1; of 7 ranks 1, 3, 5
@@ -177,16 +184,22 @@ TEST(TrafficTest, BroadcastBytes_FollowTheirFormulas) {
   for (const int size : {1, 2, 3, 4, 7}) {
     std::vector<std::vector<float>> buffers(static_cast<std::size_t>(size),
                                             std::vector<float>(997));
+    std::vector<std::byte*> peers;
+    for (auto& buffer : buffers) peers.push_back(reinterpret_cast<std::byte*>(buffer.data()));
     const auto measure_broadcast = [&](std::string_view name) {
       return measure(registry.find(Collective::Broadcast, name), size, [&](int rank) {
-        auto* buffer = reinterpret_cast<std::byte*>(buffers[static_cast<std::size_t>(rank)].data());
-        return CollectiveCall{.output = buffer, .count = 997, .root = size - 1};
+        return CollectiveCall{.peer_buffers = peers,
+                              .output = peers[static_cast<std::size_t>(rank)],
+                              .count = 997,
+                              .root = size - 1};
       });
     };
     const std::uint64_t least = static_cast<std::uint64_t>(size - 1) * 997 * sizeof(float);
     EXPECT_EQ(measure_broadcast("binomial").sent, least);
-    EXPECT_EQ(measure_broadcast("window").moved, least);
-    EXPECT_EQ(measure_broadcast("window").sent, 0u);
+    for (const char* name : {"window", "zero_copy"}) {
+      EXPECT_EQ(measure_broadcast(name).moved, least) << name;
+      EXPECT_EQ(measure_broadcast(name).sent, 0u) << name;
+    }
   }
 }
 
@@ -218,6 +231,45 @@ TEST(WindowTest, TooSmallSegment_NamesTheSizeNeeded) {
       ++checked;
     }
     EXPECT_EQ(checked, 6);
+  });
+}
+
+/// What a staged operation left in the window is still being read when the next one begins.
+TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
+  const ops::Registry registry;
+  const std::size_t size = 4;
+  const std::vector<std::size_t> counts(size, 2);
+  std::vector<std::vector<std::uint64_t>> inputs(size, std::vector<std::uint64_t>(2 * size));
+  std::vector<std::byte*> peers;
+  for (auto& input : inputs) peers.push_back(reinterpret_cast<std::byte*>(input.data()));
+  run_on_ranks(static_cast<int>(size), kContractWindowBytes, 1, [&](const Rank& rank) {
+    std::mt19937_64 random = random_of(rank);
+    const auto self = static_cast<std::size_t>(rank.rank);
+    std::vector<std::uint64_t> received(2 * size);
+    for (std::uint64_t round = 1; round <= 300; ++round) {
+      std::vector<std::uint64_t> values(8, rank.rank == 1 ? 1000 * round : 0);
+      finish(registry.find(Collective::Broadcast, "window")
+                 .run({.window = &rank.window,
+                       .output = reinterpret_cast<std::byte*>(values.data()),
+                       .count = values.size(),
+                       .dtype = DType::Int64,
+                       .root = 1,
+                       .segment_bytes = 64}),
+             random);
+      EXPECT_EQ(values, std::vector<std::uint64_t>(8, 1000 * round)) << "rank " << rank.rank;
+      std::fill(inputs[self].begin(), inputs[self].end(), 10 * round + self);
+      finish(registry.find(Collective::AllToAll, "zero_copy")
+                 .run({.window = &rank.window,
+                       .peer_buffers = peers,
+                       .input = peers[self],
+                       .output = reinterpret_cast<std::byte*>(received.data()),
+                       .dtype = DType::Int64,
+                       .send_counts = counts,
+                       .receive_counts = counts,
+                       .segment_bytes = 64}),
+             random);
+      EXPECT_EQ(received[2 * 3], 10 * round + 3) << "rank " << rank.rank;
+    }
   });
 }
 

@@ -150,6 +150,9 @@ TEST(SelectTest, OtherCollectives) {
   for (const Collective collective : {Collective::ReduceScatter, Collective::AllGather,
                                       Collective::Broadcast, Collective::AllToAll}) {
     EXPECT_EQ(choose({.collective = collective, .size = 5, .has_window = true}), "window");
+    EXPECT_EQ(
+        choose({.collective = collective, .size = 5, .has_window = true, .has_peer_buffers = true}),
+        "zero_copy");
   }
   EXPECT_THROW(choose({.collective = Collective::ShareMemory, .size = 5}), InvalidArgument);
   EXPECT_THROW(choose({.collective = Collective::Barrier, .size = 5}), InvalidArgument);
