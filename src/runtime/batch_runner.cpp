@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "ops/identity.hpp"
+#include "ops/pieces.hpp"
 #include "runtime/agreed_failure.hpp"
 
 namespace kolo::runtime {
@@ -67,8 +68,14 @@ Task BatchRunner::run_one(Operation& operation, const Bits& absent) {
   for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
     TensorMemory& memory = operation.tensors[i];
     switch (request.collective) {
-      case Collective::AllGather: co_await all_gather(request.tensors[i], memory); break;
-      case Collective::Broadcast: co_await broadcast(request, i, memory); break;
+      case Collective::AllGather:
+        if (request.rows.empty()) {
+          co_await all_gather(request.tensors[i], memory);
+        } else {
+          co_await all_gather_in_place(request, memory, absent);
+        }
+        break;
+      case Collective::Broadcast: co_await broadcast(request, i, memory, absent); break;
       case Collective::ReduceScatter: {
         const Reducer::Item item{&request.tensors[i], &memory};
         const Reducer::Absent away = absence(absent);
@@ -82,7 +89,8 @@ Task BatchRunner::run_one(Operation& operation, const Bits& absent) {
   if (request.collective == Collective::AddProcessSet) operation.result = ++process_sets_;
 }
 
-Task BatchRunner::broadcast(const Request& request, std::size_t index, TensorMemory& memory) {
+Task BatchRunner::broadcast(const Request& request, std::size_t index, TensorMemory& memory,
+                            const Bits& absent) {
   const TensorType& type = request.tensors[index];
   CollectiveCall call = path_.make_call();
   call.dtype = type.dtype;
@@ -90,14 +98,15 @@ Task BatchRunner::broadcast(const Request& request, std::size_t index, TensorMem
   call.count = type.count();
   const auto root = std::find(path_.world_ranks.begin(), path_.world_ranks.end(), request.root);
   call.root = static_cast<int>(root - path_.world_ranks.begin());
-  co_await path_.choose(Collective::Broadcast, type.size_bytes()).run(call);
+  call.peer_buffers = reachable(memory, absent);
+  co_await choose(call, Collective::Broadcast, type.size_bytes()).run(call);
 }
 
 Task BatchRunner::all_gather(const TensorType& type, TensorMemory& memory) {
   std::vector<std::size_t> counts;
   const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
   co_await gather_numbers(own, counts);
-  memory.output = memory.allocate_output(rows_of(counts));
+  memory.output = static_cast<std::byte*>(memory.allocate_output(rows_of(counts)));
 
   std::size_t total = 0;
   for (std::size_t& count : counts) {
@@ -112,13 +121,33 @@ Task BatchRunner::all_gather(const TensorType& type, TensorMemory& memory) {
   co_await path_.choose(Collective::AllGather, total * size_of(call.dtype)).run(call);
 }
 
+/// A rank that has joined has zeros in its place.
+Task BatchRunner::all_gather_in_place(const Request& request, TensorMemory& memory,
+                                      const Bits& absent) {
+  const TensorType& type = request.tensors.front();
+  std::vector<std::size_t> counts;
+  for (const std::int64_t rows : request.rows) {
+    counts.push_back(static_cast<std::size_t>(rows) * type.count());
+  }
+  const std::vector<ops::Range> places = ops::ranges_of(counts);
+  const std::size_t own = static_cast<std::size_t>(path_.communicator->rank());
+  CollectiveCall call = path_.make_call();
+  call.dtype = type.dtype;
+  call.input = memory.output + places[own].begin * size_of(call.dtype);
+  call.output = memory.output;
+  call.counts = counts;
+  call.peer_buffers = reachable(memory, absent);
+  const std::size_t total = places.back().begin + places.back().length;
+  co_await choose(call, Collective::AllGather, total * size_of(call.dtype)).run(call);
+}
+
 Task BatchRunner::all_to_all(const Request& request, std::size_t index, TensorMemory& memory,
                              const Bits& absent) {
   std::vector<std::size_t> sent(memory.send_splits.begin(), memory.send_splits.end());
   std::vector<std::size_t> received;
   co_await exchange_numbers(sent, received);
   if (!absent.none()) co_await refuse_rows_for_absent(request, received, absent);
-  memory.output = memory.allocate_output(rows_of(received));
+  memory.output = static_cast<std::byte*>(memory.allocate_output(rows_of(received)));
 
   const TensorType& type = request.tensors[index];
   for (std::size_t& count : sent) count *= type.count();
@@ -129,8 +158,20 @@ Task BatchRunner::all_to_all(const Request& request, std::size_t index, TensorMe
   call.output = memory.output;
   call.send_counts = sent;
   call.receive_counts = received;
+  call.peer_buffers = reachable(memory, absent);
   // By the bytes of a row, which alone are the same on all ranks.
-  co_await path_.choose(Collective::AllToAll, type.size_bytes()).run(call);
+  co_await choose(call, Collective::AllToAll, type.size_bytes()).run(call);
+}
+
+/// Every rank's memory, where all ranks have some: one that has joined has no place of its own.
+std::span<std::byte* const> BatchRunner::reachable(const TensorMemory& memory, const Bits& absent) {
+  if (!absent.none()) return {};
+  return memory.peer_buffers;
+}
+
+const Algorithm& BatchRunner::choose(const CollectiveCall& call, Collective collective,
+                                     std::size_t bytes) const {
+  return path_.choose(collective, bytes, ReduceOp::Sum, !call.peer_buffers.empty());
 }
 
 /// Where it cannot be had, on all ranks alike, the buffer is private memory.
@@ -247,6 +288,9 @@ std::shared_ptr<Operation> BatchRunner::make_identity(const Request& request) co
       for (const std::int64_t of_rank : rows) count += static_cast<std::size_t>(of_rank);
       return scratch->add(count * row_bytes);
     };
+    if (!request.rows.empty()) {
+      memory.output = static_cast<std::byte*>(memory.allocate_output(request.rows));
+    }
     const bool is_reduction = request.collective == Collective::AllReduce ||
                               request.collective == Collective::ReduceScatter;
     if (!is_reduction && request.collective != Collective::Broadcast) continue;

@@ -43,11 +43,16 @@ class BatchRunner {
  private:
   Task all_reduce(const Operations& operations, const std::vector<Bits>& absent);
   Task run_one(Operation& operation, const Bits& absent);
-  Task broadcast(const Request& request, std::size_t index, TensorMemory& memory);
+  Task broadcast(const Request& request, std::size_t index, TensorMemory& memory,
+                 const Bits& absent);
   Task all_gather(const TensorType& type, TensorMemory& memory);
+  Task all_gather_in_place(const Request& request, TensorMemory& memory, const Bits& absent);
   Task all_to_all(const Request& request, std::size_t index, TensorMemory& memory,
                   const Bits& absent);
   Task share_memory(Operation& operation);
+  static std::span<std::byte* const> reachable(const TensorMemory& memory, const Bits& absent);
+  const Algorithm& choose(const CollectiveCall& call, Collective collective,
+                          std::size_t bytes) const;
   Task gather_numbers(const std::vector<std::size_t>& own, std::vector<std::size_t>& all);
   Task exchange_numbers(const std::vector<std::size_t>& sent, std::vector<std::size_t>& received);
   Task find_absent(const Operations& operations, std::vector<Bits>& absent);

@@ -1,9 +1,6 @@
 #include "kolo/collectives.hpp"
 
-#include <algorithm>
 #include <memory>
-#include <numeric>
-#include <string>
 #include <utility>
 
 #include "ops/pieces.hpp"
@@ -12,10 +9,10 @@
 
 namespace kolo {
 
-using runtime::add_defect;
 using runtime::add_rows;
-using runtime::add_tensor;
 using runtime::chosen;
+using runtime::make_alltoall;
+using runtime::make_broadcast;
 using runtime::make_operation;
 using runtime::make_reduction;
 using runtime::Operation;
@@ -24,73 +21,12 @@ using runtime::submit;
 
 namespace {
 
-// --- from arguments to operations ---
-
-using OperationPtr = std::shared_ptr<Operation>;
-
-OperationPtr make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors, int root,
-                            const OperationOptions& options) {
-  OperationPtr operation = make_operation(set, Collective::Broadcast, options);
-  operation->request.root = root;
-  const std::vector<int>& ranks = set.ranks();
-  if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
-    add_defect(*operation, "root rank " + std::to_string(root) +
-                               " is not a member of the process set. Roots are world ranks.");
-  }
-  for (const TensorView& tensor : tensors) {
-    add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
-  }
-  return operation;
-}
-
-auto bytes_from(AllocateRows allocate) {
-  return [allocate = std::move(allocate)](const std::vector<std::int64_t>& rows) {
-    return static_cast<std::byte*>(allocate(rows));
-  };
-}
-
-/// Fills in equal shares, or checks the caller's.
-std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,
-                                         std::vector<std::int64_t> splits, int size) {
-  const std::size_t ranks = static_cast<std::size_t>(size);
-  if (splits.empty()) {
-    if (rows % size != 0) {
-      add_defect(operation, std::to_string(rows) + " rows do not divide evenly over " +
-                                std::to_string(size) + " ranks. Give splits.");
-    }
-    return std::vector<std::int64_t>(ranks, rows / size);
-  }
-  if (splits.size() != ranks) {
-    add_defect(operation, "there are " + std::to_string(splits.size()) + " splits for " +
-                              std::to_string(size) + " ranks");
-  }
-  if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
-    add_defect(operation, "a split is negative");
-  }
-  const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
-  if (sum != rows) {
-    add_defect(operation, "the splits add up to " + std::to_string(sum) + " rows, the tensor has " +
-                              std::to_string(rows));
-  }
-  return splits;
-}
-
-OperationPtr make_allgather(ProcessSet& set, std::vector<InputRows> tensors,
-                            const OperationOptions& options) {
-  OperationPtr operation = make_operation(set, Collective::AllGather, options);
+std::shared_ptr<Operation> make_allgather(ProcessSet& set, std::vector<InputRows> tensors,
+                                          const OperationOptions& options) {
+  const auto operation = make_operation(set, Collective::AllGather, options);
   for (InputRows& tensor : tensors) {
-    add_rows(*operation, tensor.input).allocate_output = bytes_from(std::move(tensor.allocate));
+    add_rows(*operation, tensor.input).allocate_output = std::move(tensor.allocate);
   }
-  return operation;
-}
-
-OperationPtr make_alltoall(ProcessSet& set, const TensorView& input,
-                           std::vector<std::int64_t> splits, AllocateRows allocate,
-                           const OperationOptions& options) {
-  OperationPtr operation = make_operation(set, Collective::AllToAll, options);
-  runtime::TensorMemory& memory = add_rows(*operation, input);
-  memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
-  memory.allocate_output = bytes_from(std::move(allocate));
   return operation;
 }
 

@@ -18,13 +18,14 @@ namespace kolo::runtime {
 struct TensorMemory {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  /// Where the same tensor lies on every rank, where all of it is shared memory; else empty.
+  /// Where on every rank the part of it lies that others need (see CollectiveCall), where all of
+  /// that is shared memory; else empty.
   std::vector<std::byte*> peer_buffers;
 
   std::int64_t row_count = 0;             ///< all-gather: this rank's rows
   std::vector<std::int64_t> send_splits;  ///< all-to-all: this rank's rows for each rank
   /// All-gather, all-to-all: given the rows that come from each rank, returns memory for all rows.
-  std::function<std::byte*(const std::vector<std::int64_t>& rows)> allocate_output;
+  std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
 /// One submitted operation on this rank: what was agreed on, its memory, and how it ended.

@@ -95,6 +95,7 @@ Task Reducer::reduce_scatter(const Request& request, Item item, Absent absent) {
                       .input = item.memory->input,
                       .output = item.memory->output,
                       .count = item.type->count(),
+                      .peer_buffers = item.memory->peer_buffers,
                       .counts = counts,
                       .kept = {own.begin * row, own.length * row}};
   co_await reduce(Collective::ReduceScatter, request, buffer, absent);

@@ -111,6 +111,9 @@ Difference first_difference(const Request& first, const Request& second) {
   if (first.placement != second.placement) {
     return {"shared-memory placement", or_none(first.placement), or_none(second.placement)};
   }
+  if (first.rows != second.rows) {
+    return {"rows of each rank", list_of(first.rows), list_of(second.rows)};
+  }
   if (first.members != second.members) {
     return {"list of ranks", list_of(first.members), list_of(second.members)};
   }

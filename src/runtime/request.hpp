@@ -38,6 +38,7 @@ struct Request {
   DeviceKind device = DeviceKind::Cpu;
   std::string compression = "none";  ///< reductions: a compressor's name
   std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
+  std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
   std::vector<int> members;  ///< add, remove process set: world ranks
   int set_number = 0;        ///< remove process set
   bool fusible = true;       ///< may run in one batch with others

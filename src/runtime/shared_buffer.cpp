@@ -3,11 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <utility>
 
-#include "base/log.hpp"
-#include "kolo/error.hpp"
-#include "runtime/lane.hpp"
 #include "runtime/submit.hpp"
 
 namespace kolo {
@@ -31,6 +27,7 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   auto operation = runtime::make_operation(set, Collective::ShareMemory, options);
   runtime::add_tensor(*operation, extent);
   name_ = operation->request.name;
+  set_number_ = set.number();
   runtime::submit(set, operation).wait();
   if (const auto window = operation->shared_window) {
     for (int rank = 0; rank < window->size(); ++rank) {
@@ -44,26 +41,8 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   }
 }
 
-Handle allreduce_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
-                       DType dtype, const AllreduceOptions& options) {
-  ProcessSet& set = runtime::chosen(options.process_set);
-  const TensorView part{
-      buffer.data_ + offset_bytes, dtype, {static_cast<std::int64_t>(count)}, Device{}};
-  auto operation = runtime::make_reduction(set, Collective::AllReduce, {{part, part}}, options);
-  if (offset_bytes > buffer.size_bytes_ || part.size_bytes() > buffer.size_bytes_ - offset_bytes) {
-    add_defect(*operation, "bytes " + std::to_string(offset_bytes) + " to " +
-                               std::to_string(offset_bytes + part.size_bytes()) +
-                               " lie outside the shared buffer of " +
-                               std::to_string(buffer.size_bytes_) + " bytes");
-  }
-  operation->request.fusible = false;  // it has its place already
-  operation->request.placement = buffer.name_ + " + " + std::to_string(offset_bytes);
-  using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
-  operation->keep_alive = std::make_shared<Owners>(buffer.owner_, options.keep_alive);
-  for (std::byte* const peer : buffer.peers_) {
-    operation->tensors[0].peer_buffers.push_back(peer + offset_bytes);
-  }
-  return runtime::submit(set, std::move(operation));
+std::vector<std::byte*> SharedBuffer::peers(const ProcessSet& set) const {
+  return set.number() == set_number_ ? peers_ : std::vector<std::byte*>{};
 }
 
 }  // namespace kolo

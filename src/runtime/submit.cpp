@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "kolo/error.hpp"
@@ -71,6 +72,32 @@ void check_output(Operation& operation, const InputOutput& tensor, const Process
   if (output.shape != expected) {
     add_defect(operation, "the output does not have the shape of the result");
   }
+}
+
+/// Fills in equal shares, or checks the caller's.
+std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,
+                                         std::vector<std::int64_t> splits, int size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  if (splits.empty()) {
+    if (rows % size != 0) {
+      add_defect(operation, std::to_string(rows) + " rows do not divide evenly over " +
+                                std::to_string(size) + " ranks. Give splits.");
+    }
+    return std::vector<std::int64_t>(ranks, rows / size);
+  }
+  if (splits.size() != ranks) {
+    add_defect(operation, "there are " + std::to_string(splits.size()) + " splits for " +
+                              std::to_string(size) + " ranks");
+  }
+  if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
+    add_defect(operation, "a split is negative");
+  }
+  const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+  if (sum != rows) {
+    add_defect(operation, "the splits add up to " + std::to_string(sum) + " rows, the tensor has " +
+                              std::to_string(rows));
+  }
+  return splits;
 }
 
 }  // namespace
@@ -153,6 +180,31 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   } catch (const InvalidArgument& error) {
     add_defect(*operation, error.what());
   }
+  return operation;
+}
+
+std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors,
+                                          int root, const OperationOptions& options) {
+  auto operation = make_operation(set, Collective::Broadcast, options);
+  operation->request.root = root;
+  const std::vector<int>& ranks = set.ranks();
+  if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
+    add_defect(*operation, "root rank " + std::to_string(root) +
+                               " is not a member of the process set. Roots are world ranks.");
+  }
+  for (const TensorView& tensor : tensors) {
+    add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
+  }
+  return operation;
+}
+
+std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& input,
+                                         std::vector<std::int64_t> splits, AllocateRows allocate,
+                                         const OperationOptions& options) {
+  auto operation = make_operation(set, Collective::AllToAll, options);
+  TensorMemory& memory = add_rows(*operation, input);
+  memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
+  memory.allocate_output = std::move(allocate);
   return operation;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,13 @@ void add_members(Operation& operation, const std::vector<int>& ranks, int world_
 std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
                                           const std::vector<InputOutput>& tensors,
                                           const AllreduceOptions& options);
+
+std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors,
+                                          int root, const OperationOptions& options);
+
+std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& input,
+                                         std::vector<std::int64_t> splits, AllocateRows allocate,
+                                         const OperationOptions& options);
 
 Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation);
 

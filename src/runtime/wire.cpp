@@ -44,13 +44,14 @@ Offset<wire::Request> pack(FlatBufferBuilder& builder, const Request& request) {
   const auto custom = builder.CreateString(request.custom);
   const auto compression = builder.CreateString(request.compression);
   const auto placement = builder.CreateString(request.placement);
+  const auto rows = builder.CreateVector(request.rows);
   const auto members = builder.CreateVector(request.members);
   const auto defect = builder.CreateString(request.defect);
   return wire::CreateRequest(builder, name, static_cast<std::uint8_t>(request.collective), tensors,
                              static_cast<std::uint8_t>(request.op), custom, request.prescale,
                              request.postscale, static_cast<std::uint8_t>(request.join_divisor),
                              request.root, static_cast<std::uint8_t>(request.device), compression,
-                             placement, members, request.set_number, request.fusible, defect);
+                             placement, rows, members, request.set_number, request.fusible, defect);
 }
 
 Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {
@@ -221,6 +222,7 @@ TensorType unpack(const wire::TensorType& packed) {
 }
 
 Request unpack(const wire::Request& packed) {
+  const auto& rows = aligned(*packed.rows());
   std::vector<TensorType> tensors;
   for (const wire::TensorType* type : *packed.tensors()) tensors.push_back(unpack(*type));
   return {packed.name()->str(),
@@ -235,6 +237,7 @@ Request unpack(const wire::Request& packed) {
           unpack_enum(packed.device(), DeviceKind::Cuda, "device"),
           packed.compression()->str(),
           packed.placement()->str(),
+          {rows.begin(), rows.end()},
           unpack_ranks(*packed.members()),
           packed.set_number(),
           packed.fusible(),

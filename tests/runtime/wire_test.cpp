@@ -49,6 +49,7 @@ Request odd_request() {
           DeviceKind::Cuda,
           "fp16",
           "window 3 + 4096",
+          {kHuge, 0, 4},
           {0, 2, 900},
           -3,
           false,
@@ -228,10 +229,11 @@ std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
     const std::vector<std::int64_t> shape;
     const std::vector<flatbuffers::Offset<wire::TensorType>> tensors{
         wire::CreateTensorTypeDirect(builder, raw.dtype, &shape)};
+    const std::vector<std::int64_t> rows;
     const std::vector<int> members;
-    const auto request =
-        wire::CreateRequestDirect(builder, "x", raw.collective, &tensors, raw.op, "", 1, 1,
-                                  raw.join_divisor, 0, raw.device, "", "", &members, 0, true, "");
+    const auto request = wire::CreateRequestDirect(
+        builder, "x", raw.collective, &tensors, raw.op, "", 1, 1, raw.join_divisor, 0, raw.device,
+        "", "", &rows, &members, 0, true, "");
     const std::vector<flatbuffers::Offset<wire::Addition>> added{
         wire::CreateAddition(builder, bit, request)};
     const std::vector<int> evicted;

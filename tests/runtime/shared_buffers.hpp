@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/runtimes.hpp"
+
+namespace kolo::test {
+
+/// Worlds that can share memory, in large or small pieces, and worlds that cannot.
+inline std::vector<Setting> shared_buffer_settings() {
+  std::vector<Setting> settings;
+  for (const int size : {1, 2, 3, 4}) {
+    settings.push_back({.name = "Shared", .size = size});
+    settings.push_back({.name = "SmallPieces", .size = size});
+    settings.back().config.segment_bytes = 64;
+    settings.back().config.staging_bytes = 4096;
+    settings.push_back({.name = "Messages", .size = size, .network = {.has_shared_memory = false}});
+  }
+  settings.push_back({.name = "Nodes", .size = 3, .network = {.nodes = 2}});
+  return settings;
+}
+
+class SharedBuffersTest : public testing::TestWithParam<Setting> {
+ protected:
+  int size() const { return GetParam().size; }
+  void run(const std::function<void(Runtime&)>& body) { run_runtimes(GetParam(), body); }
+};
+
+inline std::string name_shared_buffer_setting(const testing::TestParamInfo<Setting>& info) {
+  return info.param.name + "Np" + std::to_string(info.param.size);
+}
+
+}  // namespace kolo::test

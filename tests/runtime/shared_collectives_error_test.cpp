@@ -1,0 +1,192 @@
+// Collectives on memory that the ranks share: what they may disagree on, and wrong arguments.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/shared_buffers.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+class SharedCollectivesErrorTest : public SharedBuffersTest {};
+
+INSTANTIATE_TEST_SUITE_P(, SharedCollectivesErrorTest, testing::ValuesIn(shared_buffer_settings()),
+                         name_shared_buffer_setting);
+
+/// Two ways to call; the last rank takes the second one.
+struct Case {
+  std::string name;
+  std::vector<std::string> texts;  ///< parts of all ranks' errors
+  std::function<Handle(const SharedBuffer&, bool is_last)> call;
+};
+
+std::vector<Case> disagreements() {
+  const auto counts = [](std::int64_t first) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(size()), 8);
+    all.front() = first;
+    return all;
+  };
+  const std::vector<std::string> places{"shared-memory placement", "memory + 0 on rank",
+                                        "memory + 64 on rank"};
+  const auto place = [](bool is_last) { return std::size_t{is_last ? 64u : 0u}; };
+  return {
+      {"AllReduce", places,
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return allreduce_async(buffer, place(is_last), 8, DType::Float32, {.name = "x"});
+       }},
+      {"ReduceScatter", places,
+       [=](const SharedBuffer& buffer, bool is_last) {
+         const std::int64_t rows = scattered_rows(8, size(), rank());
+         return reduce_scatter_async(buffer, place(is_last), {8},
+                                     {buffer.data() + 2048, DType::Float32, {rows}}, {.name = "x"});
+       }},
+      {"AllGather", places,
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return allgather_async(buffer, place(is_last), counts(8), DType::Float32, {.name = "x"});
+       }},
+      {"AllGatherCounts",
+       {"rows of each rank", "[8", "[9"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return allgather_async(buffer, 0, counts(is_last ? 9 : 8), DType::Float32, {.name = "x"});
+       }},
+      {"Broadcast", places,
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return broadcast_async(buffer, place(is_last), 8, DType::Float32, 0, {.name = "x"});
+       }},
+      {"BroadcastOfPrivateMemory",
+       {"shared-memory placement", "none on rank", "memory + 0 on rank"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         if (!is_last) return broadcast_async(buffer, 0, 8, DType::Float32, 0, {.name = "x"});
+         return broadcast_async({buffer.data(), DType::Float32, {8}}, 0, {.name = "x"});
+       }},
+      {"AllToAll",
+       {"shared-memory placement", "memory + 0 to memory + 2048 on rank",
+        "memory + 64 to memory + 2048 on rank"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return alltoall_async(buffer, place(is_last), buffer, 2048, 8, DType::Float32,
+                               {.name = "x"});
+       }},
+      {"AllToAllOutput",
+       {"shared-memory placement", "memory + 0 to memory + 2048 on rank",
+        "memory + 0 to memory + 2112 on rank"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return alltoall_async(buffer, 0, buffer, 2048 + place(is_last), 8, DType::Float32,
+                               {.name = "x"});
+       }},
+  };
+}
+
+std::vector<Case> wrong_arguments() {
+  const auto even = [](std::int64_t count) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(size()), count);
+  };
+  const auto scatter = [](const SharedBuffer& buffer, std::size_t output) {
+    const std::int64_t rows = scattered_rows(4 * size(), size(), rank());
+    return reduce_scatter_async(buffer, 0, {4 * size()},
+                                {buffer.data() + output, DType::Float32, {rows}}, {.name = "x"});
+  };
+  const std::string outside = "outside the shared buffer of 4096 bytes";
+  return {
+      {"AllReduceOutside",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         return allreduce_async(buffer, 0, is_last ? 1025 : 1024, DType::Float32, {.name = "x"});
+       }},
+      {"AllReduceHuge",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         return allreduce_async(buffer, 0, is_last ? std::size_t{1} << 62 : 8, DType::Float32,
+                                {.name = "x"});
+       }},
+      {"AllReduceBetweenElements",
+       {"byte 6 ", "float32"},
+       [](const SharedBuffer& buffer, bool is_last) {
+         return allreduce_async(buffer, is_last ? 6 : 0, 8, DType::Float32, {.name = "x"});
+       }},
+      {"ReduceScatterOutside",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         const std::int64_t rows = scattered_rows(8, size(), rank());
+         return reduce_scatter_async(buffer, is_last ? 4092 : 0, {8},
+                                     {buffer.data() + 1024, DType::Float32, {rows}}, {.name = "x"});
+       }},
+      {"ReduceScatterOverlap",
+       {"overlaps", "this rank's rows"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         const std::size_t own = static_cast<std::size_t>(rank()) * 16;
+         return scatter(buffer, is_last ? own + 4 : own);
+       }},
+      {"AllGatherOutside",
+       {outside},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return allgather_async(buffer, 0, even(is_last ? 2000 : 8), DType::Float32, {.name = "x"});
+       }},
+      {"AllGatherCountMissing",
+       {"counts for"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         std::vector<std::int64_t> counts = even(8);
+         if (is_last) counts.push_back(8);
+         return allgather_async(buffer, 0, counts, DType::Float32, {.name = "x"});
+       }},
+      {"AllGatherNegative",
+       {"a count is negative"},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return allgather_async(buffer, 0, even(is_last ? -1 : 8), DType::Float32, {.name = "x"});
+       }},
+      {"BroadcastOutside",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         return broadcast_async(buffer, is_last ? 4100 : 4096, 0, DType::Float32, 0, {.name = "x"});
+       }},
+      {"AllToAllOverlap",
+       {"memory + 28 overlaps", "memory + 0"},
+       [](const SharedBuffer& buffer, bool is_last) {
+         const std::size_t place = 32 * static_cast<std::size_t>(size());
+         return alltoall_async(buffer, 0, buffer, is_last ? 28 : place, 8, DType::Float32,
+                               {.name = "x"});
+       }},
+      {"AllToAllOutputOutside",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         return alltoall_async(buffer, 0, buffer, is_last ? 4096 : 2048, 8, DType::Float32,
+                               {.name = "x"});
+       }},
+  };
+}
+
+/// `Expected` on all ranks, with all texts; the set works on.
+template <class Expected>
+void expect_error(Runtime& runtime, const SharedBuffer& buffer, const Case& item) {
+  SCOPED_TRACE(item.name);
+  const bool is_last = runtime.rank() == runtime.size() - 1;
+  const std::string text = text_thrown_by<Expected>([&] { item.call(buffer, is_last).wait(); });
+  for (const std::string& part : item.texts) expect_contains(text, part);
+  expect_sum_works(runtime, "x");
+}
+
+TEST_P(SharedCollectivesErrorTest, DifferentPlaces_AreAMismatchOnAllRanks) {
+  if (size() == 1) return;  // nobody to disagree with
+  run([&](Runtime& runtime) {
+    const SharedBuffer buffer(4096, {.name = "memory"});
+    for (const Case& item : disagreements()) expect_error<MismatchError>(runtime, buffer, item);
+  });
+}
+
+TEST_P(SharedCollectivesErrorTest, OneRanksWrongArguments_AreAnErrorOnAll) {
+  run([&](Runtime& runtime) {
+    const SharedBuffer buffer(4096, {.name = "memory"});
+    for (const Case& item : wrong_arguments()) expect_error<InvalidArgument>(runtime, buffer, item);
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test
