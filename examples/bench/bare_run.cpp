@@ -40,7 +40,11 @@ void BareRun::add(const Layout::Place& place, std::byte* memory,
   Call& added = calls_.emplace_back();
   const auto ranks = static_cast<std::size_t>(common_.communicator->size());
   added.counts.assign(ranks, place.count);
-  for (std::byte* const segment : segments) added.peer_buffers.push_back(segment + place.output);
+  const bool others_need_inputs = algorithm_.collective == Collective::ReduceScatter ||
+                                  algorithm_.collective == Collective::AllToAll;
+  for (std::byte* const segment : segments) {
+    added.peer_buffers.push_back(segment + (others_need_inputs ? place.input : place.output));
+  }
   added.call = common_;
   added.call.input = memory + place.input;
   added.call.output = memory + place.output;

@@ -58,4 +58,10 @@ constexpr bool can_be_out_of_place(Operation operation) {
   return operation != Operation::Broadcast;
 }
 
+/// Whether there is a form of it for memory that all ranks reach: what a rank gives must lie there,
+/// and that of an all-reduce or all-gather is a part of its output.
+constexpr bool can_be_in_window(Operation operation, bool in_place) {
+  return in_place || operation == Operation::ReduceScatter || operation == Operation::AllToAll;
+}
+
 }  // namespace bench

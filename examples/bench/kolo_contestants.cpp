@@ -75,9 +75,7 @@ std::vector<std::byte*> KoloContestants::reserve_window(std::size_t bytes) {
 
 std::vector<Contestant> KoloContestants::make(const Workload& workload) {
   std::vector<Contestant> contestants;
-  const Layout largest =
-      plan_layout(workload, !options_.out_of_place, runtime_.rank(), runtime_.size());
-  memory_.reserve(largest.size_bytes);
+  memory_.reserve(largest_layout(workload).size_bytes);
   for (const bool in_place : {true, false}) {
     const bool is_possible =
         in_place ? can_be_in_place(workload.operation) : can_be_out_of_place(workload.operation);
@@ -95,6 +93,11 @@ std::vector<Contestant> KoloContestants::make(const Workload& workload) {
   return contestants;
 }
 
+/// Contestants share memory: it must not grow when the second one is made.
+Layout KoloContestants::largest_layout(const Workload& workload) const {
+  return plan_layout(workload, !options_.out_of_place, runtime_.rank(), runtime_.size());
+}
+
 void KoloContestants::add_bare(const Workload& workload, bool in_place,
                                std::vector<Contestant>& contestants) {
   for (const Algorithm& algorithm : registry_.algorithms()) {
@@ -103,7 +106,7 @@ void KoloContestants::add_bare(const Workload& workload, bool in_place,
         contains(options_.placements, lies_in_window(algorithm) ? kWindow : kStaged);
     if (!fits_place || !is_wanted(algorithm, workload)) continue;
     if (fits(algorithm)) {
-      if (lies_in_window(algorithm) && !in_place) continue;  // its input is its output
+      if (lies_in_window(algorithm) && !can_be_in_window(workload.operation, in_place)) continue;
       contestants.push_back(make_bare(algorithm, workload, in_place));
     } else if (contains(options_.algorithms, algorithm.name)) {
       throw InvalidArgument(
@@ -120,7 +123,7 @@ Contestant KoloContestants::make_bare(const Algorithm& algorithm, const Workload
   std::vector<std::byte*> segments;
   std::byte* memory = nullptr;
   if (lies_in_window(algorithm)) {
-    segments = reserve_window(layout.size_bytes);
+    segments = reserve_window(largest_layout(workload).size_bytes);
     memory = segments[static_cast<std::size_t>(rank)];
   } else {
     memory = memory_.reserve(layout.size_bytes);

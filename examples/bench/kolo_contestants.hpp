@@ -36,6 +36,7 @@ class KoloContestants {
   bool fits(const kolo::Algorithm& algorithm) const;
   bool is_wanted(const kolo::Algorithm& algorithm, const Workload& workload) const;
   std::string_view chosen(const Workload& workload, bool has_peer_buffers) const;
+  Layout largest_layout(const Workload& workload) const;
   void make_staging();
   std::vector<std::byte*> reserve_window(std::size_t bytes);
 

@@ -97,21 +97,39 @@ std::vector<std::string> suffixes_of(std::size_t count) {
   return suffixes;
 }
 
-/// A stretch of a SharedBuffer that is reduced as one.
-struct Stretch {
-  std::size_t offset_bytes;
-  std::size_t count;
-};
+Handle start_shared(const Calls& calls, const SharedBuffer& buffer, const Layout::Place& place,
+                    const std::string& suffix) {
+  const OperationOptions options{.name = calls.name + suffix};
+  const auto count = static_cast<std::int64_t>(place.count);
+  switch (calls.operation) {
+    case Operation::AllReduce:
+      return allreduce_async(buffer, place.input, place.count, calls.dtype,
+                             calls.reduce_options(suffix));
+    case Operation::ReduceScatter:
+      return reduce_scatter_async(buffer, place.input, {count * calls.ranks},
+                                  calls.view(buffer.data() + place.output, place.count),
+                                  calls.reduce_options(suffix));
+    case Operation::AllGather:
+      return allgather_async(
+          buffer, place.output,
+          std::vector<std::int64_t>(static_cast<std::size_t>(calls.ranks), count), calls.dtype,
+          options);
+    case Operation::Broadcast:
+      return broadcast_async(buffer, place.output, place.count, calls.dtype, kRoot, options);
+    case Operation::AllToAll:
+      return alltoall_async(buffer, place.input, buffer, place.output, place.count, calls.dtype,
+                            options);
+  }
+  return {};
+}
 
-void run_stretches(const Calls& calls, const SharedBuffer& buffer,
-                   const std::vector<Stretch>& stretches,
-                   const std::vector<std::string>& suffixes) {
+void run_shared(const Calls& calls, const SharedBuffer& buffer,
+                const std::vector<Layout::Place>& places,
+                const std::vector<std::string>& suffixes) {
   std::vector<Handle> handles;
-  handles.reserve(stretches.size());
-  for (std::size_t i = 0; i < stretches.size(); ++i) {
-    const auto& [offset, count] = stretches[i];
-    handles.push_back(
-        allreduce_async(buffer, offset, count, calls.dtype, calls.reduce_options(suffixes[i])));
+  handles.reserve(places.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    handles.push_back(start_shared(calls, buffer, places[i], suffixes[i]));
   }
   for (Handle& handle : handles) handle.wait();
 }
@@ -141,11 +159,10 @@ void WholePath::add(const Workload& workload, bool in_place, Arena& memory,
                     std::vector<Contestant>& contestants) {
   for (const std::string& compression : options_.compressions) {
     add_staged(workload, in_place, memory, compression, contestants);
-    if (!in_place || workload.operation != Operation::AllReduce) continue;
     if (options_.is_gradients()) {
-      add_buckets(workload, compression, contestants);
-    } else {
-      add_in_window(workload, compression, contestants);
+      if (in_place) add_buckets(workload, compression, contestants);
+    } else if (can_be_in_window(workload.operation, in_place)) {
+      add_in_window(workload, in_place, compression, contestants);
     }
   }
 }
@@ -178,22 +195,23 @@ void WholePath::add_staged(const Workload& workload, bool in_place, Arena& memor
   }
 }
 
-void WholePath::add_in_window(const Workload& workload, const std::string& compression,
+void WholePath::add_in_window(const Workload& workload, bool in_place,
+                              const std::string& compression,
                               std::vector<Contestant>& contestants) {
   if (!is_wanted(kWholePath, kWindow)) return;
-  const Layout layout = plan_layout(workload, true, runtime_.rank(), runtime_.size());
+  const Layout layout = plan_layout(workload, in_place, runtime_.rank(), runtime_.size());
   const SharedBuffer& buffer = reserve_shared(layout.size_bytes);
   if (!buffer.is_shared()) return;
-  std::vector<Stretch> stretches;
-  for (const Layout::Place& place : layout.places) stretches.push_back({place.input, place.count});
   const Calls calls{workload.operation, workload.dtype, runtime_.size(),
-                    std::string("kolo.window.") + compression, compression};
-  contestants.push_back(
-      {{.algorithm = kWholePath, .placement = kWindow, .compression = compression},
-       layout.at(buffer.data()),
-       [=, suffixes = suffixes_of(stretches.size())] {
-         run_stretches(calls, buffer, stretches, suffixes);
-       }});
+                    (in_place ? "kolo.window." : "kolo.window.apart.") + compression, compression};
+  contestants.push_back({{.algorithm = kWholePath,
+                          .placement = kWindow,
+                          .in_place = in_place,
+                          .compression = compression},
+                         layout.at(buffer.data()),
+                         [=, places = layout.places, suffixes = suffixes_of(layout.places.size())] {
+                           run_shared(calls, buffer, places, suffixes);
+                         }});
 }
 
 void WholePath::add_buckets(const Workload& workload, const std::string& compression,
@@ -207,10 +225,10 @@ void WholePath::add_buckets(const Workload& workload, const std::string& compres
       tensors::plan_buckets(parameters, order, tensors::default_bucket_bytes(parameters));
   const SharedBuffer& buffer = reserve_shared(plan.size_bytes);
   if (!buffer.is_shared()) return;
-  std::vector<Stretch> stretches;
+  std::vector<Layout::Place> places;
   std::vector<Tensor> tensors;
   for (const tensors::Bucket& bucket : plan.buckets) {
-    stretches.push_back({bucket.offset, bucket.count()});
+    places.push_back({bucket.offset, bucket.offset, bucket.count()});
     for (const tensors::Bucket::Member& member : bucket.members) {
       std::byte* const gradient = buffer.data() + member.offset;
       tensors.push_back({gradient, gradient, workload.counts[member.parameter]});
@@ -220,8 +238,8 @@ void WholePath::add_buckets(const Workload& workload, const std::string& compres
                     std::string("buckets.") + compression, compression};
   contestants.push_back({{.algorithm = kBuckets, .placement = kWindow, .compression = compression},
                          tensors,
-                         [=, suffixes = suffixes_of(stretches.size())] {
-                           run_stretches(calls, buffer, stretches, suffixes);
+                         [=, suffixes = suffixes_of(places.size())] {
+                           run_shared(calls, buffer, places, suffixes);
                          }});
 }
 

@@ -24,7 +24,7 @@ class WholePath {
  private:
   void add_staged(const Workload& workload, bool in_place, Arena& memory,
                   const std::string& compression, std::vector<Contestant>& contestants);
-  void add_in_window(const Workload& workload, const std::string& compression,
+  void add_in_window(const Workload& workload, bool in_place, const std::string& compression,
                      std::vector<Contestant>& contestants);
   void add_buckets(const Workload& workload, const std::string& compression,
                    std::vector<Contestant>& contestants);

@@ -9,6 +9,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/handle.hpp"
+#include "kolo/process_set.hpp"
 #include "kolo/tensor_view.hpp"
 
 namespace kolo {
@@ -33,7 +34,7 @@ class SharedBuffer {
   /// Whether other ranks reach it directly.
   bool is_shared() const { return !peers_.empty(); }
   /// Where it lies on every rank of `set`, seen from here; empty where it is private memory, and for
-  /// another set than the one it was made in.
+  /// another set than the one it was made in. Throws InvalidArgument where this rank is no member.
   std::vector<std::byte*> peers(const ProcessSet& set) const;
   /// What keeps the memory alive.
   const std::shared_ptr<void>& owner() const { return owner_; }
@@ -42,8 +43,8 @@ class SharedBuffer {
   std::string name_;
   std::size_t size_bytes_;
   std::byte* data_ = nullptr;
-  std::vector<std::byte*> peers_;  // every rank's data, as seen from here; empty: private
-  int set_number_ = 0;
+  std::vector<std::byte*> peers_;      // every rank's data, as seen from here; empty: private
+  std::weak_ptr<runtime::Lane> lane_;  // of the set it was made in
   std::shared_ptr<void> owner_;
 };
 

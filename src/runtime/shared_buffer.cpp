@@ -27,7 +27,7 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   auto operation = runtime::make_operation(set, Collective::ShareMemory, options);
   runtime::add_tensor(*operation, extent);
   name_ = operation->request.name;
-  set_number_ = set.number();
+  lane_ = set.lane();
   runtime::submit(set, operation).wait();
   if (const auto window = operation->shared_window) {
     for (int rank = 0; rank < window->size(); ++rank) {
@@ -42,7 +42,7 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
 }
 
 std::vector<std::byte*> SharedBuffer::peers(const ProcessSet& set) const {
-  return set.number() == set_number_ ? peers_ : std::vector<std::byte*>{};
+  return set.lane() == lane_.lock() ? peers_ : std::vector<std::byte*>{};
 }
 
 }  // namespace kolo
