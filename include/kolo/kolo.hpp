@@ -7,4 +7,5 @@
 #include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/shared_tensor.hpp"
 #include "kolo/tensor_collectives.hpp"

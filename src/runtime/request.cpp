@@ -88,6 +88,9 @@ Difference first_difference(const Request& first, const Request& second) {
   if (first.collective != second.collective) {
     return {"operation", named(first.collective), named(second.collective)};
   }
+  if (first.placement != second.placement) {
+    return {"shared-memory placement", or_none(first.placement), or_none(second.placement)};
+  }
   if (first.tensors != second.tensors) return tensor_difference(first, second);
   if (first.op != second.op || first.custom != second.custom) {
     return {"reduction", reduction_of(first), reduction_of(second)};
@@ -107,9 +110,6 @@ Difference first_difference(const Request& first, const Request& second) {
   if (first.device != second.device) return {"device", named(first.device), named(second.device)};
   if (first.compression != second.compression) {
     return {"compression", first.compression, second.compression};
-  }
-  if (first.placement != second.placement) {
-    return {"shared-memory placement", or_none(first.placement), or_none(second.placement)};
   }
   if (first.rows != second.rows) {
     return {"rows of each rank", list_of(first.rows), list_of(second.rows)};

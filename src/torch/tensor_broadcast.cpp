@@ -7,6 +7,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/differentiable.hpp"
+#include "torch/shared_memory.hpp"
 #include "torch/tensor_memory.hpp"
 #include "torch/tensor_operation.hpp"
 
@@ -18,7 +19,11 @@ using tensors::Tensors;
 Handle start(const Tensors& work, int root, const OperationOptions& options) {
   std::vector<TensorView> views;
   for (const at::Tensor& tensor : work) views.push_back(tensors::view_of(tensor, "broadcast"));
-  return grouped_broadcast_async(views, root, tensors::keeping(options, work));
+  const OperationOptions kept = tensors::keeping(options, work);
+  if (const SharedBuffer* const shared = tensors::shared_memory_of(work)) {
+    return broadcast_async(*shared, 0, views.front().count(), views.front().dtype, root, kept);
+  }
+  return grouped_broadcast_async(views, root, kept);
 }
 
 }  // namespace

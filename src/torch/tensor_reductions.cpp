@@ -7,6 +7,7 @@
 #include "kolo/error.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/differentiable.hpp"
+#include "torch/shared_memory.hpp"
 #include "torch/tensor_memory.hpp"
 #include "torch/tensor_operation.hpp"
 
@@ -60,8 +61,12 @@ TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOp
     return tensors::refused<Tensors>(Collective::AllReduce, std::move(defect), options);
   }
   const Tensors work = tensors::contiguous(tensors);
-  Handle handle =
-      grouped_allreduce_async(views(work, work, Collective::AllReduce), keeping(options, work));
+  const std::vector<InputOutput> pairs = views(work, work, Collective::AllReduce);
+  const AllreduceOptions kept = keeping(options, work);
+  const SharedBuffer* const shared = tensors::shared_memory_of(work);
+  Handle handle = shared != nullptr ? allreduce_async(*shared, 0, pairs.front().input.count(),
+                                                      pairs.front().input.dtype, kept)
+                                    : grouped_allreduce_async(pairs, kept);
   return {std::move(handle), [work, tensors] {
             tensors::write_back(work, tensors);
             return tensors;
@@ -115,8 +120,12 @@ TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
     if (!shape.empty()) shape.front() = scattered_rows(shape.front(), set.size(), set.rank());
     outputs.push_back(at::empty(shape, input.options()));
   }
-  Handle handle = grouped_reduce_scatter_async(views(inputs, outputs, Collective::ReduceScatter),
-                                               keeping(options, both(inputs, outputs)));
+  const std::vector<InputOutput> pairs = views(inputs, outputs, Collective::ReduceScatter);
+  const AllreduceOptions kept = keeping(options, both(inputs, outputs));
+  const SharedBuffer* const shared = tensors::shared_memory_of(inputs);
+  Handle handle = shared != nullptr ? reduce_scatter_async(*shared, 0, pairs.front().input.shape,
+                                                           pairs.front().output, kept)
+                                    : grouped_reduce_scatter_async(pairs, kept);
   return {std::move(handle), [outputs] { return outputs; }};
 }
 

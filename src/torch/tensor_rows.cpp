@@ -7,6 +7,7 @@
 
 #include "kolo/tensor_collectives.hpp"
 #include "torch/differentiable.hpp"
+#include "torch/shared_memory.hpp"
 #include "torch/tensor_memory.hpp"
 #include "torch/tensor_operation.hpp"
 
@@ -122,8 +123,12 @@ AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::i
   }
   const at::Tensor input = tensors::contiguous(tensor);
   const auto place = std::make_shared<AlltoallResult>();
-  Handle handle = alltoall_async(tensors::view_of(input, "alltoall"), splits,
-                                 allocate_in(place, input), tensors::keeping(options, {input}));
+  const TensorView view = tensors::view_of(input, "alltoall");
+  const OperationOptions kept = tensors::keeping(options, {input});
+  const SharedBuffer* const shared = tensors::shared_memory_of(input);
+  Handle handle = shared != nullptr ? alltoall_async(*shared, 0, view.shape, view.dtype, splits,
+                                                     allocate_in(place, input), kept)
+                                    : alltoall_async(view, splits, allocate_in(place, input), kept);
   return {std::move(handle), [place] { return *place; }};
 }
 
