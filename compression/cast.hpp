@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "kolo/compression.hpp"
+#include "kolo/compressor.hpp"
 
 namespace kolo::compression {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kolo/compression.hpp"
+#include "kolo/compressor.hpp"
 
 namespace kolo::compression {
 

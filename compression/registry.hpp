@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kolo/compression.hpp"
+#include "kolo/compressor.hpp"
 
 namespace kolo::compression {
 

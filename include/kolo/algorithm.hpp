@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "kolo/communicator.hpp"
-#include "kolo/compression.hpp"
+#include "kolo/compressor.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shared_window.hpp"

@@ -38,8 +38,9 @@ struct DistributedOptimizerOptions {
   double gradient_predivide_factor = 1.0;
   Compression compression = Compression::none();  ///< on the wire
   /// Sparse gradients are made dense and lie in buckets like all others. Otherwise parameters whose
-  /// gradient was sparse on any rank in the first step leave their bucket, and theirs are summed by
-  /// sparse_allreduce, without compression; those of a dense parameter that come later are made dense.
+  /// gradient was sparse on any rank in the first step leave their bucket, and theirs are reduced by
+  /// sparse_allreduce, without compression; those of a dense parameter that come later are made
+  /// dense, and so are all where `op` is neither Sum nor Average.
   bool sparse_as_dense = false;
   JoinDivisor join_divisor = JoinDivisor::World;  ///< of Average while some ranks have joined
   ProcessSet* process_set = nullptr;              ///< by default the world of Runtime::current()

@@ -31,6 +31,8 @@ class SharedBuffer {
   std::size_t size_bytes() const { return size_bytes_; }
   /// The name under which it was made, the same on all ranks.
   const std::string& name() const { return name_; }
+  /// What tells it from all others, which may have its name; the same on all ranks, for error texts.
+  const std::string& identity() const { return identity_; }
   /// Whether other ranks reach it directly.
   bool is_shared() const { return !peers_.empty(); }
   /// Where it lies on every rank of `set`, seen from here; empty where it is private memory, and for
@@ -41,6 +43,7 @@ class SharedBuffer {
 
  private:
   std::string name_;
+  std::string identity_;
   std::size_t size_bytes_;
   std::byte* data_ = nullptr;
   std::vector<std::byte*> peers_;      // every rank's data, as seen from here; empty: private
@@ -49,8 +52,8 @@ class SharedBuffer {
 };
 
 // Collectives on elements that lie in shared buffers, from `offset_bytes` on, a multiple of the size
-// of an element: in the buffer of the same name and at the same place on all ranks, or all of them
-// get a MismatchError that names both. Other ranks read this memory, and in an all-reduce write it,
+// of an element: in the same buffer and at the same place on all ranks, or all of them get a
+// MismatchError that names both. Other ranks read this memory, and in an all-reduce write it,
 // until the handle is ready. What does not fit into a buffer, or overlaps where it may not, is an
 // InvalidArgument on all ranks. Everything else is as in kolo/collectives.hpp; with ranks that have
 // joined, and on a process set other than the buffer's, data moves as that of private memory does.
@@ -99,7 +102,7 @@ void alltoall(const SharedBuffer& input, std::size_t input_offset_bytes, const S
               const OperationOptions& options = {});
 
 /// The same with rows of `shape` [rows, ...], as many to each rank as `splits` says, and memory of
-/// any kind for what comes: see alltoall_async of private memory.
+/// any kind for what comes, but none that overlaps the input: see alltoall_async of private memory.
 Handle alltoall_async(const SharedBuffer& input, std::size_t offset_bytes,
                       const std::vector<std::int64_t>& shape, DType dtype,
                       std::vector<std::int64_t> splits, AllocateRows allocate,

@@ -176,6 +176,7 @@ const Algorithm& BatchRunner::choose(const CollectiveCall& call, Collective coll
 
 /// Where it cannot be had, on all ranks alike, the buffer is private memory.
 Task BatchRunner::share_memory(Operation& operation) {
+  operation.result = ++shared_memories_;
   if (path_.staging == nullptr) co_return;
   try {
     co_await world_.make_window(*path_.communicator, kShareMemoryTag,

@@ -65,7 +65,9 @@ class BatchRunner {
   comm::World& world_;
   const DataPath& path_;
   Reducer reducer_;
-  int process_sets_ = 0;  // added so far, the same on all ranks
+  // So far, the same on all ranks.
+  int process_sets_ = 0;     // added
+  int shared_memories_ = 0;  // asked for
 };
 
 }  // namespace kolo::runtime

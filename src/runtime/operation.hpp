@@ -41,7 +41,9 @@ struct Operation {
   std::vector<TensorMemory> tensors;  ///< as many as the request has
 
   std::shared_ptr<SharedWindow> shared_window;  ///< share-memory: the result; null: none to be had
-  int result = 0;  ///< join: the rank that joined last; add process set: the set's number
+  /// Join: the rank that joined last; add process set: the set's number; share memory: which one of
+  /// the set's it is.
+  int result = 0;
 
   std::shared_ptr<void> keep_alive;  ///< owns whatever memory above needs an owner
 

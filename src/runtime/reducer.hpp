@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kolo/compression.hpp"
+#include "kolo/compressor.hpp"
 #include "kolo/task.hpp"
 #include "ops/pieces.hpp"
 #include "runtime/data_path.hpp"

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "runtime/submit.hpp"
 
@@ -29,6 +30,8 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   name_ = operation->request.name;
   lane_ = set.lane();
   runtime::submit(set, operation).wait();
+  identity_ = name_ + " (number " + std::to_string(operation->result) + " of process set " +
+              std::to_string(set.number()) + ")";
   if (const auto window = operation->shared_window) {
     for (int rank = 0; rank < window->size(); ++rank) {
       peers_.push_back(window->segment(rank).data());

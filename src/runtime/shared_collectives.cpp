@@ -33,7 +33,7 @@ class Stretch {
 
   /// On this rank.
   const TensorView& view() const { return view_; }
-  std::string place() const { return buffer_.name() + " + " + std::to_string(offset_); }
+  std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
   const std::shared_ptr<void>& owner() const { return buffer_.owner(); }
 
   /// Where it lies on all ranks; empty where that cannot be seen.
@@ -46,7 +46,7 @@ class Stretch {
   void check_bounds(Operation& operation) const {
     if (!operation.request.defect.empty()) return;  // its size may be none
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
-    if (offset_ > buffer_.size_bytes() || view_.count() > room / size_of(view_.dtype)) {
+    if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
       add_defect(operation, std::to_string(view_.count()) + " elements of " +
                                 std::string(name_of(view_.dtype)) + " from byte " +
                                 std::to_string(offset_) + " on lie outside the shared buffer of " +
@@ -56,6 +56,14 @@ class Stretch {
                                 " of the shared buffer cannot be the first of a " +
                                 std::string(name_of(view_.dtype)));
     }
+  }
+
+  /// Whether there are so many elements at most, however many that is.
+  bool fits(std::size_t room) const {
+    const std::vector<std::int64_t>& shape = view_.shape;
+    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+    for (const std::int64_t extent : shape) room /= static_cast<std::size_t>(extent);
+    return room > 0;
   }
 
   bool overlaps(const TensorView& other) const {
@@ -125,8 +133,14 @@ OperationPtr make_allgather(ProcessSet& set, const SharedBuffer& buffer, std::si
   }
   std::size_t total = 0;
   for (const std::int64_t count : counts) {
-    if (count < 0) add_defect(*operation, "a count is negative");
-    total += static_cast<std::size_t>(count);
+    if (count < 0) {
+      add_defect(*operation, "a count is negative");
+    } else if (static_cast<std::size_t>(count) > buffer.size_bytes() - total) {
+      add_defect(*operation, "the counts lie outside the shared buffer of " +
+                                 std::to_string(buffer.size_bytes()) + " bytes");
+    } else {
+      total += static_cast<std::size_t>(count);
+    }
   }
   const Stretch stretch(buffer, offset_bytes, dtype, elements(total));
   runtime::TensorMemory& memory = runtime::add_tensor(*operation, stretch.view());

@@ -122,10 +122,10 @@ void GradientReducer::submit(std::size_t bucket) {
       *buckets_, bucket,
       prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket), options_,
       hook_);
-  for (const Bucket::Member& member : buckets_->buckets()[bucket].members) {
-    if (is_sparse_[member.parameter]) {
-      states_[bucket].sparse.push_back(submit_sparse(member.parameter));
-    }
+  const std::vector<Bucket::Member>& members = buckets_->buckets()[bucket].members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (!is_sparse_[members[i].parameter]) continue;
+    states_[bucket].sparse.emplace_back(i, submit_sparse(members[i].parameter));
   }
 }
 
@@ -138,8 +138,8 @@ TensorHandle GradientReducer::submit_sparse(std::size_t index) {
     own = at::sparse_coo_tensor(at::empty({1, 0}, at::kLong),
                                 at::empty(shape, tensors_[index].options().requires_grad(false)),
                                 tensors_[index].sizes());
-  } else if (!gradient.is_sparse()) {
-    own = gradient.to_sparse(1);
+  } else if (!gradient.is_sparse() || gradient.sparse_dim() != 1) {
+    own = gradient.to_dense().to_sparse(1);  // rows, as on all ranks
   }
   AllreduceOptions options;
   options.op = options_.op;
@@ -159,16 +159,24 @@ void GradientReducer::submit_rest() {
 
 std::exception_ptr GradientReducer::collect() {
   std::exception_ptr first_error;
+  const auto attempt = [&](const auto& part) {
+    try {
+      part();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const Bucket& bucket = buckets_->buckets()[i];
     BucketInFlight& in_flight = *states_[i].in_flight;
-    try {
+    attempt([&] {
       in_flight.wait();
-      hand_out(i);
+      buckets_->hand_out(bucket);
       step_.times.buckets.push_back({bucket.size_bytes, seconds(states_[i].submitted),
                                      seconds(in_flight.started()), seconds(in_flight.ended())});
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
+    });
+    for (auto& [member, sum] : states_[i].sparse) {
+      attempt([&, member = member, &sum = sum] { hand_out_sparse(bucket, member, sum); });
     }
     reset(i);
   }
@@ -176,22 +184,19 @@ std::exception_ptr GradientReducer::collect() {
   return first_error;
 }
 
-void GradientReducer::hand_out(std::size_t index) {
-  const Bucket& bucket = buckets_->buckets()[index];
-  buckets_->hand_out(bucket);
-  auto sparse = states_[index].sparse.begin();
-  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-    const std::size_t parameter = bucket.members[i].parameter;
-    if (!is_sparse_[parameter]) continue;
-    const at::Tensor sum = (sparse++)->result();
-    if (buckets_->is_anywhere(bucket, i)) tensors_[parameter].mutable_grad() = sum.coalesce();
-  }
+void GradientReducer::hand_out_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
+  const at::Tensor result = sum.result();
+  if (!buckets_->is_anywhere(bucket, member)) return;
+  tensors_[bucket.members[member].parameter].mutable_grad() = result.coalesce();
 }
 
 void GradientReducer::follow_arrival() {
   if (std::exchange(follows_arrival_, true)) return;
   // What was counted anew has arrived twice; what has not arrived comes last.
   for (std::size_t i = parameters_.size(); i-- > 0;) arrival_order_.push_back(i);
+  // What sparse_allreduce can do.
+  const bool may_stay_sparse = !options_.sparse_as_dense &&
+                               (options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average);
   // Rows of a parameter and whether it was sparse, of all ranks; those that have joined give none.
   using Row = std::array<std::int64_t, 2>;
   std::vector<Row> own;
@@ -199,7 +204,7 @@ void GradientReducer::follow_arrival() {
   for (const std::size_t i : std::exchange(arrival_order_, {})) {
     if (has_arrived[i]) continue;
     has_arrived[i] = true;
-    own.push_back({static_cast<std::int64_t>(i), was_sparse_[i] && !options_.sparse_as_dense});
+    own.push_back({static_cast<std::int64_t>(i), was_sparse_[i] && may_stay_sparse});
   }
   std::vector<Row> all;
   OperationOptions options;

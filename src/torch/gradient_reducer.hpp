@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -68,7 +69,8 @@ class GradientReducer {
   struct BucketState {
     int missing = 0;  // gradients, over all passes
     std::optional<BucketInFlight> in_flight;
-    std::vector<TensorHandle> sparse;  // of its members with sparse gradients, while in flight
+    // Of its members with sparse gradients, by their place among the members.
+    std::vector<std::pair<std::size_t, TensorHandle>> sparse;
     std::chrono::steady_clock::time_point submitted{};
   };
 
@@ -78,7 +80,7 @@ class GradientReducer {
   void take_gradient(std::size_t index);
   void submit(std::size_t bucket);
   TensorHandle submit_sparse(std::size_t index);
-  void hand_out(std::size_t bucket);
+  void hand_out_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
   bool is_dropped(std::size_t index) const;
   double seconds(std::chrono::steady_clock::time_point point) const;
 

@@ -9,6 +9,7 @@
 
 #include "compression/registry.hpp"
 #include "contract/reference.hpp"
+#include "kolo/compression.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::compression {

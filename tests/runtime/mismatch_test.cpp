@@ -345,8 +345,8 @@ TEST(MismatchTextTest, PlacementInSharedMemoryMustAgree) {
       const std::size_t offset = runtime.rank() == 0 ? 0 : 64;
       Handle handle = allreduce_async(buffer, offset, 8, DType::Float32, {.name = "x"});
       const std::string text = text_thrown_by<MismatchError>([&] { handle.wait(); });
-      expect_contains(text, "memory + 0 on rank 0");
-      expect_contains(text, "memory + 64 on rank 1");
+      expect_contains(text, " + 0 on rank 0");
+      expect_contains(text, " + 64 on rank 1");
       expect_sum_works(runtime, "y");
       allreduce_async(buffer, 0, 8, DType::Float32, {.name = "x"}).wait();
     }
@@ -361,7 +361,7 @@ TEST(MismatchTextTest, SharedMemoryOnOneRankAloneIsRefused) {
                         ? allreduce_async(buffer, 0, 8, DType::Float32, {.name = "x"})
                         : allreduce_async(tensor.view(), tensor.view(), {.name = "x"});
     const std::string text = text_thrown_by<MismatchError>([&] { handle.wait(); });
-    expect_contains(text, "memory + 0 on rank 0, none on rank 1");
+    expect_contains(text, " + 0 on rank 0, none on rank 1");
     expect_sum_works(runtime, "y");
   });
 }

@@ -35,8 +35,8 @@ std::vector<Case> disagreements() {
     all.front() = first;
     return all;
   };
-  const std::vector<std::string> places{"shared-memory placement", "memory + 0 on rank",
-                                        "memory + 64 on rank"};
+  const std::vector<std::string> places{
+      "shared-memory placement", "memory (number 1 of process set 0) + 0 on rank", " + 64 on rank"};
   const auto place = [](bool is_last) { return std::size_t{is_last ? 64u : 0u}; };
   return {
       {"AllReduce", places,
@@ -63,21 +63,19 @@ std::vector<Case> disagreements() {
          return broadcast_async(buffer, place(is_last), 8, DType::Float32, 0, {.name = "x"});
        }},
       {"BroadcastOfPrivateMemory",
-       {"shared-memory placement", "none on rank", "memory + 0 on rank"},
+       {"shared-memory placement", "none on rank", " + 0 on rank"},
        [=](const SharedBuffer& buffer, bool is_last) {
          if (!is_last) return broadcast_async(buffer, 0, 8, DType::Float32, 0, {.name = "x"});
          return broadcast_async({buffer.data(), DType::Float32, {8}}, 0, {.name = "x"});
        }},
       {"AllToAll",
-       {"shared-memory placement", "memory + 0 to memory + 2048 on rank",
-        "memory + 64 to memory + 2048 on rank"},
+       {"shared-memory placement", " + 2048 on rank", " + 64 to memory"},
        [=](const SharedBuffer& buffer, bool is_last) {
          return alltoall_async(buffer, place(is_last), buffer, 2048, 8, DType::Float32,
                                {.name = "x"});
        }},
       {"AllToAllOutput",
-       {"shared-memory placement", "memory + 0 to memory + 2048 on rank",
-        "memory + 0 to memory + 2112 on rank"},
+       {"shared-memory placement", " + 2048 on rank", " + 2112 on rank"},
        [=](const SharedBuffer& buffer, bool is_last) {
          return alltoall_async(buffer, 0, buffer, 2048 + place(is_last), 8, DType::Float32,
                                {.name = "x"});
@@ -106,6 +104,27 @@ std::vector<Case> wrong_arguments() {
        [](const SharedBuffer& buffer, bool is_last) {
          return allreduce_async(buffer, 0, is_last ? std::size_t{1} << 62 : 8, DType::Float32,
                                 {.name = "x"});
+       }},
+      {"ReduceScatterHuge",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         const std::int64_t extent = is_last ? std::int64_t{1} << 32 : 4;
+         const std::int64_t rows = scattered_rows(extent, size(), rank());
+         return reduce_scatter_async(buffer, 0, {extent, extent},
+                                     {buffer.data() + 1024, DType::Float32, {rows, extent}},
+                                     {.name = "x"});
+       }},
+      {"AllGatherHuge",
+       {outside},
+       [=](const SharedBuffer& buffer, bool is_last) {
+         return allgather_async(buffer, 0, even(is_last ? std::int64_t{1} << 62 : 8),
+                                DType::Float32, {.name = "x"});
+       }},
+      {"AllToAllHuge",
+       {outside},
+       [](const SharedBuffer& buffer, bool is_last) {
+         return alltoall_async(buffer, 0, buffer, 2048, is_last ? std::size_t{1} << 62 : 8,
+                               DType::Float32, {.name = "x"});
        }},
       {"AllReduceBetweenElements",
        {"byte 6 ", "float32"},
@@ -148,7 +167,7 @@ std::vector<Case> wrong_arguments() {
          return broadcast_async(buffer, is_last ? 4100 : 4096, 0, DType::Float32, 0, {.name = "x"});
        }},
       {"AllToAllOverlap",
-       {"memory + 28 overlaps", "memory + 0"},
+       {" + 28 overlaps", " + 0"},
        [](const SharedBuffer& buffer, bool is_last) {
          const std::size_t place = 32 * static_cast<std::size_t>(size());
          return alltoall_async(buffer, 0, buffer, is_last ? 28 : place, 8, DType::Float32,
@@ -178,6 +197,25 @@ TEST_P(SharedCollectivesErrorTest, DifferentPlaces_AreAMismatchOnAllRanks) {
   run([&](Runtime& runtime) {
     const SharedBuffer buffer(4096, {.name = "memory"});
     for (const Case& item : disagreements()) expect_error<MismatchError>(runtime, buffer, item);
+  });
+}
+
+TEST_P(SharedCollectivesErrorTest, BuffersOfOneNameAreToldApart) {
+  if (size() == 1) return;
+  run([&](Runtime& runtime) {
+    const SharedBuffer first(4096, {.name = "memory"});
+    const SharedBuffer second(4096, {.name = "memory"});
+    ProcessSet& set = runtime.add_process_set(runtime.world().ranks());
+    const SharedBuffer elsewhere(4096, {.name = "memory", .process_set = &set});
+    for (const SharedBuffer* const other : {&second, &elsewhere}) {
+      const Case item{other->identity(),
+                      {first.identity() + " + 0", other->identity() + " + 0"},
+                      [&](const SharedBuffer& buffer, bool is_last) {
+                        return allreduce_async(is_last ? *other : buffer, 0, 8, DType::Float32,
+                                               {.name = "x"});
+                      }};
+      expect_error<MismatchError>(runtime, first, item);
+    }
   });
 }
 

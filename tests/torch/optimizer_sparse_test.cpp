@@ -80,5 +80,47 @@ TEST_F(OptimizerSparseTest, SparseGradientsStaySparseFromTheSecondStepOn) {
   }
 }
 
+TEST_F(OptimizerSparseTest, OfSingleElementsAndMissingOnSomeRanks) {
+  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+  torch::optim::SGD inner({table}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"table", table}});
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    const int absent = step % (size() + 1);  // in the first step nobody is
+    if (rank() != absent - 1) {
+      const at::Tensor places = torch::full({1, 2}, rank() + 1);
+      (torch::gather(table, 0, places, /*sparse_grad=*/true).sum() * (rank() + 1)).backward();
+    }
+    optimizer.synchronize();
+    at::Tensor expected = torch::zeros({6, 2});
+    for (int r = 0; r < size(); ++r) {
+      if (r != absent - 1) expected[r + 1] += (r + 1.0) / size();
+    }
+    const at::Tensor& gradient = table.grad();
+    if (!gradient.defined()) {
+      EXPECT_EQ(size(), 1) << step;
+    } else {
+      EXPECT_TRUE(torch::allclose(gradient.to_dense(), expected)) << step << gradient;
+    }
+    optimizer.step();
+  }
+}
+
+TEST_F(OptimizerSparseTest, AdasumMakesThemDense) {
+  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+  torch::optim::SGD inner({table}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"table", table}}, {.op = ReduceOp::Adasum});
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor row = torch::tensor({rank()});
+    torch::embedding(table, row, -1, false, /*sparse=*/true).sum().backward();
+    optimizer.synchronize();
+    at::Tensor sum = torch::zeros({6, 2});  // of what is orthogonal
+    sum.narrow(0, 0, size()).fill_(1);
+    EXPECT_TRUE(torch::allclose(table.grad(), sum)) << step << table.grad();
+    optimizer.step();
+  }
+}
+
 }  // namespace
 }  // namespace kolo::test
