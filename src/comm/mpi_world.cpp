@@ -74,10 +74,10 @@ MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(dup
 }
 
 MpiWorld::~MpiWorld() {
-  if (mpi_environment::is_broken()) {  // freeing them could wait for the lost peer
-    base_.release();
-    native_.release();
-  }
+  // Never freed: that a rank has left may still be on its way to one that knows it already, and would
+  // take the place of a message of the next communicator, which may get the same number.
+  base_.release();
+  if (mpi_environment::is_broken()) native_.release();  // freeing it could wait for the lost peer
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
