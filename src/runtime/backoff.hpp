@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <unistd.h>
 
 #include "comm/topology.hpp"
@@ -19,12 +20,15 @@ inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topolo
 
 /// How a thread waits for what others do when nobody can wake it: it looks again at once for a few
 /// microseconds, then lets others run, then sleeps longer and longer. A wake-up from sleep costs
-/// tens of microseconds, a spinning thread costs its neighbour the core.
+/// tens of microseconds, a spinning thread costs its neighbour the core. Sleeps beyond a millisecond
+/// stay a small part of the time waited so far, so that they hardly add to it.
 class Backoff {
  public:
   using Duration = std::chrono::nanoseconds;
   static constexpr Duration kShortestSleep = std::chrono::microseconds(50);
-  static constexpr Duration kLongestSleep = std::chrono::milliseconds(1);
+  static constexpr Duration kLongestEarlySleep = std::chrono::milliseconds(1);
+  static constexpr Duration kLongestSleep = std::chrono::milliseconds(5);
+  static constexpr int kPartOfWait = 32;
 
   explicit Backoff(Duration spin) : spin_(spin) {}
 
@@ -43,7 +47,9 @@ class Backoff {
       std::this_thread::yield();
       return Duration{0};
     }
-    return std::exchange(sleep_, std::min(2 * sleep_, kLongestSleep));
+    const Duration longest = std::clamp<Duration>((now - began_) / kPartOfWait, kLongestEarlySleep,
+                                                  kLongestSleep);
+    return std::exchange(sleep_, std::min(2 * sleep_, longest));
   }
 
  private:
