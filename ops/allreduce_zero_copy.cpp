@@ -13,8 +13,6 @@
 //
 // Bytes: a rank reads (n-1)/n of the buffer from other ranks' memory and writes as much there.
 // Worlds: any size, on one node, with `peer_buffers`.
-#include <vector>
-
 #include "ops/algorithms.hpp"
 #include "ops/kernels.hpp"
 #include "ops/pieces.hpp"
@@ -24,21 +22,20 @@ namespace kolo::ops {
 Task allreduce_zero_copy(CollectiveCall call) {
   if (call.count == 0) co_return;
   SharedWindow& window = *call.window;
+  const std::span<const std::byte* const> inputs(call.peer_buffers.data(),
+                                                 call.peer_buffers.size());
   const std::size_t element = size_of(call.dtype);
   // Pieces begin at cache lines, so that lines have one writer.
   const Range own = piece_of(call.count, window.size(), window.rank(), 64 / element);
-  const std::size_t peers = static_cast<std::size_t>(window.size() - 1);
-  std::vector<std::byte*> buffers(call.peer_buffers.size());
+  // Nobody waits for a segment: they need only be short enough for others to have their turns.
+  const std::size_t segment = 4 * segment_length(call);
 
   co_await window.all_reached(window.enter_stage());
-  for (std::size_t i = 0; i < segment_count(own.length, segment_length(call)); ++i) {
-    const Range range = segment_of(own, segment_length(call), i);
-    for (std::size_t peer = 0; peer < buffers.size(); ++peer) {
-      buffers[peer] = call.peer_buffers[peer] + range.begin * element;
-    }
-    combine(call.dtype, call.reduction, {buffers.data(), buffers.size()}, buffers, range.length);
-    window.count_moved(2 * peers * range.length * element);
-    co_await next_turn();
+  for (std::size_t i = 0; i < segment_count(own.length, segment); ++i) {
+    if (i > 0) co_await next_turn();
+    const Range range = segment_of(own, segment, i);
+    combine(call.dtype, call.reduction, inputs, call.peer_buffers, range);
+    window.count_moved(2 * (inputs.size() - 1) * range.length * element);
   }
   co_await window.all_reached(window.enter_stage());
 }

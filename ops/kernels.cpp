@@ -26,7 +26,7 @@ T apply(T a, T b) {
 template <class T, ReduceOp kOp>
 void combine_scalars(const CombineCall& call) {
   const auto input = [&](std::size_t k) { return reinterpret_cast<const T*>(call.inputs[k]); };
-  for (std::size_t i = 0; i < call.count; ++i) {
+  for (std::size_t i = call.begin; i < call.end; ++i) {
     T result = base::scale_integer(input(0)[i], call.prescale);
     for (std::size_t k = 1; k < call.inputs.size(); ++k) {
       result = apply<T, kOp>(result, base::scale_integer(input(k)[i], call.prescale));
@@ -73,12 +73,12 @@ CombineFunction find_kernel(DType dtype, const Reduction& reduction) {
 /// In pieces of a scratch buffer, since an output may be any of the inputs.
 void combine_custom(DType dtype, const CustomReduction& custom,
                     std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                    std::size_t count) {
+                    Range range) {
   constexpr std::size_t kPieceBytes = 4096;
   alignas(64) std::array<std::byte, kPieceBytes> piece;
-  const std::size_t bytes = count * size_of(dtype);
-  for (std::size_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    const std::size_t length = std::min(kPieceBytes, bytes - begin);
+  const std::size_t end = (range.begin + range.length) * size_of(dtype);
+  for (std::size_t begin = range.begin * size_of(dtype); begin < end; begin += kPieceBytes) {
+    const std::size_t length = std::min(kPieceBytes, end - begin);
     std::memcpy(piece.data(), inputs[0] + begin, length);
     for (const std::byte* input : inputs.subspan(1)) {
       custom.combine(dtype, input + begin, piece.data(), length / size_of(dtype));
@@ -99,20 +99,25 @@ void divide(std::span<std::int64_t> values, std::int64_t divisor) {
   for (std::int64_t& value : values) value /= divisor;
 }
 
-}  // namespace kolo::ops
-
-void kolo::combine(DType dtype, const Reduction& reduction,
-                   std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                   std::size_t count) {
-  if (!ops::is_combinable(dtype, reduction.op)) {
+void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
+             std::span<std::byte* const> outputs, Range range) {
+  if (!is_combinable(dtype, reduction.op)) {
     throw InvalidArgument("combine: " + std::string(name_of(reduction.op)) + " of " +
                           std::string(name_of(dtype)) + " is not defined");
   }
   if (inputs.empty()) throw InvalidArgument("combine: needs at least one input, got none");
   if (reduction.op == ReduceOp::Custom) {
-    ops::combine_custom(dtype, *reduction.custom, inputs, outputs, count);
+    combine_custom(dtype, *reduction.custom, inputs, outputs, range);
     return;
   }
-  ops::find_kernel(dtype,
-                   reduction)({inputs, outputs, count, reduction.prescale, reduction.postscale});
+  find_kernel(dtype, reduction)({inputs, outputs, range.begin, range.begin + range.length,
+                                 reduction.prescale, reduction.postscale});
+}
+
+}  // namespace kolo::ops
+
+void kolo::combine(DType dtype, const Reduction& reduction,
+                   std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                   std::size_t count) {
+  ops::combine(dtype, reduction, inputs, outputs, ops::Range{0, count});
 }

@@ -7,6 +7,7 @@
 #include "kolo/combine.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
+#include "ops/pieces.hpp"
 
 namespace kolo::ops {
 
@@ -19,6 +20,10 @@ namespace kolo::ops {
 bool is_combinable(DType dtype, ReduceOp op);
 
 using kolo::combine;
+
+/// Of these elements of all buffers.
+void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
+             std::span<std::byte* const> outputs, Range range);
 
 /// The same reduction with other scales, for algorithms that apply each at a step of its own.
 inline Reduction with_scales(Reduction reduction, double prescale, double postscale) {

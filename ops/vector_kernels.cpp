@@ -73,10 +73,10 @@ class Combiner {
 
   HWY_INLINE void run() const {
     const std::size_t lanes = Lanes::size();
-    std::size_t i = 0;
-    for (; i + kUnroll * lanes <= call_.count; i += kUnroll * lanes) combine_vectors<kUnroll>(i);
-    for (; i + lanes <= call_.count; i += lanes) combine_vectors<1>(i);
-    if (i < call_.count) combine_rest(i);
+    std::size_t i = call_.begin;
+    for (; i + kUnroll * lanes <= call_.end; i += kUnroll * lanes) combine_vectors<kUnroll>(i);
+    for (; i + lanes <= call_.end; i += lanes) combine_vectors<1>(i);
+    if (i < call_.end) combine_rest(i);
   }
 
  private:
@@ -129,7 +129,7 @@ class Combiner {
 
   /// The elements from `i` on, less than a vector, by way of a whole one.
   HWY_INLINE void combine_rest(std::size_t i) const {
-    const std::size_t length = call_.count - i;
+    const std::size_t length = call_.end - i;
     HWY_ALIGN std::array<Element, hn::MaxLanes(D())> rest{};
     const auto load_rest = [&](std::size_t k) HWY_ATTR {
       std::copy_n(input(k) + i, length, rest.begin());

@@ -8,11 +8,12 @@
 
 namespace kolo::ops {
 
-/// One call of `combine`, as its kernels see it.
+/// One call of `combine`, as its kernels see it: elements `begin` to `end` of all buffers.
 struct CombineCall {
   std::span<const std::byte* const> inputs;
   std::span<std::byte* const> outputs;
-  std::size_t count;
+  std::size_t begin;
+  std::size_t end;
   double prescale;
   double postscale;
 };

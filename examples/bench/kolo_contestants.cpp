@@ -60,22 +60,12 @@ void KoloContestants::make_staging() {
   }
 }
 
-std::vector<std::byte*> KoloContestants::reserve_window(std::size_t bytes) {
-  if (buffers_ == nullptr || buffers_->segment(0).size() < bytes) {
-    buffers_.reset();
-    comm::wait(world_->make_window(*communicator_, 0, bytes, buffers_),
-               Deadline::after(config_.timeout));
-  }
-  std::vector<std::byte*> segments;
-  for (int rank = 0; rank < runtime_.size(); ++rank) {
-    segments.push_back(buffers_->segment(rank).data());
-  }
-  return segments;
-}
-
 std::vector<Contestant> KoloContestants::make(const Workload& workload) {
   std::vector<Contestant> contestants;
   memory_.reserve(largest_layout(workload).size_bytes);
+  if (contains(options_.placements, kWindow) && !options_.is_gradients()) {
+    whole_path_.reserve_shared(largest_layout(workload).size_bytes);
+  }
   for (const bool in_place : {true, false}) {
     const bool is_possible =
         in_place ? can_be_in_place(workload.operation) : can_be_out_of_place(workload.operation);
@@ -123,8 +113,10 @@ Contestant KoloContestants::make_bare(const Algorithm& algorithm, const Workload
   std::vector<std::byte*> segments;
   std::byte* memory = nullptr;
   if (lies_in_window(algorithm)) {
-    segments = reserve_window(largest_layout(workload).size_bytes);
-    memory = segments[static_cast<std::size_t>(rank)];
+    // The whole path's: on other pages the same algorithm may be a fifth faster or slower.
+    const SharedBuffer& shared = whole_path_.reserve_shared(layout.size_bytes);
+    segments = shared.peers(runtime_.world());
+    memory = shared.data();
   } else {
     memory = memory_.reserve(layout.size_bytes);
   }

@@ -38,7 +38,6 @@ class KoloContestants {
   std::string_view chosen(const Workload& workload, bool has_peer_buffers) const;
   Layout largest_layout(const Workload& workload) const;
   void make_staging();
-  std::vector<std::byte*> reserve_window(std::size_t bytes);
 
   const Options& options_;
   kolo::Config config_ = kolo::Config::from_environment();
@@ -48,7 +47,6 @@ class KoloContestants {
   std::unique_ptr<kolo::Communicator> communicator_;
   std::shared_ptr<kolo::SharedWindow> staging_;  // null where ranks share no memory
   std::string why_no_window_;
-  std::shared_ptr<kolo::SharedWindow> buffers_;  // as long as the longest workload so far
   Arena memory_;
   WholePath whole_path_;
 };

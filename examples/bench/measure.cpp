@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 namespace bench {
 namespace {
@@ -26,9 +27,14 @@ std::vector<Entry> enter(const std::vector<Job*>& jobs, const Workload& workload
 }
 
 void run_rounds(std::vector<Entry>& entries, const Repetition& repetition) {
+  // What ran before leaves its traces in the caches: each follows each of the others now and then.
+  std::mt19937 shuffler;
+  std::vector<Entry*> order;
+  for (Entry& entry : entries) order.push_back(&entry);
   for (int round = 0; round < repetition.warmup + repetition.rounds; ++round) {
-    for (std::size_t turn = 0; turn < entries.size(); ++turn) {
-      Entry& entry = entries[(turn + static_cast<std::size_t>(round)) % entries.size()];
+    std::ranges::shuffle(order, shuffler);
+    for (Entry* const turn : order) {
+      Entry& entry = *turn;
       const Block block = entry.job->run(entry.number, repetition.iterations);
       if (round < repetition.warmup) continue;
       entry.means_us.push_back(block.mean_us);

@@ -21,6 +21,10 @@ class WholePath {
   void add(const Workload& workload, bool in_place, Arena& memory,
            std::vector<Contestant>& contestants);
 
+  /// Memory that all ranks reach, where they can: at least `bytes`. Collective; ends what was there
+  /// before, unless that is large enough.
+  const kolo::SharedBuffer& reserve_shared(std::size_t bytes);
+
  private:
   void add_staged(const Workload& workload, bool in_place, Arena& memory,
                   const std::string& compression, std::vector<Contestant>& contestants);
@@ -29,7 +33,6 @@ class WholePath {
   void add_buckets(const Workload& workload, const std::string& compression,
                    std::vector<Contestant>& contestants);
   bool is_wanted(const std::string& algorithm, const char* placement) const;
-  const kolo::SharedBuffer& reserve_shared(std::size_t bytes);
 
   const Options& options_;
   kolo::Runtime& runtime_;

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace kolo {
 
@@ -18,18 +21,30 @@ namespace kolo {
 /// all segments are free, without a wait at the end.
 class SharedWindow {
  public:
-  virtual ~SharedWindow() = default;
+  using StageCounter = std::atomic<std::uint64_t>;
+  static_assert(StageCounter::is_always_lock_free);
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  struct Segment {
+    StageCounter* stage_counter;  ///< zero at first
+    std::span<std::byte> bytes;
+  };
+
+  /// The segments of all ranks, which `memory` keeps alive.
+  SharedWindow(int rank, std::vector<Segment> segments, std::shared_ptr<const void> memory)
+      : rank_(rank), segments_(std::move(segments)), memory_(std::move(memory)) {}
+  SharedWindow(const SharedWindow&) = delete;  // stages are counted once
+  SharedWindow& operator=(const SharedWindow&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(segments_.size()); }
 
   /// The bytes of `rank`'s segment behind its stage counter.
-  virtual std::span<std::byte> segment(int rank) = 0;
+  std::span<std::byte> segment(int rank) const { return of(rank).bytes; }
 
   /// Enters the next stage: all that this rank wrote before is visible to whoever sees it there.
   /// Returns the stage entered.
   std::uint64_t enter_stage() {
-    stage_counter(rank()).store(++stage_, std::memory_order_release);
+    of(rank_).stage_counter->store(++stage_, std::memory_order_release);
     return stage_;
   }
 
@@ -37,18 +52,16 @@ class SharedWindow {
   std::uint64_t stage() const { return stage_; }
 
   /// Awaitable: `rank` has entered `stage` or a later one.
-  auto reached(int rank, std::uint64_t stage) { return Reached{&stage_counter(rank), stage}; }
+  auto reached(int rank, std::uint64_t stage) const {
+    return Reached{of(rank).stage_counter, stage};
+  }
 
   /// Awaitable: all ranks have entered `stage` or a later one.
-  auto all_reached(std::uint64_t stage) { return AllReached{this, stage, 0}; }
+  auto all_reached(std::uint64_t stage) const { return AllReached{segments_, stage}; }
 
   /// Bytes that this rank's algorithms read from or wrote to other ranks' segments so far.
   std::uint64_t bytes_moved() const { return bytes_moved_; }
   void count_moved(std::size_t bytes) { bytes_moved_ += bytes; }
-
- protected:
-  using StageCounter = std::atomic<std::uint64_t>;
-  static_assert(StageCounter::is_always_lock_free);
 
  private:
   struct Reached {
@@ -57,17 +70,21 @@ class SharedWindow {
     bool ready() const { return counter->load(std::memory_order_acquire) >= stage; }
   };
   struct AllReached {
-    SharedWindow* window;
+    std::span<const Segment> missing;  // the first of them has not been seen there yet
     std::uint64_t stage;
-    int next;  // all ranks below have been seen there
     bool ready() {
-      while (next < window->size() && window->reached(next, stage).ready()) ++next;
-      return next == window->size();
+      while (!missing.empty() && Reached{missing.front().stage_counter, stage}.ready()) {
+        missing = missing.subspan(1);
+      }
+      return missing.empty();
     }
   };
 
-  virtual StageCounter& stage_counter(int rank) = 0;
+  const Segment& of(int rank) const { return segments_[static_cast<std::size_t>(rank)]; }
 
+  int rank_;
+  std::vector<Segment> segments_;
+  std::shared_ptr<const void> memory_;
   std::uint64_t stage_ = 0;
   std::uint64_t bytes_moved_ = 0;
 };

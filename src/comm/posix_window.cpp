@@ -46,28 +46,6 @@ class Mapping {
   std::size_t size_bytes_;
 };
 
-class PosixWindow final : public SharedWindow {
- public:
-  PosixWindow(int rank, std::size_t segment_bytes, std::vector<Mapping> mappings)
-      : rank_(rank), segment_bytes_(segment_bytes), mappings_(std::move(mappings)) {}
-
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(mappings_.size()); }
-  std::span<std::byte> segment(int rank) override {
-    return {mapping(rank).data() + kPageBytes, segment_bytes_};
-  }
-
- private:
-  const Mapping& mapping(int rank) const { return mappings_[static_cast<std::size_t>(rank)]; }
-  StageCounter& stage_counter(int rank) override {
-    return *reinterpret_cast<StageCounter*>(mapping(rank).data());
-  }
-
-  int rank_;
-  std::size_t segment_bytes_;
-  std::vector<Mapping> mappings_;
-};
-
 /// What ranks tell one another: where a segment is, or why there is none.
 struct Notice {
   std::int32_t pid = 0;
@@ -141,6 +119,17 @@ Task exchange(Communicator& communicator, int tag, const Notice& own, std::vecto
   outgoing.set_left();
 }
 
+std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
+                                          std::vector<Mapping> mappings) {
+  std::vector<SharedWindow::Segment> segments;
+  for (const Mapping& mapping : mappings) {
+    segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
+                        {mapping.data() + kPageBytes, segment_bytes}});
+  }
+  return std::make_shared<SharedWindow>(
+      rank, std::move(segments), std::make_shared<const std::vector<Mapping>>(std::move(mappings)));
+}
+
 /// Throws on every rank where any has failed, with the first one's text.
 void require_success(const std::vector<Notice>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -171,7 +160,7 @@ Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_
   // Only when all have mapped it may a rank close its descriptor, or believe in its success.
   co_await exchange(communicator, tag, own, all);
   require_success(all);
-  window = std::make_shared<PosixWindow>(communicator.rank(), segment_bytes, std::move(mappings));
+  window = make_window(communicator.rank(), segment_bytes, std::move(mappings));
 }
 
 }  // namespace kolo::comm

@@ -89,26 +89,12 @@ class SelfCommunicator final : public Communicator {
 };
 
 /// Private memory is all that one rank need share.
-class SelfWindow final : public SharedWindow {
- public:
-  explicit SelfWindow(std::size_t segment_bytes)
-      : lines_((segment_bytes + sizeof(Line) - 1) / sizeof(Line)), segment_bytes_(segment_bytes) {}
-
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::span<std::byte> segment(int) override {
-    return {reinterpret_cast<std::byte*>(lines_.data()), segment_bytes_};
-  }
-
- private:
+struct SelfMemory {
   struct alignas(64) Line {
     std::byte bytes[64];
   };
-  StageCounter& stage_counter(int) override { return stage_counter_; }
-
-  StageCounter stage_counter_{0};
-  std::vector<Line> lines_;
-  std::size_t segment_bytes_;
+  SharedWindow::StageCounter stage_counter{0};
+  std::vector<Line> lines;
 };
 
 }  // namespace
@@ -120,7 +106,14 @@ std::unique_ptr<Communicator> SelfWorld::make_communicator(std::span<const int>,
 Task SelfWorld::make_window(Communicator&, int, std::size_t segment_bytes,
                             std::shared_ptr<SharedWindow>& window) {
   try {
-    window = std::make_shared<SelfWindow>(segment_bytes);
+    const auto memory = std::make_shared<SelfMemory>();
+    memory->lines.resize((segment_bytes + sizeof(SelfMemory::Line) - 1) / sizeof(SelfMemory::Line));
+    window = std::make_shared<SharedWindow>(
+        0,
+        std::vector<SharedWindow::Segment>{
+            {&memory->stage_counter,
+             {reinterpret_cast<std::byte*>(memory->lines.data()), segment_bytes}}},
+        memory);
   } catch (const std::exception&) {  // bad_alloc or length_error
     throw BackendError("no memory for a window of " + std::to_string(segment_bytes) + " bytes");
   }

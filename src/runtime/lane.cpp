@@ -19,7 +19,7 @@ constexpr int kControlTag = Communicator::kTagCount - 1;
 // A turn costs a chunk's time when much moves, and the waits between chunks are short: a caller, who
 // has nothing else to do, looks several times before it goes round again.
 constexpr int kChunksPerTurn = 16;
-constexpr int kCallersLooks = 32;
+constexpr int kCallersLooks = 128;
 
 Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};

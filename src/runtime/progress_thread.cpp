@@ -1,5 +1,6 @@
 #include "runtime/progress_thread.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/backoff.hpp"
@@ -8,6 +9,8 @@ namespace kolo::runtime {
 namespace {
 
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
+constexpr auto kShortestDoze = std::chrono::milliseconds(1);
+constexpr auto kLongestDoze = std::chrono::milliseconds(16);
 
 }  // namespace
 
@@ -23,11 +26,23 @@ ProgressThread::~ProgressThread() {
 void ProgressThread::loop() {
   // It never spins: the threads that compute share its cores, and a caller in a hurry drives itself.
   Backoff backoff(Backoff::Duration{0});
+  bool was_called = false;
+  auto doze = kShortestDoze;
   while (!is_stopping_) {
     if (lane_->try_turn()) {
       backoff.reset();
+      doze = kShortestDoze;
+      was_called = false;
+    } else if (lane_->needs_driving()) {
+      lane_->wake_up().sleep(backoff.next_pause());
+    } else if (was_called) {
+      // In vain: whoever submitted drives as well, and will probably do so again. Waking up takes
+      // more of the core that both share than a small operation does.
+      was_called = lane_->wake_up().doze(doze);
+      doze = std::min(2 * doze, kLongestDoze);
     } else {
-      lane_->wake_up().sleep(lane_->needs_driving() ? backoff.next_pause() : kIdleSleep);
+      was_called = lane_->wake_up().sleep(kIdleSleep);
+      if (!was_called) doze = kShortestDoze;
     }
   }
 }

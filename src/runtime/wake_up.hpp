@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 namespace kolo::runtime {
 
@@ -12,22 +13,31 @@ namespace kolo::runtime {
 class WakeUp {
  public:
   void call() {
-    if (is_called_.exchange(true)) return;
+    if (is_called_.exchange(true) || is_dozing_) return;
     const std::lock_guard lock(mutex_);
     called_.notify_one();
   }
 
-  /// Sleeps until called, or for `duration`.
-  void sleep(std::chrono::nanoseconds duration) {
+  /// Sleeps until called, or for `duration`; true if called.
+  bool sleep(std::chrono::nanoseconds duration) {
     std::unique_lock lock(mutex_);
     called_.wait_for(lock, duration, [&] { return is_called_.load(); });
-    is_called_ = false;
+    return is_called_.exchange(false);
+  }
+
+  /// Sleeps for `duration`, whoever calls; true if called.
+  bool doze(std::chrono::nanoseconds duration) {
+    is_dozing_ = true;
+    std::this_thread::sleep_for(duration);
+    is_dozing_ = false;
+    return is_called_.exchange(false);
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable called_;
   std::atomic<bool> is_called_{false};
+  std::atomic<bool> is_dozing_{false};
 };
 
 }  // namespace kolo::runtime

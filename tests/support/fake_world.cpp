@@ -59,27 +59,16 @@ struct FakeMemory {
   std::vector<Line> lines;
 };
 
-class FakeWindow final : public SharedWindow {
- public:
-  FakeWindow(std::shared_ptr<FakeMemory> memory, int rank, std::size_t segment_bytes)
-      : memory_(std::move(memory)), rank_(rank), segment_bytes_(segment_bytes) {}
-
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(memory_->counters.size()); }
-  std::span<std::byte> segment(int rank) override {
-    const std::size_t first = static_cast<std::size_t>(rank) * memory_->lines_per_segment;
-    return {reinterpret_cast<std::byte*>(memory_->lines.data() + first), segment_bytes_};
+std::shared_ptr<SharedWindow> make_window_of(const std::shared_ptr<FakeMemory>& memory, int rank,
+                                             std::size_t segment_bytes) {
+  std::vector<SharedWindow::Segment> segments;
+  for (std::size_t i = 0; i < memory->counters.size(); ++i) {
+    std::byte* const bytes =
+        reinterpret_cast<std::byte*>(memory->lines.data() + i * memory->lines_per_segment);
+    segments.push_back({&memory->counters[i].value, {bytes, segment_bytes}});
   }
-
- private:
-  StageCounter& stage_counter(int rank) override {
-    return memory_->counters[static_cast<std::size_t>(rank)].value;
-  }
-
-  std::shared_ptr<FakeMemory> memory_;
-  int rank_;
-  std::size_t segment_bytes_;
-};
+  return std::make_shared<SharedWindow>(rank, std::move(segments), memory);
+}
 
 }  // namespace
 
@@ -318,7 +307,7 @@ Task FakeWorld::make_window(Communicator& communicator, int, std::size_t segment
       network_->arrive(fake.channel(), fake.world_ranks(), fake.rank(), segment_bytes);
   while (!network_->all_arrived(request, fake.world_ranks().size())) co_await next_turn();
   if (request.failure) throw BackendError("fake window: " + *request.failure);
-  window = std::make_shared<FakeWindow>(request.memory, fake.rank(), segment_bytes);
+  window = make_window_of(request.memory, fake.rank(), segment_bytes);
 }
 
 std::vector<int> FakeWorld::dead_peers() {
