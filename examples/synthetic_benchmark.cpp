@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,11 +16,12 @@
 #include <ATen/ops/randn.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
-#include <torch/optim/sgd.h>
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
 #include "common/efficiency.hpp"
+#include "common/fused_optimizers.hpp"
+#include "common/memory.hpp"
 #include "common/statistics.hpp"
 #include "common/threads.hpp"
 #include "kolo/kolo.hpp"
@@ -35,6 +37,7 @@ struct Options {
   int iterations = 10;
   int warm_up = 2;
   std::string compression = "none";
+  bool fused = false;
   bool efficiency = false;
   std::filesystem::path json;
 };
@@ -58,6 +61,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--compression", options.compression, "of gradients on their way between ranks")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->capture_default_str();
+  app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
   app.add_flag("--efficiency", options.efficiency,
                "instead, measure how much of the speed without communication is left with it");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
@@ -74,8 +78,10 @@ Batch random_batch(const Options& options, int image) {
           at::randint(1000, {options.batch}, at::kLong)};
 }
 
-torch::optim::SGD make_optimizer(resnet::ResNet50& model) {
-  return torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(resnet::ResNet50& model, bool fused) {
+  const auto options = torch::optim::SGDOptions(0.01).momentum(0.9);
+  if (fused) return std::make_unique<examples::FusedSGD>(model->parameters(), options);
+  return std::make_unique<torch::optim::SGD>(model->parameters(), options);
 }
 
 void train_step(resnet::ResNet50& model, torch::optim::Optimizer& optimizer, const Batch& batch) {
@@ -87,10 +93,10 @@ void train_step(resnet::ResNet50& model, torch::optim::Optimizer& optimizer, con
 nlohmann::ordered_json measure_speed(const Options& options, int image) {
   using Clock = std::chrono::steady_clock;
   resnet::ResNet50 model;
-  torch::optim::SGD sgd = make_optimizer(model);
+  const auto sgd = make_optimizer(model, options.fused);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
-      sgd, *model, {.compression = kolo::Compression::named(options.compression)});
+      *sgd, *model, {.compression = kolo::Compression::named(options.compression)});
 
   const Batch batch = random_batch(options, image);
   for (int i = 0; i < options.warm_up; ++i) train_step(model, optimizer, batch);
@@ -112,16 +118,16 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
 
 nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
   resnet::ResNet50 local_model;
-  torch::optim::SGD local_sgd = make_optimizer(local_model);
+  const auto local_sgd = make_optimizer(local_model, options.fused);
   resnet::ResNet50 model;
-  torch::optim::SGD sgd = make_optimizer(model);
+  const auto sgd = make_optimizer(model, options.fused);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
-      sgd, *model, {.compression = kolo::Compression::named(options.compression)});
+      *sgd, *model, {.compression = kolo::Compression::named(options.compression)});
 
   const Batch batch = random_batch(options, image);
   const examples::Efficiency efficiency =
-      examples::measure_efficiency([&] { train_step(local_model, local_sgd, batch); },
+      examples::measure_efficiency([&] { train_step(local_model, *local_sgd, batch); },
                                    [&] { train_step(model, optimizer, batch); });
   if (kolo::rank() == 0) {
     std::cout << image << "x" << image << ", batch " << options.batch << ": " << efficiency;
@@ -134,6 +140,7 @@ nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
 int main(int argc, char** argv) {
   kolo::Runtime runtime;
   examples::share_cores(runtime.local_size());
+  examples::keep_freed_memory();
   Options options;
   if (const auto exit = parse_options(argc, argv, options)) {
     return examples::leave(*exit, runtime.rank() == 0);

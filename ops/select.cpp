@@ -20,7 +20,7 @@ bool can_run(const Algorithm& algorithm, const Situation& situation) {
 }
 
 // Below it a second wait costs more than reading everything.
-constexpr std::size_t kSmallWindowBytes = std::size_t{2} << 10;
+constexpr std::size_t kSmallWindowBytes = std::size_t{8} << 10;
 // Below it only the number of steps counts, and messages alone take fewer than messages and two
 // passes through memory.
 constexpr std::size_t kLeastBytesForNodes = std::size_t{2} << 10;

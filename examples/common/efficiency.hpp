@@ -10,18 +10,26 @@
 
 namespace examples {
 
+/// A part of the speed, as the median of what was measured.
+struct Share {
+  double median = 0;
+  Interval interval{};  ///< of the median, 95 %
+};
+
 /// How much of the speed without communication is left with it.
 struct Efficiency {
-  std::vector<double> shares;  ///< of each pair of blocks: time without ÷ time with communication
-  double median = 0;
-  Interval interval{};         ///< of the median, 95 %
+  Share of_independent;  ///< time without ÷ time with communication
+  Share of_meeting;      ///< the same against steps after which the ranks only wait for one another
   double step_ms_without = 0;  ///< medians over the blocks
+  double step_ms_meeting = 0;
   double step_ms_with = 0;
 };
 
-/// Runs nine pairs of blocks, one of `step_without` and one of `step_with` communication, in turns,
-/// so that whatever else slows the machine meets both. Blocks last about a second; the ranks begin
-/// each together, and its time is the mean over them. Collective.
+/// Runs nine rounds of three blocks: of `step_without` communication, of the same with a meeting of
+/// all ranks after each step, and of `step_with`, so that whatever else slows the machine meets all
+/// of them. What the meeting costs is the machine's: no rank can be ahead of the slowest, whatever
+/// library trains them. Blocks last about a second; the ranks begin each together, and its time is
+/// the mean over them. Collective.
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with);
 

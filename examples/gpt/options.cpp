@@ -47,6 +47,7 @@ void add_training_options(CLI::App& app, Options& options) {
       ->check(count);
   app.add_option("--lr", options.learning_rate, "learning rate of AdamW at its highest")
       ->check(CLI::Validator(accept_learning_rate, ""));
+  app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for AdamW");
   app.add_option("--seed", options.seed, "for initial weights, batches and the sample")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.add_option("--compression", options.compression, "of gradients on their way between ranks")

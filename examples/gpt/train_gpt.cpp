@@ -12,6 +12,7 @@
 #include "common/agreement.hpp"
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
+#include "common/memory.hpp"
 #include "common/threads.hpp"
 #include "gpt/corpus.hpp"
 #include "gpt/evaluation.hpp"
@@ -148,10 +149,10 @@ void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus
 
 int train(const gpt::Options& options, Files files) {
   gpt::Gpt model = gpt::make_model(options);
-  torch::optim::AdamW adamw = gpt::make_optimizer(model, options);
+  const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
-      adamw, *model, {.compression = kolo::Compression::named(options.compression)});
+      *adamw, *model, {.compression = kolo::Compression::named(options.compression)});
 
   const bool speaks = kolo::rank() == 0;
   if (speaks) print_task(options, files.corpus, count_parameters(model));
@@ -167,16 +168,16 @@ int train(const gpt::Options& options, Files files) {
 
 int measure_efficiency(const gpt::Options& options, Files files) {
   gpt::Gpt local_model = gpt::make_model(options);
-  torch::optim::AdamW local_adamw = gpt::make_optimizer(local_model, options);
+  const auto local_adamw = gpt::make_optimizer(local_model, options);
   gpt::Gpt model = gpt::make_model(options);
-  torch::optim::AdamW adamw = gpt::make_optimizer(model, options);
+  const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
-      adamw, *model, {.compression = kolo::Compression::named(options.compression)});
+      *adamw, *model, {.compression = kolo::Compression::named(options.compression)});
 
   gpt::Batches batches(options, files.corpus.training);
   const examples::Efficiency efficiency = examples::measure_efficiency(
-      [&] { gpt::train_step(local_model, local_adamw, batches.next()); },
+      [&] { gpt::train_step(local_model, *local_adamw, batches.next()); },
       [&] { gpt::train_step(model, optimizer, batches.next()); });
   if (kolo::rank() == 0) {
     print_task(options, files.corpus, count_parameters(model));
@@ -191,6 +192,7 @@ int measure_efficiency(const gpt::Options& options, Files files) {
 int main(int argc, char** argv) {
   kolo::Runtime runtime;
   examples::share_cores(runtime.local_size());
+  examples::keep_freed_memory();
   const auto parsed = gpt::parse_options(argc, argv);
   if (const auto* exit = std::get_if<examples::Exit>(&parsed)) {
     return examples::leave(*exit, runtime.rank() == 0);

@@ -10,6 +10,7 @@
 #include <ATen/Context.h>
 
 #include "common/agreement.hpp"
+#include "common/fused_optimizers.hpp"
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/progress_bar.hpp"
@@ -38,10 +39,11 @@ Gpt make_model(const Options& options) {
                           .context = options.context});
 }
 
-torch::optim::AdamW make_optimizer(Gpt& model, const Options& options) {
-  return torch::optim::AdamW(
-      model->parameters(),
-      torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01));
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options) {
+  const auto adamw =
+      torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01);
+  if (options.fused) return std::make_unique<examples::FusedAdamW>(model->parameters(), adamw);
+  return std::make_unique<torch::optim::AdamW>(model->parameters(), adamw);
 }
 
 Batches::Batches(const Options& options, std::string_view text)

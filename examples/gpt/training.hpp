@@ -1,8 +1,9 @@
 #pragma once
 
+#include <memory>
 #include <string_view>
 
-#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
 
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
@@ -14,7 +15,8 @@ namespace gpt {
 /// A new model, the same on every rank that was given the same seed.
 Gpt make_model(const Options& options);
 
-torch::optim::AdamW make_optimizer(Gpt& model, const Options& options);
+/// AdamW.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options);
 
 /// This rank's share of the random batches of a text, the same in every run.
 class Batches {

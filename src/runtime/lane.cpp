@@ -17,9 +17,11 @@ namespace {
 constexpr int kControlTag = Communicator::kTagCount - 1;
 
 // A turn costs a chunk's time when much moves, and the waits between chunks are short: a caller, who
-// has nothing else to do, looks several times before it goes round again.
+// has nothing else to do, looks several times before it goes round again. Where ranks share cores,
+// the core is needed by whoever is waited for.
 constexpr int kChunksPerTurn = 16;
 constexpr int kCallersLooks = 128;
+constexpr int kLooksOnSharedCores = 4;
 
 Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
@@ -99,9 +101,10 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   ++callers_;
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   const bool is_bounded = until != Clock::time_point::max();
+  const int looks = spin_.count() > 0 ? kCallersLooks : kLooksOnSharedCores;
   Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
-    if (try_turn(kCallersLooks)) {
+    if (try_turn(looks)) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       // Somebody else may drive, who says when it has ended.
