@@ -62,8 +62,8 @@ void LaneFactory::share_memory(Lane::Parts& parts, int number) {
     share_memory_inside_nodes(parts, number);
     return;
   }
-  parts.control_window = make_window(*parts.control, WindowBoard::segment_bytes());
-  parts.data.staging = make_window(*parts.control, config_.staging_bytes);
+  parts.control_window = make_window(*parts.control, WindowBoard::segment_bytes(), "agreement");
+  parts.data.staging = make_window(*parts.control, config_.staging_bytes, "data");
 }
 
 void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
@@ -74,7 +74,7 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
     if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
   }
   const auto communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
-  path.node_staging = make_window(*communicator, config_.staging_bytes);
+  path.node_staging = make_window(*communicator, config_.staging_bytes, "data inside nodes");
   if (!is_everywhere(path.node_staging != nullptr, *parts.control)) path.node_staging = nullptr;
   path.nodes = Nodes{path.node_of_rank, is_homogeneous(path.node_of_rank), path.node_staging.get()};
 }
@@ -98,14 +98,15 @@ bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
 
 /// Null, on all ranks of `communicator` alike, where shared memory cannot be had.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
-                                                       std::size_t bytes) {
+                                                       std::size_t bytes,
+                                                       const char* purpose) {
   std::shared_ptr<SharedWindow> window;
   try {
     comm::wait(world_.make_window(communicator, 0, bytes, window), Deadline::after(config_.timeout),
                world_);
   } catch (const BackendError& error) {
     if (communicator.rank() == 0) {
-      KOLO_LOG(Warn) << "no shared memory, going by messages: " << error.what();
+      KOLO_LOG(Warn) << "no shared memory for " << purpose << ", going by messages: " << error.what();
     }
   }
   return window;

@@ -30,7 +30,8 @@ class LaneFactory {
   void share_memory(Lane::Parts& parts, int number);
   void share_memory_inside_nodes(Lane::Parts& parts, int number);
   bool is_everywhere(bool holds, Communicator& communicator);
-  std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes);
+  std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes,
+                                            const char* purpose);
 
   comm::World& world_;
   const Config& config_;

@@ -1,0 +1,53 @@
+"""A node whose /dev/shm is full, or becomes full: programs go by messages or use private memory,
+say so, and end well. Nobody is killed by SIGBUS.
+
+    full_memory_test.py <train_gan> <synthetic_benchmark> <mpirun> <arguments before the program>...
+
+The small /dev/shm is mounted where only the test sees it, which takes root; otherwise it is skipped.
+"""
+
+import subprocess
+import sys
+
+SKIPPED = 77
+BENCHMARK = ["--batch", "2", "--image", "32", "--iterations", "2", "--warmup", "1"]
+
+
+def run_in(size, command):
+    """Runs `command` with a /dev/shm of `size`: its exit status, and all that it printed."""
+    script = 'mount -t tmpfs -o size="$0" none /dev/shm && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, size, *command],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=200)
+    return done.returncode, done.stdout
+
+
+def main(gan, benchmark, *mpirun):
+    # Open MPI keeps its own shared memory there too, unless it is told of another place.
+    launch = [*mpirun, "--mca", "btl_vader_backing_directory", "/tmp"]
+    if run_in("64k", ["true"])[0] != 0:
+        print("SKIPPED: cannot mount a /dev/shm of its own here (it takes root)")
+        return SKIPPED
+    no_agreement = "no shared memory for agreement, going by messages"
+    no_data = "no shared memory for data, going by messages"
+    no_buffer = "private memory, not shared"
+    cases = [
+        # name, size, program, what it says, how often at least and at most
+        ("nothing fits", "16k", [gan], no_agreement, 1, 1),
+        ("the data does not fit", "1m", [gan], no_data, 1, 1),
+        ("the buckets do not fit", "12m", [benchmark, *BENCHMARK], no_buffer, 1, 2),
+        ("all fits", "1g", [benchmark, *BENCHMARK], no_buffer, 0, 0),
+    ]
+    failures = 0
+    for name, size, program, text, least, most in cases:
+        status, output = run_in(size, [*launch, *program])
+        said = output.count(text)
+        is_good = status == 0 and least <= said <= most
+        print(f"{name} ({size}): exit {status}, said {said} times: {text!r}"
+              + ("" if is_good else f" -- failed\n{output}"), flush=True)
+        failures += not is_good
+    return 1 if failures else 0
+
+
+sys.exit(main(*sys.argv[1:]))
