@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
-#include <utility>
 #include <unistd.h>
+#include <utility>
 
 #include "comm/topology.hpp"
 #include "kolo/config.hpp"
@@ -47,8 +47,8 @@ class Backoff {
       std::this_thread::yield();
       return Duration{0};
     }
-    const Duration longest = std::clamp<Duration>((now - began_) / kPartOfWait, kLongestEarlySleep,
-                                                  kLongestSleep);
+    const Duration longest =
+        std::clamp<Duration>((now - began_) / kPartOfWait, kLongestEarlySleep, kLongestSleep);
     return std::exchange(sleep_, std::min(2 * sleep_, longest));
   }
 

@@ -98,15 +98,15 @@ bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
 
 /// Null, on all ranks of `communicator` alike, where shared memory cannot be had.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
-                                                       std::size_t bytes,
-                                                       const char* purpose) {
+                                                       std::size_t bytes, const char* purpose) {
   std::shared_ptr<SharedWindow> window;
   try {
     comm::wait(world_.make_window(communicator, 0, bytes, window), Deadline::after(config_.timeout),
                world_);
   } catch (const BackendError& error) {
     if (communicator.rank() == 0) {
-      KOLO_LOG(Warn) << "no shared memory for " << purpose << ", going by messages: " << error.what();
+      KOLO_LOG(Warn) << "no shared memory for " << purpose
+                     << ", going by messages: " << error.what();
     }
   }
   return window;

@@ -39,18 +39,18 @@ TEST(Options, SingleValues_WinOverThePresetWhereverItStands) {
 }
 
 TEST(Options, EveryFlag_ReachesItsField) {
-  const gpt::Options given = options({"--steps",   "7",
-                                      "--batch",   "5",
-                                      "--layers",  "2",
-                                      "--width",   "60",
-                                      "--heads",   "6",
-                                      "--context", "9",
-                                      "--lr",      "0.25",
-                                      "--seed",    "0",
-                                      "--json",    "out",
-                                      "--text",    "a",
-                                      "b",         "--compression",
-                                      "bf16",      "--fused",
+  const gpt::Options given = options({"--steps",     "7",
+                                      "--batch",     "5",
+                                      "--layers",    "2",
+                                      "--width",     "60",
+                                      "--heads",     "6",
+                                      "--context",   "9",
+                                      "--lr",        "0.25",
+                                      "--seed",      "0",
+                                      "--json",      "out",
+                                      "--text",      "a",
+                                      "b",           "--compression",
+                                      "bf16",        "--fused",
                                       "--efficiency"});
   EXPECT_EQ(given.steps, 7);
   EXPECT_EQ(given.batch, 5);
