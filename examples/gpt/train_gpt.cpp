@@ -152,7 +152,9 @@ int train(const gpt::Options& options, Files files) {
   const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
-      *adamw, *model, {.compression = kolo::Compression::named(options.compression)});
+      *adamw, *model,
+      {.compression = kolo::Compression::named(options.compression),
+       .shard = kolo::shard_named(options.shard)});
 
   const bool speaks = kolo::rank() == 0;
   if (speaks) print_task(options, files.corpus, count_parameters(model));
@@ -173,7 +175,9 @@ int measure_efficiency(const gpt::Options& options, Files files) {
   const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
-      *adamw, *model, {.compression = kolo::Compression::named(options.compression)});
+      *adamw, *model,
+      {.compression = kolo::Compression::named(options.compression),
+       .shard = kolo::shard_named(options.shard)});
 
   gpt::Batches batches(options, files.corpus.training);
   const examples::Efficiency efficiency = examples::measure_efficiency(

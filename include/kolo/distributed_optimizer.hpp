@@ -13,6 +13,7 @@
 #include "kolo/compression.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
+#include "kolo/shard.hpp"
 
 namespace torch::nn {
 class Module;
@@ -44,6 +45,15 @@ struct DistributedOptimizerOptions {
   bool sparse_as_dense = false;
   JoinDivisor join_divisor = JoinDivisor::World;  ///< of Average while some ranks have joined
   ProcessSet* process_set = nullptr;              ///< by default the world of Runtime::current()
+  /// What the ranks divide among themselves. Optimizer: each rank keeps the optimizer's state of an
+  /// equal part of every bucket, updates that, and gives it to the others, all of it in step(); so
+  /// the wrapped optimizer must treat every element by itself, and its step() is called for each
+  /// bucket, with those parts in its groups that have a gradient. Parameters become the same on all
+  /// ranks, bit by bit what they are with None where reductions are rank-ordered (without clipping).
+  /// They must be contiguous, each with a storage of its own; gradients are taken from them
+  /// when they have been reduced, and sparse ones are made dense. State that the wrapped optimizer
+  /// has is divided too, and gone when this object is. Not supported yet: join(), save() and load().
+  Shard shard = Shard::None;
 
   // Speed.
   /// Gradients that are reduced together. 0: an equal share of 16, 25 MiB at most. Larger buckets
@@ -107,7 +117,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 
   /// Blocks until all gradients of this step are reduced and lie in the parameters' grad(), to be
   /// looked at or changed before step(), which does not reduce them again. Submits what is incomplete
-  /// as it is. Idempotent. A gradient that arrives between it and step() is an error.
+  /// as it is. Idempotent. A gradient that arrives between it and step() is an error. Where the
+  /// optimizer is sharded, the gradients lie in what each rank updates, and grad() is undefined.
   void synchronize();
 
   /// Synchronizes, then scales all gradients such that the norm of them all together is at most
@@ -132,7 +143,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   Guard no_sync();
 
   /// Under the guard, step() uses the gradients as they are. Not needed after synchronize(), unlike
-  /// with Horovod; with no_sync() it makes steps of this rank alone.
+  /// with Horovod; with no_sync() it makes steps of this rank alone. Where the optimizer is sharded,
+  /// step() throws InvalidArgument under it: no rank can update its parameters alone.
   Guard skip_synchronize();
 
   /// Says that this rank has no more steps to take, and blocks until all ranks of the set have said
@@ -144,7 +156,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   int join();
 
   /// From now on buckets are reduced by `hook` instead of op, compression and predivision; by an empty
-  /// one as before. On every rank alike, between steps.
+  /// one as before. On every rank alike, between steps. Throws InvalidArgument where the optimizer is
+  /// sharded.
   void register_bucket_hook(BucketHook hook);
 
   /// Those of the wrapped optimizer.

@@ -7,5 +7,6 @@
 #include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/shard.hpp"
 #include "kolo/shared_tensor.hpp"
 #include "kolo/tensor_collectives.hpp"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
+#include <tuple>
 
 namespace kolo::tensors {
 namespace {
@@ -12,8 +12,8 @@ constexpr std::size_t kMostBytes = std::size_t{25} << 20;
 constexpr std::size_t kBuckets = 16;
 constexpr std::size_t kFirstShare = 4;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+std::size_t aligned(std::size_t bytes, std::size_t alignment = kAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 std::size_t bytes_of(const PlannedParameter& parameter) {
@@ -23,13 +23,15 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
 }  // namespace
 
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
-                        const std::vector<std::size_t>& order, std::size_t bucket_bytes) {
+                        const std::vector<std::size_t>& order, std::size_t bucket_bytes,
+                        std::size_t shards) {
   BucketPlan plan;
-  std::map<std::pair<int, DType>, std::size_t> open;  // the bucket of a group and type
+  // The bucket of a group, an optimizer's group, and a type.
+  std::map<std::tuple<int, int, DType>, std::size_t> open;
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];
-    const auto [place, is_new] =
-        open.try_emplace({parameter.group, parameter.dtype}, plan.buckets.size());
+    const auto [place, is_new] = open.try_emplace(
+        {parameter.group, parameter.optimizer_group, parameter.dtype}, plan.buckets.size());
     if (is_new) {
       plan.buckets.emplace_back();
       plan.buckets.back().dtype = parameter.dtype;
@@ -46,6 +48,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
   for (Bucket& bucket : plan.buckets) {
     bucket.offset = plan.size_bytes;
     for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
+    bucket.size_bytes = aligned(bucket.size_bytes, shards * kAlignment);
     bucket.flags_offset = bucket.offset + bucket.size_bytes;
     bucket.size_bytes += aligned(bucket.members.size() * size_of(bucket.dtype));
     plan.size_bytes += bucket.size_bytes;

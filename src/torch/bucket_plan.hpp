@@ -13,12 +13,14 @@ struct PlannedParameter {
 
   std::size_t count = 0;  ///< elements in the bucket; of sparse gradients none
   DType dtype = DType::Float32;
-  int group = kNoGroup;  ///< with which others it must share a bucket
+  int group = kNoGroup;     ///< with which others it must share a bucket
+  int optimizer_group = 0;  ///< with which others it may
 };
 
-/// A stretch of memory that is reduced as one: the gradients of some parameters of one type, then
-/// one element each that says whether this rank has that gradient. All offsets are in bytes from
-/// the start of the memory of all buckets, and multiples of 64.
+/// A stretch of memory that is reduced as one: the gradients of some parameters of one type, in as
+/// many equal parts as there are shards, then one element each that says whether this rank has that
+/// gradient. All offsets, of parts too, are in bytes from the start of the memory of all buckets, and
+/// multiples of 64.
 struct Bucket {
   struct Member {
     std::size_t parameter;  ///< its index
@@ -41,9 +43,11 @@ struct BucketPlan {
 
 /// Fills buckets with the parameters in `order`, one after another per type, until each has at least
 /// `bucket_bytes`; a quarter of that will do for the first, so that the first reduction starts early.
-/// A group makes one bucket per type, of whatever size.
+/// A group makes one bucket per type, of whatever size. The gradients of each end in what makes
+/// `shards` equal parts of them.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
-                        const std::vector<std::size_t>& order, std::size_t bucket_bytes);
+                        const std::vector<std::size_t>& order, std::size_t bucket_bytes,
+                        std::size_t shards = 1);
 
 /// Without a wish: a 16th of all gradients, 25 MiB at most.
 std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters);

@@ -23,10 +23,23 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
   return grouped_allreduce_async(gradients, options);
 }
 
+Handle begin_scatter(const GradientBuckets& buckets, const Bucket& bucket,
+                     const AllreduceOptions& options) {
+  const std::size_t count = bucket.gradient_count();
+  const std::size_t own = count / static_cast<std::size_t>(options.process_set->size());
+  const auto rank = static_cast<std::size_t>(options.process_set->rank());
+  std::byte* const place =
+      buckets.memory().data() + bucket.offset + rank * own * size_of(bucket.dtype);
+  return reduce_scatter_async(buckets.memory(), bucket.offset, {static_cast<std::int64_t>(count)},
+                              {place, bucket.dtype, {static_cast<std::int64_t>(own)}, Device{}},
+                              options);
+}
+
 }  // namespace
 
 BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                               const DistributedOptimizerOptions& options, const BucketHook& hook) {
+                               const DistributedOptimizerOptions& options, const BucketHook& hook,
+                               bool scatter) {
   const Bucket& bucket = buckets.buckets()[index];
   AllreduceOptions all;
   all.op = options.op;
@@ -36,7 +49,7 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
   all.join_divisor = options.join_divisor;
   all.process_set = options.process_set;
   all.name = name;
-  if (!hook && options.op != ReduceOp::Adasum) {
+  if (!scatter && !hook && options.op != ReduceOp::Adasum) {
     handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
     return;
   }
@@ -47,9 +60,13 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
   handle_ = allreduce_async(buckets.memory(), bucket.flags_offset,
                             bucket.count() - bucket.gradient_count(), bucket.dtype, flags);
   if (bucket.gradient_count() == 0) return;  // all of them sparse
+  if (scatter) {
+    parts_ = begin_scatter(buckets, bucket, all);
+    return;
+  }
   if (!hook) {
     all.keep_alive = buckets.memory().owner();
-    adasum_ = begin_adasum(buckets, bucket, all);
+    parts_ = begin_adasum(buckets, bucket, all);
     return;
   }
   gradients_ = buckets.flat(bucket);
@@ -58,7 +75,7 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
 
 void BucketInFlight::wait() {
   handle_.wait();
-  if (adasum_) adasum_->wait();
+  if (parts_) parts_->wait();
   if (!hooked_) return;
   const at::Tensor result = hooked_->result();
   if (result.is_same(gradients_)) return;

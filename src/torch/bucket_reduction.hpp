@@ -15,13 +15,14 @@ namespace kolo::tensors {
 
 /// The reduction of one bucket, from its begin to its end.
 ///
-/// Average and Sum reduce the whole bucket as one. Adasum and a program's hook reduce its gradients,
-/// and the flags that say whether there are any travel by themselves.
+/// Average and Sum reduce the whole bucket as one, and leave it on all ranks. Where it is scattered,
+/// each rank gets its own part of the gradients, in its place. Then, and with Adasum and a program's
+/// hook, which reduce gradients, the flags that say whether there are any travel by themselves.
 class BucketInFlight {
  public:
   /// Begins it, under the name `name`, which no other bucket in flight has.
   BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                 const DistributedOptimizerOptions& options, const BucketHook& hook);
+                 const DistributedOptimizerOptions& options, const BucketHook& hook, bool scatter);
 
   /// Blocks until gradients and flags of all ranks are reduced in their place.
   void wait();
@@ -32,7 +33,7 @@ class BucketInFlight {
 
  private:
   Handle handle_;
-  std::optional<Handle> adasum_;
+  std::optional<Handle> parts_;  // of gradients that go without the flags
   std::optional<TensorHandle> hooked_;
   at::Tensor gradients_;  // where the hook's result belongs
 };

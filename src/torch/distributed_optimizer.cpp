@@ -60,10 +60,12 @@ void DistributedOptimizer::register_bucket_hook(BucketHook hook) {
 }
 
 void DistributedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  engine_->require_whole("save()");
   engine_->wrapped().save(archive);
 }
 
 void DistributedOptimizer::load(torch::serialize::InputArchive& archive) {
+  engine_->require_whole("load()");
   engine_->wrapped().load(archive);
   // Loading replaces the options of the wrapped optimizer's groups: they count.
   engine_->merge_options();

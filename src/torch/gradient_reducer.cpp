@@ -55,14 +55,17 @@ void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
   std::vector<PlannedParameter> planned;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const TensorView view = view_of(tensors_[i], parameters_[i].name);
-    planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group});
+    planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group,
+                       parameters_[i].optimizer_group});
   }
   const std::size_t bytes =
       options_.bucket_bytes > 0 ? options_.bucket_bytes : default_bucket_bytes(planned);
   OperationOptions options;
   options.name = prefix_ + ".memory." + std::to_string(layouts_++);
   options.process_set = options_.process_set;
-  buckets_.emplace(tensors_, plan_buckets(planned, order, bytes), is_sparse_, options);
+  const std::size_t shards =
+      options_.shard == Shard::None ? 1 : static_cast<std::size_t>(options_.process_set->size());
+  buckets_.emplace(tensors_, plan_buckets(planned, order, bytes, shards), is_sparse_, options);
   bucket_of_.assign(parameters_.size(), 0);
   const std::vector<Bucket>& all = buckets_->buckets();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -121,7 +124,7 @@ void GradientReducer::submit(std::size_t bucket) {
   states_[bucket].in_flight.emplace(
       *buckets_, bucket,
       prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket), options_,
-      hook_);
+      hook_, /*scatter=*/shards_.has_value());
   const std::vector<Bucket::Member>& members = buckets_->buckets()[bucket].members;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (!is_sparse_[members[i].parameter]) continue;
@@ -171,7 +174,11 @@ std::exception_ptr GradientReducer::collect() {
     BucketInFlight& in_flight = *states_[i].in_flight;
     attempt([&] {
       in_flight.wait();
-      buckets_->hand_out(bucket);
+      if (shards_) {
+        shards_->hand_out(i, *buckets_);
+      } else {
+        buckets_->hand_out(bucket);
+      }
       step_.times.buckets.push_back({bucket.size_bytes, seconds(states_[i].submitted),
                                      seconds(in_flight.started()), seconds(in_flight.ended())});
     });
@@ -190,12 +197,12 @@ void GradientReducer::hand_out_sparse(const Bucket& bucket, std::size_t member, 
   tensors_[bucket.members[member].parameter].mutable_grad() = result.coalesce();
 }
 
-void GradientReducer::follow_arrival() {
+void GradientReducer::follow_arrival(torch::optim::Optimizer& wrapped) {
   if (std::exchange(follows_arrival_, true)) return;
   // What was counted anew has arrived twice; what has not arrived comes last.
   for (std::size_t i = parameters_.size(); i-- > 0;) arrival_order_.push_back(i);
   // What sparse_allreduce can do.
-  const bool may_stay_sparse = !options_.sparse_as_dense &&
+  const bool may_stay_sparse = !options_.sparse_as_dense && options_.shard == Shard::None &&
                                (options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average);
   // Rows of a parameter and whether it was sparse, of all ranks; those that have joined give none.
   using Row = std::array<std::int64_t, 2>;
@@ -229,6 +236,33 @@ void GradientReducer::follow_arrival() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) buckets_->adopt(i);
   }
+  if (options_.shard != Shard::None) divide(wrapped);
+}
+
+void GradientReducer::divide(torch::optim::Optimizer& wrapped) {
+  for (const Bucket& bucket : buckets_->buckets()) buckets_->complete(bucket);
+  OperationOptions options;
+  options.name = prefix_ + ".parameters";
+  options.process_set = options_.process_set;
+  shards_.emplace(tensors_, *buckets_, options);
+  shards_->cut(wrapped);
+  for (std::size_t i = 0; i < states_.size(); ++i) shards_->hand_out(i, *buckets_);
+}
+
+int GradientReducer::optimizer_group_of(std::size_t bucket) const {
+  return parameters_[buckets_->buckets()[bucket].members.front().parameter].optimizer_group;
+}
+
+Handle GradientReducer::gather_parameters(std::size_t bucket) const {
+  OperationOptions options;
+  options.process_set = options_.process_set;
+  return shards_->gather(*buckets_, bucket, prefix_ + ".gather." + std::to_string(bucket), options);
+}
+
+void GradientReducer::drop_gradients() {
+  buckets_->drop_gradients();
+  if (!shards_) return;
+  for (std::size_t i = 0; i < states_.size(); ++i) shards_->drop_gradients(i);
 }
 
 void GradientReducer::forget_dropped() {
@@ -258,6 +292,7 @@ bool GradientReducer::has_dropped() const {
 }
 
 bool GradientReducer::has_gradients() const {
+  if (shards_) return shards_->has_gradients();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (buckets_->is_adopted(i)) return true;
   }

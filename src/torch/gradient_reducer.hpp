@@ -16,6 +16,7 @@
 #include "torch/bucket_reduction.hpp"
 #include "torch/grad_hooks.hpp"
 #include "torch/gradient_buckets.hpp"
+#include "torch/parameter_shards.hpp"
 
 namespace kolo::tensors {
 
@@ -32,10 +33,13 @@ struct ReducedParameter {
   at::Tensor tensor;
   std::string name;
   int group = PlannedParameter::kNoGroup;
+  int optimizer_group = 0;
 };
 
 /// Reduces the gradients of some parameters over all ranks: from hooks to buckets to reductions, and
-/// back. Buckets are laid out anew after the first step, in the order in which gradients arrived.
+/// back. Buckets are laid out anew once gradients have arrived for the first time, in their order.
+/// Where the optimizer is sharded, the parameters are divided then, and from the next time on each
+/// rank gets the gradients of its part only.
 class GradientReducer {
  public:
   /// `prefix` begins the names of its operations; `before_gradient` is called before any gradient is
@@ -49,12 +53,20 @@ class GradientReducer {
   /// Waits for all buckets and hands their gradients out; nothing is in flight then. Returns the
   /// first error.
   std::exception_ptr collect();
-  /// After the first step that succeeded: lays the buckets out in the order of arrival on the first
-  /// rank of the set that takes part, without what was sparse on any. Collective that once.
-  void follow_arrival();
+  /// After the first reduction that succeeded: lays the buckets out in the order of arrival on the
+  /// first rank of the set that takes part, without what was sparse on any, and divides the
+  /// parameters and the state that `wrapped` has of them. Collective that once.
+  void follow_arrival(torch::optim::Optimizer& wrapped);
 
-  /// Takes the gradients that lie in buckets from their parameters.
-  void drop_gradients() { buckets_->drop_gradients(); }
+  /// The buckets, and where they are divided this rank's parts of them; otherwise null.
+  const GradientBuckets& buckets() const { return *buckets_; }
+  const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
+  int optimizer_group_of(std::size_t bucket) const;
+  /// Begins to give what this rank has updated of a bucket's parameters to all others.
+  Handle gather_parameters(std::size_t bucket) const;
+
+  /// Takes the gradients that lie in buckets from their parameters, or from their pieces.
+  void drop_gradients();
   /// Counts gradients anew that their parameters do not have any more.
   void forget_dropped();
 
@@ -76,6 +88,7 @@ class GradientReducer {
 
   void lay_out(const std::vector<std::size_t>& order);
   void reset(std::size_t bucket);
+  void divide(torch::optim::Optimizer& wrapped);
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
   void submit(std::size_t bucket);
@@ -92,6 +105,7 @@ class GradientReducer {
   const std::string prefix_;
 
   std::optional<GradientBuckets> buckets_;
+  std::optional<ParameterShards> shards_;
   int layouts_ = 0;
   std::vector<std::size_t> bucket_of_;  // of each parameter
   std::vector<int> arrivals_;           // of each parameter's gradient since the last step

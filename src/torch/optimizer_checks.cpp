@@ -75,6 +75,11 @@ std::string defect_of_names(const DistributedOptimizer::NamedParameters& names) 
   return {};
 }
 
+bool has_plain_storage(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 &&
+         tensor.storage().nbytes() == tensor.nbytes();
+}
+
 }  // namespace
 
 std::string defect_of(const torch::optim::Optimizer& optimizer,
@@ -84,6 +89,10 @@ std::string defect_of(const torch::optim::Optimizer& optimizer,
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
            "that ranks would part. Use an optimizer that does not.";
   }
+  if (options.shard != Shard::None && options.op == ReduceOp::Adasum) {
+    return "op Adasum weighs whole gradients, of which shard = " +
+           std::string(name_of(options.shard)) + " leaves none. Use Average, or shard = none.";
+  }
   for (const std::string& defect :
        {defect_of_scales(options), defect_of_groups(optimizer, options), defect_of_names(names)}) {
     if (!defect.empty()) return defect;
@@ -91,11 +100,15 @@ std::string defect_of(const torch::optim::Optimizer& optimizer,
   return {};
 }
 
-std::string defect_of(const std::vector<ReducedParameter>& parameters) {
+std::string defect_of(const std::vector<ReducedParameter>& parameters, Shard shard) {
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
     if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
     const DType dtype = view_of(parameter.tensor, where).dtype;
+    if (shard != Shard::None && !has_plain_storage(parameter.tensor)) {
+      return where + "it is not contiguous in a storage of its own, as shard = " +
+             std::string(name_of(shard)) + " needs it. Give the model a contiguous clone of it.";
+    }
     if (is_floating(dtype)) continue;
     return where + "gradients of " + std::string(name_of(dtype)) +
            " parameters cannot be reduced. Exclude it, or make it floating.";
@@ -111,6 +124,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
       {"compression", std::string(options.compression.name())},
       {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
+      {"shard", std::string(name_of(options.shard))},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},
       {"number of parameters", std::to_string(parameters.size())},

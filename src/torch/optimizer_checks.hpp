@@ -16,8 +16,8 @@ std::string defect_of(const torch::optim::Optimizer& optimizer,
                       const DistributedOptimizer::NamedParameters& names,
                       const DistributedOptimizerOptions& options);
 
-/// The same for parameters whose gradients are to be reduced.
-std::string defect_of(const std::vector<ReducedParameter>& parameters);
+/// The same for parameters whose gradients are to be reduced, and which may be divided.
+std::string defect_of(const std::vector<ReducedParameter>& parameters, Shard shard);
 
 /// What all ranks must have chosen alike.
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/utils/clip_grad.h>
 
@@ -14,7 +15,9 @@
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/agreement.hpp"
+#include "torch/clip_divided.hpp"
 #include "torch/optimizer_checks.hpp"
+#include "torch/step_pieces.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -63,6 +66,12 @@ OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& group
   wire(std::move(parameters), defect);
 }
 
+OptimizerEngine::~OptimizerEngine() {
+  for (const auto& reducer : reducers_) {
+    if (reducer->shards() != nullptr) reducer->shards()->erase_state(wrapped_);
+  }
+}
+
 // --- parameters ---
 
 std::string OptimizerEngine::name_of(const at::Tensor& parameter, std::size_t index) const {
@@ -80,13 +89,16 @@ std::vector<ReducedParameter> OptimizerEngine::unknown_parameters() const {
   }
   std::vector<ReducedParameter> unknown;
   std::size_t index = 0;
-  for (const auto& group : groups_) {
-    for (const at::Tensor& parameter : group.params()) {
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    for (const at::Tensor& parameter : groups_[group].params()) {
       const std::size_t number = index++;
       if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second) {
         continue;
       }
-      unknown.push_back({parameter, name_of(parameter, number)});
+      unknown.push_back(
+          {.tensor = parameter,
+           .name = name_of(parameter, number),
+           .optimizer_group = options_.shard == Shard::None ? 0 : static_cast<int>(group)});
     }
   }
   return unknown;
@@ -101,7 +113,7 @@ void OptimizerEngine::wire_new_parameters() {
 void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::string& defect) {
   const std::string prefix = prefix_ + "." + std::to_string(wirings_++);
   agree(set_, prefix + ".agreement", kWhat, facts_of(options_, parameters),
-        defect.empty() ? defect_of(parameters) : defect);
+        defect.empty() ? defect_of(parameters, options_.shard) : defect);
   if (parameters.empty()) return;
   reducers_.push_back(std::make_unique<GradientReducer>(std::move(parameters), options_, hook_,
                                                         *step_, prefix, [this] {
@@ -140,7 +152,7 @@ void OptimizerEngine::synchronize() {
   wire_new_parameters();
   reduce_all();
   step_->is_synchronized = true;
-  for (const auto& reducer : reducers_) reducer->follow_arrival();
+  for (const auto& reducer : reducers_) reducer->follow_arrival(wrapped_);
 }
 
 /// Ends all reductions of the step, begun or not.
@@ -174,23 +186,58 @@ bool OptimizerEngine::is_in_flight() const {
 
 at::Tensor OptimizerEngine::step(const torch::optim::Optimizer::LossClosure& closure) {
   merge_options();
-  at::Tensor loss;
-  if (closure) {
-    loss = wrapped_.step([&] {
-      at::Tensor result = closure();
-      make_gradients_ready();
-      return result;
-    });
-  } else {
-    make_gradients_ready();
-    loss = wrapped_.step();
-  }
+  at::Tensor loss = options_.shard == Shard::None ? step_whole(closure) : step_shards(closure);
   step_->is_synchronized = false;
   ++steps_;
   return loss;
 }
 
+at::Tensor OptimizerEngine::step_whole(const torch::optim::Optimizer::LossClosure& closure) {
+  if (closure) {
+    return wrapped_.step([&] {
+      at::Tensor result = closure();
+      make_gradients_ready();
+      return result;
+    });
+  }
+  make_gradients_ready();
+  return wrapped_.step();
+}
+
+/// Bucket by bucket: what has been updated goes to the other ranks while the next is being updated.
+at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosure& closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable(true);
+    loss = closure();
+  }
+  make_gradients_ready();
+  std::vector<Handle> gathers;
+  std::exception_ptr error;
+  for (const auto& reducer : reducers_) {
+    for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
+      try {
+        if (!error) step_pieces(wrapped_, reducer->optimizer_group_of(i), *reducer->shards(), i);
+      } catch (...) {
+        error = std::current_exception();  // the other ranks gather all the same
+      }
+      gathers.push_back(reducer->gather_parameters(i));
+    }
+  }
+  for (Handle& gather : gathers) gather.wait();
+  for (const auto& reducer : reducers_) reducer->drop_gradients();
+  if (error) std::rethrow_exception(error);
+  return loss;
+}
+
+void OptimizerEngine::require_whole(const std::string& what) const {
+  if (options_.shard == Shard::None) return;
+  throw InvalidArgument("DistributedOptimizer: " + what + " is not possible with shard = " +
+                        std::string(kolo::name_of(options_.shard)) + ". Use shard = none.");
+}
+
 void OptimizerEngine::make_gradients_ready() {
+  if (skip_synchronize_ > 0) require_whole("step() under skip_synchronize()");
   if (skip_synchronize_ == 0) {
     synchronize();
   } else if (is_in_flight()) {
@@ -202,6 +249,12 @@ void OptimizerEngine::make_gradients_ready() {
 
 double OptimizerEngine::clip_grad_norm(double max_norm, double norm_type) {
   synchronize();
+  if (options_.shard != Shard::None) {
+    std::vector<at::Tensor> gradients;
+    for (const auto& reducer : reducers_) reducer->shards()->list_gradients(gradients);
+    return clip_divided(gradients, max_norm, norm_type,
+                        {.name = prefix_ + ".norm", .process_set = &set_});
+  }
   std::vector<at::Tensor> parameters;
   for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
@@ -212,6 +265,7 @@ double OptimizerEngine::clip_grad_norm(double max_norm, double norm_type) {
 }
 
 void OptimizerEngine::set_hook(BucketHook hook) {
+  require_whole("register_bucket_hook()");
   if (is_in_flight()) {
     throw InvalidArgument(
         "DistributedOptimizer: register_bucket_hook while gradients are being reduced. Call it "
@@ -223,6 +277,7 @@ void OptimizerEngine::set_hook(BucketHook hook) {
 // --- join ---
 
 int OptimizerEngine::join() {
+  require_whole("join()");
   if (is_in_flight()) {
     throw InvalidArgument(
         "DistributedOptimizer: join() while gradients are being reduced. Call step() or "

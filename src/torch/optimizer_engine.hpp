@@ -25,6 +25,9 @@ class OptimizerEngine {
   OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& groups,
                   const DistributedOptimizer::NamedParameters& names,
                   DistributedOptimizerOptions options);
+  ~OptimizerEngine();
+  OptimizerEngine(const OptimizerEngine&) = delete;  // its reducers refer to it
+  OptimizerEngine& operator=(const OptimizerEngine&) = delete;
 
   torch::optim::Optimizer& wrapped() { return wrapped_; }
   const DistributedOptimizer::StepTimes& times() const { return step_->times; }
@@ -40,6 +43,9 @@ class OptimizerEngine {
   int join();
   void set_hook(BucketHook hook);
 
+  /// Throws InvalidArgument, which names `what`, where the optimizer is sharded.
+  void require_whole(const std::string& what) const;
+
   int& no_sync_depth() { return step_->no_sync; }
   int& skip_synchronize_depth() { return skip_synchronize_; }
 
@@ -50,6 +56,8 @@ class OptimizerEngine {
   void wire(std::vector<ReducedParameter> parameters, const std::string& defect);
   void reduce_all();
   void begin_backward();
+  at::Tensor step_whole(const torch::optim::Optimizer::LossClosure& closure);
+  at::Tensor step_shards(const torch::optim::Optimizer::LossClosure& closure);
   void make_gradients_ready();
   void align_with(int root);
   bool is_in_flight() const;

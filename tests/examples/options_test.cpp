@@ -50,7 +50,8 @@ TEST(Options, EveryFlag_ReachesItsField) {
                                       "--json",      "out",
                                       "--text",      "a",
                                       "b",           "--compression",
-                                      "bf16",        "--fused",
+                                      "bf16",        "--shard",
+                                      "optimizer",   "--fused",
                                       "--efficiency"});
   EXPECT_EQ(given.steps, 7);
   EXPECT_EQ(given.batch, 5);
@@ -63,6 +64,7 @@ TEST(Options, EveryFlag_ReachesItsField) {
   EXPECT_EQ(given.json, "out");
   EXPECT_EQ(given.text, (std::vector<std::filesystem::path>{"a", "b"}));
   EXPECT_EQ(given.compression, "bf16");
+  EXPECT_EQ(given.shard, "optimizer");
   EXPECT_TRUE(given.fused);
   EXPECT_TRUE(given.efficiency);
 }
@@ -72,7 +74,7 @@ TEST(Options, Help_ExitsWithZeroAndNamesTheFlags) {
   EXPECT_EQ(exit.code, 0);
   for (const char* flag :
        {"--preset", "--steps", "--batch", "--layers", "--width", "--heads", "--context", "--lr",
-        "--seed", "--json", "--text", "--compression", "--fused", "--efficiency"}) {
+        "--seed", "--json", "--text", "--compression", "--shard", "--fused", "--efficiency"}) {
     EXPECT_NE(exit.text.find(flag), std::string::npos) << flag;
   }
 }

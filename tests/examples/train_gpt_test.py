@@ -66,6 +66,13 @@ class TrainGpt(unittest.TestCase):
         other = self.train(2, "--batch", "3", "--seed", "2")["parameters_digest"]
         self.assertNotEqual(first, other)
 
+    def test_sharding_changes_neither_the_bits_nor_the_bytes(self):
+        for ranks in (2, 3):
+            whole, sharded = (self.train(ranks, "--shard", shard) for shard in ("none", "optimizer"))
+            self.assertEqual(sharded["parameters_digest"], whole["parameters_digest"])
+            self.assertEqual(sharded["different_ranks"], [])
+            self.assertLess(sharded["bytes_sent_per_step"], 1.02 * whole["bytes_sent_per_step"])
+
     def test_compression_halves_the_bytes(self):
         sent = {name: self.train(2, "--compression", name)["bytes_sent_per_step"]
                 for name in ("none", "fp16", "bf16")}

@@ -1,8 +1,12 @@
 #include "bench/measure.hpp"
 
 #include <fstream>
+#include <iterator>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -57,12 +61,25 @@ Label baseline(const std::string& reference) {
   return {.algorithm = "MPI", .placement = "private", .reference = reference};
 }
 
-TEST(Measure, ContestantsTakeTurnsAndNoneAlwaysStarts) {
+TEST(Measure, ContestantsTakeTurnsAndEachFollowsEachOther) {
+  constexpr int kRounds = 30;
+  const std::vector<double> means(kRounds + 1, 9);
   std::string log;
-  FakeJob kolo("k", {{{"a", "staged"}, {9, 9, 9, 9}}, {{"b", "window"}, {9, 9, 9, 9}}}, log);
-  FakeJob mpi("m", {{baseline("MPI"), {9, 9, 9, 9}}}, log);
-  bench::measure({&kolo, &mpi}, kWorkload, {.warmup = 1, .rounds = 3, .iterations = 1});
-  EXPECT_EQ(log, "k0 k1 m0 k1 m0 k0 m0 k0 k1 k0 k1 m0 ");
+  FakeJob kolo("k", {{{"a", "staged"}, means}, {{"b", "window"}, means}}, log);
+  FakeJob mpi("m", {{baseline("MPI"), means}}, log);
+  bench::measure({&kolo, &mpi}, kWorkload, {.warmup = 1, .rounds = kRounds, .iterations = 1});
+
+  std::istringstream stream(log);
+  const std::vector<std::string> blocks(std::istream_iterator<std::string>(stream), {});
+  ASSERT_EQ(blocks.size(), 3u * (kRounds + 1));
+  std::set<std::pair<std::string, std::string>> successions;
+  for (std::size_t i = 0; i < blocks.size(); i += 3) {
+    EXPECT_EQ((std::set<std::string>{blocks[i], blocks[i + 1], blocks[i + 2]}),
+              (std::set<std::string>{"k0", "k1", "m0"}));
+    successions.insert({blocks[i], blocks[i + 1]});
+    successions.insert({blocks[i + 1], blocks[i + 2]});
+  }
+  EXPECT_EQ(successions.size(), 6u);
 }
 
 TEST(Measure, RowsHoldWhatTheRoundsAfterTheWarmUpHaveShown) {

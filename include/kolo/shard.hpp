@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace kolo {
+
+/// What the ranks of a set divide among themselves instead of each keeping all of it. Training loops
+/// and results are the same.
+enum class Shard : std::uint8_t {
+  None,       ///< nothing: data-parallel training
+  Optimizer,  ///< the optimizer's state, and the work of step(): ZeRO-1
+};
+
+/// "none", "optimizer".
+std::string_view name_of(Shard shard);
+
+/// The inverse. Throws InvalidArgument, with the names that there are.
+Shard shard_named(std::string_view name);
+
+}  // namespace kolo

@@ -1,0 +1,126 @@
+#include "torch/parameter_shards.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include "torch/state_cut.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+at::Tensor elements_at(std::byte* place, std::int64_t count, const at::Tensor& like,
+                       const std::shared_ptr<void>& owner) {
+  return at::from_blob(
+      place, {count}, [owner](void*) {}, like.options().requires_grad(false));
+}
+
+/// Makes the tensor's memory `place`, with the elements that it has.
+void rebind(const at::Tensor& tensor, std::byte* place, const std::shared_ptr<void>& owner) {
+  std::memcpy(place, tensor.data_ptr(), tensor.nbytes());
+  auto* const keeper = new std::shared_ptr<void>(owner);
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
+      place, keeper, [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); },
+      tensor.device()));
+}
+
+}  // namespace
+
+ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
+                                 const GradientBuckets& buckets, const OperationOptions& options)
+    : parameters_(parameters), memory_(buckets.memory().size_bytes(), options) {
+  const ProcessSet& set = *options.process_set;
+  for (const Bucket& bucket : buckets.buckets()) {
+    const std::size_t element = size_of(bucket.dtype);
+    const std::size_t own_bytes =
+        bucket.gradient_count() * element / static_cast<std::size_t>(set.size());
+    const std::size_t own_begin = bucket.offset + static_cast<std::size_t>(set.rank()) * own_bytes;
+    std::vector<Piece>& pieces = pieces_.emplace_back();
+    for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+      const auto [index, offset] = bucket.members[i];
+      const at::Tensor& parameter = parameters_[index];
+      rebind(parameter, memory_.data() + offset, memory_.owner());
+      const std::size_t begin = std::max(offset, own_begin);
+      const std::size_t end = std::min(offset + parameter.nbytes(), own_begin + own_bytes);
+      if (begin >= end) continue;
+      const auto count = static_cast<std::int64_t>((end - begin) / element);
+      Piece piece{
+          index, i, static_cast<std::int64_t>((begin - offset) / element),
+          elements_at(memory_.data() + begin, count, parameter, memory_.owner()),
+          elements_at(buckets.memory().data() + begin, count, parameter, buckets.memory().owner())};
+      piece.values.set_requires_grad(true);
+      pieces.push_back(std::move(piece));
+    }
+  }
+}
+
+void ParameterShards::cut(torch::optim::Optimizer& optimizer) const {
+  auto& states = optimizer.state();
+  for (const std::vector<Piece>& pieces : pieces_) {
+    for (const Piece& piece : pieces) {
+      const at::Tensor& parameter = parameters_[piece.parameter];
+      const auto whole = states.find(parameter.unsafeGetTensorImpl());
+      if (whole == states.end()) continue;
+      states[piece.values.unsafeGetTensorImpl()] =
+          cut_state(*whole->second, parameter, piece.begin, piece.values.numel());
+    }
+  }
+  for (const at::Tensor& parameter : parameters_) states.erase(parameter.unsafeGetTensorImpl());
+}
+
+void ParameterShards::erase_state(torch::optim::Optimizer& optimizer) const {
+  for (const std::vector<Piece>& pieces : pieces_) {
+    for (const Piece& piece : pieces) optimizer.state().erase(piece.values.unsafeGetTensorImpl());
+  }
+}
+
+void ParameterShards::hand_out(std::size_t bucket, const GradientBuckets& buckets) const {
+  const Bucket& plan = buckets.buckets()[bucket];
+  for (const Piece& piece : pieces_[bucket]) {
+    at::Tensor values = piece.values;
+    values.mutable_grad() = buckets.is_anywhere(plan, piece.member) ? piece.gradient : at::Tensor();
+  }
+  for (const Bucket::Member& member : plan.members) {
+    at::Tensor parameter = parameters_[member.parameter];
+    parameter.mutable_grad().reset();
+  }
+}
+
+void ParameterShards::drop_gradients(std::size_t bucket) const {
+  for (const Piece& piece : pieces_[bucket]) {
+    at::Tensor values = piece.values;
+    values.mutable_grad().reset();
+  }
+}
+
+bool ParameterShards::has_gradients() const {
+  std::vector<at::Tensor> gradients;
+  list_gradients(gradients);
+  return !gradients.empty();
+}
+
+void ParameterShards::list_gradients(std::vector<at::Tensor>& gradients) const {
+  for (const std::vector<Piece>& pieces : pieces_) {
+    for (const Piece& piece : pieces) {
+      if (piece.values.grad().defined()) gradients.push_back(piece.values.grad());
+    }
+  }
+}
+
+Handle ParameterShards::gather(const GradientBuckets& buckets, std::size_t bucket, std::string name,
+                               const OperationOptions& options) const {
+  const Bucket& plan = buckets.buckets()[bucket];
+  const auto ranks = static_cast<std::size_t>(options.process_set->size());
+  OperationOptions gathering = options;
+  gathering.name = std::move(name);
+  return allgather_async(
+      memory_, plan.offset,
+      std::vector<std::int64_t>(ranks, static_cast<std::int64_t>(plan.gradient_count() / ranks)),
+      plan.dtype, gathering);
+}
+
+}  // namespace kolo::tensors

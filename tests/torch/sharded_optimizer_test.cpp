@@ -1,0 +1,518 @@
+// Sharded training has the results of ordinary training, bit by bit where reductions are in the order
+// of ranks, and each rank keeps its part of the state only.
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "support/agree.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test {
+namespace {
+
+using Optimizer = torch::optim::Optimizer;
+using Parameters = std::vector<at::Tensor>;
+
+constexpr int kSteps = 50;
+constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
+constexpr std::int64_t kWidth = 9;
+
+/// Steepest descent of a class that LibTorch does not know, with state that cannot be written.
+class OwnOptions : public torch::optim::OptimizerCloneableOptions<OwnOptions> {
+ public:
+  double get_lr() const override { return lr; }
+  void set_lr(double rate) override { lr = rate; }
+  double lr = 0.05;
+};
+class OwnOptimizer final : public Optimizer {
+ public:
+  explicit OwnOptimizer(Parameters parameters)
+      : Optimizer(std::move(parameters), std::make_unique<OwnOptions>()) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss = closure ? closure() : at::Tensor();
+    const at::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        parameter.sub_(group.options().get_lr() * parameter.grad().sign());
+      }
+    }
+    return loss;
+  }
+};
+
+struct Case {
+  const char* name;
+  std::function<std::unique_ptr<Optimizer>(Parameters)> make;
+};
+void PrintTo(const Case& which, std::ostream* stream) { *stream << which.name; }
+
+template <class Class, class Options>
+std::function<std::unique_ptr<Optimizer>(Parameters)> maker(Options options) {
+  return [=](Parameters parameters) {
+    return std::make_unique<Class>(std::move(parameters), options);
+  };
+}
+
+std::vector<Case> cases() {
+  using namespace torch::optim;
+  return {
+      {"sgd", maker<SGD>(SGDOptions(0.05))},
+      {"sgd_momentum",
+       maker<SGD>(SGDOptions(0.05).momentum(0.9).weight_decay(0.01).dampening(0.1))},
+      {"sgd_nesterov", maker<SGD>(SGDOptions(0.05).momentum(0.9).nesterov(true))},
+      {"adam", maker<Adam>(AdamOptions(1e-2).eps(1e-4).weight_decay(0.01))},
+      {"adam_amsgrad", maker<Adam>(AdamOptions(1e-2).eps(1e-4).amsgrad(true))},
+      {"adamw", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4))},
+      {"adamw_amsgrad", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4).amsgrad(true))},
+      {"rmsprop", maker<RMSprop>(RMSpropOptions(1e-3).eps(1e-4))},
+      {"rmsprop_centered",
+       maker<RMSprop>(RMSpropOptions(1e-3).momentum(0.9).eps(1e-4).centered(true))},
+      {"adagrad", maker<Adagrad>(AdagradOptions(1e-2).lr_decay(0.01).weight_decay(0.01))},
+      {"adagrad_initial", maker<Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.3))},
+      {"own",
+       [](Parameters parameters) { return std::make_unique<OwnOptimizer>(std::move(parameters)); }},
+  };
+}
+
+DistributedOptimizer::Options with(Shard shard) {
+  DistributedOptimizer::Options options;
+  options.shard = shard;
+  options.bucket_bytes = 500;  // several, with parameters that lie in two parts
+  return options;
+}
+
+at::Tensor loss_of(torch::nn::Sequential& model, const at::Tensor& rows) {
+  return torch::mse_loss(model->forward(rows), rows.narrow(1, 0, 3));
+}
+
+/// What may differ from a plain loop.
+struct Variation {
+  torch::ScalarType type = torch::kFloat32;
+  double max_norm = 0.0;
+  int steps_before_wrapping = 0;
+  bool has_scheduler = false;
+  bool uses_closure = false;
+  int passes = 1;
+};
+
+at::Tensor train(Runtime& runtime, const Case& which, DistributedOptimizer::Options options,
+                 const Variation& variation = {}) {
+  torch::nn::Sequential model = make_mlp(variation.type);
+  const auto inner = which.make(model->parameters());
+  for (int step = 0; step < variation.steps_before_wrapping; ++step) {
+    inner->zero_grad();
+    loss_of(model, batch_rows(step, 0, kBatch, kWidth, variation.type)).backward();
+    inner->step();
+  }
+  options.backward_passes_per_step = variation.passes;
+  DistributedOptimizer optimizer(*inner, *model, options);
+  torch::optim::StepLR scheduler(optimizer, 7, 0.7);
+  const std::int64_t rows = kBatch / runtime.size() / variation.passes;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    const auto evaluate = [&] {
+      at::Tensor loss;
+      for (int pass = 0; pass < variation.passes; ++pass) {
+        const std::int64_t part = runtime.rank() * variation.passes + pass;
+        loss = loss_of(model, batch_rows(step, part * rows, rows, kWidth, variation.type));
+        loss.backward();
+      }
+      return loss;
+    };
+    if (variation.uses_closure) {
+      EXPECT_TRUE(optimizer.step(evaluate).defined());
+    } else {
+      evaluate();
+      if (variation.max_norm > 0.0) optimizer.clip_grad_norm_(variation.max_norm);
+      optimizer.step();
+    }
+    if (variation.has_scheduler) scheduler.step();
+  }
+  return flat(*model);
+}
+
+at::Tensor train_alone(const Case& which, torch::ScalarType type) {
+  torch::nn::Sequential model = make_mlp(type);
+  const auto optimizer = which.make(model->parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer->zero_grad();
+    loss_of(model, batch_rows(step, 0, kBatch, kWidth, type)).backward();
+    optimizer->step();
+  }
+  return flat(*model);
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+/// Whether sums have one order, whatever the layout: not by messages, nor over nodes.
+bool is_rank_ordered() {
+  const Config config = Config::from_environment();
+  return config.shared_memory && config.fake_nodes == 0;
+}
+
+void expect_alike(const at::Tensor& sharded, const at::Tensor& whole, const char* what = "") {
+  if (is_rank_ordered()) {
+    EXPECT_TRUE(torch::equal(sharded, whole)) << what << largest_difference(sharded, whole);
+  } else {
+    EXPECT_LT(largest_difference(sharded, whole), 1e-5) << what;
+  }
+}
+
+/// The same bits on all ranks.
+void expect_equal_on_all_ranks(const at::Tensor& tensor) {
+  EXPECT_TRUE(torch::equal(allreduce(tensor, {.op = ReduceOp::Max}),
+                           allreduce(tensor, {.op = ReduceOp::Min})));
+}
+
+class ShardedOptimizerTest : public testing::Test {
+ protected:
+  Runtime runtime_;
+};
+
+class ShardedTrainingTest : public ShardedOptimizerTest,
+                            public testing::WithParamInterface<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, ShardedTrainingTest, testing::ValuesIn(cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(ShardedTrainingTest, HasTheBitsOfOrdinaryTraining) {
+  const at::Tensor sharded = train(runtime_, GetParam(), with(Shard::Optimizer));
+  expect_alike(sharded, train(runtime_, GetParam(), with(Shard::None)));
+  expect_equal_on_all_ranks(sharded);
+}
+
+TEST_P(ShardedTrainingTest, EqualsOneProcess) {
+  if (std::string(GetParam().name) == "own") return;  // signs of sums that are zero in theory
+  const Variation wide{.type = torch::kFloat64};
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), wide),
+                               train_alone(GetParam(), torch::kFloat64)),
+            1e-10);
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer)),
+                               train_alone(GetParam(), torch::kFloat32)),
+            1e-5);
+}
+
+TEST_P(ShardedTrainingTest, DividesStateThatIsThereAlready) {
+  const Variation late{.steps_before_wrapping = 3};
+  if (std::string(GetParam().name) == "own") return;  // has none
+  expect_alike(train(runtime_, GetParam(), with(Shard::Optimizer), late),
+               train(runtime_, GetParam(), with(Shard::None), late));
+}
+
+TEST_P(ShardedTrainingTest, FollowsSchedulersAndClosures) {
+  const Variation variation{.has_scheduler = true, .uses_closure = true};
+  expect_alike(train(runtime_, GetParam(), with(Shard::Optimizer), variation),
+               train(runtime_, GetParam(), with(Shard::None), variation));
+}
+
+TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
+  const Variation clipped{.max_norm = 0.05};
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), clipped),
+                               train(runtime_, GetParam(), with(Shard::None), clipped)),
+            std::string(GetParam().name) == "own" ? 1e-1 : 1e-5);
+}
+
+TEST_F(ShardedOptimizerTest, AddsUpTheGradientsOfSeveralPasses) {
+  const Variation passes{.passes = 2};
+  const Case adam = cases()[3];
+  expect_alike(train(runtime_, adam, with(Shard::Optimizer), passes),
+               train(runtime_, adam, with(Shard::None), passes));
+}
+
+TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
+  for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
+    std::vector<double> norms;
+    for (const Shard shard : {Shard::None, Shard::Optimizer}) {
+      torch::nn::Sequential model = make_mlp(torch::kFloat64);
+      torch::optim::SGD inner(model->parameters(), 0.1);
+      DistributedOptimizer optimizer(inner, *model, with(shard));
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        loss_of(model, batch_rows(step, runtime_.rank(), 2, kWidth, torch::kFloat64)).backward();
+        norms.push_back(optimizer.clip_grad_norm_(0.01, p));
+        optimizer.step();
+      }
+    }
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_NEAR(norms[static_cast<std::size_t>(step + 3)], norms[static_cast<std::size_t>(step)],
+                  1e-12)
+          << p;
+    }
+  }
+}
+
+/// Parameters of all kinds: in two groups with other options, of two types, frozen, tied, smaller
+/// than the number of ranks, without elements, and used on some steps or some ranks only.
+struct Zoo : torch::nn::Module {
+  Zoo() {
+    torch::manual_seed(5);
+    tied = register_parameter("tied", torch::randn({7, 7}));
+    frozen = register_parameter("frozen", torch::randn({7}), false);
+    tiny = register_parameter("tiny", torch::randn({1}));
+    empty = register_parameter("empty", torch::zeros({0, 3}));
+    wide = register_parameter("wide", torch::randn({5, 7}).to(torch::kFloat64));
+    sometimes = register_parameter("sometimes", torch::randn({33}));
+    on_one_rank = register_parameter("on_one_rank", torch::randn({17}));
+    never = register_parameter("never", torch::randn({3}));
+  }
+  at::Tensor forward(const at::Tensor& rows, int step, int rank) {
+    at::Tensor x = torch::tanh(rows.matmul(tied) + frozen).matmul(tied) * tiny;
+    at::Tensor loss = x.to(torch::kFloat64).matmul(wide.t()).pow(2).mean();
+    if (step % 3 == 1) loss = loss + (sometimes * sometimes).sum() * (rank + 1);
+    if (rank == step % 2) loss = loss + on_one_rank.pow(3).sum();
+    return loss;
+  }
+  at::Tensor tied, frozen, tiny, empty, wide, sometimes, on_one_rank, never;
+};
+
+std::unique_ptr<Optimizer> make_zoo_optimizer(Zoo& zoo) {
+  using namespace torch::optim;
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(Parameters{zoo.tied, zoo.frozen, zoo.tiny, zoo.never},
+                      std::make_unique<AdamWOptions>(AdamWOptions(1e-2).weight_decay(0.1)));
+  groups.emplace_back(Parameters{zoo.empty, zoo.wide, zoo.sometimes, zoo.on_one_rank},
+                      std::make_unique<AdamWOptions>(AdamWOptions(3e-3).weight_decay(0.5)));
+  return std::make_unique<AdamW>(std::move(groups), AdamWOptions(1.0));
+}
+
+std::vector<at::Tensor> train_zoo(Runtime& runtime, Shard shard) {
+  Zoo zoo;
+  const auto inner = make_zoo_optimizer(zoo);
+  DistributedOptimizer optimizer(*inner, zoo, with(shard));
+  for (int step = 0; step < 20; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor rows = batch_rows(step, 3 * runtime.rank(), 3, 7, torch::kFloat32);
+    zoo.forward(rows, step, runtime.rank()).backward();
+    optimizer.step();
+    if (step == 9) inner->param_groups()[1].options().set_lr(1e-3);
+  }
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : zoo.parameters()) {
+    parameters.push_back(parameter.detach().clone());
+  }
+  return parameters;
+}
+
+TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
+  const std::vector<at::Tensor> whole = train_zoo(runtime_, Shard::None);
+  const std::vector<at::Tensor> sharded = train_zoo(runtime_, Shard::Optimizer);
+  const Zoo untouched;
+  const auto names = untouched.named_parameters();
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].numel() == 0) continue;
+    expect_alike(sharded[i], whole[i], names[i].key().c_str());
+  }
+  EXPECT_TRUE(torch::equal(sharded[7], untouched.never));  // weight decay must leave it alone
+}
+
+TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
+  torch::nn::Linear model(6, 5);
+  const at::Tensor view = model->weight.detach().t();
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    model->forward(torch::ones({2, 6})).sum().backward();
+    optimizer.step();
+  }
+  EXPECT_TRUE(torch::equal(view, model->weight.detach().t()));
+}
+
+TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
+  const auto run = [&](Shard shard) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::nn::Sequential head = make_mlp(torch::kFloat32, 3, 1);
+    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
+    DistributedOptimizer optimizer(inner, *model, with(shard));
+    for (int step = 0; step < 8; ++step) {
+      if (step == 4) {
+        optimizer.add_param_group(torch::optim::OptimizerParamGroup(head->parameters()));
+      }
+      optimizer.zero_grad();
+      const at::Tensor rows = batch_rows(step, runtime_.rank() * 3, 3, kWidth, torch::kFloat32);
+      at::Tensor out = model->forward(rows);
+      if (step >= 4) out = head->forward(out);
+      out.pow(2).sum().backward();
+      optimizer.step();
+    }
+    return torch::cat({flat(*model), flat(*head)});
+  };
+  expect_alike(run(Shard::Optimizer), run(Shard::None));
+}
+
+/// Elements in tensors that the optimizer keeps.
+std::int64_t state_elements(Optimizer& optimizer) {
+  std::int64_t count = 0;
+  for (const auto& [key, state] : optimizer.state()) {
+    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
+    count += adam.exp_avg().numel() + adam.exp_avg_sq().numel();
+  }
+  return count;
+}
+
+TEST_F(ShardedOptimizerTest, EachRankKeepsItsPartOfTheState) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, 64, 3);
+  const std::int64_t elements = flat(*model).numel();
+  torch::optim::Adam inner(model->parameters(), 1e-3);
+  inner.zero_grad();
+  loss_of(model, batch_rows(0, 0, 4, 64, torch::kFloat32)).backward();
+  inner.step();
+  ASSERT_EQ(state_elements(inner), 2 * elements);
+
+  DistributedOptimizer optimizer(inner, *model, {.shard = Shard::Optimizer});
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 4, 64, torch::kFloat32)).backward();
+    optimizer.step();
+  }
+  const std::int64_t own = state_elements(inner);
+  EXPECT_LE(own, 2 * elements / runtime_.size() + 2 * 16 * 20);
+  at::Tensor sum = torch::full({1}, own, torch::kLong);
+  EXPECT_EQ(allreduce(sum, {.op = ReduceOp::Sum}).item<std::int64_t>(), 2 * elements);
+}
+
+TEST_F(ShardedOptimizerTest, LeavesNoStateBehind) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::Adam inner(model->parameters(), 1e-3);
+  for (int wrapping = 0; wrapping < 3; ++wrapping) {
+    DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+    loss_of(model, batch_rows(0, 0, 4, kWidth, torch::kFloat32)).backward();
+    optimizer.step();
+    for (const auto& [key, state] : inner.state()) {
+      EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(*state).step(), 1);
+    }
+  }
+  EXPECT_TRUE(inner.state().empty());
+}
+
+TEST_F(ShardedOptimizerTest, GradientsAreNoLongerThereAfterTheirReduction) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+  for (int step = 0; step < 2; ++step) {
+    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+    optimizer.synchronize();
+    for (const at::Tensor& parameter : model->parameters()) {
+      EXPECT_FALSE(parameter.grad().defined());
+    }
+    EXPECT_EQ(torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0), 0.0);
+    EXPECT_GT(optimizer.clip_grad_norm_(1.0), 0.0);
+    // A second backward() would be lost: it is an error.
+    const at::Tensor loss = loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32));
+    EXPECT_THROW(loss.backward(), InvalidArgument);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
+TEST_F(ShardedOptimizerTest, DroppedGradientsDoNotCount) {
+  const auto run = [&](bool drops) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
+    DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+    for (int step = 0; step < 6; ++step) {
+      const std::int64_t first = runtime_.rank() * 3;
+      optimizer.zero_grad();
+      if (drops && step == 3) {
+        loss_of(model, batch_rows(77, first, 3, kWidth, torch::kFloat32)).backward();
+        optimizer.zero_grad();
+      }
+      loss_of(model, batch_rows(step, first, 3, kWidth, torch::kFloat32)).backward();
+      optimizer.step();
+    }
+    return flat(*model);
+  };
+  EXPECT_TRUE(torch::equal(run(true), run(false)));
+}
+
+TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  const auto expect_refusal = [&](const std::function<void()>& call, const std::string& text) {
+    try {
+      call();
+      ADD_FAILURE() << "no error: " << text;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  expect_refusal(
+      [&] {
+        DistributedOptimizer::Options options = with(Shard::Optimizer);
+        options.op = ReduceOp::Adasum;
+        const DistributedOptimizer optimizer(inner, *model, options);
+      },
+      "op Adasum weighs whole gradients");
+  torch::nn::Linear transposed(4, 4);
+  if (runtime_.rank() == 0) transposed->weight.set_data(transposed->weight.detach().t());
+  torch::optim::SGD of_transposed(transposed->parameters(), 0.1);
+  expect_refusal(
+      [&] {
+        const DistributedOptimizer optimizer(of_transposed, *transposed, with(Shard::Optimizer));
+      },
+      "parameter 'weight': it is not contiguous");
+  if (runtime_.size() > 1) {
+    EXPECT_THROW(DistributedOptimizer(inner, *model,
+                                      with(runtime_.rank() == 0 ? Shard::None : Shard::Optimizer)),
+                 MismatchError);
+  }
+  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+  expect_refusal([&] { optimizer.join(); }, "join() is not possible with shard = optimizer");
+  expect_refusal([&] { optimizer.register_bucket_hook({}); }, "register_bucket_hook()");
+  expect_refusal(
+      [&] {
+        std::ostringstream stream;
+        torch::save(optimizer, stream);
+      },
+      "save()");
+  {
+    const auto guard = optimizer.skip_synchronize();
+    expect_refusal([&] { optimizer.step(); }, "step() under skip_synchronize()");
+  }
+  expect_refusal([&] { optimizer.clip_grad_norm_(1.0, 0.0); }, "norm_type 0");
+}
+
+/// An optimizer that fails on one rank.
+class FailingOptimizer final : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  bool fails = false;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (fails) throw std::runtime_error("no step today");
+    return SGD::step(std::move(closure));
+  }
+};
+
+TEST_F(ShardedOptimizerTest, AStepThatFailsOnOneRankDoesNotHoldTheOthers) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
+  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+    inner.fails = step == 2 && runtime_.rank() == 0;
+    if (inner.fails) {
+      EXPECT_THROW(optimizer.step(), std::runtime_error);
+    } else {
+      optimizer.step();
+    }
+  }
+  expect_equal_on_all_ranks(flat(*model));
+}
+
+}  // namespace
+}  // namespace kolo::test
