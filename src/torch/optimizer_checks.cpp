@@ -1,10 +1,13 @@
 #include "torch/optimizer_checks.hpp"
 
 #include <sstream>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <torch/optim/lbfgs.h>
 
+#include "kolo/error.hpp"
+#include "torch/state_cut.hpp"
 #include "torch/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -75,9 +78,44 @@ std::string defect_of_names(const DistributedOptimizer::NamedParameters& names) 
   return {};
 }
 
-bool has_plain_storage(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && tensor.storage_offset() == 0 &&
-         tensor.storage().nbytes() == tensor.nbytes();
+/// What keeps a parameter's elements from being moved to where the ranks divide them.
+std::string defect_of_storage(const ReducedParameter& parameter,
+                              std::unordered_map<const void*, std::string>& storages) {
+  const at::Tensor& tensor = parameter.tensor;
+  const at::Storage& storage = tensor.storage();
+  if (!tensor.is_contiguous() || tensor.storage_offset() != 0 ||
+      storage.nbytes() != tensor.nbytes()) {
+    return "it is not contiguous in a storage of its own";
+  }
+  const auto [other, is_new] = storages.emplace(storage.unsafeGetStorageImpl(), parameter.name);
+  return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
+}
+
+/// State of a class without serialize() cannot be divided. One entry stands for all.
+std::string defect_of_state(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      try {
+        cut_state(*found->second, parameter, 0, 0);
+      } catch (const InvalidArgument& error) {
+        return error.what();
+      }
+      return {};
+    }
+  }
+  return {};
+}
+
+std::string defect_of_sharding(const torch::optim::Optimizer& optimizer,
+                               const DistributedOptimizerOptions& options) {
+  if (options.shard == Shard::None) return {};
+  if (options.op == ReduceOp::Adasum) {
+    return "op Adasum weighs whole gradients, of which shard = " +
+           std::string(name_of(options.shard)) + " leaves none. Use Average, or shard = none.";
+  }
+  return defect_of_state(optimizer);
 }
 
 }  // namespace
@@ -89,25 +127,25 @@ std::string defect_of(const torch::optim::Optimizer& optimizer,
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
            "that ranks would part. Use an optimizer that does not.";
   }
-  if (options.shard != Shard::None && options.op == ReduceOp::Adasum) {
-    return "op Adasum weighs whole gradients, of which shard = " +
-           std::string(name_of(options.shard)) + " leaves none. Use Average, or shard = none.";
-  }
   for (const std::string& defect :
-       {defect_of_scales(options), defect_of_groups(optimizer, options), defect_of_names(names)}) {
+       {defect_of_scales(options), defect_of_groups(optimizer, options), defect_of_names(names),
+        defect_of_sharding(optimizer, options)}) {
     if (!defect.empty()) return defect;
   }
   return {};
 }
 
 std::string defect_of(const std::vector<ReducedParameter>& parameters, Shard shard) {
+  std::unordered_map<const void*, std::string> storages;
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
     if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
     const DType dtype = view_of(parameter.tensor, where).dtype;
-    if (shard != Shard::None && !has_plain_storage(parameter.tensor)) {
-      return where + "it is not contiguous in a storage of its own, as shard = " +
-             std::string(name_of(shard)) + " needs it. Give the model a contiguous clone of it.";
+    if (shard != Shard::None) {
+      if (const std::string defect = defect_of_storage(parameter, storages); !defect.empty()) {
+        return where + defect + ", which shard = " + std::string(name_of(shard)) +
+               " cannot move. Give the model a contiguous clone of it.";
+      }
     }
     if (is_floating(dtype)) continue;
     return where + "gradients of " + std::string(name_of(dtype)) +

@@ -49,10 +49,9 @@ std::unique_ptr<torch::optim::OptimizerParamState> cut_state(
     piece->serialize(archive);
   } catch (const c10::Error& error) {
     throw InvalidArgument(
-        std::string(
-            "DistributedOptimizer: the wrapped optimizer has state already, which cannot be "
-            "divided among the ranks, since it has no serialize(): ") +
-        error.what_without_backtrace() + ". Wrap it before its first step().");
+        std::string("the wrapped optimizer has state already, which cannot be divided among the "
+                    "ranks for want of its serialize(): ") +
+        error.what_without_backtrace() + " Wrap it before its first step().");
   }
   return piece;
 }

@@ -35,6 +35,7 @@ class OwnOptions : public torch::optim::OptimizerCloneableOptions<OwnOptions> {
   void set_lr(double rate) override { lr = rate; }
   double lr = 0.05;
 };
+class OwnState : public torch::optim::OptimizerCloneableParamState<OwnState> {};
 class OwnOptimizer final : public Optimizer {
  public:
   explicit OwnOptimizer(Parameters parameters)
@@ -464,7 +465,18 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
       [&] {
         const DistributedOptimizer optimizer(of_transposed, *transposed, with(Shard::Optimizer));
       },
-      "parameter 'weight': it is not contiguous");
+      "parameter 'weight': it is not contiguous in a storage of its own");
+  torch::nn::Linear tied(4, 4);
+  const at::Tensor alias = tied->weight.detach().view({16}).requires_grad_();
+  torch::optim::SGD of_tied({tied->weight, alias}, 0.1);
+  expect_refusal(
+      [&] { const DistributedOptimizer optimizer(of_tied, *tied, with(Shard::Optimizer)); },
+      "shares its storage with parameter 'weight'");
+  OwnOptimizer with_state(model->parameters());
+  with_state.state()[model->parameters()[0].unsafeGetTensorImpl()] = std::make_unique<OwnState>();
+  expect_refusal(
+      [&] { const DistributedOptimizer optimizer(with_state, *model, with(Shard::Optimizer)); },
+      "has state already, which cannot be divided");
   if (runtime_.size() > 1) {
     EXPECT_THROW(DistributedOptimizer(inner, *model,
                                       with(runtime_.rank() == 0 ? Shard::None : Shard::Optimizer)),
