@@ -63,7 +63,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->capture_default_str();
   app.add_option("--shard", options.shard, "what the ranks divide among themselves")
-      ->check(CLI::IsMember({"none", "optimizer"}))
+      ->check(CLI::IsMember({"none", "optimizer", "gradients"}))
       ->capture_default_str();
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
   app.add_flag("--efficiency", options.efficiency,

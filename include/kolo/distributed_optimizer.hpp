@@ -52,7 +52,10 @@ struct DistributedOptimizerOptions {
   /// ranks, bit by bit what they are with None where reductions are rank-ordered (without clipping).
   /// They must be contiguous, each with a storage of its own; gradients are taken from them
   /// when they have been reduced, and sparse ones are made dense. State that the wrapped optimizer
-  /// has is divided too, and gone when this object is. Not supported yet: join(), save() and load().
+  /// has is divided too, and gone when this object is. Gradients: the same; besides, from the second
+  /// step on a gradient is gone as soon as its bucket is being reduced, and of the sum each rank
+  /// keeps its part only. Three buckets are reduced at a time, in their order: a backward() that is
+  /// further ahead waits. Not supported yet: join(), save() and load().
   Shard shard = Shard::None;
 
   // Speed.

@@ -10,9 +10,10 @@ namespace kolo {
 enum class Shard : std::uint8_t {
   None,       ///< nothing: data-parallel training
   Optimizer,  ///< the optimizer's state, and the work of step(): ZeRO-1
+  Gradients,  ///< gradients as well, as soon as they are reduced: ZeRO-2
 };
 
-/// "none", "optimizer".
+/// "none", "optimizer", "gradients".
 std::string_view name_of(Shard shard);
 
 /// The inverse. Throws InvalidArgument, with the names that there are.

@@ -56,6 +56,20 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
   return plan;
 }
 
+BucketPlan recycle(BucketPlan plan, std::size_t slots) {
+  std::size_t slot_bytes = 0;
+  for (const Bucket& bucket : plan.buckets) slot_bytes = std::max(slot_bytes, bucket.size_bytes);
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    Bucket& bucket = plan.buckets[i];
+    const std::size_t offset = i % slots * slot_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += offset - bucket.offset;
+    bucket.flags_offset += offset - bucket.offset;
+    bucket.offset = offset;
+  }
+  plan.size_bytes = std::min(slots, plan.buckets.size()) * slot_bytes;
+  return plan;
+}
+
 std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
   std::size_t total = 0;
   for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);

@@ -49,6 +49,9 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards = 1);
 
+/// The same buckets in turns in the memory of `slots` of them: bucket i where bucket i - slots was.
+BucketPlan recycle(BucketPlan plan, std::size_t slots);
+
 /// Without a wish: a 16th of all gradients, 25 MiB at most.
 std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters);
 

@@ -24,22 +24,18 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
 }
 
 Handle begin_scatter(const GradientBuckets& buckets, const Bucket& bucket,
-                     const AllreduceOptions& options) {
-  const std::size_t count = bucket.gradient_count();
-  const std::size_t own = count / static_cast<std::size_t>(options.process_set->size());
-  const auto rank = static_cast<std::size_t>(options.process_set->rank());
-  std::byte* const place =
-      buckets.memory().data() + bucket.offset + rank * own * size_of(bucket.dtype);
-  return reduce_scatter_async(buckets.memory(), bucket.offset, {static_cast<std::int64_t>(count)},
-                              {place, bucket.dtype, {static_cast<std::int64_t>(own)}, Device{}},
-                              options);
+                     const ParameterShards::Part& part, AllreduceOptions options) {
+  options.keep_alive = part.owner;
+  return reduce_scatter_async(buckets.memory(), bucket.offset,
+                              {static_cast<std::int64_t>(bucket.gradient_count())},
+                              {part.gradients, bucket.dtype, {part.count}, Device{}}, options);
 }
 
 }  // namespace
 
 BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
                                const DistributedOptimizerOptions& options, const BucketHook& hook,
-                               bool scatter) {
+                               const ParameterShards::Part* part) {
   const Bucket& bucket = buckets.buckets()[index];
   AllreduceOptions all;
   all.op = options.op;
@@ -49,7 +45,7 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
   all.join_divisor = options.join_divisor;
   all.process_set = options.process_set;
   all.name = name;
-  if (!scatter && !hook && options.op != ReduceOp::Adasum) {
+  if (part == nullptr && !hook && options.op != ReduceOp::Adasum) {
     handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
     return;
   }
@@ -60,8 +56,8 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
   handle_ = allreduce_async(buckets.memory(), bucket.flags_offset,
                             bucket.count() - bucket.gradient_count(), bucket.dtype, flags);
   if (bucket.gradient_count() == 0) return;  // all of them sparse
-  if (scatter) {
-    parts_ = begin_scatter(buckets, bucket, all);
+  if (part != nullptr) {
+    parts_ = begin_scatter(buckets, bucket, *part, all);
     return;
   }
   if (!hook) {

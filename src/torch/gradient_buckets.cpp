@@ -97,8 +97,12 @@ bool GradientBuckets::is_anywhere(const Bucket& bucket, std::size_t member) cons
 }
 
 void GradientBuckets::drop_gradients() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (is_adopted(i)) parameters_[i].mutable_grad().reset();
+  for (const Bucket& bucket : plan_.buckets) drop_gradients(bucket);
+}
+
+void GradientBuckets::drop_gradients(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_adopted(member.parameter)) parameters_[member.parameter].mutable_grad().reset();
   }
 }
 

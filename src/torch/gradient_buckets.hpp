@@ -23,6 +23,7 @@ class GradientBuckets {
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                   const std::vector<bool>& sparse, const OperationOptions& options);
 
+  const BucketPlan& plan() const { return plan_; }
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
 
@@ -45,8 +46,9 @@ class GradientBuckets {
   void hand_out(const Bucket& bucket);
   /// After the reduction: whether any rank has the gradient of a bucket's member.
   bool is_anywhere(const Bucket& bucket, std::size_t member) const;
-  /// Takes the gradients that lie here from their parameters.
+  /// Takes the gradients that lie here, or in one bucket, from their parameters.
   void drop_gradients();
+  void drop_gradients(const Bucket& bucket);
 
  private:
   std::vector<at::Tensor> parameters_;

@@ -18,6 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// As one is filled, one is reduced, and one may be late.
+constexpr std::size_t kSlots = 3;
+
 std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters) {
   std::vector<at::Tensor> tensors;
   for (const ReducedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
@@ -81,6 +84,7 @@ void GradientReducer::reset(std::size_t bucket) {
   const std::size_t members = buckets_->buckets()[bucket].members.size();
   states_[bucket].missing = static_cast<int>(members) * options_.backward_passes_per_step;
   states_[bucket].in_flight.reset();
+  states_[bucket].is_handed_out = false;
   states_[bucket].sparse.clear();
 }
 
@@ -110,21 +114,30 @@ void GradientReducer::take_gradient(std::size_t index) {
   if (tensors_[index].grad().is_sparse()) was_sparse_[index] = true;
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
   if (!follows_arrival_ && arrivals_[index] == 0) arrival_order_.push_back(index);
-  buckets_->adopt(index);
+  if (!recycles_) buckets_->adopt(index);
   ++arrivals_[index];
   if (--states_[bucket_of_[index]].missing > 0) return;
   step_.times.last_gradient = seconds(Clock::now());
-  submit(bucket_of_[index]);
+  submit_what_is_ready(bucket_of_[index]);
+}
+
+void GradientReducer::submit_what_is_ready(std::size_t bucket) {
+  if (!recycles_) return submit(bucket);
+  for (std::size_t i = 0; i < states_.size() && states_[i].missing <= 0; ++i) {
+    if (!states_[i].in_flight) submit(i);
+  }
 }
 
 void GradientReducer::submit(std::size_t bucket) {
+  if (recycles_ && bucket >= kSlots) hand_out(bucket - kSlots);
   buckets_->complete(buckets_->buckets()[bucket]);
+  if (recycles_) buckets_->drop_gradients(buckets_->buckets()[bucket]);
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
   states_[bucket].submitted = Clock::now();
   states_[bucket].in_flight.emplace(
       *buckets_, bucket,
       prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket), options_,
-      hook_, /*scatter=*/shards_.has_value());
+      hook_, shards_ ? &shards_->part(bucket) : nullptr);
   const std::vector<Bucket::Member>& members = buckets_->buckets()[bucket].members;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (!is_sparse_[members[i].parameter]) continue;
@@ -171,14 +184,9 @@ std::exception_ptr GradientReducer::collect() {
   };
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const Bucket& bucket = buckets_->buckets()[i];
-    BucketInFlight& in_flight = *states_[i].in_flight;
+    const BucketInFlight& in_flight = *states_[i].in_flight;
     attempt([&] {
-      in_flight.wait();
-      if (shards_) {
-        shards_->hand_out(i, *buckets_);
-      } else {
-        buckets_->hand_out(bucket);
-      }
+      hand_out(i);
       step_.times.buckets.push_back({bucket.size_bytes, seconds(states_[i].submitted),
                                      seconds(in_flight.started()), seconds(in_flight.ended())});
     });
@@ -189,6 +197,18 @@ std::exception_ptr GradientReducer::collect() {
   }
   arrivals_.assign(parameters_.size(), 0);
   return first_error;
+}
+
+/// Waits for a bucket and gives its gradients to those that are to be updated.
+void GradientReducer::hand_out(std::size_t bucket) {
+  if (states_[bucket].is_handed_out) return;
+  states_[bucket].in_flight->wait();
+  if (shards_) {
+    shards_->hand_out(bucket, *buckets_);
+  } else {
+    buckets_->hand_out(buckets_->buckets()[bucket]);
+  }
+  states_[bucket].is_handed_out = true;
 }
 
 void GradientReducer::hand_out_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
@@ -244,9 +264,13 @@ void GradientReducer::divide(torch::optim::Optimizer& wrapped) {
   OperationOptions options;
   options.name = prefix_ + ".parameters";
   options.process_set = options_.process_set;
-  shards_.emplace(tensors_, *buckets_, options);
+  recycles_ = options_.shard == Shard::Gradients;
+  shards_.emplace(tensors_, *buckets_, recycles_, options);
   shards_->cut(wrapped);
   for (std::size_t i = 0; i < states_.size(); ++i) shards_->hand_out(i, *buckets_);
+  if (!recycles_) return;
+  options.name = prefix_ + ".slots";
+  buckets_.emplace(tensors_, recycle(BucketPlan(buckets_->plan()), kSlots), is_sparse_, options);
 }
 
 int GradientReducer::optimizer_group_of(std::size_t bucket) const {
@@ -256,7 +280,7 @@ int GradientReducer::optimizer_group_of(std::size_t bucket) const {
 Handle GradientReducer::gather_parameters(std::size_t bucket) const {
   OperationOptions options;
   options.process_set = options_.process_set;
-  return shards_->gather(*buckets_, bucket, prefix_ + ".gather." + std::to_string(bucket), options);
+  return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
 }
 
 void GradientReducer::drop_gradients() {
@@ -281,7 +305,9 @@ bool GradientReducer::has_arrivals() const {
 }
 
 bool GradientReducer::is_dropped(std::size_t index) const {
-  return arrivals_[index] > 0 && !buckets_->is_adopted(index);
+  if (arrivals_[index] == 0) return false;
+  if (!recycles_) return !buckets_->is_adopted(index);
+  return !states_[bucket_of_[index]].in_flight && !tensors_[index].grad().defined();
 }
 
 bool GradientReducer::has_dropped() const {

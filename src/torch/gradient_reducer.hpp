@@ -39,7 +39,9 @@ struct ReducedParameter {
 /// Reduces the gradients of some parameters over all ranks: from hooks to buckets to reductions, and
 /// back. Buckets are laid out anew once gradients have arrived for the first time, in their order.
 /// Where the optimizer is sharded, the parameters are divided then, and from the next time on each
-/// rank gets the gradients of its part only.
+/// rank gets the gradients of its part only. Where gradients are sharded too, buckets then share the
+/// memory of a few: a bucket takes its gradients when all have come and the one before it in that
+/// memory is over. For that all ranks submit buckets in their order.
 class GradientReducer {
  public:
   /// `prefix` begins the names of its operations; `before_gradient` is called before any gradient is
@@ -79,8 +81,9 @@ class GradientReducer {
 
  private:
   struct BucketState {
-    int missing = 0;  // gradients, over all passes
-    std::optional<BucketInFlight> in_flight;
+    int missing = 0;                          // gradients, over all passes
+    std::optional<BucketInFlight> in_flight;  // or over, until all buckets are
+    bool is_handed_out = false;
     // Of its members with sparse gradients, by their place among the members.
     std::vector<std::pair<std::size_t, TensorHandle>> sparse;
     std::chrono::steady_clock::time_point submitted{};
@@ -92,6 +95,8 @@ class GradientReducer {
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
   void submit(std::size_t bucket);
+  void submit_what_is_ready(std::size_t bucket);
+  void hand_out(std::size_t bucket);
   TensorHandle submit_sparse(std::size_t index);
   void hand_out_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
   bool is_dropped(std::size_t index) const;
@@ -110,6 +115,7 @@ class GradientReducer {
   std::vector<std::size_t> bucket_of_;  // of each parameter
   std::vector<int> arrivals_;           // of each parameter's gradient since the last step
   std::vector<BucketState> states_;
+  bool recycles_ = false;  // buckets share memory
   bool follows_arrival_ = false;
   std::vector<bool> is_sparse_;   // of each parameter: its gradients are reduced as sparse ones
   std::vector<bool> was_sparse_;  // … they have been so far on this rank

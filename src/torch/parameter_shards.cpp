@@ -28,17 +28,31 @@ void rebind(const at::Tensor& tensor, std::byte* place, const std::shared_ptr<vo
       tensor.device()));
 }
 
+ParameterShards::Part copy_of(const ParameterShards::Part& part, std::size_t bytes) {
+  const auto memory =
+      std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(bytes)}, at::kByte));
+  auto* const gradients = static_cast<std::byte*>(memory->data_ptr());
+  if (bytes > 0) std::memcpy(gradients, part.gradients, bytes);
+  return {gradients, part.count, memory};
+}
+
 }  // namespace
 
 ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
-                                 const GradientBuckets& buckets, const OperationOptions& options)
-    : parameters_(parameters), memory_(buckets.memory().size_bytes(), options) {
+                                 const GradientBuckets& buckets, bool recycles,
+                                 const OperationOptions& options)
+    : parameters_(parameters),
+      layout_(buckets.buckets()),
+      memory_(buckets.memory().size_bytes(), options) {
   const ProcessSet& set = *options.process_set;
-  for (const Bucket& bucket : buckets.buckets()) {
+  for (const Bucket& bucket : layout_) {
     const std::size_t element = size_of(bucket.dtype);
     const std::size_t own_bytes =
         bucket.gradient_count() * element / static_cast<std::size_t>(set.size());
     const std::size_t own_begin = bucket.offset + static_cast<std::size_t>(set.rank()) * own_bytes;
+    Part part{buckets.memory().data() + own_begin, static_cast<std::int64_t>(own_bytes / element),
+              buckets.memory().owner()};
+    if (recycles) part = copy_of(part, own_bytes);
     std::vector<Piece>& pieces = pieces_.emplace_back();
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
       const auto [index, offset] = bucket.members[i];
@@ -48,13 +62,13 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
       const std::size_t end = std::min(offset + parameter.nbytes(), own_begin + own_bytes);
       if (begin >= end) continue;
       const auto count = static_cast<std::int64_t>((end - begin) / element);
-      Piece piece{
-          index, i, static_cast<std::int64_t>((begin - offset) / element),
-          elements_at(memory_.data() + begin, count, parameter, memory_.owner()),
-          elements_at(buckets.memory().data() + begin, count, parameter, buckets.memory().owner())};
+      Piece piece{index, i, static_cast<std::int64_t>((begin - offset) / element),
+                  elements_at(memory_.data() + begin, count, parameter, memory_.owner()),
+                  elements_at(part.gradients + (begin - own_begin), count, parameter, part.owner)};
       piece.values.set_requires_grad(true);
       pieces.push_back(std::move(piece));
     }
+    parts_.push_back(std::move(part));
   }
 }
 
@@ -111,16 +125,14 @@ void ParameterShards::list_gradients(std::vector<at::Tensor>& gradients) const {
   }
 }
 
-Handle ParameterShards::gather(const GradientBuckets& buckets, std::size_t bucket, std::string name,
+Handle ParameterShards::gather(std::size_t bucket, std::string name,
                                const OperationOptions& options) const {
-  const Bucket& plan = buckets.buckets()[bucket];
   const auto ranks = static_cast<std::size_t>(options.process_set->size());
   OperationOptions gathering = options;
   gathering.name = std::move(name);
-  return allgather_async(
-      memory_, plan.offset,
-      std::vector<std::int64_t>(ranks, static_cast<std::int64_t>(plan.gradient_count() / ranks)),
-      plan.dtype, gathering);
+  return allgather_async(memory_, layout_[bucket].offset,
+                         std::vector<std::int64_t>(ranks, parts_[bucket].count),
+                         layout_[bucket].dtype, gathering);
 }
 
 }  // namespace kolo::tensors

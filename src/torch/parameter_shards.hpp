@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,15 +30,24 @@ class ParameterShards {
     std::size_t member;     ///< its place among the bucket's members
     std::int64_t begin;     ///< its first element among those of the parameter
     at::Tensor values;      ///< [n], a leaf over the parameter's memory
-    at::Tensor gradient;    ///< [n], over the bucket's
+    at::Tensor gradient;    ///< [n], the reduced one
+  };
+  /// This rank's part of a bucket's gradients.
+  struct Part {
+    std::byte* gradients;
+    std::int64_t count;  ///< elements
+    std::shared_ptr<void> owner;
   };
 
   /// Moves the parameters' elements; parameters stay the tensors that they are, and so do views of
-  /// them. Collective over the set of `options`, whose name names the memory.
+  /// them. Reduced gradients lie in the buckets, or where those are recycled, in memory of their own,
+  /// which gets what is in the buckets now. Collective over the set of `options`, whose name names
+  /// the parameters' memory.
   ParameterShards(const std::vector<at::Tensor>& parameters, const GradientBuckets& buckets,
-                  const OperationOptions& options);
+                  bool recycles, const OperationOptions& options);
 
   const std::vector<Piece>& pieces(std::size_t bucket) const { return pieces_[bucket]; }
+  const Part& part(std::size_t bucket) const { return parts_[bucket]; }
 
   /// The state that an optimizer has of whole parameters becomes that of the pieces. Throws
   /// InvalidArgument for state that cannot be read.
@@ -52,12 +63,13 @@ class ParameterShards {
   void list_gradients(std::vector<at::Tensor>& gradients) const;
 
   /// Begins to give the bucket's pieces on each rank to all others.
-  Handle gather(const GradientBuckets& buckets, std::size_t bucket, std::string name,
-                const OperationOptions& options) const;
+  Handle gather(std::size_t bucket, std::string name, const OperationOptions& options) const;
 
  private:
   std::vector<at::Tensor> parameters_;
+  std::vector<Bucket> layout_;
   SharedBuffer memory_;
+  std::vector<Part> parts_;                 // of each bucket
   std::vector<std::vector<Piece>> pieces_;  // of each bucket
 };
 

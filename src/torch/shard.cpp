@@ -10,13 +10,14 @@ std::string_view name_of(Shard shard) {
   switch (shard) {
     case Shard::None: return "none";
     case Shard::Optimizer: return "optimizer";
+    case Shard::Gradients: return "gradients";
   }
   return "unknown";
 }
 
 Shard shard_named(std::string_view name) {
   std::string known;
-  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
     if (name == name_of(shard)) return shard;
     known += (known.empty() ? "" : ", ") + std::string(name_of(shard));
   }

@@ -87,6 +87,8 @@ std::vector<Case> cases() {
   };
 }
 
+constexpr Shard kModes[] = {Shard::Optimizer, Shard::Gradients};
+
 DistributedOptimizer::Options with(Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
@@ -191,9 +193,12 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, ShardedTrainingTest, testing::ValuesIn(case
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(ShardedTrainingTest, HasTheBitsOfOrdinaryTraining) {
-  const at::Tensor sharded = train(runtime_, GetParam(), with(Shard::Optimizer));
-  expect_alike(sharded, train(runtime_, GetParam(), with(Shard::None)));
-  expect_equal_on_all_ranks(sharded);
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None));
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = train(runtime_, GetParam(), with(mode));
+    expect_alike(sharded, whole);
+    expect_equal_on_all_ranks(sharded);
+  }
 }
 
 TEST_P(ShardedTrainingTest, EqualsOneProcess) {
@@ -210,34 +215,42 @@ TEST_P(ShardedTrainingTest, EqualsOneProcess) {
 TEST_P(ShardedTrainingTest, DividesStateThatIsThereAlready) {
   const Variation late{.steps_before_wrapping = 3};
   if (std::string(GetParam().name) == "own") return;  // has none
-  expect_alike(train(runtime_, GetParam(), with(Shard::Optimizer), late),
-               train(runtime_, GetParam(), with(Shard::None), late));
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), late);
+  for (const Shard mode : kModes) {
+    expect_alike(train(runtime_, GetParam(), with(mode), late), whole);
+  }
 }
 
 TEST_P(ShardedTrainingTest, FollowsSchedulersAndClosures) {
   const Variation variation{.has_scheduler = true, .uses_closure = true};
-  expect_alike(train(runtime_, GetParam(), with(Shard::Optimizer), variation),
-               train(runtime_, GetParam(), with(Shard::None), variation));
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), variation);
+  for (const Shard mode : kModes) {
+    expect_alike(train(runtime_, GetParam(), with(mode), variation), whole);
+  }
 }
 
 TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
   const Variation clipped{.max_norm = 0.05};
-  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), clipped),
-                               train(runtime_, GetParam(), with(Shard::None), clipped)),
-            std::string(GetParam().name) == "own" ? 1e-1 : 1e-5);
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
+  for (const Shard mode : kModes) {
+    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole),
+              std::string(GetParam().name) == "own" ? 1e-1 : 1e-5);
+  }
 }
 
 TEST_F(ShardedOptimizerTest, AddsUpTheGradientsOfSeveralPasses) {
   const Variation passes{.passes = 2};
   const Case adam = cases()[3];
-  expect_alike(train(runtime_, adam, with(Shard::Optimizer), passes),
-               train(runtime_, adam, with(Shard::None), passes));
+  const at::Tensor whole = train(runtime_, adam, with(Shard::None), passes);
+  for (const Shard mode : kModes) {
+    expect_alike(train(runtime_, adam, with(mode), passes), whole);
+  }
 }
 
 TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     std::vector<double> norms;
-    for (const Shard shard : {Shard::None, Shard::Optimizer}) {
+    for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
       torch::nn::Sequential model = make_mlp(torch::kFloat64);
       torch::optim::SGD inner(model->parameters(), 0.1);
       DistributedOptimizer optimizer(inner, *model, with(shard));
@@ -248,11 +261,7 @@ TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
         optimizer.step();
       }
     }
-    for (int step = 0; step < 3; ++step) {
-      EXPECT_NEAR(norms[static_cast<std::size_t>(step + 3)], norms[static_cast<std::size_t>(step)],
-                  1e-12)
-          << p;
-    }
+    for (std::size_t i = 3; i < norms.size(); ++i) EXPECT_NEAR(norms[i], norms[i % 3], 1e-12) << p;
   }
 }
 
@@ -310,14 +319,16 @@ std::vector<at::Tensor> train_zoo(Runtime& runtime, Shard shard) {
 
 TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
   const std::vector<at::Tensor> whole = train_zoo(runtime_, Shard::None);
-  const std::vector<at::Tensor> sharded = train_zoo(runtime_, Shard::Optimizer);
   const Zoo untouched;
   const auto names = untouched.named_parameters();
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    if (whole[i].numel() == 0) continue;
-    expect_alike(sharded[i], whole[i], names[i].key().c_str());
+  for (const Shard mode : kModes) {
+    const std::vector<at::Tensor> sharded = train_zoo(runtime_, mode);
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      if (whole[i].numel() == 0) continue;
+      expect_alike(sharded[i], whole[i], names[i].key().c_str());
+    }
+    EXPECT_TRUE(torch::equal(sharded[7], untouched.never));  // weight decay must leave it alone
   }
-  EXPECT_TRUE(torch::equal(sharded[7], untouched.never));  // weight decay must leave it alone
 }
 
 TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
@@ -352,7 +363,8 @@ TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
     }
     return torch::cat({flat(*model), flat(*head)});
   };
-  expect_alike(run(Shard::Optimizer), run(Shard::None));
+  const at::Tensor whole = run(Shard::None);
+  for (const Shard mode : kModes) expect_alike(run(mode), whole);
 }
 
 /// Elements in tensors that the optimizer keeps.
@@ -387,44 +399,69 @@ TEST_F(ShardedOptimizerTest, EachRankKeepsItsPartOfTheState) {
 }
 
 TEST_F(ShardedOptimizerTest, LeavesNoStateBehind) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  torch::optim::Adam inner(model->parameters(), 1e-3);
-  for (int wrapping = 0; wrapping < 3; ++wrapping) {
-    DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
-    loss_of(model, batch_rows(0, 0, 4, kWidth, torch::kFloat32)).backward();
-    optimizer.step();
-    for (const auto& [key, state] : inner.state()) {
-      EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(*state).step(), 1);
+  for (const Shard mode : kModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::Adam inner(model->parameters(), 1e-3);
+    for (int wrapping = 0; wrapping < 3; ++wrapping) {
+      DistributedOptimizer optimizer(inner, *model, with(mode));
+      loss_of(model, batch_rows(0, 0, 4, kWidth, torch::kFloat32)).backward();
+      optimizer.step();
+      for (const auto& [key, state] : inner.state()) {
+        EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(*state).step(), 1);
+      }
     }
+    EXPECT_TRUE(inner.state().empty());
   }
-  EXPECT_TRUE(inner.state().empty());
 }
 
 TEST_F(ShardedOptimizerTest, GradientsAreNoLongerThereAfterTheirReduction) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
-  for (int step = 0; step < 2; ++step) {
-    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-    optimizer.synchronize();
-    for (const at::Tensor& parameter : model->parameters()) {
-      EXPECT_FALSE(parameter.grad().defined());
+  for (const Shard mode : kModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    for (int step = 0; step < 2; ++step) {
+      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+      optimizer.synchronize();
+      for (const at::Tensor& parameter : model->parameters()) {
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+      EXPECT_EQ(torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0), 0.0);
+      EXPECT_GT(optimizer.clip_grad_norm_(1.0), 0.0);
+      // A second backward() would be lost: it is an error.
+      const at::Tensor loss = loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32));
+      EXPECT_THROW(loss.backward(), InvalidArgument);
+      optimizer.step();
+      optimizer.zero_grad();
     }
-    EXPECT_EQ(torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0), 0.0);
-    EXPECT_GT(optimizer.clip_grad_norm_(1.0), 0.0);
-    // A second backward() would be lost: it is an error.
-    const at::Tensor loss = loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32));
-    EXPECT_THROW(loss.backward(), InvalidArgument);
-    optimizer.step();
-    optimizer.zero_grad();
   }
 }
 
+/// Gradients that the parameters still have at the end of a backward() of the third step.
+int gradients_after_backward(Shard mode) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, with(mode));
+  int count = 0;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+    count = 0;
+    for (const at::Tensor& parameter : model->parameters()) count += parameter.grad().defined();
+    optimizer.step();
+  }
+  return count;
+}
+
+TEST_F(ShardedOptimizerTest, ShardedGradientsEndWithTheirBucketsSubmission) {
+  EXPECT_EQ(gradients_after_backward(Shard::Optimizer), 10);
+  EXPECT_EQ(gradients_after_backward(Shard::Gradients), 0);
+}
+
 TEST_F(ShardedOptimizerTest, DroppedGradientsDoNotCount) {
-  const auto run = [&](bool drops) {
+  const auto run = [&](bool drops, Shard mode) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
-    DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
+    DistributedOptimizer optimizer(inner, *model, with(mode));
     for (int step = 0; step < 6; ++step) {
       const std::int64_t first = runtime_.rank() * 3;
       optimizer.zero_grad();
@@ -437,7 +474,7 @@ TEST_F(ShardedOptimizerTest, DroppedGradientsDoNotCount) {
     }
     return flat(*model);
   };
-  EXPECT_TRUE(torch::equal(run(true), run(false)));
+  for (const Shard mode : kModes) EXPECT_TRUE(torch::equal(run(true, mode), run(false, mode)));
 }
 
 TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
@@ -510,20 +547,22 @@ class FailingOptimizer final : public torch::optim::SGD {
 };
 
 TEST_F(ShardedOptimizerTest, AStepThatFailsOnOneRankDoesNotHoldTheOthers) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
-  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
-  for (int step = 0; step < 4; ++step) {
-    optimizer.zero_grad();
-    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-    inner.fails = step == 2 && runtime_.rank() == 0;
-    if (inner.fails) {
-      EXPECT_THROW(optimizer.step(), std::runtime_error);
-    } else {
-      optimizer.step();
+  for (const Shard mode : kModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+      inner.fails = step == 2 && runtime_.rank() == 0;
+      if (inner.fails) {
+        EXPECT_THROW(optimizer.step(), std::runtime_error);
+      } else {
+        optimizer.step();
+      }
     }
+    expect_equal_on_all_ranks(flat(*model));
   }
-  expect_equal_on_all_ranks(flat(*model));
 }
 
 }  // namespace
