@@ -26,10 +26,6 @@ class DistributedOptimizerTest : public testing::Test {
   Runtime runtime_;
 };
 
-at::Tensor loss_of(torch::nn::Sequential& model, const at::Tensor& rows) {
-  return torch::mse_loss(model->forward(rows), rows.narrow(1, 0, 3));
-}
-
 /// Parameters after kSteps steps on this rank's rows of the common batch.
 at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
                  DistributedOptimizer::Options options = {}, bool keeps_memory = false) {
@@ -51,18 +47,10 @@ at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
 
 /// The same on one process, without Kolo, with the whole batch.
 at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
-  torch::nn::Sequential model = make_mlp(type);
-  const auto optimizer = make_optimizer(algorithm, model->parameters());
-  for (int step = 0; step < kSteps; ++step) {
-    optimizer->zero_grad();
-    loss_of(model, batch_rows(step, 0, kBatch, kWidth, type)).backward();
-    optimizer->step();
-  }
-  return flat(*model);
-}
-
-double largest_difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>();
+  const auto make = [&](std::vector<at::Tensor> parameters) {
+    return make_optimizer(algorithm, std::move(parameters));
+  };
+  return test::train_alone(make, type, kSteps, kBatch);
 }
 
 class TrainingTest : public DistributedOptimizerTest,

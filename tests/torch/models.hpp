@@ -62,6 +62,14 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(Algorithm algorit
   return nullptr;
 }
 
+inline at::Tensor loss_of(torch::nn::Sequential& model, const at::Tensor& rows) {
+  return torch::mse_loss(model->forward(rows), rows.narrow(1, 0, 3));
+}
+
+inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
 /// All parameters one after another.
 inline at::Tensor flat(const torch::nn::Module& model) {
   std::vector<at::Tensor> parts;
@@ -69,6 +77,20 @@ inline at::Tensor flat(const torch::nn::Module& model) {
     parts.push_back(parameter.detach().flatten());
   }
   return torch::cat(parts);
+}
+
+/// The parameters of the multi-layer perceptron after `steps` steps on one process, without Kolo,
+/// with `batch` rows each.
+template <class MakeOptimizer>
+at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch) {
+  torch::nn::Sequential model = make_mlp(type);
+  const std::unique_ptr<torch::optim::Optimizer> optimizer = make(model->parameters());
+  for (int step = 0; step < steps; ++step) {
+    optimizer->zero_grad();
+    loss_of(model, batch_rows(step, 0, batch, 9, type)).backward();
+    optimizer->step();
+  }
+  return flat(*model);
 }
 
 }  // namespace kolo::test

@@ -96,10 +96,6 @@ DistributedOptimizer::Options with(Shard shard) {
   return options;
 }
 
-at::Tensor loss_of(torch::nn::Sequential& model, const at::Tensor& rows) {
-  return torch::mse_loss(model->forward(rows), rows.narrow(1, 0, 3));
-}
-
 /// What may differ from a plain loop.
 struct Variation {
   torch::ScalarType type = torch::kFloat32;
@@ -146,21 +142,6 @@ at::Tensor train(Runtime& runtime, const Case& which, DistributedOptimizer::Opti
   return flat(*model);
 }
 
-at::Tensor train_alone(const Case& which, torch::ScalarType type) {
-  torch::nn::Sequential model = make_mlp(type);
-  const auto optimizer = which.make(model->parameters());
-  for (int step = 0; step < kSteps; ++step) {
-    optimizer->zero_grad();
-    loss_of(model, batch_rows(step, 0, kBatch, kWidth, type)).backward();
-    optimizer->step();
-  }
-  return flat(*model);
-}
-
-double largest_difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
-
 /// Whether sums have one order, whatever the layout: not by messages, nor over nodes.
 bool is_rank_ordered() {
   const Config config = Config::from_environment();
@@ -205,10 +186,10 @@ TEST_P(ShardedTrainingTest, EqualsOneProcess) {
   if (std::string(GetParam().name) == "own") return;  // signs of sums that are zero in theory
   const Variation wide{.type = torch::kFloat64};
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), wide),
-                               train_alone(GetParam(), torch::kFloat64)),
+                               train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch)),
             1e-10);
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer)),
-                               train_alone(GetParam(), torch::kFloat32)),
+                               train_alone(GetParam().make, torch::kFloat32, kSteps, kBatch)),
             1e-5);
 }
 
