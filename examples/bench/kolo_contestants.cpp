@@ -64,7 +64,9 @@ std::vector<Contestant> KoloContestants::make(const Workload& workload) {
   std::vector<Contestant> contestants;
   memory_.reserve(largest_layout(workload).size_bytes);
   if (contains(options_.placements, kWindow) && !options_.is_gradients()) {
-    whole_path_.reserve_shared(largest_layout(workload).size_bytes);
+    has_peer_buffers_ =
+        whole_path_.reserve_shared(largest_layout(workload).size_bytes).is_shared();
+    if (!has_peer_buffers_ && why_no_window_.empty()) why_no_window_ = "none is left";
   }
   for (const bool in_place : {true, false}) {
     const bool is_possible =
@@ -139,8 +141,8 @@ bool KoloContestants::fits(const Algorithm& algorithm) const {
   switch (algorithm.needs) {
     case Needs::Messages: return true;
     case Needs::NativeCollectives: return communicator_->native() != nullptr;
-    case Needs::Window:
-    case Needs::PeerBuffers: return staging_ != nullptr;
+    case Needs::Window: return staging_ != nullptr;
+    case Needs::PeerBuffers: return staging_ != nullptr && has_peer_buffers_;
     case Needs::Nodes: return false;  // all ranks are taken for one node
   }
   return false;

@@ -47,6 +47,7 @@ class KoloContestants {
   std::unique_ptr<kolo::Communicator> communicator_;
   std::shared_ptr<kolo::SharedWindow> staging_;  // null where ranks share no memory
   std::string why_no_window_;
+  bool has_peer_buffers_ = false;  // memory for the workload that all ranks reach
   Arena memory_;
   WholePath whole_path_;
 };

@@ -21,7 +21,7 @@ at::Tensor elements_at(std::byte* place, std::int64_t count, const at::Tensor& l
 
 /// Makes the tensor's memory `place`, with the elements that it has.
 void rebind(const at::Tensor& tensor, std::byte* place, const std::shared_ptr<void>& owner) {
-  std::memcpy(place, tensor.data_ptr(), tensor.nbytes());
+  if (tensor.nbytes() > 0) std::memcpy(place, tensor.data_ptr(), tensor.nbytes());
   auto* const keeper = new std::shared_ptr<void>(owner);
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
       place, keeper, [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); },

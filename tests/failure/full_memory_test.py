@@ -1,7 +1,7 @@
 """A node whose /dev/shm is full, or becomes full: programs go by messages or use private memory,
 say so, and end well. Nobody is killed by SIGBUS.
 
-    full_memory_test.py <train_gan> <synthetic_benchmark> <mpirun> <arguments before the program>...
+    full_memory_test.py <train_gan> <synthetic_benchmark> <kolo-bench> <mpirun> <arguments before the program>...
 
 The small /dev/shm is mounted where only the test sees it, which takes root; otherwise it is skipped.
 """
@@ -10,6 +10,8 @@ import subprocess
 import sys
 
 SKIPPED = 77
+BENCH = ["allreduce", "--min", "16MB", "--max", "16MB", "--rounds", "3",
+         "--placement", "staged,window"]
 BENCHMARK = ["--batch", "2", "--image", "32", "--iterations", "2", "--warmup", "1"]
 
 
@@ -23,7 +25,7 @@ def run_in(size, command):
     return done.returncode, done.stdout
 
 
-def main(gan, benchmark, *mpirun):
+def main(gan, benchmark, kolo_bench, *mpirun):
     # Open MPI keeps its own shared memory there too, unless it is told of another place.
     launch = [*mpirun, "--mca", "btl_vader_backing_directory", "/tmp"]
     if run_in("64k", ["true"])[0] != 0:
@@ -37,6 +39,7 @@ def main(gan, benchmark, *mpirun):
         ("nothing fits", "16k", [gan], no_agreement, 1, 1),
         ("the data does not fit", "1m", [gan], no_data, 1, 1),
         ("the buckets do not fit", "12m", [benchmark, *BENCHMARK], no_buffer, 1, 2),
+        ("the measured buffer does not fit", "20m", [kolo_bench, *BENCH], no_buffer, 1, 1),
         ("all fits", "1g", [benchmark, *BENCHMARK], no_buffer, 0, 0),
     ]
     failures = 0
