@@ -1,0 +1,164 @@
+// Sharded training has the results of ordinary training, bit by bit where reductions are in the order
+// of ranks, with every optimizer.
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "torch/sharding.hpp"
+
+namespace kolo::test {
+namespace {
+
+constexpr int kSteps = 50;
+constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
+constexpr std::int64_t kWidth = 9;
+
+struct Case {
+  const char* name;
+  std::function<std::unique_ptr<Optimizer>(Parameters)> make;
+};
+void PrintTo(const Case& which, std::ostream* stream) { *stream << which.name; }
+
+template <class Class, class Options>
+std::function<std::unique_ptr<Optimizer>(Parameters)> maker(Options options) {
+  return [=](Parameters parameters) {
+    return std::make_unique<Class>(std::move(parameters), options);
+  };
+}
+
+std::vector<Case> cases() {
+  using namespace torch::optim;
+  return {
+      {"sgd", maker<SGD>(SGDOptions(0.05))},
+      {"sgd_momentum",
+       maker<SGD>(SGDOptions(0.05).momentum(0.9).weight_decay(0.01).dampening(0.1))},
+      {"sgd_nesterov", maker<SGD>(SGDOptions(0.05).momentum(0.9).nesterov(true))},
+      {"adam", maker<Adam>(AdamOptions(1e-2).eps(1e-4).weight_decay(0.01))},
+      {"adam_amsgrad", maker<Adam>(AdamOptions(1e-2).eps(1e-4).amsgrad(true))},
+      {"adamw", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4))},
+      {"adamw_amsgrad", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4).amsgrad(true))},
+      {"rmsprop", maker<RMSprop>(RMSpropOptions(1e-3).eps(1e-4))},
+      {"rmsprop_centered",
+       maker<RMSprop>(RMSpropOptions(1e-3).momentum(0.9).eps(1e-4).centered(true))},
+      {"adagrad", maker<Adagrad>(AdagradOptions(1e-2).lr_decay(0.01).weight_decay(0.01))},
+      {"adagrad_initial", maker<Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.3))},
+      {"own",
+       [](Parameters parameters) { return std::make_unique<OwnOptimizer>(std::move(parameters)); }},
+  };
+}
+
+/// What may differ from a plain loop.
+struct Variation {
+  torch::ScalarType type = torch::kFloat32;
+  double max_norm = 0.0;
+  int steps_before_wrapping = 0;
+  bool has_scheduler = false;
+  bool uses_closure = false;
+  int passes = 1;
+};
+
+at::Tensor train(Runtime& runtime, const Case& which, DistributedOptimizer::Options options,
+                 const Variation& variation = {}) {
+  torch::nn::Sequential model = make_mlp(variation.type);
+  const auto inner = which.make(model->parameters());
+  for (int step = 0; step < variation.steps_before_wrapping; ++step) {
+    inner->zero_grad();
+    loss_of(model, batch_rows(step, 0, kBatch, kWidth, variation.type)).backward();
+    inner->step();
+  }
+  options.backward_passes_per_step = variation.passes;
+  DistributedOptimizer optimizer(*inner, *model, options);
+  torch::optim::StepLR scheduler(optimizer, 7, 0.7);
+  const std::int64_t rows = kBatch / runtime.size() / variation.passes;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    const auto evaluate = [&] {
+      at::Tensor loss;
+      for (int pass = 0; pass < variation.passes; ++pass) {
+        const std::int64_t part = runtime.rank() * variation.passes + pass;
+        loss = loss_of(model, batch_rows(step, part * rows, rows, kWidth, variation.type));
+        loss.backward();
+      }
+      return loss;
+    };
+    if (variation.uses_closure) {
+      EXPECT_TRUE(optimizer.step(evaluate).defined());
+    } else {
+      evaluate();
+      if (variation.max_norm > 0.0) optimizer.clip_grad_norm_(variation.max_norm);
+      optimizer.step();
+    }
+    if (variation.has_scheduler) scheduler.step();
+  }
+  return flat(*model);
+}
+
+class ShardedTrainingTest : public ShardedOptimizerTest,
+                            public testing::WithParamInterface<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, ShardedTrainingTest, testing::ValuesIn(cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(ShardedTrainingTest, HasTheBitsOfOrdinaryTraining) {
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None));
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = train(runtime_, GetParam(), with(mode));
+    expect_alike(sharded, whole);
+    expect_equal_on_all_ranks(sharded);
+  }
+}
+
+TEST_P(ShardedTrainingTest, EqualsOneProcess) {
+  if (std::string(GetParam().name) == "own") return;  // signs of sums that are zero in theory
+  const Variation wide{.type = torch::kFloat64};
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), wide),
+                               train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch)),
+            1e-10);
+  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer)),
+                               train_alone(GetParam().make, torch::kFloat32, kSteps, kBatch)),
+            1e-5);
+}
+
+TEST_P(ShardedTrainingTest, DividesStateThatIsThereAlready) {
+  const Variation late{.steps_before_wrapping = 3};
+  if (std::string(GetParam().name) == "own") return;  // has none
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), late);
+  for (const Shard mode : kModes) {
+    expect_alike(train(runtime_, GetParam(), with(mode), late), whole);
+  }
+}
+
+TEST_P(ShardedTrainingTest, FollowsSchedulersAndClosures) {
+  const Variation variation{.has_scheduler = true, .uses_closure = true};
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), variation);
+  for (const Shard mode : kModes) {
+    expect_alike(train(runtime_, GetParam(), with(mode), variation), whole);
+  }
+}
+
+TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
+  const Variation clipped{.max_norm = 0.05};
+  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
+  for (const Shard mode : kModes) {
+    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole),
+              std::string(GetParam().name) == "own" ? 1e-1 : 1e-5);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, AddsUpTheGradientsOfSeveralPasses) {
+  const Variation passes{.passes = 2};
+  const Case adam = cases()[3];
+  const at::Tensor whole = train(runtime_, adam, with(Shard::None), passes);
+  for (const Shard mode : kModes) {
+    expect_alike(train(runtime_, adam, with(mode), passes), whole);
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/config.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "torch/models.hpp"
+
+/// What the tests of sharded training share.
+namespace kolo::test {
+
+using Optimizer = torch::optim::Optimizer;
+using Parameters = std::vector<at::Tensor>;
+
+/// Steepest descent of a class that LibTorch does not know, with state that cannot be written.
+class OwnOptions : public torch::optim::OptimizerCloneableOptions<OwnOptions> {
+ public:
+  double get_lr() const override { return lr; }
+  void set_lr(double rate) override { lr = rate; }
+  double lr = 0.05;
+};
+class OwnState : public torch::optim::OptimizerCloneableParamState<OwnState> {};
+class OwnOptimizer final : public Optimizer {
+ public:
+  explicit OwnOptimizer(Parameters parameters)
+      : Optimizer(std::move(parameters), std::make_unique<OwnOptions>()) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss = closure ? closure() : at::Tensor();
+    const at::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        parameter.sub_(group.options().get_lr() * parameter.grad().sign());
+      }
+    }
+    return loss;
+  }
+};
+
+inline constexpr Shard kModes[] = {Shard::Optimizer, Shard::Gradients};
+
+inline DistributedOptimizer::Options with(Shard shard) {
+  DistributedOptimizer::Options options;
+  options.shard = shard;
+  options.bucket_bytes = 500;  // several, with parameters that lie in two parts
+  return options;
+}
+
+/// Whether sums have one order, whatever the layout: not by messages, nor over nodes.
+inline bool is_rank_ordered() {
+  const Config config = Config::from_environment();
+  return config.shared_memory && config.fake_nodes == 0;
+}
+
+inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,
+                         const char* what = "") {
+  if (is_rank_ordered()) {
+    EXPECT_TRUE(torch::equal(sharded, whole)) << what << largest_difference(sharded, whole);
+  } else {
+    EXPECT_LT(largest_difference(sharded, whole), 1e-5) << what;
+  }
+}
+
+/// The same bits on all ranks.
+inline void expect_equal_on_all_ranks(const at::Tensor& tensor) {
+  EXPECT_TRUE(torch::equal(allreduce(tensor, {.op = ReduceOp::Max}),
+                           allreduce(tensor, {.op = ReduceOp::Min})));
+}
+
+class ShardedOptimizerTest : public testing::Test {
+ protected:
+  Runtime runtime_;
+};
+
+}  // namespace kolo::test
