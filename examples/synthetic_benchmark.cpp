@@ -37,7 +37,7 @@ struct Options {
   int iterations = 10;
   int warm_up = 2;
   std::string compression = "none";
-  std::string shard = "none";
+  std::optional<kolo::Shard> shard;
   bool fused = false;
   bool efficiency = false;
   std::filesystem::path json;
@@ -62,9 +62,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--compression", options.compression, "of gradients on their way between ranks")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->capture_default_str();
-  app.add_option("--shard", options.shard, "what the ranks divide among themselves")
-      ->check(CLI::IsMember({"none", "optimizer", "gradients"}))
-      ->capture_default_str();
+  examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
   app.add_flag("--efficiency", options.efficiency,
                "instead, measure how much of the speed without communication is left with it");
@@ -101,8 +99,7 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
       *sgd, *model,
-      {.compression = kolo::Compression::named(options.compression),
-       .shard = kolo::shard_named(options.shard)});
+      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
 
   const Batch batch = random_batch(options, image);
   for (int i = 0; i < options.warm_up; ++i) train_step(model, optimizer, batch);
@@ -130,8 +127,7 @@ nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
       *sgd, *model,
-      {.compression = kolo::Compression::named(options.compression),
-       .shard = kolo::shard_named(options.shard)});
+      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
 
   const Batch batch = random_batch(options, image);
   const examples::Efficiency efficiency =

@@ -23,6 +23,13 @@ std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* cons
   return std::nullopt;
 }
 
+void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard) {
+  app.add_option_function<std::string>(
+         "--shard", [&shard](const std::string& name) { shard = kolo::shard_named(name); },
+         "what the ranks divide among themselves; without it KOLO_SHARD tells")
+      ->check(CLI::IsMember({"none", "optimizer", "gradients"}));
+}
+
 int leave(const Exit& exit, bool speaks) {
   if (speaks) std::fputs(exit.text.c_str(), exit.code == 0 ? stdout : stderr);
   return exit.code;

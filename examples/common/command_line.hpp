@@ -5,6 +5,8 @@
 
 #include <CLI/App.hpp>
 
+#include "kolo/shard.hpp"
+
 namespace examples {
 
 /// How a program ends that does not go on after its command line.
@@ -15,6 +17,9 @@ struct Exit {
 
 /// Parses; the values land where `app`'s options say. Returns how to end after --help or an error.
 std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* const* argv);
+
+/// --shard, which leaves `shard` alone where it is not given.
+void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard);
 
 /// Prints what `exit` has to say on the one rank that `speaks`, and returns its code.
 int leave(const Exit& exit, bool speaks);

@@ -47,9 +47,7 @@ void add_training_options(CLI::App& app, Options& options) {
       ->check(count);
   app.add_option("--lr", options.learning_rate, "learning rate of AdamW at its highest")
       ->check(CLI::Validator(accept_learning_rate, ""));
-  app.add_option("--shard", options.shard, "what the ranks divide among themselves")
-      ->check(CLI::IsMember({"none", "optimizer", "gradients"}))
-      ->capture_default_str();
+  examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for AdamW");
   app.add_option("--seed", options.seed, "for initial weights, batches and the sample")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));

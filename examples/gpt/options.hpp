@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/command_line.hpp"
+#include "kolo/shard.hpp"
 
 namespace gpt {
 
@@ -24,7 +25,7 @@ struct Options {
 
   std::vector<std::filesystem::path> text;  ///< empty: the headers of LibTorch
   std::string compression = "none";         ///< none, fp16 or bf16
-  std::string shard = "none";               ///< what the ranks divide among themselves
+  std::optional<kolo::Shard> shard;         ///< what the ranks divide among themselves
   bool fused = false;                       ///< LibTorch's fused kernel for AdamW
   bool efficiency = false;                  ///< measure it instead of training
   std::filesystem::path json;               ///< empty: no report in a file

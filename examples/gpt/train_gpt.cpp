@@ -153,8 +153,7 @@ int train(const gpt::Options& options, Files files) {
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
       *adamw, *model,
-      {.compression = kolo::Compression::named(options.compression),
-       .shard = kolo::shard_named(options.shard)});
+      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
 
   const bool speaks = kolo::rank() == 0;
   if (speaks) print_task(options, files.corpus, count_parameters(model));
@@ -176,8 +175,7 @@ int measure_efficiency(const gpt::Options& options, Files files) {
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(
       *adamw, *model,
-      {.compression = kolo::Compression::named(options.compression),
-       .shard = kolo::shard_named(options.shard)});
+      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
 
   gpt::Batches batches(options, files.corpus.training);
   const examples::Efficiency efficiency = examples::measure_efficiency(

@@ -28,6 +28,8 @@ struct Config {
   std::string broadcast;      ///< KOLO_BROADCAST
   std::string reduce_scatter;  ///< KOLO_REDUCE_SCATTER
   std::string allreduce;       ///< KOLO_ALLREDUCE: algorithm by name; empty: the fastest that fits
+  std::string shard =
+      "none";  ///< KOLO_SHARD: what DistributedOptimizer divides unless told (Shard)
   std::string log_level = "warn";  ///< KOLO_LOG_LEVEL: error, warn, info, debug
 
   // Speed.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,8 +56,9 @@ struct DistributedOptimizerOptions {
   /// has is divided too, and gone when this object is. Gradients: the same; besides, from the second
   /// step on a gradient is gone as soon as its bucket is being reduced, and of the sum each rank
   /// keeps its part only. Three buckets are reduced at a time, in their order: a backward() that is
-  /// further ahead waits. Not supported yet: join(), save() and load().
-  Shard shard = Shard::None;
+  /// further ahead waits. Not supported yet: join(), save() and load(). Where it is not given,
+  /// KOLO_SHARD says it.
+  std::optional<Shard> shard{};
 
   // Speed.
   /// Gradients that are reduced together. 0: an equal share of 16, 25 MiB at most. Larger buckets

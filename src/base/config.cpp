@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "kolo/error.hpp"
+#include "kolo/shard.hpp"
 
 namespace kolo {
 namespace {
@@ -73,6 +74,10 @@ const std::array kKnobs{
          "Preferred broadcast algorithm, by name; empty: the fastest that fits."},
     Knob{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
          "Preferred reduce-scatter algorithm, by name; empty: the fastest that fits."},
+    Knob{
+        "KOLO_SHARD", &Config::shard, 0, 0,
+        "What the ranks divide among themselves where the program does not say: none, optimizer or "
+        "gradients."},
     Knob{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
          "What is written to stderr: error, warn, info or debug."},
     Knob{"KOLO_PATIENCE", &Config::patience, 0, kYear,
@@ -212,6 +217,11 @@ Config Config::from_environment() {
     if (text != nullptr) parse(knob, text, config);
   }
   parse_log_level(config.log_level);
+  try {
+    shard_named(config.shard);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string("KOLO_SHARD: ") + error.what());
+  }
   return config;
 }
 

@@ -113,7 +113,7 @@ std::string defect_of_sharding(const torch::optim::Optimizer& optimizer,
   if (options.shard == Shard::None) return {};
   if (options.op == ReduceOp::Adasum) {
     return "op Adasum weighs whole gradients, of which shard = " +
-           std::string(name_of(options.shard)) + " leaves none. Use Average, or shard = none.";
+           std::string(name_of(*options.shard)) + " leaves none. Use Average, or shard = none.";
   }
   return defect_of_state(optimizer);
 }
@@ -162,7 +162,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
       {"compression", std::string(options.compression.name())},
       {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
-      {"shard", std::string(name_of(options.shard))},
+      {"shard", std::string(name_of(*options.shard))},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},
       {"number of parameters", std::to_string(parameters.size())},

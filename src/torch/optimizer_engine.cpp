@@ -57,6 +57,7 @@ OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& group
       option_sync_(groups),
       step_(std::make_shared<StepState>()) {
   options_.process_set = &set_;
+  if (!options_.shard) options_.shard = shard_named(set_.runtime().config().shard);
   for (const auto& [name, tensor] : names) {
     if (tensor.defined()) names_.emplace(tensor.unsafeGetTensorImpl(), name);
   }
@@ -113,7 +114,7 @@ void OptimizerEngine::wire_new_parameters() {
 void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::string& defect) {
   const std::string prefix = prefix_ + "." + std::to_string(wirings_++);
   agree(set_, prefix + ".agreement", kWhat, facts_of(options_, parameters),
-        defect.empty() ? defect_of(parameters, options_.shard) : defect);
+        defect.empty() ? defect_of(parameters, *options_.shard) : defect);
   if (parameters.empty()) return;
   reducers_.push_back(std::make_unique<GradientReducer>(std::move(parameters), options_, hook_,
                                                         *step_, prefix, [this] {
@@ -233,7 +234,7 @@ at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosu
 void OptimizerEngine::require_whole(const std::string& what) const {
   if (options_.shard == Shard::None) return;
   throw InvalidArgument("DistributedOptimizer: " + what + " is not possible with shard = " +
-                        std::string(kolo::name_of(options_.shard)) + ". Use shard = none.");
+                        std::string(kolo::name_of(*options_.shard)) + ". Use shard = none.");
 }
 
 void OptimizerEngine::make_gradients_ready() {

@@ -127,6 +127,10 @@ TEST(ConfigTest, ErrorsNameTheVariableTheValueAndTheForm) {
   const std::string level = error_of("KOLO_LOG_LEVEL", "loud");
   EXPECT_NE(level.find("'loud'"), std::string::npos) << level;
   EXPECT_NE(level.find("debug"), std::string::npos) << level;
+  const std::string shard = error_of("KOLO_SHARD", "zero");
+  EXPECT_NE(shard.find("KOLO_SHARD: "), std::string::npos) << shard;
+  EXPECT_NE(shard.find("'zero'"), std::string::npos) << shard;
+  EXPECT_NE(shard.find("none, optimizer, gradients"), std::string::npos) << shard;
 }
 
 TEST(ConfigTest, DescribeListsEveryKnobOnceWithItsValue) {

@@ -64,7 +64,7 @@ TEST(Options, EveryFlag_ReachesItsField) {
   EXPECT_EQ(given.json, "out");
   EXPECT_EQ(given.text, (std::vector<std::filesystem::path>{"a", "b"}));
   EXPECT_EQ(given.compression, "bf16");
-  EXPECT_EQ(given.shard, "optimizer");
+  EXPECT_EQ(given.shard, kolo::Shard::Optimizer);
   EXPECT_TRUE(given.fused);
   EXPECT_TRUE(given.efficiency);
 }
