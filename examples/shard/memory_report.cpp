@@ -16,11 +16,9 @@ constexpr double kMostPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others
 constexpr double kPages = 2 * 4096;  // that a segment may have besides
 
-void print_line(const char* name, double value, const char* note = "") {
-  std::printf("  %-24s %8.3f%s\n", name, value, note);
-}
+void print_line(const char* name, double value) { std::printf("  %-25s %7.3f\n", name, value); }
 
-std::string with_note(const char* text, double value, double bound) {
+std::string filled_in(const char* text, double value, double bound) {
   char line[160];
   std::snprintf(line, sizeof line, text, value, bound);
   return line;
@@ -59,8 +57,9 @@ double MemoryReport::formula() const {
   switch (shard_) {
     case kolo::Shard::Optimizer: return 8 + 8 / ranks;
     case kolo::Shard::Gradients: return 4 + 12 / ranks;
-    default: return kWhole;
+    case kolo::Shard::None: break;
   }
+  return kWhole;
 }
 
 double MemoryReport::sent_ratio() const {
@@ -71,14 +70,14 @@ double MemoryReport::sent_ratio() const {
 std::vector<std::string> MemoryReport::defects() const {
   std::vector<std::string> defects;
   const auto expect = [&](bool is_met, const char* text, double value, double bound) {
-    if (!is_met) defects.push_back(with_note(text, value, bound));
+    if (!is_met) defects.push_back(filled_in(text, value, bound));
   };
   expect(total() <= formula() + kMostAboveFormula, "%.3f bytes per parameter live, more than %.3f",
          total(), formula() + kMostAboveFormula);
   expect(slots() * elements_ <= kSlots * most("largest_bucket") + kPages,
          "buckets take %.0f bytes, more than three of the largest: %.0f", slots() * elements_,
          kSlots * most("largest_bucket"));
-  if (shard_ == kolo::Shard::Gradients && ranks_.size() >= 4) {
+  if (shard_ == kolo::Shard::Gradients && ranks_.size() >= 4) {  // by the formula 7 / 16 or less
     expect(total() <= 0.45 * kWhole, "%.3f bytes per parameter without buckets, more than %.3f",
            total(), 0.45 * kWhole);
     expect(total() + slots() <= 0.5 * kWhole,
@@ -103,13 +102,13 @@ void MemoryReport::print() const {
   print_line("optimizer state", share("state"));
   print_line("other tensors", share("other"));
   if (slots() == 0) print_line("buckets without gradients", share("buckets"));
-  std::printf("  %-24s %8.3f, by the formula %.3f; %.1f %% less than %.0f\n", "together", total(),
-              formula(), 100 * (1 - total() / kWhole), kWhole);
+  std::printf("  %-25s %7.3f, by the formula %.3f; %.1f %% of %.0f\n", "together", total(),
+              formula(), 100 * total() / kWhole, kWhole);
   if (slots() > 0) {
-    std::printf("  %-24s %8.3f, of at most %.1f MB each\n", "three buckets", slots(),
+    std::printf("  %-25s %7.3f, of at most %.1f MB each\n", "three buckets", slots(),
                 most("largest_bucket") / 1e6);
-    std::printf("  %-24s %8.3f, %.1f %% less than %.0f\n", "with them", total() + slots(),
-                100 * (1 - (total() + slots()) / kWhole), kWhole);
+    std::printf("  %-25s %7.3f, %.1f %% of %.0f\n", "with them", total() + slots(),
+                100 * (total() + slots()) / kWhole, kWhole);
   }
   std::printf("  peaks: %.3f while it is made, %.3f in the first step, %.3f in the third\n",
               share("peak_of_construction"), share("peak_of_first_step"), share("peak_of_step"));

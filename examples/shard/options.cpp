@@ -3,6 +3,13 @@
 #include <CLI/CLI.hpp>
 
 namespace shard {
+namespace {
+
+std::string accept_width(const std::string& text) {
+  return std::stoi(text) % 64 == 0 ? "" : "must be a multiple of 64: " + text;
+}
+
+}  // namespace
 
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
@@ -35,13 +42,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       ->check(count)
       ->capture_default_str();
   app.add_option("--width", options.width, "memory: width of the GPT, a multiple of 64")
-      ->check(CLI::Range(64, 1 << 20) & CLI::Validator(
-                                            [](const std::string& text) {
-                                              return std::stoi(text) % 64 == 0
-                                                         ? ""
-                                                         : "must be a multiple of 64: " + text;
-                                            },
-                                            ""))
+      ->check(CLI::Range(1, 1 << 20) & CLI::Validator(accept_width, ""))
       ->capture_default_str();
   return examples::parse_command_line(app, argc, argv);
 }
