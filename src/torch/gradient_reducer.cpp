@@ -283,6 +283,13 @@ Handle GradientReducer::gather_parameters(std::size_t bucket) const {
   return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
 }
 
+void GradientReducer::list_gradients(std::vector<at::Tensor>& gradients) const {
+  if (shards_) return shards_->list_gradients(gradients);
+  for (const at::Tensor& parameter : tensors_) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+}
+
 void GradientReducer::drop_gradients() {
   buckets_->drop_gradients();
   if (!shards_) return;

@@ -67,6 +67,8 @@ class GradientReducer {
   /// Begins to give what this rank has updated of a bucket's parameters to all others.
   Handle gather_parameters(std::size_t bucket) const;
 
+  /// Adds the gradients that there are, of the parameters or of their pieces, to `gradients`.
+  void list_gradients(std::vector<at::Tensor>& gradients) const;
   /// Takes the gradients that lie in buckets from their parameters, or from their pieces.
   void drop_gradients();
   /// Counts gradients anew that their parameters do not have any more.

@@ -15,7 +15,6 @@
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/agreement.hpp"
-#include "torch/clip_divided.hpp"
 #include "torch/optimizer_checks.hpp"
 #include "torch/step_pieces.hpp"
 
@@ -55,6 +54,7 @@ OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& group
       set_(options_.process_set != nullptr ? *options_.process_set : Runtime::current().world()),
       prefix_(set_.next_name("optimizer")),
       option_sync_(groups),
+      check_(set_, prefix_ + ".check"),
       step_(std::make_shared<StepState>()) {
   options_.process_set = &set_;
   if (!options_.shard) options_.shard = shard_named(set_.runtime().config().shard);
@@ -248,14 +248,16 @@ void OptimizerEngine::make_gradients_ready() {
   }
 }
 
+/// What this rank updates its parameters by: all gradients, or its pieces of them.
+std::vector<at::Tensor> OptimizerEngine::own_gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const auto& reducer : reducers_) reducer->list_gradients(gradients);
+  return gradients;
+}
+
 double OptimizerEngine::clip_grad_norm(double max_norm, double norm_type) {
   synchronize();
-  if (options_.shard != Shard::None) {
-    std::vector<at::Tensor> gradients;
-    for (const auto& reducer : reducers_) reducer->shards()->list_gradients(gradients);
-    return clip_divided(gradients, max_norm, norm_type,
-                        {.name = prefix_ + ".norm", .process_set = &set_});
-  }
+  if (options_.shard != Shard::None) return check_.clip(own_gradients(), max_norm, norm_type);
   std::vector<at::Tensor> parameters;
   for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
@@ -263,6 +265,29 @@ double OptimizerEngine::clip_grad_norm(double max_norm, double norm_type) {
     }
   }
   return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void OptimizerEngine::unscale(double scale) {
+  make_gradients_ready();
+  for (const auto& reducer : reducers_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      if (parameter.tensor.scalar_type() != at::kHalf) continue;
+      throw InvalidArgument("GradScaler: gradients of parameter '" + parameter.name +
+                            "' are float16, in which they cannot be unscaled without loss. Keep "
+                            "parameters in float32 and run the model under kolo::Autocast.");
+    }
+  }
+  // Also where no gradient is divided: what a program or a bucket hook has made of the reduced ones
+  // need not be the same on all ranks. Gradients that have not been reduced concern this rank alone.
+  check_.unscale(own_gradients(), scale, !step_->is_synchronized);
+}
+
+/// As after a step, but the wrapped optimizer has not been called, and nothing counts it.
+void OptimizerEngine::skip_step() {
+  if (options_.shard != Shard::None) {
+    for (const auto& reducer : reducers_) reducer->drop_gradients();
+  }
+  step_->is_synchronized = false;
 }
 
 void OptimizerEngine::set_hook(BucketHook hook) {

@@ -10,6 +10,7 @@
 #include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "torch/gradient_check.hpp"
 #include "torch/gradient_reducer.hpp"
 #include "torch/option_sync.hpp"
 
@@ -40,6 +41,11 @@ class OptimizerEngine {
   /// What has arrived since the last step is taken from its parameters, and reductions are over.
   void discard();
   double clip_grad_norm(double max_norm, double norm_type);
+  /// Takes the scale of the loss from the gradients. `found_in_gradients` says on all ranks alike what
+  /// came of it; where that was an overflow, `skip_step` ends the step without one.
+  void unscale(double scale);
+  GradientCheck::Found found_in_gradients() { return check_.found(); }
+  void skip_step();
   int join();
   void set_hook(BucketHook hook);
 
@@ -59,6 +65,7 @@ class OptimizerEngine {
   at::Tensor step_whole(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor step_shards(const torch::optim::Optimizer::LossClosure& closure);
   void make_gradients_ready();
+  std::vector<at::Tensor> own_gradients() const;
   void align_with(int root);
   bool is_in_flight() const;
 
@@ -69,6 +76,7 @@ class OptimizerEngine {
   const std::string prefix_;  // of the names of its operations
   std::unordered_map<const void*, std::string> names_;
   OptionSync option_sync_;
+  GradientCheck check_;
   BucketHook hook_;
   int skip_synchronize_ = 0;
   std::int64_t steps_ = 0;
