@@ -34,6 +34,8 @@ class [[nodiscard]] Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  void change_dtype(c10::ScalarType dtype) const;
+
   c10::DeviceType device_;
   c10::ScalarType outer_dtype_;
   bool was_enabled_;

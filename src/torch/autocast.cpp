@@ -29,7 +29,7 @@ Autocast::Autocast(c10::ScalarType dtype, c10::DeviceType device, bool enabled, 
       was_enabled_(at::autocast::is_autocast_enabled(device)),
       was_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
   at::autocast::increment_nesting();
-  at::autocast::set_autocast_dtype(device, dtype);
+  change_dtype(dtype);
   at::autocast::set_autocast_enabled(device, enabled);
   at::autocast::set_autocast_cache_enabled(cache_enabled);
 }
@@ -37,8 +37,15 @@ Autocast::Autocast(c10::ScalarType dtype, c10::DeviceType device, bool enabled, 
 Autocast::~Autocast() {
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, was_enabled_);
-  at::autocast::set_autocast_dtype(device_, outer_dtype_);
+  change_dtype(outer_dtype_);
   at::autocast::set_autocast_cache_enabled(was_cache_enabled_);
+}
+
+/// LibTorch finds a cast by its parameter alone, whatever its type is.
+void Autocast::change_dtype(c10::ScalarType dtype) const {
+  if (at::autocast::get_autocast_dtype(device_) == dtype) return;
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_dtype(device_, dtype);
 }
 
 }  // namespace kolo

@@ -325,7 +325,7 @@ bool GradientReducer::has_dropped() const {
 }
 
 bool GradientReducer::has_gradients() const {
-  if (shards_) return shards_->has_gradients();
+  if (shards_) return true;  // or other ranks have some: no program can drop them
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (buckets_->is_adopted(i)) return true;
   }

@@ -77,7 +77,7 @@ class GradientReducer {
   bool is_in_flight() const;
   bool has_arrivals() const;   ///< since the last step
   bool has_dropped() const;    ///< an arrived gradient that its parameter does not have any more
-  bool has_gradients() const;  ///< any, in its place
+  bool has_gradients() const;  ///< any in its place, or in a piece
   int layouts() const { return layouts_; }
   const std::vector<ReducedParameter>& parameters() const { return parameters_; }
 

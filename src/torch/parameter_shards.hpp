@@ -58,7 +58,6 @@ class ParameterShards {
   /// Gives the gradients of a bucket's pieces to them, or takes them away again.
   void hand_out(std::size_t bucket, const GradientBuckets& buckets) const;
   void drop_gradients(std::size_t bucket) const;
-  bool has_gradients() const;
   /// Adds those that there are to `gradients`.
   void list_gradients(std::vector<at::Tensor>& gradients) const;
 
