@@ -23,6 +23,7 @@ class Module;
 
 namespace kolo {
 
+class GradScaler;
 namespace tensors {
 class OptimizerEngine;
 }
@@ -130,7 +131,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 
   /// Blocks until all gradients are reduced, unless `synchronize` has done that already, then steps
   /// the wrapped optimizer. A closure is evaluated once, its gradients are reduced too. Before
-  /// backward_passes_per_step is reached it reduces what there is.
+  /// backward_passes_per_step is reached it reduces what there is. Inside an autocast region, casts of
+  /// parameters that LibTorch keeps are forgotten. With a GradScaler, call that one's step().
   at::Tensor step(LossClosure closure = nullptr) override;
 
   /// Blocks until all gradients of this step are reduced and lie in the parameters' grad(), to be
@@ -197,6 +199,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   const StepTimes& last_step_times() const;
 
  private:
+  friend class GradScaler;  // it stands between backward() and step()
   std::unique_ptr<tensors::OptimizerEngine> engine_;
 };
 

@@ -1,9 +1,11 @@
 #pragma once
 
 /// All of Kolo that a training program uses.
+#include "kolo/autocast.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
+#include "kolo/grad_scaler.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
 #include "torch/optimizer_engine.hpp"
@@ -37,7 +38,11 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
   torch::optim::Optimizer::zero_grad(set_to_none);
 }
 
-at::Tensor DistributedOptimizer::step(LossClosure closure) { return engine_->step(closure); }
+at::Tensor DistributedOptimizer::step(LossClosure closure) {
+  at::Tensor loss = engine_->step(closure);
+  at::autocast::clear_cache();  // it holds casts of what the parameters were
+  return loss;
+}
 
 void DistributedOptimizer::synchronize() { engine_->synchronize(); }
 

@@ -371,6 +371,13 @@ Handle GradientReducer::gather_parameters(std::size_t bucket) const {
   return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
 }
 
+void GradientReducer::list_gradients(std::vector<at::Tensor>& gradients) const {
+  if (shards_) return shards_->list_gradients(gradients);
+  for (const at::Tensor& parameter : tensors_) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+}
+
 void GradientReducer::drop_gradients() {
   buckets_->drop_gradients();
   if (!shards_) return;
@@ -409,7 +416,7 @@ bool GradientReducer::has_dropped() const {
 }
 
 bool GradientReducer::has_gradients() const {
-  if (shards_) return shards_->has_gradients();
+  if (shards_) return true;  // or other ranks have some: no program can drop them
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (buckets_->is_adopted(i)) return true;
   }

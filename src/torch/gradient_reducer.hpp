@@ -72,6 +72,8 @@ class GradientReducer {
   /// Begins to give what this rank has updated of a bucket's parameters to all others.
   Handle gather_parameters(std::size_t bucket) const;
 
+  /// Adds the gradients that there are, of the parameters or of their pieces, to `gradients`.
+  void list_gradients(std::vector<at::Tensor>& gradients) const;
   /// Takes the gradients that lie in buckets from their parameters, or from their pieces.
   void drop_gradients();
   /// Counts gradients anew that their parameters do not have any more.
@@ -80,7 +82,7 @@ class GradientReducer {
   bool is_in_flight() const;
   bool has_arrivals() const;   ///< since the last step
   bool has_dropped() const;    ///< an arrived gradient that its parameter does not have any more
-  bool has_gradients() const;  ///< any, in its place
+  bool has_gradients() const;  ///< any in its place, or in a piece
   int layouts() const { return layouts_; }
   const std::vector<ReducedParameter>& parameters() const { return parameters_; }
 

@@ -12,6 +12,7 @@
 #include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "torch/gradient_check.hpp"
 #include "torch/gradient_reducer.hpp"
 #include "torch/option_sync.hpp"
 
@@ -42,6 +43,11 @@ class OptimizerEngine {
   /// What has arrived since the last step is taken from its parameters, and reductions are over.
   void discard();
   double clip_grad_norm(double max_norm, double norm_type);
+  /// Takes the scale of the loss from the gradients. `found_in_gradients` says on all ranks alike what
+  /// came of it; where that was an overflow, `skip_step` ends the step without one.
+  void unscale(double scale);
+  GradientCheck::Found found_in_gradients();
+  void skip_step();
   int join();
   void set_hook(BucketHook hook);
 
@@ -62,9 +68,9 @@ class OptimizerEngine {
   at::Tensor step_whole(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor step_shards(const torch::optim::Optimizer::LossClosure& closure);
   void update_parts();
-  double clip_parts(double max_norm, double norm_type);
   void make_gradients_ready();
   void drop_gradients();
+  std::vector<at::Tensor> own_gradients() const;
 
   int join_whole();
   int join_divided();
@@ -85,8 +91,9 @@ class OptimizerEngine {
   std::int64_t steps_ = 0;
 
   ShardSets sets_;
-  std::optional<int> last_heard_of_;  // the last of the active ranks, while some have joined
-  std::shared_ptr<StepState> step_;   // shared with backward(), whose end may come later
+  std::optional<GradientCheck> check_;  // of the ranks that have different parts
+  std::optional<int> last_heard_of_;    // the last of the active ranks, while some have joined
+  std::shared_ptr<StepState> step_;     // shared with backward(), whose end may come later
   std::int64_t wirings_ = 0;
   /// One for the parameters that were there at first, and one for each batch that came later.
   std::vector<std::unique_ptr<GradientReducer>> reducers_;

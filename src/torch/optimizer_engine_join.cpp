@@ -107,19 +107,23 @@ bool OptimizerEngine::follow() {
     const nlohmann::json deed = announce(nullptr);
     const std::string kind = deed.at("deed");
     if (kind == "clip") {
-      clip_parts(deed.at("max_norm"), deed.at("norm_type"));
-      continue;
-    }
-    if (kind == "step") {
+      check_->clip(own_gradients(), deed.at("max_norm"), deed.at("norm_type"));
+    } else if (kind == "unscale") {
+      check_->unscale(own_gradients(), deed.at("scale"), /*is_alone=*/false);
+    } else if (kind == "compare") {
+      check_->found();
+    } else if (kind == "step") {
       OptionSync::apply(deed.at("options"), groups_);
       merge_options();
       update_parts();
       ++steps_;
-    } else {
+      step_->is_synchronized = false;
+      return true;
+    } else {  // skip, discard
       drop_gradients();
+      step_->is_synchronized = false;
+      return true;
     }
-    step_->is_synchronized = false;
-    return true;
   }
 }
 

@@ -108,12 +108,6 @@ void ParameterShards::drop_gradients(std::size_t bucket) const {
   }
 }
 
-bool ParameterShards::has_gradients() const {
-  std::vector<at::Tensor> gradients;
-  list_gradients(gradients);
-  return !gradients.empty();
-}
-
 void ParameterShards::list_gradients(std::vector<at::Tensor>& gradients) const {
   for (const std::vector<Piece>& pieces : pieces_) {
     for (const Piece& piece : pieces) {

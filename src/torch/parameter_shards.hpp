@@ -54,7 +54,6 @@ class ParameterShards {
   /// first time in a step, they keep what they have. Or takes them away again.
   void hand_out(std::size_t bucket, const GradientBuckets& buckets, bool is_first) const;
   void drop_gradients(std::size_t bucket) const;
-  bool has_gradients() const;
   /// Adds those that there are to `gradients`.
   void list_gradients(std::vector<at::Tensor>& gradients) const;
 

@@ -131,6 +131,12 @@ std::unique_ptr<OptimizerParamState> state_with(const OptimizerParamState& like,
 }
 
 std::unique_ptr<OptimizerParamState> state_of_the_class(torch::optim::Optimizer& optimizer) {
+  using namespace torch::optim;
+  if (dynamic_cast<SGD*>(&optimizer)) return std::make_unique<SGDParamState>();
+  if (dynamic_cast<Adam*>(&optimizer)) return std::make_unique<AdamParamState>();
+  if (dynamic_cast<AdamW*>(&optimizer)) return std::make_unique<AdamWParamState>();
+  if (dynamic_cast<RMSprop*>(&optimizer)) return std::make_unique<RMSpropParamState>();
+  if (dynamic_cast<Adagrad*>(&optimizer)) return std::make_unique<AdagradParamState>();
   auto& states = optimizer.state();
   if (!states.empty()) return states.begin()->second->clone();
   at::Tensor element = at::zeros({1}).requires_grad_();

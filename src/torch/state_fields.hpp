@@ -30,8 +30,9 @@ std::vector<StateField> fields_of(const torch::optim::OptimizerParamState& state
 std::unique_ptr<torch::optim::OptimizerParamState> state_with(
     const torch::optim::OptimizerParamState& like, const std::vector<StateField>& fields);
 
-/// A state of the class that `optimizer` makes, for its fields to be replaced: a copy of one that it
-/// has, or what it makes when it steps a parameter of one element. Null where it keeps none.
+/// A state of the class that `optimizer` makes, for its fields to be replaced. Of a class that
+/// LibTorch does not know a copy of one that is there, or what it makes when it steps a parameter of
+/// one element; null where it makes none.
 std::unique_ptr<torch::optim::OptimizerParamState> state_of_the_class(
     torch::optim::Optimizer& optimizer);
 

@@ -27,6 +27,22 @@ std::optional<DType> dtype_of(at::ScalarType type) {
 
 }  // namespace
 
+at::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::UInt8: return at::kByte;
+    case DType::Int8: return at::kChar;
+    case DType::Int16: return at::kShort;
+    case DType::Int32: return at::kInt;
+    case DType::Int64: return at::kLong;
+    case DType::Float16: return at::kHalf;
+    case DType::BFloat16: return at::kBFloat16;
+    case DType::Float32: return at::kFloat;
+    case DType::Float64: return at::kDouble;
+    case DType::Bool: return at::kBool;
+  }
+  return at::ScalarType::Undefined;
+}
+
 std::string defect_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kStrided) {

@@ -19,6 +19,9 @@ std::string defect_of(const std::vector<at::Tensor>& tensors);
 /// Why nothing can be written to any of the tensors in place; empty where it can.
 std::string in_place_defect_of(const std::vector<at::Tensor>& tensors);
 
+/// LibTorch's name of a type.
+at::ScalarType scalar_type_of(DType dtype);
+
 /// The tensor's memory. It must be contiguous and stay alive. Throws InvalidArgument, naming
 /// `operation`, where the tensor has a defect.
 TensorView view_of(const at::Tensor& tensor, std::string_view operation);
