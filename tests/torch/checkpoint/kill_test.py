@@ -28,7 +28,7 @@ LIMIT_S = 60
 class Victim:
     def __init__(self, program, ranks, mpirun):
         self.program = program
-        self.launcher = [*mpirun, "-n", str(ranks)] if mpirun else []
+        self.launcher = [*mpirun, "-n", str(ranks)] if ranks > 1 else []
 
     def save(self, folder, number, *death):
         """Whether all ranks lived to the end."""
