@@ -1,4 +1,5 @@
-// Saves checkpoints until it is killed, and reads what is there afterwards; see kill_test.py.
+// Saves checkpoints until it is killed, and reads what is there afterwards; see kill_test.py and
+// python_test.py.
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "torch/checkpoint/checkpoint.hpp"
 #include "torch/checkpoint/kill_at.hpp"
 #include "torch/checkpoint/model.hpp"
+#include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
 namespace {
@@ -26,6 +28,8 @@ constexpr const char* kUsage = R"(usage:
       saves checkpoints from <number> on, and prints each number when it is saved
   checkpoint_victim read <folder>
       reads all of the newest checkpoint and prints its number
+  checkpoint_victim export <file> <number>
+      writes the tensors of checkpoint <number> into one safetensors file
 )";
 
 void save(Runtime& runtime, const std::string& folder, unsigned number) {
@@ -55,6 +59,19 @@ void read(const std::string& folder) {
   std::printf("read %u\n", number);
 }
 
+void write_one_file(const std::string& path, unsigned number) {
+  std::vector<tensors::SafetensorsTensor> list;
+  for (const TestTensor& tensor : large_model()) {
+    list.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  tensors::SafetensorsWriter writer(path, list, {{"format", "pt"}});
+  for (const TestTensor& tensor : large_model()) {
+    const Bytes bytes = contents(tensor, number);
+    writer.append(bytes.data(), bytes.size());
+  }
+  writer.close();
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::size_t count = arguments.size();
   if (count < 2) {
@@ -72,6 +89,8 @@ int run(const std::vector<std::string>& arguments) {
     save_on(runtime, folder, static_cast<unsigned>(std::stoul(arguments[2])));
   } else if (arguments[0] == "read" && count == 2) {
     read(folder);
+  } else if (arguments[0] == "export" && count == 3) {
+    write_one_file(folder, static_cast<unsigned>(std::stoul(arguments[2])));
   } else {
     std::cerr << kUsage;
     return 2;

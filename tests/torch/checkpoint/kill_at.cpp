@@ -34,17 +34,19 @@ std::string path_of(int fd) {
   return size < 0 ? std::string() : std::string(path.data(), static_cast<std::size_t>(size));
 }
 
-bool is_watched(int folder, const char* path) {
-  if (watched.empty()) return false;
-  const std::string whole = path[0] == '/' ? path : path_of(folder) + "/" + path;
-  return whole.starts_with(watched);
+std::string path_of(int folder, const char* path) {
+  return path[0] == '/' ? path : path_of(folder) + "/" + path;
 }
 
-void before_call(int folder, const char* path) {
-  if (is_watched(folder, path) && is_last_call()) die();
+/// Whether the call counts; then it is told.
+bool counts(const char* call, const std::string& path) {
+  if (watched.empty() || !path.starts_with(watched)) return false;
+  ::dprintf(STDERR_FILENO, "call %s %s\n", call, path.c_str());
+  return true;
 }
-void before_call(int fd) {
-  if (!watched.empty() && path_of(fd).starts_with(watched) && is_last_call()) die();
+
+void before_call(const char* call, const std::string& path) {
+  if (counts(call, path) && is_last_call()) die();
 }
 
 /// The function that the name would stand for without this library.
@@ -64,8 +66,6 @@ KOLO_EXPORT void kill_at(const std::string& folder, long moment) {
 
 #define KOLO_NEXT(name) kolo::test::next(&::name, #name)
 
-// The C library declares these, some with attributes that a definition need not repeat.
-#pragma GCC diagnostic ignored "-Wnonnull-compare"
 extern "C" {
 
 KOLO_EXPORT int open(const char* path, int flags, ...) {
@@ -73,7 +73,7 @@ KOLO_EXPORT int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  kolo::test::before_call(AT_FDCWD, path);
+  kolo::test::before_call("open", kolo::test::path_of(AT_FDCWD, path));
   return KOLO_NEXT(open)(path, flags, mode);
 }
 
@@ -82,51 +82,48 @@ KOLO_EXPORT int openat(int folder, const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  kolo::test::before_call(folder, path);
+  kolo::test::before_call("openat", kolo::test::path_of(folder, path));
   return KOLO_NEXT(openat)(folder, path, flags, mode);
 }
 
 KOLO_EXPORT int mkdir(const char* path, mode_t mode) {
-  kolo::test::before_call(AT_FDCWD, path);
+  kolo::test::before_call("mkdir", kolo::test::path_of(AT_FDCWD, path));
   return KOLO_NEXT(mkdir)(path, mode);
 }
 
 KOLO_EXPORT int rename(const char* from, const char* to) {
-  kolo::test::before_call(AT_FDCWD, from);
+  kolo::test::before_call("rename", kolo::test::path_of(AT_FDCWD, from));
   return KOLO_NEXT(rename)(from, to);
 }
 
 KOLO_EXPORT int remove(const char* path) {
-  kolo::test::before_call(AT_FDCWD, path);
+  kolo::test::before_call("remove", kolo::test::path_of(AT_FDCWD, path));
   return KOLO_NEXT(remove)(path);
 }
 
 KOLO_EXPORT int unlink(const char* path) {
-  kolo::test::before_call(AT_FDCWD, path);
+  kolo::test::before_call("unlink", kolo::test::path_of(AT_FDCWD, path));
   return KOLO_NEXT(unlink)(path);
 }
 
 KOLO_EXPORT int rmdir(const char* path) {
-  kolo::test::before_call(AT_FDCWD, path);
+  kolo::test::before_call("rmdir", kolo::test::path_of(AT_FDCWD, path));
   return KOLO_NEXT(rmdir)(path);
 }
 
 KOLO_EXPORT int unlinkat(int folder, const char* path, int flags) {
-  kolo::test::before_call(folder, path);
+  kolo::test::before_call("unlinkat", kolo::test::path_of(folder, path));
   return KOLO_NEXT(unlinkat)(folder, path, flags);
 }
 
 KOLO_EXPORT int fsync(int fd) {
-  kolo::test::before_call(fd);
+  kolo::test::before_call("fsync", kolo::test::path_of(fd));
   return KOLO_NEXT(fsync)(fd);
 }
 
 KOLO_EXPORT ssize_t write(int fd, const void* data, size_t bytes) {
-  using kolo::test::watched;
   const auto next = KOLO_NEXT(write);
-  if (watched.empty() || !kolo::test::path_of(fd).starts_with(watched)) {
-    return next(fd, data, bytes);
-  }
+  if (!kolo::test::counts("write", kolo::test::path_of(fd))) return next(fd, data, bytes);
   if (kolo::test::is_last_call()) kolo::test::die();
   if (kolo::test::is_last_call()) {
     [[maybe_unused]] const ssize_t half = next(fd, data, bytes / 2);

@@ -28,16 +28,16 @@ LIMIT_S = 60
 class Victim:
     def __init__(self, program, ranks, mpirun):
         self.program = program
-        self.launcher = [*mpirun, "-n", str(ranks)] if mpirun else []
+        self.launcher = [*mpirun, "-n", str(ranks)] if ranks > 1 else []
 
     def save(self, folder, number, *death):
-        """Whether all ranks lived to the end."""
+        """What the ranks wrote; None where one was killed."""
         command = [*self.launcher, self.program, "save", folder, number, *death]
         run = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
         if run.returncode != 0 and not death:
             raise SystemExit(f"saving checkpoint {number} fails:\n{run.stdout}")
-        return run.returncode == 0
+        return run.stdout if run.returncode == 0 else None
 
     def read(self, folder, allowed):
         """The number of the checkpoint that is there: one of those allowed."""
@@ -62,6 +62,34 @@ def plant_leftovers(folder):
         (folder / name / "rank-0000.safetensors").write_bytes(b"leftover")
 
 
+def check_order(folder, calls):
+    """That nothing gets its name before it is on the disk: a crash of the machine, which no test can
+    have, forgets what is not."""
+    at = {}
+    for i, call in enumerate(calls):
+        at.setdefault(call, []).append(i)
+    renames = {pathlib.Path(path).name: i for i, (call, path) in enumerate(calls)
+               if call == "rename"}
+    published = min((i for name, i in renames.items() if name.startswith(".incomplete-")),
+                    default=len(calls))  # by another rank
+    for call, path in at:
+        if call == "write":
+            synced = at.get(("fsync", path), [-1])[-1]
+            if not at[call, path][-1] < synced < published:
+                raise SystemExit(f"{path} is not on the disk when it gets its name: {calls}")
+    if published == len(calls):
+        return
+    place = calls[published][1]
+    made = max(indexes[0] for (call, path), indexes in at.items()
+               if call == "open" and path.startswith(place + "/"))
+    removed = renames["checkpoint-00000001"]
+    folder_synced = at["fsync", str(folder)]
+    if not any(made < i < published for i in at.get(("fsync", place), [])):
+        raise SystemExit(f"the names in {place} are not on the disk when it gets its own: {calls}")
+    if not any(published < i < removed for i in folder_synced) or folder_synced[-1] < removed:
+        raise SystemExit(f"the names in {folder} are not on the disk in their order: {calls}")
+
+
 def kill_at_calls(victim, ranks, every):
     with tempfile.TemporaryDirectory(prefix="kolo-kill-") as name:
         base = pathlib.Path(name) / "base"
@@ -72,9 +100,12 @@ def kill_at_calls(victim, ranks, every):
             while True:
                 folder = pathlib.Path(name) / "folder"
                 shutil.copytree(base, folder)
-                if victim.save(folder, 2, rank, moment):
+                output = victim.save(folder, 2, rank, moment)
+                if output is not None:
                     break
                 new += victim.read(folder, (1, 2)) == 2
+                for checkpoint in folder.glob("checkpoint-*"):
+                    victim.read(checkpoint, (1, 2))
                 victim.save(folder, 3)
                 victim.read(folder, (3,))
                 left = sorted(p.name for p in folder.iterdir())
@@ -84,6 +115,7 @@ def kill_at_calls(victim, ranks, every):
                 kills += 1
                 moment += every
             victim.read(folder, (2,))
+            check_order(folder, re.findall(r"call (\w+) (.*)", output))
             shutil.rmtree(folder)
             print(f"{ranks} ranks, rank {rank} killed at {kills} moments: {kills - new} times the "
                   f"old checkpoint is there, {new} times the new one", flush=True)
