@@ -11,8 +11,8 @@ class GradScaler;
 
 /// What DistributedOptimizer::save writes besides the training state; the same on all ranks.
 struct SaveOptions {
-  int keep_last = 1;                           ///< older checkpoints are removed afterwards; 0: none
-  const GradScaler* scaler = nullptr;          ///< whose state belongs to it
+  int keep_last = 1;                   ///< older checkpoints are removed afterwards; 0: none
+  const GradScaler* scaler = nullptr;  ///< whose state belongs to it
   std::map<std::string, std::string> extras{};  ///< of the program, in UTF-8: an epoch, its options
 };
 
@@ -21,9 +21,9 @@ struct LoadOptions {
   /// Every parameter and buffer of the model is in the checkpoint, and nothing else is. Otherwise
   /// those are loaded that are in both, under one name and of one shape and type: for fine-tuning.
   bool strict = true;
-  bool optimizer_state = true;    ///< and options; false: parameters and buffers only
-  bool random_state = true;       ///< of LibTorch's CPU generator, for ranks that were there then
-  GradScaler* scaler = nullptr;   ///< gets its state; null with strict: there must be none
+  bool optimizer_state = true;   ///< and options; false: parameters and buffers only
+  bool random_state = true;      ///< of LibTorch's CPU generator, for ranks that were there then
+  GradScaler* scaler = nullptr;  ///< gets its state; null with strict: there must be none
 };
 
 /// What load has found besides.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "kolo/bucket_hook.hpp"
+#include "kolo/checkpoint.hpp"
 #include "kolo/compression.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
@@ -180,7 +182,33 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// sharded.
   void register_bucket_hook(BucketHook hook);
 
-  /// Those of the wrapped optimizer.
+  /// Writes a checkpoint into `folder`: parameters and buffers of the model (all that the constructor
+  /// was given names for), the optimizer's state and options, random numbers, and what `options` adds.
+  /// Every rank writes what it has, without a copy of it; buffers are those of the set's first rank.
+  /// Collective and blocking; between steps, or while gradients add up, which are no part of it. All
+  /// ranks see `folder`; it holds each checkpoint as a folder of safetensors files with index.json, on
+  /// the disk when save returns. A crash at any moment leaves those that were there. Throws on all
+  /// ranks, naming rank, file and cause, BackendError where a file cannot be written,
+  /// InvalidArgument for state without serialize(). State of a class that LibTorch does not know is
+  /// copied.
+  void save(const std::filesystem::path& folder, const SaveOptions& options = {});
+
+  /// Goes on from what any number of ranks with any sharding has saved: `path` is a checkpoint, or a
+  /// folder of which it is the newest. Or from a file, of which parameters and buffers are loaded:
+  /// one that torch::save has written of the model, or a safetensors file. Before it changes
+  /// anything, it has compared shapes, types, options and checksums. Collective and blocking, between
+  /// steps. Where no step was taken before, buckets are laid out as they were, and parameters are
+  /// divided at once. Throws on all ranks, naming file and tensor, InvalidArgument for what is missing,
+  /// damaged or not the program's.
+  Loaded load(const std::filesystem::path& path, const LoadOptions& options = {});
+
+  /// Writes one safetensors file with all parameters and buffers under their names, and the
+  /// optimizer's state as "optimizer.<field>.<name>", on the world rank `root` alone. No rank holds
+  /// more than 4 MiB of it besides what it has. Collective and blocking; errors as those of save().
+  void save_full_state(const std::filesystem::path& file, int root = 0);
+
+  /// Those of the wrapped optimizer, for torch::save and torch::load; throw InvalidArgument once
+  /// parameters are divided.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -199,6 +227,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   const StepTimes& last_step_times() const;
 
  private:
+  DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
+                       const NamedParameters& buffers, Options options);
+
   friend class GradScaler;  // it stands between backward() and step()
   std::unique_ptr<tensors::OptimizerEngine> engine_;
 };

@@ -2,6 +2,7 @@
 
 /// All of Kolo that a training program uses.
 #include "kolo/autocast.hpp"
+#include "kolo/checkpoint.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"

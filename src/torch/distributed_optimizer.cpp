@@ -10,24 +10,37 @@
 namespace kolo {
 namespace {
 
-DistributedOptimizer::NamedParameters names_in(const torch::nn::Module& model) {
-  DistributedOptimizer::NamedParameters names;
+using NamedParameters = DistributedOptimizer::NamedParameters;
+
+NamedParameters names_in(const torch::nn::Module& model) {
+  NamedParameters names;
   for (const auto& item : model.named_parameters()) names.emplace_back(item.key(), item.value());
   return names;
+}
+
+NamedParameters buffers_in(const torch::nn::Module& model) {
+  NamedParameters buffers;
+  for (const auto& item : model.named_buffers()) buffers.emplace_back(item.key(), item.value());
+  return buffers;
 }
 
 }  // namespace
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const torch::nn::Module& model, Options options)
-    : DistributedOptimizer(optimizer, names_in(model), std::move(options)) {}
+    : DistributedOptimizer(optimizer, names_in(model), buffers_in(model), std::move(options)) {}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names, Options options)
+    : DistributedOptimizer(optimizer, names, {}, std::move(options)) {}
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const NamedParameters& names,
+                                           const NamedParameters& buffers, Options options)
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
                               optimizer.defaults().clone()) {
   for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
-  engine_ = std::make_unique<tensors::OptimizerEngine>(optimizer, param_groups_, names,
+  engine_ = std::make_unique<tensors::OptimizerEngine>(optimizer, param_groups_, names, buffers,
                                                        std::move(options));
 }
 
@@ -64,13 +77,25 @@ void DistributedOptimizer::register_bucket_hook(BucketHook hook) {
   engine_->set_hook(std::move(hook));
 }
 
+void DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  engine_->save(folder, options);
+}
+
+Loaded DistributedOptimizer::load(const std::filesystem::path& path, const LoadOptions& options) {
+  return engine_->load(path, options);
+}
+
+void DistributedOptimizer::save_full_state(const std::filesystem::path& file, int root) {
+  engine_->save_full_state(file, root);
+}
+
 void DistributedOptimizer::save(torch::serialize::OutputArchive& archive) const {
-  engine_->require_whole("save()");
+  engine_->require_undivided("torch::save");
   engine_->wrapped().save(archive);
 }
 
 void DistributedOptimizer::load(torch::serialize::InputArchive& archive) {
-  engine_->require_whole("load()");
+  engine_->require_undivided("torch::load");
   engine_->wrapped().load(archive);
   // Loading replaces the options of the wrapped optimizer's groups: they count.
   engine_->merge_options();

@@ -328,6 +328,33 @@ void GradientReducer::follow_arrival(torch::optim::Optimizer& wrapped) {
     if (order.size() < parameters_.size()) order.push_back(i);
     if (was_sparse != 0) is_sparse_[i] = true;
   }
+  follow(order, wrapped);
+}
+
+void GradientReducer::follow_order(const std::vector<std::size_t>& order,
+                                   const std::vector<bool>& sparse,
+                                   torch::optim::Optimizer& wrapped) {
+  if (std::exchange(follows_arrival_, true)) return;
+  arrival_order_.clear();
+  is_sparse_ = sparse;
+  std::vector<std::size_t> whole = order;
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (std::find(order.begin(), order.end(), i) == order.end()) whole.push_back(i);
+  }
+  follow(whole, wrapped);
+}
+
+std::vector<std::size_t> GradientReducer::order() const {
+  std::vector<std::size_t> order;
+  if (!follows_arrival_) return order;
+  for (const Bucket& bucket : buckets_->buckets()) {
+    for (const Bucket::Member& member : bucket.members) order.push_back(member.parameter);
+  }
+  return order;
+}
+
+void GradientReducer::follow(const std::vector<std::size_t>& order,
+                             torch::optim::Optimizer& wrapped) {
   move_gradients(order);
   if (options_.shard != Shard::None) divide(wrapped);
 }

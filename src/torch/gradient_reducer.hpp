@@ -65,6 +65,15 @@ class GradientReducer {
   /// parameters and the state that `wrapped` has of them. Collective that once.
   void follow_arrival(torch::optim::Optimizer& wrapped);
 
+  /// The same in an order that is known already, by the parameters' places, those first that are in it;
+  /// before the first reduction, otherwise it does nothing. `sparse` says of each parameter whether
+  /// its gradients are reduced as sparse ones.
+  void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse,
+                    torch::optim::Optimizer& wrapped);
+  /// The order that is followed; none before the first reduction.
+  std::vector<std::size_t> order() const;
+  bool is_sparse(std::size_t parameter) const { return is_sparse_[parameter]; }
+
   /// The buckets, and where they are divided this rank's parts of them; otherwise null.
   const GradientBuckets& buckets() const { return *buckets_; }
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
@@ -98,6 +107,7 @@ class GradientReducer {
   };
 
   void lay_out(const std::vector<std::size_t>& order);
+  void follow(const std::vector<std::size_t>& order, torch::optim::Optimizer& wrapped);
   void move_gradients(const std::vector<std::size_t>& order);
   void reset(std::size_t bucket);
   void expect_gradients(std::size_t bucket);

@@ -20,19 +20,19 @@ class ModelFile {
  public:
   virtual ~ModelFile() = default;
   /// Undefined where there is none of that name.
-  virtual at::Tensor read(const TrainingView::Named& named, bool is_buffer) = 0;
+  virtual at::Tensor read(const std::string& name, bool is_buffer) = 0;
 };
 
 class SafetensorsFile final : public ModelFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path) : reader_(path) {}
 
-  at::Tensor read(const TrainingView::Named& named, bool) override {
-    const auto found = reader_.tensors().find(named.name);
+  at::Tensor read(const std::string& name, bool) override {
+    const auto found = reader_.tensors().find(name);
     if (found == reader_.tensors().end()) return {};
     at::Tensor values =
         at::empty(found->second.shape, at::TensorOptions(scalar_type_of(found->second.dtype)));
-    reader_.read(named.name, 0, values.numel(), values.data_ptr());
+    reader_.read(name, 0, values.numel(), values.data_ptr());
     return values;
   }
 
@@ -52,19 +52,18 @@ class TorchFile final : public ModelFile {
     }
   }
 
-  at::Tensor read(const TrainingView::Named& named, bool is_buffer) override {
+  at::Tensor read(const std::string& name, bool is_buffer) override {
     torch::serialize::InputArchive* place = &archive_;
     std::vector<std::unique_ptr<torch::serialize::InputArchive>> inner;
     std::size_t begin = 0;
-    for (std::size_t dot = named.name.find('.'); dot != std::string::npos;
-         dot = named.name.find('.', begin)) {
+    for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', begin)) {
       inner.push_back(std::make_unique<torch::serialize::InputArchive>());
-      if (!place->try_read(named.name.substr(begin, dot - begin), *inner.back())) return {};
+      if (!place->try_read(name.substr(begin, dot - begin), *inner.back())) return {};
       place = inner.back().get();
       begin = dot + 1;
     }
     at::Tensor values;
-    place->try_read(named.name.substr(begin), values, is_buffer);
+    place->try_read(name.substr(begin), values, is_buffer);
     return values;
   }
 
@@ -73,23 +72,22 @@ class TorchFile final : public ModelFile {
 };
 
 /// Copies those that fit, or where `strict` throws for the first that does not.
-void take(ModelFile& file, const std::vector<TrainingView::Named>& all, bool is_buffer, bool strict,
-          bool copies, const std::string& what) {
+void take(ModelFile& file, const TrainingView::Named& all, bool is_buffer, bool strict, bool copies,
+          const std::string& what) {
   const at::NoGradGuard no_grad;
-  for (const TrainingView::Named& named : all) {
-    const at::Tensor values = file.read(named, is_buffer);
-    const at::Tensor& own = named.tensor;
+  for (const auto& [key, own] : all) {
+    const at::Tensor values = file.read(key, is_buffer);
     const bool fits = values.defined() && values.sizes() == own.sizes() &&
                       values.scalar_type() == own.scalar_type();
     if (fits && copies) at::Tensor(own).copy_(values);
     if (fits || !strict) continue;
-    throw InvalidArgument(
-        what + " has " +
-        (values.defined() ? std::string(c10::toString(values.scalar_type())) + " " +
-                                c10::str(values.sizes()) + " as"
-                          : std::string("no")) +
-        " '" + named.name + "', which is " + c10::toString(own.scalar_type()) + " " +
-        c10::str(own.sizes()) + " in the program. Load with strict = false to leave it out.");
+    throw InvalidArgument(what + " has " +
+                          (values.defined() ? std::string(c10::toString(values.scalar_type())) +
+                                                  " " + c10::str(values.sizes()) + " as"
+                                            : std::string("no")) +
+                          " '" + key + "', which is " + c10::toString(own.scalar_type()) + " " +
+                          c10::str(own.sizes()) +
+                          " in the program. Load with strict = false to leave it out.");
   }
 }
 

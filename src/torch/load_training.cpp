@@ -5,13 +5,14 @@
 #include <functional>
 #include <mutex>
 #include <sstream>
-#include <unordered_set>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
 
@@ -58,24 +59,26 @@ bool is_same(const Checkpoint& checkpoint, const std::string& key, const TensorV
          found->second.shape == view.shape;
 }
 
-void for_each_of_the_model(const TrainingView& view,
-                           const std::function<void(const TrainingView::Named&)>& visit) {
-  for (const TrainingView::Named& named : view.parameters) visit(named);
-  for (const TrainingView::Named& named : view.buffers) visit(named);
+void for_each_of_the_model(
+    const TrainingView& view,
+    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  for (const auto& [name, tensor] : view.parameters) visit(name, tensor);
+  for (const auto& [name, tensor] : view.buffers) visit(name, tensor);
 }
 
 void require_same_model(const TrainingView& view, const Checkpoint& checkpoint) {
   std::unordered_set<std::string> known;
-  for_each_of_the_model(view, [&](const TrainingView::Named& named) {
-    const TensorView own = view_of(named.tensor, named.name);
-    const std::string place = place_of(checkpoint, named.name);
+  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+    const TensorView own = view_of(tensor, name);
+    const std::string place = place_of(checkpoint, name);
     require_same(checkpoint, place, own.dtype, own.shape);
     known.insert(place);
   });
   for (const auto& [key, tensor] : checkpoint.tensors()) {
     if (!key.starts_with(model_key("")) || known.contains(key)) continue;
-    throw InvalidArgument("the checkpoint " + checkpoint.path().string() + " has '" + key +
-                          "', which the program has not. Load with strict = false to leave it out.");
+    throw InvalidArgument(
+        "the checkpoint " + checkpoint.path().string() + " has '" + key +
+        "', which the program has not. Load with strict = false to leave it out.");
   }
 }
 
@@ -131,12 +134,11 @@ void require_same_state(const TrainingView& view, const Checkpoint& checkpoint) 
       taken = fields_of(*state_with(*like, fields_in(checkpoint, part, *saved))).size();
     }
     if (taken == saved->at("numbers").size() + saved->at("tensors").size()) continue;
-    throw InvalidArgument("the checkpoint " + checkpoint.path().string() +
-                          " has optimizer state of " +
-                          checkpoint.details().at("optimizer").get<std::string>() +
-                          ", which is not that of the program's " +
-                          c10::demangle(typeid(view.wrapped).name()) +
-                          ". Load with optimizer_state = false to train with a new state.");
+    throw InvalidArgument(
+        "the checkpoint " + checkpoint.path().string() + " has optimizer state of " +
+        checkpoint.details().at("optimizer").get<std::string>() +
+        ", which is not that of the program's " + c10::demangle(typeid(view.wrapped).name()) +
+        ". Load with optimizer_state = false to train with a new state.");
   }
 }
 
@@ -150,10 +152,10 @@ struct Read {
 std::vector<Read> reads_of_the_model(const TrainingView& view, const Checkpoint& checkpoint,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
-  for_each_of_the_model(view, [&](const TrainingView::Named& named) {
-    const std::string place = place_of(checkpoint, named.name);
-    const bool is_there = is_same(checkpoint, place, view_of(named.tensor, named.name));
-    if (options.strict || is_there) reads.push_back({place, 0, named.tensor.detach()});
+  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+    const std::string place = place_of(checkpoint, name);
+    const bool is_there = is_same(checkpoint, place, view_of(tensor, name));
+    if (options.strict || is_there) reads.push_back({place, 0, tensor.detach()});
   });
   const std::string random = random_key(view.set.rank());
   if (options.random_state && checkpoint.tensors().contains(random)) {

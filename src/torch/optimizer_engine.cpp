@@ -45,12 +45,15 @@ void assign_groups(std::vector<ReducedParameter>& parameters,
 
 OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& groups,
                                  const DistributedOptimizer::NamedParameters& names,
+                                 const DistributedOptimizer::NamedParameters& buffers,
                                  DistributedOptimizerOptions options)
     : wrapped_(wrapped),
       groups_(groups),
       options_(std::move(options)),
       set_(options_.process_set != nullptr ? *options_.process_set : Runtime::current().world()),
       prefix_(set_.next_name("optimizer")),
+      named_(names),
+      buffers_(buffers),
       option_sync_(groups),
       step_(std::make_shared<StepState>()) {
   options_.process_set = &set_;
@@ -249,6 +252,14 @@ void OptimizerEngine::require_whole(const std::string& what) const {
   if (options_.shard == Shard::None) return;
   throw InvalidArgument("DistributedOptimizer: " + what + " is not possible with shard = " +
                         std::string(kolo::name_of(*options_.shard)) + ". Use shard = none.");
+}
+
+void OptimizerEngine::require_undivided(const std::string& what) const {
+  if (!view().is_divided) return;
+  throw InvalidArgument("DistributedOptimizer: " + what +
+                        " moves whole state, of which each rank has a part with shard = " +
+                        std::string(kolo::name_of(*options_.shard)) +
+                        ". Use the optimizer's save(folder) and load(folder).");
 }
 
 void OptimizerEngine::make_gradients_ready() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,11 +11,13 @@
 #include <torch/optim/optimizer.h>
 
 #include "kolo/bucket_hook.hpp"
+#include "kolo/checkpoint.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
 #include "torch/gradient_check.hpp"
 #include "torch/gradient_reducer.hpp"
 #include "torch/option_sync.hpp"
+#include "torch/training_view.hpp"
 
 namespace kolo::tensors {
 
@@ -27,6 +30,7 @@ class OptimizerEngine {
   /// `groups` are the wrapper's own, and outlive this. Collective.
   OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& groups,
                   const DistributedOptimizer::NamedParameters& names,
+                  const DistributedOptimizer::NamedParameters& buffers,
                   DistributedOptimizerOptions options);
   ~OptimizerEngine();
   OptimizerEngine(const OptimizerEngine&) = delete;  // its reducers refer to it
@@ -49,10 +53,15 @@ class OptimizerEngine {
   GradientCheck::Found found_in_gradients();
   void skip_step();
   int join();
+  void save(const std::filesystem::path& folder, const SaveOptions& options);
+  Loaded load(const std::filesystem::path& path, const LoadOptions& options);
+  void save_full_state(const std::filesystem::path& file, int root);
   void set_hook(BucketHook hook);
 
   /// Throws InvalidArgument, which names `what`, where the optimizer is sharded.
   void require_whole(const std::string& what) const;
+  /// Throws InvalidArgument, which names `what`, where each rank has a part of the state.
+  void require_undivided(const std::string& what) const;
 
   int& no_sync_depth() { return step_->no_sync; }
   int& skip_synchronize_depth() { return skip_synchronize_; }
@@ -77,6 +86,11 @@ class OptimizerEngine {
   void align_with(int root);
   nlohmann::json announce(const nlohmann::json& deed);
   bool follow();
+
+  TrainingView view() const;
+  Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
+  nlohmann::json layout() const;
+  void follow_layout(const nlohmann::json& layout);
   bool is_in_flight() const;
 
   torch::optim::Optimizer& wrapped_;
@@ -84,6 +98,8 @@ class OptimizerEngine {
   DistributedOptimizerOptions options_;
   ProcessSet& set_;
   const std::string prefix_;  // of the names of its operations
+  DistributedOptimizer::NamedParameters named_;
+  DistributedOptimizer::NamedParameters buffers_;
   std::unordered_map<const void*, std::string> names_;
   OptionSync option_sync_;
   BucketHook hook_;
@@ -95,6 +111,7 @@ class OptimizerEngine {
   std::optional<int> last_heard_of_;    // the last of the active ranks, while some have joined
   std::shared_ptr<StepState> step_;     // shared with backward(), whose end may come later
   std::int64_t wirings_ = 0;
+  std::int64_t saves_ = 0;  // and loads
   /// One for the parameters that were there at first, and one for each batch that came later.
   std::vector<std::unique_ptr<GradientReducer>> reducers_;
 };

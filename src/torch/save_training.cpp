@@ -81,7 +81,7 @@ class Slices {
 };
 
 at::Tensor random_state() {
-  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }

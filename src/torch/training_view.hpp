@@ -15,10 +15,7 @@ namespace kolo::tensors {
 
 /// What a training run consists of, as checkpoints see it.
 struct TrainingView {
-  struct Named {
-    std::string name;
-    at::Tensor tensor;
-  };
+  using Named = std::vector<std::pair<std::string, at::Tensor>>;
   /// Elements of a parameter whose optimizer state this rank has.
   struct Part {
     std::string name;    ///< of the parameter
@@ -27,11 +24,11 @@ struct TrainingView {
     std::int64_t begin;  ///< the first of them among those of the parameter
   };
   ProcessSet& set;
-  ProcessSet& divided;      ///< ranks that have different parts
-  bool is_divided;          ///< parts are pieces; otherwise every rank has all
+  ProcessSet& divided;        ///< ranks that have different parts
+  bool is_divided;            ///< parts are pieces; otherwise every rank has all
   bool is_first_of_replicas;  ///< among ranks that have the same parts
-  std::vector<Named> parameters;  ///< each once
-  std::vector<Named> buffers;
+  Named parameters;           ///< each once
+  Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::vector<Part> parts;
   torch::optim::Optimizer& wrapped;
