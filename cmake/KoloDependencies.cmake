@@ -9,6 +9,7 @@ find_package(Threads REQUIRED)
 find_package(hwy REQUIRED)
 find_program(KOLO_FLATC flatc REQUIRED)
 find_path(KOLO_FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h REQUIRED)
+find_path(KOLO_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 

@@ -15,9 +15,9 @@ usage() {
 Usage: cmake/setup.sh [--check]
 
 Installs what Kolo's build needs and this machine lacks:
-  - compiler, CMake, Ninja, Open MPI, Highway, FlatBuffers, CLI11, nlohmann_json, GoogleTest,
-    Google Benchmark, Python: with apt, as root or through sudo; without either, CMake, Ninja and
-    Open MPI come from PyPI, and what else is missing is listed;
+  - compiler, CMake, Ninja, Open MPI, Highway, FlatBuffers, xxHash, CLI11, nlohmann_json,
+    GoogleTest, Google Benchmark, Python: with apt, as root or through sudo; without either, CMake,
+    Ninja and Open MPI come from PyPI, and what else is missing is listed;
   - LibTorch $torch_version (CPU) from its PyPI wheel into $torch_dir,
     unless CMAKE_PREFIX_PATH or Torch_DIR names a LibTorch.
 Says what it is about to install before it does. Does nothing where nothing is missing.
@@ -69,6 +69,7 @@ Ninja|has_command ninja|ninja-build|ninja
 MPI|has_mpi|libopenmpi-dev openmpi-bin|openmpi
 Highway|has_header hwy/highway.h|libhwy-dev|-
 FlatBuffers|has_flatbuffers|libflatbuffers-dev flatbuffers-compiler|-
+xxHash|has_header xxhash.h|libxxhash-dev|-
 CLI11|has_header CLI/CLI.hpp|libcli11-dev|-
 nlohmann_json|has_header nlohmann/json.hpp|nlohmann-json3-dev|-
 GoogleTest|has_header gtest/gtest.h|libgtest-dev|-

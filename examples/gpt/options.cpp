@@ -12,17 +12,6 @@ namespace {
 
 constexpr int kLargest = 1 << 20;  // of any size or count: a guard against slips of the keyboard
 
-Options medium_preset() {
-  Options options;
-  options.layers = 6;
-  options.width = 384;
-  options.heads = 6;
-  options.context = 128;
-  options.batch = 8;
-  options.learning_rate = 1e-3;
-  return options;
-}
-
 std::string accept_learning_rate(const std::string& text) {
   double value = 0;
   const bool is_number = CLI::detail::lexical_cast(text, value);
@@ -66,6 +55,17 @@ void add_task_options(CLI::App& app, Options& options) {
 }
 
 }  // namespace
+
+Options medium_preset() {
+  Options options;
+  options.layers = 6;
+  options.width = 384;
+  options.heads = 6;
+  options.context = 128;
+  options.batch = 8;
+  options.learning_rate = 1e-3;
+  return options;
+}
 
 std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv) {
   Options options;

@@ -31,6 +31,9 @@ struct Options {
   std::filesystem::path json;               ///< empty: no report in a file
 };
 
+/// Those of the preset "medium".
+Options medium_preset();
+
 /// The options, or how to end after --help or an error.
 std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv);
 

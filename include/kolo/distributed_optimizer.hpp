@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,12 @@ namespace tensors {
 class OptimizerEngine;
 }
 
+/// Where gradients add up over backward_passes_per_step.
+enum class Accumulation : std::uint8_t {
+  Local,    ///< on their rank, all of them, to be reduced with the last pass
+  Reduced,  ///< in each rank's part of them: each pass is reduced, none is kept as a whole
+};
+
 /// The same on all ranks; where ranks differ, the constructor throws on all of them.
 struct DistributedOptimizerOptions {
   // Behaviour.
@@ -37,6 +44,9 @@ struct DistributedOptimizerOptions {
   /// Calls of backward() whose gradients add up before they are reduced. They are summed, not
   /// averaged: divide the loss yourself, as with Horovod.
   int backward_passes_per_step = 1;
+  /// Reduced needs shard = Gradients, which it keeps from holding all gradients between passes. It
+  /// moves more: (n + 1) / 2 times as much for n passes. From the second step on.
+  Accumulation accumulation = Accumulation::Local;
   /// f: gradients are multiplied by 1/f before and by f after the reduction; with Average only.
   double gradient_predivide_factor = 1.0;
   Compression compression = Compression::none();  ///< on the wire
@@ -60,6 +70,9 @@ struct DistributedOptimizerOptions {
   /// further ahead waits. Not supported yet: join(), save() and load(). Where it is not given,
   /// KOLO_SHARD says it.
   std::optional<Shard> shard{};
+  /// Node: hybrid sharding. Parameters move inside nodes only, gradients between them once for each
+  /// part. With the world only, and equally many ranks on every node.
+  ShardScope shard_scope = ShardScope::World;
 
   // Speed.
   /// Gradients that are reduced together. 0: an equal share of 16, 25 MiB at most. Larger buckets

@@ -13,6 +13,12 @@ enum class Shard : std::uint8_t {
   Gradients,  ///< gradients as well, as soon as they are reduced: ZeRO-2
 };
 
+/// Among which ranks.
+enum class ShardScope : std::uint8_t {
+  World,  ///< all of the set
+  Node,  ///< those of a node; every node has all parts, whose gradients it sums with the other nodes'
+};
+
 /// "none", "optimizer", "gradients".
 std::string_view name_of(Shard shard);
 

@@ -27,30 +27,34 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         std::size_t shards) {
   BucketPlan plan;
   // The bucket of a group, an optimizer's group, and a type.
-  std::map<std::tuple<int, int, DType>, std::size_t> open;
+  std::map<std::tuple<int, std::size_t, DType>, std::size_t> open;
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];
-    const auto [place, is_new] = open.try_emplace(
-        {parameter.group, parameter.optimizer_group, parameter.dtype}, plan.buckets.size());
-    if (is_new) {
+    const std::tuple key{parameter.group, parameter.optimizer_group, parameter.dtype};
+    const auto found = open.find(key);
+    const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
+    const bool fits =
+        found != open.end() &&
+        (!is_limited ||
+         plan.buckets[found->second].size_bytes + bytes_of(parameter) <= bucket_bytes);
+    if (!fits) {
+      open[key] = plan.buckets.size();
       plan.buckets.emplace_back();
       plan.buckets.back().dtype = parameter.dtype;
     }
-    Bucket& bucket = plan.buckets[place->second];
+    const std::size_t place = open[key];
+    Bucket& bucket = plan.buckets[place];
     bucket.members.push_back({index, bucket.size_bytes});
     bucket.size_bytes += bytes_of(parameter);
-    const bool is_first = place->second == 0;
-    if (parameter.group == PlannedParameter::kNoGroup &&
-        bucket.size_bytes >= (is_first ? bucket_bytes / kFirstShare : bucket_bytes)) {
-      open.erase(place);
-    }
+    const bool is_first = place == 0;
+    if (is_first && is_limited && bucket.size_bytes >= bucket_bytes / kFirstShare) open.erase(key);
   }
   for (Bucket& bucket : plan.buckets) {
     bucket.offset = plan.size_bytes;
     for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
     bucket.size_bytes = aligned(bucket.size_bytes, shards * kAlignment);
     bucket.flags_offset = bucket.offset + bucket.size_bytes;
-    bucket.size_bytes += aligned(bucket.members.size() * size_of(bucket.dtype));
+    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype));
     plan.size_bytes += bucket.size_bytes;
   }
   return plan;

@@ -1,11 +1,13 @@
 #include "torch/bucket_reduction.hpp"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <c10/core/GradMode.h>
 
 #include "kolo/error.hpp"
+#include "torch/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -23,43 +25,45 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
   return grouped_allreduce_async(gradients, options);
 }
 
-Handle begin_scatter(const GradientBuckets& buckets, const Bucket& bucket,
-                     const ParameterShards::Part& part, AllreduceOptions options) {
-  options.keep_alive = part.owner;
-  return reduce_scatter_async(buckets.memory(), bucket.offset,
-                              {static_cast<std::int64_t>(bucket.gradient_count())},
-                              {part.gradients, bucket.dtype, {part.count}, Device{}}, options);
+AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, const std::string& name) {
+  AllreduceOptions reduction;
+  reduction.op = options.op;
+  reduction.prescale = 1.0 / options.gradient_predivide_factor;
+  reduction.postscale = options.gradient_predivide_factor;
+  reduction.compression = options.compression;
+  reduction.join_divisor = options.join_divisor;
+  reduction.process_set = options.process_set;
+  reduction.name = name;
+  return reduction;
+}
+
+/// By themselves, whatever becomes of the gradients.
+Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
+                   ProcessSet* process_set) {
+  AllreduceOptions options;
+  options.op = ReduceOp::Sum;
+  options.process_set = process_set;
+  options.name = name + ".flags";
+  options.keep_alive = buckets.memory().owner();
+  const TensorView flags{buckets.memory().data() + bucket.flags_offset,
+                         bucket.dtype,
+                         {static_cast<std::int64_t>(bucket.flag_count())},
+                         Device{}};
+  return allreduce_async(flags, flags, options);
 }
 
 }  // namespace
 
 BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                               const DistributedOptimizerOptions& options, const BucketHook& hook,
-                               const ParameterShards::Part* part) {
+                               const DistributedOptimizerOptions& options, const BucketHook& hook) {
   const Bucket& bucket = buckets.buckets()[index];
-  AllreduceOptions all;
-  all.op = options.op;
-  all.prescale = 1.0 / options.gradient_predivide_factor;
-  all.postscale = options.gradient_predivide_factor;
-  all.compression = options.compression;
-  all.join_divisor = options.join_divisor;
-  all.process_set = options.process_set;
-  all.name = name;
-  if (part == nullptr && !hook && options.op != ReduceOp::Adasum) {
+  AllreduceOptions all = reduction_of(options, name);
+  if (!hook && options.op != ReduceOp::Adasum) {
     handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
     return;
   }
-  AllreduceOptions flags;
-  flags.op = ReduceOp::Sum;
-  flags.process_set = options.process_set;
-  flags.name = name + ".flags";
-  handle_ = allreduce_async(buckets.memory(), bucket.flags_offset,
-                            bucket.count() - bucket.gradient_count(), bucket.dtype, flags);
+  handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;  // all of them sparse
-  if (part != nullptr) {
-    parts_ = begin_scatter(buckets, bucket, *part, all);
-    return;
-  }
   if (!hook) {
     all.keep_alive = buckets.memory().owner();
     parts_ = begin_adasum(buckets, bucket, all);
@@ -69,8 +73,49 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
   hooked_ = hook({index, std::move(name), gradients_, buckets.parameters_of(bucket)});
 }
 
+BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
+                               const DistributedOptimizerOptions& options, const ShardSets& sets,
+                               const at::Tensor& part) {
+  const Bucket& bucket = buckets.buckets()[index];
+  handle_ = begin_flags(buckets, bucket, name, options.process_set);
+  if (bucket.gradient_count() == 0) return;
+  AllreduceOptions scatter = reduction_of(options, name);
+  scatter.process_set = sets.divided;
+  scatter.keep_alive = std::make_shared<at::Tensor>(part);
+  if (sets.replicas != nullptr) {
+    waiting_ = {part, scatter};
+    waiting_->options.name = name + ".replicas";
+    waiting_->options.process_set = sets.replicas;
+    waiting_->options.op = scatter.op = ReduceOp::Sum;
+    waiting_->options.prescale = scatter.postscale = 1.0;
+    if (options.op == ReduceOp::Average) waiting_->options.postscale /= options.process_set->size();
+  }
+  parts_ = reduce_scatter_async(buckets.memory(), bucket.offset,
+                                {static_cast<std::int64_t>(bucket.gradient_count())},
+                                view_of(part, name), scatter);
+}
+
+void BucketInFlight::advance() {
+  if (waiting_ && parts_->is_ready()) begin_replicas();
+}
+
+void BucketInFlight::begin_replicas() {
+  const TensorView view = view_of(waiting_->part, waiting_->options.name);
+  replicas_ = allreduce_async(view, view, waiting_->options);
+  waiting_.reset();
+}
+
 void BucketInFlight::wait() {
   handle_.wait();
+  if (waiting_) {
+    try {
+      parts_->wait();
+    } catch (const Error&) {
+      // The other nodes wait for this one all the same. Thrown again below.
+    }
+    begin_replicas();
+  }
+  if (replicas_) replicas_->wait();
   if (parts_) parts_->wait();
   if (!hooked_) return;
   const at::Tensor result = hooked_->result();

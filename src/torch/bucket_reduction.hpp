@@ -7,26 +7,33 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/bucket_hook.hpp"
+#include "kolo/collectives.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/handle.hpp"
 #include "torch/gradient_buckets.hpp"
-#include "torch/parameter_shards.hpp"
+#include "torch/shard_sets.hpp"
 
 namespace kolo::tensors {
 
 /// The reduction of one bucket, from its begin to its end.
 ///
 /// Average and Sum reduce the whole bucket as one, and leave it on all ranks. Where it is divided,
-/// each rank gets its own part of the gradients. Then, and with Adasum and a program's hook, which
-/// reduce gradients, the flags that say whether there are any travel by themselves.
+/// each rank gets its own part of the gradients, which it then sums with those that have the same
+/// part. Then, and with Adasum and a program's hook, which reduce gradients, the flags that say
+/// whether there are any travel by themselves.
 class BucketInFlight {
  public:
-  /// Begins it, under the name `name`, which no other bucket in flight has. This rank's part of the
-  /// gradients goes to `part`; without one, all of them stay where they are.
+  /// Begins it, under the name `name`, which no other bucket in flight has.
   BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                 const DistributedOptimizerOptions& options, const BucketHook& hook,
-                 const ParameterShards::Part* part);
+                 const DistributedOptimizerOptions& options, const BucketHook& hook);
+  /// The same where it is divided among `sets`: this rank's part of the gradients goes to `part`
+  /// [n], which stays alive.
+  BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
+                 const DistributedOptimizerOptions& options, const ShardSets& sets,
+                 const at::Tensor& part);
 
+  /// Begins what can begin now, without blocking.
+  void advance();
   /// Blocks until gradients and flags of all ranks are reduced in their place.
   void wait();
 
@@ -35,8 +42,17 @@ class BucketInFlight {
   std::chrono::steady_clock::time_point ended() const { return handle_.ended(); }
 
  private:
+  /// A sum over the ranks that have the same part, which begins when this rank has it.
+  struct Replicas {
+    at::Tensor part;
+    AllreduceOptions options;
+  };
+  void begin_replicas();
+
   Handle handle_;
-  std::optional<Handle> parts_;  // of gradients that go without the flags
+  std::optional<Handle> parts_;      // of gradients that go without the flags
+  std::optional<Replicas> waiting_;  // for parts_
+  std::optional<Handle> replicas_;
   std::optional<TensorHandle> hooked_;
   at::Tensor gradients_;  // where the hook's result belongs
 };

@@ -32,7 +32,7 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
           memory_, member.offset, parameters_[member.parameter].sizes(), type.requires_grad(false));
     }
     flags_.push_back(tensor_over(memory_, bucket.flags_offset,
-                                 {static_cast<std::int64_t>(bucket.members.size())},
+                                 {static_cast<std::int64_t>(bucket.flag_count())},
                                  type.requires_grad(false)));
   }
 }
@@ -66,10 +66,15 @@ void GradientBuckets::adopt(std::size_t parameter) {
   gradient = view;
 }
 
-void GradientBuckets::complete(const Bucket& bucket) {
+const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
+  return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
+}
+
+void GradientBuckets::complete(const Bucket& bucket, bool is_active) {
   const at::NoGradGuard no_grad;
-  at::Tensor& flags = flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
+  const at::Tensor& flags = flags_of(bucket);
   flags.fill_(1);
+  if (!is_active) flags[-1] = 0;
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     if (parameters_[parameter].grad().defined()) {
@@ -92,8 +97,11 @@ void GradientBuckets::hand_out(const Bucket& bucket) {
 }
 
 bool GradientBuckets::is_anywhere(const Bucket& bucket, std::size_t member) const {
-  const at::Tensor& flags = flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
-  return flags[static_cast<std::int64_t>(member)].item<double>() != 0.0;
+  return flags_of(bucket)[static_cast<std::int64_t>(member)].item<double>() != 0.0;
+}
+
+double GradientBuckets::active(const Bucket& bucket) const {
+  return flags_of(bucket)[-1].item<double>();
 }
 
 void GradientBuckets::drop_gradients() {

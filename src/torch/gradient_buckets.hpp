@@ -40,22 +40,27 @@ class GradientBuckets {
   bool is_adopted(std::size_t parameter) const;
   /// Makes it that, with the values it has; a sparse gradient that has a place becomes dense.
   void adopt(std::size_t parameter);
-  /// Fills in what a bucket says of gradients that this rank does not have, and which it has.
-  void complete(const Bucket& bucket);
+  /// Fills in what a bucket says of gradients that this rank does not have, which it has, and whether
+  /// it takes part as one that `is_active`.
+  void complete(const Bucket& bucket, bool is_active);
   /// After the reduction: every parameter that has a gradient on any rank gets it.
   void hand_out(const Bucket& bucket);
   /// After the reduction: whether any rank has the gradient of a bucket's member.
   bool is_anywhere(const Bucket& bucket, std::size_t member) const;
+  /// After the reduction: what it made of the ranks' marks for being active, 1 or 0.
+  double active(const Bucket& bucket) const;
   /// Takes the gradients that lie here, or in one bucket, from their parameters.
   void drop_gradients();
   void drop_gradients(const Bucket& bucket);
 
  private:
+  const at::Tensor& flags_of(const Bucket& bucket) const;
+
   std::vector<at::Tensor> parameters_;
   BucketPlan plan_;
   SharedBuffer memory_;
   std::vector<at::Tensor> views_;  // of each parameter's place, where it has one
-  std::vector<at::Tensor> flags_;  // of each bucket: one element a member
+  std::vector<at::Tensor> flags_;  // of each bucket
 };
 
 }  // namespace kolo::tensors

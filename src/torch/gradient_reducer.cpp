@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
@@ -30,12 +32,13 @@ std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& paramete
 }  // namespace
 
 GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
-                                 const DistributedOptimizerOptions& options, const BucketHook& hook,
-                                 StepState& step, std::string prefix,
+                                 const DistributedOptimizerOptions& options, const ShardSets& sets,
+                                 const BucketHook& hook, StepState& step, std::string prefix,
                                  std::function<void()> before_gradient)
     : parameters_(std::move(parameters)),
       tensors_(tensors_of(parameters_)),
       options_(options),
+      sets_(sets),
       hook_(hook),
       step_(step),
       prefix_(std::move(prefix)),
@@ -63,11 +66,11 @@ void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
   }
   const std::size_t bytes =
       options_.bucket_bytes > 0 ? options_.bucket_bytes : default_bucket_bytes(planned);
+  const bool is_divided = follows_arrival_ && options_.shard != Shard::None;
   OperationOptions options;
   options.name = prefix_ + ".memory." + std::to_string(layouts_++);
-  options.process_set = options_.process_set;
-  const std::size_t shards =
-      options_.shard == Shard::None ? 1 : static_cast<std::size_t>(options_.process_set->size());
+  options.process_set = is_divided ? sets_.divided : options_.process_set;
+  const std::size_t shards = is_divided ? static_cast<std::size_t>(sets_.divided->size()) : 1;
   buckets_.emplace(tensors_, plan_buckets(planned, order, bytes, shards), is_sparse_, options);
   bucket_of_.assign(parameters_.size(), 0);
   const std::vector<Bucket>& all = buckets_->buckets();
@@ -78,14 +81,20 @@ void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
   states_.resize(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) reset(i);
   arrivals_.assign(parameters_.size(), 0);
+  is_new_.assign(parameters_.size(), false);
 }
 
 void GradientReducer::reset(std::size_t bucket) {
-  const std::size_t members = buckets_->buckets()[bucket].members.size();
-  states_[bucket].missing = static_cast<int>(members) * options_.backward_passes_per_step;
+  expect_gradients(bucket);
+  states_[bucket].submissions = 0;
   states_[bucket].in_flight.reset();
   states_[bucket].is_handed_out = false;
   states_[bucket].sparse.clear();
+}
+
+void GradientReducer::expect_gradients(std::size_t bucket) {
+  const auto members = static_cast<int>(buckets_->buckets()[bucket].members.size());
+  states_[bucket].missing = rounds_ > 1 ? members : members * options_.backward_passes_per_step;
 }
 
 // --- on the thread of backward() ---
@@ -95,7 +104,7 @@ void GradientReducer::check_arrival(std::size_t index) {
   std::string wrong;
   if (step_.is_synchronized) {
     wrong = "got a gradient after synchronize(). Call step() or zero_grad() first.";
-  } else if (states_[bucket_of_[index]].in_flight ||
+  } else if ((rounds_ == 1 && states_[bucket_of_[index]].in_flight) ||
              (step_.no_sync == 0 && arrivals_[index] == options_.backward_passes_per_step)) {
     wrong = "got a gradient more often than backward_passes_per_step = " +
             std::to_string(options_.backward_passes_per_step) +
@@ -116,33 +125,74 @@ void GradientReducer::take_gradient(std::size_t index) {
   if (!follows_arrival_ && arrivals_[index] == 0) arrival_order_.push_back(index);
   if (!recycles_) buckets_->adopt(index);
   ++arrivals_[index];
+  const bool is_another = is_new_[index];
+  is_new_[index] = true;
+  if (rounds_ > 1 && is_another) return;  // adds to one that waits for others of its bucket
   if (--states_[bucket_of_[index]].missing > 0) return;
   step_.times.last_gradient = seconds(Clock::now());
   submit_what_is_ready(bucket_of_[index]);
 }
 
 void GradientReducer::submit_what_is_ready(std::size_t bucket) {
+  advance();
   if (!recycles_) return submit(bucket);
-  for (std::size_t i = 0; i < states_.size() && states_[i].missing <= 0; ++i) {
-    if (!states_[i].in_flight) submit(i);
+  const std::size_t all = states_.size() * static_cast<std::size_t>(rounds_);
+  while (next_ < all && states_[next_ % states_.size()].missing <= 0) submit_next();
+}
+
+/// Begins what waits for a part of it, and need not wait any more.
+void GradientReducer::advance() {
+  if (sets_.replicas == nullptr) return;
+  for (BucketState& state : states_) {
+    if (state.in_flight && !state.is_handed_out) state.in_flight->advance();
   }
 }
 
+/// The next bucket in its turn, when the memory that it takes is free.
+void GradientReducer::submit_next() {
+  const std::size_t bucket = next_++ % states_.size();
+  for (std::size_t i = bucket % kSlots; i < states_.size(); i += kSlots) {
+    if (states_[i].in_flight && !states_[i].is_handed_out) hand_out(i);
+  }
+  submit(bucket);
+  for (const Bucket::Member& member : buckets_->buckets()[bucket].members) {
+    is_new_[member.parameter] = false;
+  }
+  expect_gradients(bucket);
+}
+
 void GradientReducer::submit(std::size_t bucket) {
-  if (recycles_ && bucket >= kSlots) hand_out(bucket - kSlots);
-  buckets_->complete(buckets_->buckets()[bucket]);
-  if (recycles_) buckets_->drop_gradients(buckets_->buckets()[bucket]);
+  BucketState& state = states_[bucket];
+  const Bucket& plan = buckets_->buckets()[bucket];
+  buckets_->complete(plan, step_.is_active);
+  if (recycles_) buckets_->drop_gradients(plan);
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
-  states_[bucket].submitted = Clock::now();
-  states_[bucket].in_flight.emplace(
-      *buckets_, bucket,
-      prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket), options_,
-      hook_, shards_ ? &shards_->part(bucket) : nullptr);
-  const std::vector<Bucket::Member>& members = buckets_->buckets()[bucket].members;
+  state.submitted = Clock::now();
+  state.is_handed_out = false;
+  ++state.submissions;
+  const std::string name =
+      prefix_ + ".bucket." + std::to_string(layouts_) + "." + std::to_string(bucket);
+  if (shards_) {
+    state.in_flight.emplace(*buckets_, bucket, name, options_, sets_, destination(bucket));
+  } else {
+    state.in_flight.emplace(*buckets_, bucket, name, options_, hook_);
+  }
+  const std::vector<Bucket::Member>& members = plan.members;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (!is_sparse_[members[i].parameter]) continue;
-    states_[bucket].sparse.emplace_back(i, submit_sparse(members[i].parameter));
+    state.sparse.emplace_back(i, submit_sparse(members[i].parameter));
   }
+}
+
+/// Where this rank's part of a bucket goes: of later passes, to where it can be added from.
+at::Tensor GradientReducer::destination(std::size_t bucket) {
+  const at::Tensor& part = shards_->part(bucket);
+  if (states_[bucket].submissions == 1) return part;
+  at::Tensor& passing = passing_[bucket % kSlots];
+  if (!passing.defined() || passing.numel() < part.numel() || passing.dtype() != part.dtype()) {
+    passing = at::empty_like(part);
+  }
+  return passing.narrow(0, 0, part.numel());
 }
 
 TensorHandle GradientReducer::submit_sparse(std::size_t index) {
@@ -168,6 +218,10 @@ TensorHandle GradientReducer::submit_sparse(std::size_t index) {
 // --- on the thread of step() ---
 
 void GradientReducer::submit_rest() {
+  if (recycles_) {
+    while (next_ < states_.size() * static_cast<std::size_t>(rounds_)) submit_next();
+    return;
+  }
   for (std::size_t i = 0; i < states_.size(); ++i) {
     if (!states_[i].in_flight) submit(i);
   }
@@ -195,20 +249,43 @@ std::exception_ptr GradientReducer::collect() {
     }
     reset(i);
   }
+  next_ = 0;
   arrivals_.assign(parameters_.size(), 0);
+  is_new_.assign(parameters_.size(), false);
   return first_error;
 }
 
 /// Waits for a bucket and gives its gradients to those that are to be updated.
 void GradientReducer::hand_out(std::size_t bucket) {
-  if (states_[bucket].is_handed_out) return;
-  states_[bucket].in_flight->wait();
-  if (shards_) {
-    shards_->hand_out(bucket, *buckets_);
-  } else {
-    buckets_->hand_out(buckets_->buckets()[bucket]);
+  BucketState& state = states_[bucket];
+  if (state.is_handed_out) return;
+  state.in_flight->wait();
+  const Bucket& plan = buckets_->buckets()[bucket];
+  state.is_handed_out = true;
+  if (!shards_) {
+    if (options_.shard != Shard::None) correct_divisor(bucket, buckets_->flat(plan));
+    buckets_->hand_out(plan);
+    return;
   }
-  states_[bucket].is_handed_out = true;
+  const at::Tensor arrived = destination(bucket);
+  correct_divisor(bucket, arrived);
+  const bool is_first = state.submissions == 1;
+  if (!is_first) at::Tensor(shards_->part(bucket)).add_(arrived);
+  shards_->hand_out(bucket, *buckets_, is_first);
+  buckets_->drop_gradients(plan);
+}
+
+/// Ranks that have joined still take part, with zeros: the reduction has divided by all.
+void GradientReducer::correct_divisor(std::size_t bucket, at::Tensor gradients) {
+  const int size = options_.process_set->size();
+  const double marks = buckets_->active(buckets_->buckets()[bucket]);
+  const bool is_mean = !shards_ && options_.op == ReduceOp::Average;
+  step_.active_ranks = static_cast<int>(std::lround(is_mean ? marks * size : marks));
+  if (options_.op == ReduceOp::Average && options_.join_divisor == JoinDivisor::Active &&
+      step_.active_ranks > 0 && step_.active_ranks < size) {
+    const at::NoGradGuard no_grad;
+    gradients.mul_(static_cast<double>(size) / step_.active_ranks);
+  }
 }
 
 void GradientReducer::hand_out_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
@@ -251,35 +328,46 @@ void GradientReducer::follow_arrival(torch::optim::Optimizer& wrapped) {
     if (order.size() < parameters_.size()) order.push_back(i);
     if (was_sparse != 0) is_sparse_[i] = true;
   }
-  const GradientBuckets old = std::move(*buckets_);  // gradients lie in it until they are moved
+  move_gradients(order);
+  if (options_.shard != Shard::None) divide(wrapped);
+}
+
+/// Into a new layout.
+void GradientReducer::move_gradients(const std::vector<std::size_t>& order) {
+  const GradientBuckets old = std::move(*buckets_);
   lay_out(order);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) buckets_->adopt(i);
   }
-  if (options_.shard != Shard::None) divide(wrapped);
 }
 
 void GradientReducer::divide(torch::optim::Optimizer& wrapped) {
-  for (const Bucket& bucket : buckets_->buckets()) buckets_->complete(bucket);
+  for (const Bucket& bucket : buckets_->buckets()) {
+    buckets_->complete(bucket, step_.is_active);
+  }
   OperationOptions options;
   options.name = prefix_ + ".parameters";
-  options.process_set = options_.process_set;
+  options.process_set = sets_.divided;
   recycles_ = options_.shard == Shard::Gradients;
   shards_.emplace(tensors_, *buckets_, recycles_, options);
   shards_->cut(wrapped);
-  for (std::size_t i = 0; i < states_.size(); ++i) shards_->hand_out(i, *buckets_);
+  for (std::size_t i = 0; i < states_.size(); ++i) shards_->hand_out(i, *buckets_, true);
+  buckets_->drop_gradients();
   if (!recycles_) return;
+  if (options_.accumulation == Accumulation::Reduced) rounds_ = options_.backward_passes_per_step;
+  passing_.resize(kSlots);
+  for (std::size_t i = 0; i < states_.size(); ++i) reset(i);
   options.name = prefix_ + ".slots";
   buckets_.emplace(tensors_, recycle(BucketPlan(buckets_->plan()), kSlots), is_sparse_, options);
 }
 
-int GradientReducer::optimizer_group_of(std::size_t bucket) const {
+std::size_t GradientReducer::optimizer_group_of(std::size_t bucket) const {
   return parameters_[buckets_->buckets()[bucket].members.front().parameter].optimizer_group;
 }
 
 Handle GradientReducer::gather_parameters(std::size_t bucket) const {
   OperationOptions options;
-  options.process_set = options_.process_set;
+  options.process_set = sets_.divided;
   return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
 }
 
@@ -298,7 +386,10 @@ void GradientReducer::drop_gradients() {
 
 void GradientReducer::forget_dropped() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (is_dropped(i)) states_[bucket_of_[i]].missing += std::exchange(arrivals_[i], 0);
+    if (!is_dropped(i)) continue;
+    const int arrivals = std::exchange(arrivals_[i], 0);
+    states_[bucket_of_[i]].missing += rounds_ > 1 ? 1 : arrivals;
+    is_new_[i] = false;
   }
 }
 
@@ -314,7 +405,7 @@ bool GradientReducer::has_arrivals() const {
 bool GradientReducer::is_dropped(std::size_t index) const {
   if (arrivals_[index] == 0) return false;
   if (!recycles_) return !buckets_->is_adopted(index);
-  return !states_[bucket_of_[index]].in_flight && !tensors_[index].grad().defined();
+  return is_new_[index] && !tensors_[index].grad().defined();
 }
 
 bool GradientReducer::has_dropped() const {

@@ -17,11 +17,14 @@
 #include "torch/grad_hooks.hpp"
 #include "torch/gradient_buckets.hpp"
 #include "torch/parameter_shards.hpp"
+#include "torch/shard_sets.hpp"
 
 namespace kolo::tensors {
 
 /// Where an optimizer stands between two steps.
 struct StepState {
+  bool is_active = true;         ///< this rank has not joined
+  int active_ranks = 0;          ///< in the reductions of this step; where parameters are divided
   int no_sync = 0;               ///< guards that are alive
   bool is_synchronized = false;  ///< the gradients of this step are reduced
   bool is_in_backward = false;
@@ -33,7 +36,7 @@ struct ReducedParameter {
   at::Tensor tensor;
   std::string name;
   int group = PlannedParameter::kNoGroup;
-  int optimizer_group = 0;
+  std::size_t optimizer_group = 0;
 };
 
 /// Reduces the gradients of some parameters over all ranks: from hooks to buckets to reductions, and
@@ -41,14 +44,16 @@ struct ReducedParameter {
 /// Where the optimizer is sharded, the parameters are divided then, and from the next time on each
 /// rank gets the gradients of its part only. Where gradients are sharded too, buckets then share the
 /// memory of a few: a bucket takes its gradients when all have come and the one before it in that
-/// memory is over. For that all ranks submit buckets in their order.
+/// memory is over. For that all ranks submit buckets in their order, several times in a step where
+/// passes are reduced one by one.
 class GradientReducer {
  public:
   /// `prefix` begins the names of its operations; `before_gradient` is called before any gradient is
-  /// added. Collective over the set of `options`, which with `step` and `hook` outlive this.
+  /// added. Collective over the set of `options`, which with `sets`, `step` and `hook` outlive this.
   GradientReducer(std::vector<ReducedParameter> parameters,
-                  const DistributedOptimizerOptions& options, const BucketHook& hook,
-                  StepState& step, std::string prefix, std::function<void()> before_gradient);
+                  const DistributedOptimizerOptions& options, const ShardSets& sets,
+                  const BucketHook& hook, StepState& step, std::string prefix,
+                  std::function<void()> before_gradient);
 
   /// Begins what backward() has not begun: all buckets are in flight then.
   void submit_rest();
@@ -63,7 +68,7 @@ class GradientReducer {
   /// The buckets, and where they are divided this rank's parts of them; otherwise null.
   const GradientBuckets& buckets() const { return *buckets_; }
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
-  int optimizer_group_of(std::size_t bucket) const;
+  std::size_t optimizer_group_of(std::size_t bucket) const;
   /// Begins to give what this rank has updated of a bucket's parameters to all others.
   Handle gather_parameters(std::size_t bucket) const;
 
@@ -83,7 +88,8 @@ class GradientReducer {
 
  private:
   struct BucketState {
-    int missing = 0;                          // gradients, over all passes
+    int missing = 0;                          // gradients until it can be submitted
+    int submissions = 0;                      // since the last step
     std::optional<BucketInFlight> in_flight;  // or over, until all buckets are
     bool is_handed_out = false;
     // Of its members with sparse gradients, by their place among the members.
@@ -92,12 +98,18 @@ class GradientReducer {
   };
 
   void lay_out(const std::vector<std::size_t>& order);
+  void move_gradients(const std::vector<std::size_t>& order);
   void reset(std::size_t bucket);
+  void expect_gradients(std::size_t bucket);
+  void correct_divisor(std::size_t bucket, at::Tensor gradients);
+  at::Tensor destination(std::size_t bucket);
   void divide(torch::optim::Optimizer& wrapped);
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
   void submit(std::size_t bucket);
+  void submit_next();
   void submit_what_is_ready(std::size_t bucket);
+  void advance();
   void hand_out(std::size_t bucket);
   TensorHandle submit_sparse(std::size_t index);
   void hand_out_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
@@ -107,6 +119,7 @@ class GradientReducer {
   std::vector<ReducedParameter> parameters_;
   std::vector<at::Tensor> tensors_;  // of parameters_
   const DistributedOptimizerOptions& options_;
+  const ShardSets& sets_;
   const BucketHook& hook_;
   StepState& step_;
   const std::string prefix_;
@@ -117,7 +130,13 @@ class GradientReducer {
   std::vector<std::size_t> bucket_of_;  // of each parameter
   std::vector<int> arrivals_;           // of each parameter's gradient since the last step
   std::vector<BucketState> states_;
-  bool recycles_ = false;  // buckets share memory
+  // Where buckets share memory:
+  bool recycles_ = false;
+  int rounds_ = 1;                   // how often each is submitted in a step
+  std::size_t next_ = 0;             // submission, of all rounds
+  std::vector<bool> is_new_;         // of each parameter: its gradient has not been submitted
+  std::vector<at::Tensor> passing_;  // of each slot: this rank's part of a later round
+
   bool follows_arrival_ = false;
   std::vector<bool> is_sparse_;   // of each parameter: its gradients are reduced as sparse ones
   std::vector<bool> was_sparse_;  // … they have been so far on this rank

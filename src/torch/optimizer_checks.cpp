@@ -7,6 +7,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include "kolo/error.hpp"
+#include "torch/shard_sets.hpp"
 #include "torch/state_cut.hpp"
 #include "torch/tensor_memory.hpp"
 
@@ -110,10 +111,19 @@ std::string defect_of_state(const torch::optim::Optimizer& optimizer) {
 
 std::string defect_of_sharding(const torch::optim::Optimizer& optimizer,
                                const DistributedOptimizerOptions& options) {
+  if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
+    return "accumulation = Reduced adds up reduced gradients, which takes shard = gradients; it "
+           "is " +
+           std::string(name_of(*options.shard)) + ". Use Accumulation::Local.";
+  }
   if (options.shard == Shard::None) return {};
   if (options.op == ReduceOp::Adasum) {
     return "op Adasum weighs whole gradients, of which shard = " +
            std::string(name_of(*options.shard)) + " leaves none. Use Average, or shard = none.";
+  }
+  if (std::string defect = defect_of_scope(*options.process_set, options.shard_scope);
+      !defect.empty()) {
+    return defect;
   }
   return defect_of_state(optimizer);
 }
@@ -163,6 +173,8 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"compression", std::string(options.compression.name())},
       {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
       {"shard", std::string(name_of(*options.shard))},
+      {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
+      {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},
       {"number of parameters", std::to_string(parameters.size())},

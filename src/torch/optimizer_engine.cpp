@@ -1,18 +1,15 @@
 #include "torch/optimizer_engine.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/nn/utils/clip_grad.h>
 
-#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/agreement.hpp"
 #include "torch/optimizer_checks.hpp"
@@ -54,17 +51,14 @@ OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& group
       set_(options_.process_set != nullptr ? *options_.process_set : Runtime::current().world()),
       prefix_(set_.next_name("optimizer")),
       option_sync_(groups),
-      check_(set_, prefix_ + ".check"),
+      check_(set_, sets_, prefix_ + ".check"),
       step_(std::make_shared<StepState>()) {
   options_.process_set = &set_;
   if (!options_.shard) options_.shard = shard_named(set_.runtime().config().shard);
   for (const auto& [name, tensor] : names) {
     if (tensor.defined()) names_.emplace(tensor.unsafeGetTensorImpl(), name);
   }
-  std::vector<ReducedParameter> parameters = unknown_parameters();
-  const std::string defect = defect_of(wrapped_, names, options_);
-  if (defect.empty()) assign_groups(parameters, options_);
-  wire(std::move(parameters), defect);
+  wire_all(defect_of(wrapped_, names, options_));
 }
 
 OptimizerEngine::~OptimizerEngine() {
@@ -96,13 +90,18 @@ std::vector<ReducedParameter> OptimizerEngine::unknown_parameters() const {
       if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second) {
         continue;
       }
-      unknown.push_back(
-          {.tensor = parameter,
-           .name = name_of(parameter, number),
-           .optimizer_group = options_.shard == Shard::None ? 0 : static_cast<int>(group)});
+      unknown.push_back({.tensor = parameter,
+                         .name = name_of(parameter, number),
+                         .optimizer_group = options_.shard == Shard::None ? 0 : group});
     }
   }
   return unknown;
+}
+
+void OptimizerEngine::wire_all(const std::string& defect) {
+  std::vector<ReducedParameter> parameters = unknown_parameters();
+  if (defect.empty()) assign_groups(parameters, options_);
+  wire(std::move(parameters), defect);
 }
 
 void OptimizerEngine::wire_new_parameters() {
@@ -115,9 +114,13 @@ void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::
   const std::string prefix = prefix_ + "." + std::to_string(wirings_++);
   agree(set_, prefix + ".agreement", kWhat, facts_of(options_, parameters),
         defect.empty() ? defect_of(parameters, *options_.shard) : defect);
+  if (sets_.divided == nullptr) {
+    const bool is_whole = options_.shard == Shard::None;
+    sets_ = make_shard_sets(set_, is_whole ? ShardScope::World : options_.shard_scope);
+  }
   if (parameters.empty()) return;
-  reducers_.push_back(std::make_unique<GradientReducer>(std::move(parameters), options_, hook_,
-                                                        *step_, prefix, [this] {
+  reducers_.push_back(std::make_unique<GradientReducer>(std::move(parameters), options_, sets_,
+                                                        hook_, *step_, prefix, [this] {
                                                           if (!step_->is_in_backward)
                                                             begin_backward();
                                                         }));
@@ -170,13 +173,18 @@ void OptimizerEngine::reduce_all() {
 
 void OptimizerEngine::discard() {
   step_->is_in_backward = false;
-  step_->is_synchronized = false;
+  const bool is_reduced = std::exchange(step_->is_synchronized, false);
   const bool has_begun =
       is_in_flight() || std::any_of(reducers_.begin(), reducers_.end(),
                                     [](const auto& reducer) { return reducer->has_arrivals(); });
   wire_new_parameters();
-  if (!has_begun) return;
-  reduce_all();  // other ranks may have begun some
+  if (!has_begun && !is_reduced) return;
+  if (has_begun) reduce_all();  // other ranks may have begun some
+  announce({{"deed", "discard"}});
+  drop_gradients();
+}
+
+void OptimizerEngine::drop_gradients() {
   for (const auto& reducer : reducers_) reducer->drop_gradients();
 }
 
@@ -205,7 +213,6 @@ at::Tensor OptimizerEngine::step_whole(const torch::optim::Optimizer::LossClosur
   return wrapped_.step();
 }
 
-/// Bucket by bucket: what has been updated goes to the other ranks while the next is being updated.
 at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosure& closure) {
   at::Tensor loss;
   if (closure) {
@@ -213,6 +220,13 @@ at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosu
     loss = closure();
   }
   make_gradients_ready();
+  announce({{"deed", "step"}, {"options", OptionSync::describe(groups_)}});
+  update_parts();
+  return loss;
+}
+
+/// Bucket by bucket: what has been updated goes to the other ranks while the next is being updated.
+void OptimizerEngine::update_parts() {
   std::vector<Handle> gathers;
   std::exception_ptr error;
   for (const auto& reducer : reducers_) {
@@ -226,9 +240,8 @@ at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosu
     }
   }
   for (Handle& gather : gathers) gather.wait();
-  for (const auto& reducer : reducers_) reducer->drop_gradients();
+  drop_gradients();
   if (error) std::rethrow_exception(error);
-  return loss;
 }
 
 void OptimizerEngine::require_whole(const std::string& what) const {
@@ -248,48 +261,6 @@ void OptimizerEngine::make_gradients_ready() {
   }
 }
 
-/// What this rank updates its parameters by: all gradients, or its pieces of them.
-std::vector<at::Tensor> OptimizerEngine::own_gradients() const {
-  std::vector<at::Tensor> gradients;
-  for (const auto& reducer : reducers_) reducer->list_gradients(gradients);
-  return gradients;
-}
-
-double OptimizerEngine::clip_grad_norm(double max_norm, double norm_type) {
-  synchronize();
-  if (options_.shard != Shard::None) return check_.clip(own_gradients(), max_norm, norm_type);
-  std::vector<at::Tensor> parameters;
-  for (const auto& reducer : reducers_) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      parameters.push_back(parameter.tensor);
-    }
-  }
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
-}
-
-void OptimizerEngine::unscale(double scale) {
-  make_gradients_ready();
-  for (const auto& reducer : reducers_) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      if (parameter.tensor.scalar_type() != at::kHalf) continue;
-      throw InvalidArgument("GradScaler: gradients of parameter '" + parameter.name +
-                            "' are float16, in which they cannot be unscaled without loss. Keep "
-                            "parameters in float32 and run the model under kolo::Autocast.");
-    }
-  }
-  // Also where no gradient is divided: what a program or a bucket hook has made of the reduced ones
-  // need not be the same on all ranks. Gradients that have not been reduced concern this rank alone.
-  check_.unscale(own_gradients(), scale, !step_->is_synchronized);
-}
-
-/// As after a step, but the wrapped optimizer has not been called, and nothing counts it.
-void OptimizerEngine::skip_step() {
-  if (options_.shard != Shard::None) {
-    for (const auto& reducer : reducers_) reducer->drop_gradients();
-  }
-  step_->is_synchronized = false;
-}
-
 void OptimizerEngine::set_hook(BucketHook hook) {
   require_whole("register_bucket_hook()");
   if (is_in_flight()) {
@@ -298,55 +269,6 @@ void OptimizerEngine::set_hook(BucketHook hook) {
         "before backward().");
   }
   hook_ = std::move(hook);
-}
-
-// --- join ---
-
-int OptimizerEngine::join() {
-  require_whole("join()");
-  if (is_in_flight()) {
-    throw InvalidArgument(
-        "DistributedOptimizer: join() while gradients are being reduced. Call step() or "
-        "zero_grad() first.");
-  }
-  const int last = kolo::join(&set_);
-  // Each rank's steps, and what the names of its operations depend on.
-  std::array<std::int64_t, 3> own{steps_, wirings_, 0};
-  for (const auto& reducer : reducers_) own[2] += reducer->layouts();
-  std::vector<std::array<std::int64_t, 3>> all(static_cast<std::size_t>(set_.size()));
-  OperationOptions options;
-  options.name = prefix_ + ".joined";
-  options.process_set = &set_;
-  allgather(
-      {own.data(), DType::Int64, {1, 3}, Device{}},
-      [&](const std::vector<std::int64_t>&) -> void* { return all.data(); }, options);
-  const auto furthest = std::max_element(all.begin(), all.end());
-  if (*furthest == *std::min_element(all.begin(), all.end())) return last;
-
-  const bool is_wired_alike = std::all_of(all.begin(), all.end(), [&](const auto& other) {
-    return other[1] == own[1] && other[2] == own[2];
-  });
-  align_with(set_.ranks()[static_cast<std::size_t>(furthest - all.begin())]);
-  steps_ = (*furthest)[0];
-  if (is_wired_alike) return last;
-  for (const auto& other : all) wirings_ = std::max(wirings_, other[1]);
-  reducers_.clear();
-  std::vector<ReducedParameter> parameters = unknown_parameters();
-  assign_groups(parameters, options_);
-  wire(std::move(parameters), {});
-  return last;
-}
-
-/// Parameters, optimizer state and options of the rank that has taken the most steps, on all.
-void OptimizerEngine::align_with(int root) {
-  merge_options();
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : groups_) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  broadcast_parameters(parameters, root, &set_);
-  broadcast_optimizer_state(wrapped_, root, &set_);
-  merge_options();
 }
 
 }  // namespace kolo::tensors

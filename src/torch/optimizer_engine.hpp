@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include <torch/optim/optimizer.h>
 
 #include "kolo/bucket_hook.hpp"
@@ -44,7 +46,7 @@ class OptimizerEngine {
   /// Takes the scale of the loss from the gradients. `found_in_gradients` says on all ranks alike what
   /// came of it; where that was an overflow, `skip_step` ends the step without one.
   void unscale(double scale);
-  GradientCheck::Found found_in_gradients() { return check_.found(); }
+  GradientCheck::Found found_in_gradients();
   void skip_step();
   int join();
   void set_hook(BucketHook hook);
@@ -58,15 +60,23 @@ class OptimizerEngine {
  private:
   std::string name_of(const at::Tensor& parameter, std::size_t index) const;
   std::vector<ReducedParameter> unknown_parameters() const;
+  void wire_all(const std::string& defect);
   void wire_new_parameters();
   void wire(std::vector<ReducedParameter> parameters, const std::string& defect);
   void reduce_all();
   void begin_backward();
   at::Tensor step_whole(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor step_shards(const torch::optim::Optimizer::LossClosure& closure);
-  void make_gradients_ready();
+  void update_parts();
   std::vector<at::Tensor> own_gradients() const;
+  void make_gradients_ready();
+  void drop_gradients();
+
+  int join_whole();
+  int join_divided();
   void align_with(int root);
+  nlohmann::json announce(const nlohmann::json& deed);
+  bool follow();
   bool is_in_flight() const;
 
   torch::optim::Optimizer& wrapped_;
@@ -81,7 +91,9 @@ class OptimizerEngine {
   int skip_synchronize_ = 0;
   std::int64_t steps_ = 0;
 
-  std::shared_ptr<StepState> step_;  // shared with backward(), whose end may come later
+  ShardSets sets_;
+  std::optional<int> last_heard_of_;  // the last of the active ranks, while some have joined
+  std::shared_ptr<StepState> step_;   // shared with backward(), whose end may come later
   std::int64_t wirings_ = 0;
   /// One for the parameters that were there at first, and one for each batch that came later.
   std::vector<std::unique_ptr<GradientReducer>> reducers_;

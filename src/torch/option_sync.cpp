@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include <nlohmann/json.hpp>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -158,6 +159,23 @@ void OptionSync::merge(Groups& ours, Groups& wrapped) {
       if (theirs_changed) write(ours[i].options(), own[f].name, theirs[f].values);
     }
     last_[i] = read(ours[i].options());
+  }
+}
+
+nlohmann::json OptionSync::describe(Groups& groups) {
+  nlohmann::json described = nlohmann::json::array();
+  for (auto& group : groups) {
+    nlohmann::json& options = described.emplace_back(nlohmann::json::object());
+    for (const Field& field : read(group.options())) options[field.name] = field.values;
+  }
+  return described;
+}
+
+void OptionSync::apply(const nlohmann::json& options, Groups& groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    for (const auto& [name, values] : options.at(i).items()) {
+      write(groups[i].options(), name, values.get<std::vector<double>>());
+    }
   }
 }
 

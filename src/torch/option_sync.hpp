@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include <torch/optim/optimizer.h>
 
 namespace kolo::tensors {
@@ -27,6 +28,10 @@ class OptionSync {
   /// Throws InvalidArgument, naming the group and the field, where both sides changed it to
   /// different values.
   void merge(Groups& ours, Groups& wrapped);
+
+  /// The options of all groups, in a form that ranks and files can take, and the inverse.
+  static nlohmann::json describe(Groups& groups);
+  static void apply(const nlohmann::json& options, Groups& groups);
 
  private:
   struct Field {

@@ -13,10 +13,11 @@
 namespace kolo::tensors {
 namespace {
 
-at::Tensor elements_at(std::byte* place, std::int64_t count, const at::Tensor& like,
+at::Tensor elements_at(std::byte* place, std::size_t count, const at::Tensor& like,
                        const std::shared_ptr<void>& owner) {
   return at::from_blob(
-      place, {count}, [owner](void*) {}, like.options().requires_grad(false));
+      place, {static_cast<std::int64_t>(count)}, [owner](void*) {},
+      like.options().requires_grad(false));
 }
 
 /// Makes the tensor's memory `place`, with the elements that it has.
@@ -26,14 +27,6 @@ void rebind(const at::Tensor& tensor, std::byte* place, const std::shared_ptr<vo
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
       place, keeper, [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); },
       tensor.device()));
-}
-
-ParameterShards::Part copy_of(const ParameterShards::Part& part, std::size_t bytes) {
-  const auto memory =
-      std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(bytes)}, at::kByte));
-  auto* const gradients = static_cast<std::byte*>(memory->data_ptr());
-  if (bytes > 0) std::memcpy(gradients, part.gradients, bytes);
-  return {gradients, part.count, memory};
 }
 
 }  // namespace
@@ -50,9 +43,10 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
     const std::size_t own_bytes =
         bucket.gradient_count() * element / static_cast<std::size_t>(set.size());
     const std::size_t own_begin = bucket.offset + static_cast<std::size_t>(set.rank()) * own_bytes;
-    Part part{buckets.memory().data() + own_begin, static_cast<std::int64_t>(own_bytes / element),
-              buckets.memory().owner()};
-    if (recycles) part = copy_of(part, own_bytes);
+    at::Tensor part =
+        elements_at(buckets.memory().data() + own_begin, own_bytes / element,
+                    parameters_[bucket.members.front().parameter], buckets.memory().owner());
+    if (recycles) part = part.clone();
     std::vector<Piece>& pieces = pieces_.emplace_back();
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
       const auto [index, offset] = bucket.members[i];
@@ -61,10 +55,12 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
       const std::size_t begin = std::max(offset, own_begin);
       const std::size_t end = std::min(offset + parameter.nbytes(), own_begin + own_bytes);
       if (begin >= end) continue;
-      const auto count = static_cast<std::int64_t>((end - begin) / element);
+      const std::size_t count = (end - begin) / element;
       Piece piece{index, i, static_cast<std::int64_t>((begin - offset) / element),
                   elements_at(memory_.data() + begin, count, parameter, memory_.owner()),
-                  elements_at(part.gradients + (begin - own_begin), count, parameter, part.owner)};
+                  part.narrow(0, static_cast<std::int64_t>((begin - own_begin) / element),
+                              static_cast<std::int64_t>(count))
+                      .detach()};
       piece.values.set_requires_grad(true);
       pieces.push_back(std::move(piece));
     }
@@ -92,15 +88,16 @@ void ParameterShards::erase_state(torch::optim::Optimizer& optimizer) const {
   }
 }
 
-void ParameterShards::hand_out(std::size_t bucket, const GradientBuckets& buckets) const {
+void ParameterShards::hand_out(std::size_t bucket, const GradientBuckets& buckets,
+                               bool is_first) const {
   const Bucket& plan = buckets.buckets()[bucket];
   for (const Piece& piece : pieces_[bucket]) {
     at::Tensor values = piece.values;
-    values.mutable_grad() = buckets.is_anywhere(plan, piece.member) ? piece.gradient : at::Tensor();
-  }
-  for (const Bucket::Member& member : plan.members) {
-    at::Tensor parameter = parameters_[member.parameter];
-    parameter.mutable_grad().reset();
+    if (buckets.is_anywhere(plan, piece.member)) {
+      values.mutable_grad() = piece.gradient;
+    } else if (is_first) {
+      values.mutable_grad().reset();
+    }
   }
 }
 
@@ -125,7 +122,7 @@ Handle ParameterShards::gather(std::size_t bucket, std::string name,
   OperationOptions gathering = options;
   gathering.name = std::move(name);
   return allgather_async(memory_, layout_[bucket].offset,
-                         std::vector<std::int64_t>(ranks, parts_[bucket].count),
+                         std::vector<std::int64_t>(ranks, parts_[bucket].numel()),
                          layout_[bucket].dtype, gathering);
 }
 

@@ -32,12 +32,6 @@ class ParameterShards {
     at::Tensor values;      ///< [n], a leaf over the parameter's memory
     at::Tensor gradient;    ///< [n], the reduced one
   };
-  /// This rank's part of a bucket's gradients.
-  struct Part {
-    std::byte* gradients;
-    std::int64_t count;  ///< elements
-    std::shared_ptr<void> owner;
-  };
 
   /// Moves the parameters' elements; parameters stay the tensors that they are, and so do views of
   /// them. Reduced gradients lie in the buckets, or where those are recycled, in memory of their own,
@@ -47,7 +41,8 @@ class ParameterShards {
                   bool recycles, const OperationOptions& options);
 
   const std::vector<Piece>& pieces(std::size_t bucket) const { return pieces_[bucket]; }
-  const Part& part(std::size_t bucket) const { return parts_[bucket]; }
+  /// This rank's part [n] of a bucket's gradients.
+  const at::Tensor& part(std::size_t bucket) const { return parts_[bucket]; }
 
   /// The state that an optimizer has of whole parameters becomes that of the pieces. Throws
   /// InvalidArgument for state that cannot be read.
@@ -55,8 +50,9 @@ class ParameterShards {
   /// Takes the state of the pieces from an optimizer: their addresses will be those of others.
   void erase_state(torch::optim::Optimizer& optimizer) const;
 
-  /// Gives the gradients of a bucket's pieces to them, or takes them away again.
-  void hand_out(std::size_t bucket, const GradientBuckets& buckets) const;
+  /// Gives the gradients of a bucket's pieces to them, where any rank has one; where it is not the
+  /// first time in a step, they keep what they have. Or takes them away again.
+  void hand_out(std::size_t bucket, const GradientBuckets& buckets, bool is_first) const;
   void drop_gradients(std::size_t bucket) const;
   /// Adds those that there are to `gradients`.
   void list_gradients(std::vector<at::Tensor>& gradients) const;
@@ -68,7 +64,7 @@ class ParameterShards {
   std::vector<at::Tensor> parameters_;
   std::vector<Bucket> layout_;
   SharedBuffer memory_;
-  std::vector<Part> parts_;                 // of each bucket
+  std::vector<at::Tensor> parts_;           // of each bucket
   std::vector<std::vector<Piece>> pieces_;  // of each bucket
 };
 

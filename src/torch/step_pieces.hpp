@@ -10,7 +10,7 @@ namespace kolo::tensors {
 
 /// Lets an optimizer step the pieces of one bucket that have gradients, with the options of its group
 /// `group`. Its groups hold their parameters again afterwards.
-void step_pieces(torch::optim::Optimizer& optimizer, int group, const ParameterShards& shards,
-                 std::size_t bucket);
+void step_pieces(torch::optim::Optimizer& optimizer, std::size_t group,
+                 const ParameterShards& shards, std::size_t bucket);
 
 }  // namespace kolo::tensors

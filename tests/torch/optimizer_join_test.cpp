@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -26,8 +27,10 @@ class OptimizerJoinTest : public testing::Test {
   Runtime runtime_;
 };
 
+constexpr std::int64_t kElements = 37;  // where they are divided, some for each of four ranks
+
 at::Tensor make_weight() {
-  return torch::ones({7}, torch::dtype(torch::kFloat64).requires_grad(true));
+  return torch::ones({kElements}, torch::dtype(torch::kFloat64).requires_grad(true));
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_inner(const at::Tensor& weight) {
@@ -37,7 +40,8 @@ std::unique_ptr<torch::optim::Optimizer> make_inner(const at::Tensor& weight) {
 
 /// The loss of rank r in one step; its gradient depends on the weight, the rank and the step.
 at::Tensor loss_of(const at::Tensor& weight, int r, int step) {
-  return (weight * torch::arange(7, torch::kFloat64) - r - 0.5 * step).square().mean();
+  const at::Tensor inputs = torch::linspace(0, 6, kElements, torch::kFloat64);
+  return (weight * inputs - r - 0.5 * step).square().mean();
 }
 
 /// Every epoch, rank r has steps[r] steps. Returns what the weight must be then.
@@ -68,26 +72,36 @@ struct Uneven {
   JoinDivisor divisor;
 };
 
-class UnevenTest : public OptimizerJoinTest, public testing::WithParamInterface<Uneven> {};
+std::vector<Uneven> uneven_cases() {
+  return {{"FirstEndsFirst", {2, 4, 5, 3}, JoinDivisor::World},
+          {"FirstEndsFirstActive", {2, 4, 5, 3}, JoinDivisor::Active},
+          {"LastEndsFirst", {5, 4, 4, 1}, JoinDivisor::Active},
+          {"FirstHasNone", {0, 3, 1, 3}, JoinDivisor::World},
+          {"OthersHaveNone", {3, 0, 0, 0}, JoinDivisor::Active},
+          {"AllAlike", {3, 3, 3, 3}, JoinDivisor::World}};
+}
 
-INSTANTIATE_TEST_SUITE_P(
-    , UnevenTest,
-    testing::Values(Uneven{"FirstEndsFirst", {2, 4, 5, 3}, JoinDivisor::World},
-                    Uneven{"FirstEndsFirstActive", {2, 4, 5, 3}, JoinDivisor::Active},
-                    Uneven{"LastEndsFirst", {5, 4, 4, 1}, JoinDivisor::Active},
-                    Uneven{"FirstHasNone", {0, 3, 1, 3}, JoinDivisor::World},
-                    Uneven{"OthersHaveNone", {3, 0, 0, 0}, JoinDivisor::Active},
-                    Uneven{"AllAlike", {3, 3, 3, 3}, JoinDivisor::World}),
-    [](const auto& test) { return test.param.name; });
+class UnevenShardTest : public OptimizerJoinTest,
+                        public testing::WithParamInterface<std::tuple<Uneven, Shard>> {};
 
-TEST_P(UnevenTest, NumbersOfBatchesTrainAsInOneProcess) {
+INSTANTIATE_TEST_SUITE_P(, UnevenShardTest,
+                         testing::Combine(testing::ValuesIn(uneven_cases()),
+                                          testing::Values(Shard::None, Shard::Optimizer,
+                                                          Shard::Gradients)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name + "_" +
+                                  std::string(name_of(std::get<1>(test.param)));
+                         });
+
+TEST_P(UnevenShardTest, NumbersOfBatchesTrainAsInOneProcess) {
   constexpr int kEpochs = 3;  // all go on together: momentum and layouts must agree by then
-  std::vector<int> steps = GetParam().steps;
+  const auto& [uneven, shard] = GetParam();
+  std::vector<int> steps = uneven.steps;
   steps.resize(static_cast<std::size_t>(size()));
   const at::Tensor weight = make_weight();
   const auto inner = make_inner(weight);
   DistributedOptimizer optimizer(*inner, {{"weight", weight}},
-                                 {.join_divisor = GetParam().divisor});
+                                 {.join_divisor = uneven.divisor, .shard = shard});
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
     for (int step = 0; step < steps[static_cast<std::size_t>(rank())]; ++step) {
       optimizer.zero_grad();
@@ -96,7 +110,7 @@ TEST_P(UnevenTest, NumbersOfBatchesTrainAsInOneProcess) {
     }
     const int last = optimizer.join();
     EXPECT_EQ(steps[static_cast<std::size_t>(last)], *std::max_element(steps.begin(), steps.end()));
-    const at::Tensor expected = train_alone(steps, epoch + 1, GetParam().divisor);
+    const at::Tensor expected = train_alone(steps, epoch + 1, uneven.divisor);
     EXPECT_LT((weight - expected).abs().max().item<double>(), 1e-12) << epoch;
     EXPECT_TRUE(torch::equal(weight.detach(), broadcast(weight.detach(), 0))) << epoch;
   }
@@ -135,7 +149,7 @@ class TrainedBySet {
     double sum = 0;
     for (const int r : set_.ranks()) sum += r;
     EXPECT_TRUE(torch::allclose(
-        weight_, torch::full({7}, 1 - steps * factor_ * sum / set_.size(), torch::kFloat64)))
+        weight_, torch::full({kElements}, 1 - steps * factor_ * sum / set_.size(), torch::kFloat64)))
         << weight_;
     EXPECT_TRUE(std::count(set_.ranks().begin(), set_.ranks().end(), optimizer_->join()) == 1);
   }
@@ -181,10 +195,10 @@ TEST_F(OptimizerJoinTest, AdasumOnASetCombinesItsGradientsOnly) {
     torch::optim::SGD inner({alike, apart}, 1.0);
     DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{},
                                    {.op = ReduceOp::Adasum, .process_set = &set});
-    const at::Tensor ramp = torch::arange(7, torch::kFloat64);
-    const at::Tensor own = torch::zeros({7}, torch::kFloat64);
+    const at::Tensor ramp = torch::arange(kElements, torch::kFloat64);
+    const at::Tensor own = torch::zeros({kElements}, torch::kFloat64);
     own[rank()] = 3.0 + rank();
-    at::Tensor sum = torch::zeros({7}, torch::kFloat64);
+    at::Tensor sum = torch::zeros({kElements}, torch::kFloat64);
     for (const int r : ranks) sum[r] = 3.0 + r;
     (alike * ramp + apart * own).sum().backward();
     optimizer.step();
@@ -204,7 +218,7 @@ TEST_F(OptimizerJoinTest, JoinAndStateOnASetLeaveTheOthersAlone) {
     weight.detach().fill_(rank());
     const int root = set.ranks().back();
     broadcast_parameters({{"weight", weight}}, root, &set);
-    EXPECT_TRUE(torch::equal(weight.detach(), torch::full({7}, root, torch::kFloat64)));
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::full({kElements}, root, torch::kFloat64)));
     DistributedOptimizer optimizer(*inner, {{"weight", weight}}, {.process_set = &set});
     for (int step = 0; step < 1 + set.rank(); ++step) {  // the set's last rank has the most
       optimizer.zero_grad();
@@ -226,7 +240,7 @@ TEST_F(OptimizerJoinTest, JoinAndStateOnASetLeaveTheOthersAlone) {
     EXPECT_THROW(broadcast_optimizer_state(*inner, 0, &set), InvalidArgument);
     EXPECT_THROW(DistributedOptimizer(*inner, {{"weight", weight}}, {.process_set = &set}),
                  InvalidArgument);
-    EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({7}, torch::kFloat64)));
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({kElements}, torch::kFloat64)));
   }
   barrier();  // the world works on
 }

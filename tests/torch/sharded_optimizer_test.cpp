@@ -23,10 +23,15 @@ constexpr std::int64_t kWidth = 9;
 TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     std::vector<double> norms;
-    for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    for (const auto& [shard, scope] : {std::pair{Shard::None, ShardScope::World},
+                                       {Shard::Optimizer, ShardScope::World},
+                                       {Shard::Gradients, ShardScope::World},
+                                       {Shard::Optimizer, ShardScope::Node}}) {
+      DistributedOptimizer::Options options = with(shard);
+      options.shard_scope = scope;
       torch::nn::Sequential model = make_mlp(torch::kFloat64);
       torch::optim::SGD inner(model->parameters(), 0.1);
-      DistributedOptimizer optimizer(inner, *model, with(shard));
+      DistributedOptimizer optimizer(inner, *model, options);
       for (int step = 0; step < 3; ++step) {
         optimizer.zero_grad();
         loss_of(model, batch_rows(step, runtime_.rank(), 2, kWidth, torch::kFloat64)).backward();
@@ -268,6 +273,13 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
         const DistributedOptimizer optimizer(inner, *model, options);
       },
       "op Adasum weighs whole gradients");
+  expect_refusal(
+      [&] {
+        DistributedOptimizer::Options options = with(Shard::Optimizer);
+        options.accumulation = Accumulation::Reduced;
+        const DistributedOptimizer optimizer(inner, *model, options);
+      },
+      "accumulation = Reduced adds up reduced gradients, which takes shard = gradients");
   torch::nn::Linear transposed(4, 4);
   if (runtime_.rank() == 0) transposed->weight.set_data(transposed->weight.detach().t());
   torch::optim::SGD of_transposed(transposed->parameters(), 0.1);
@@ -286,14 +298,13 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
   with_state.state()[model->parameters()[0].unsafeGetTensorImpl()] = std::make_unique<OwnState>();
   expect_refusal(
       [&] { const DistributedOptimizer optimizer(with_state, *model, with(Shard::Optimizer)); },
-      "has state already, which cannot be divided");
+      "has state that cannot be read or divided");
   if (runtime_.size() > 1) {
     EXPECT_THROW(DistributedOptimizer(inner, *model,
                                       with(runtime_.rank() == 0 ? Shard::None : Shard::Optimizer)),
                  MismatchError);
   }
   DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
-  expect_refusal([&] { optimizer.join(); }, "join() is not possible with shard = optimizer");
   expect_refusal([&] { optimizer.register_bucket_hook({}); }, "register_bucket_hook()");
   expect_refusal(
       [&] {
@@ -306,6 +317,111 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
     expect_refusal([&] { optimizer.step(); }, "step() under skip_synchronize()");
   }
   expect_refusal([&] { optimizer.clip_grad_norm_(1.0, 0.0); }, "norm_type 0");
+}
+
+/// What rank r of `ranks` has to train on, in its own number of steps: with clipping, a rate that a
+/// scheduler changes, and a batch that the program gives up.
+at::Tensor train_unevenly(Runtime& runtime, Shard shard) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
+  DistributedOptimizer optimizer(inner, *model, with(shard));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const int steps = 2 + (runtime.rank() + epoch) % runtime.size();
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+      if (step == 1) {
+        optimizer.zero_grad();
+        loss_of(model, batch_rows(9, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+        optimizer.synchronize();
+        optimizer.zero_grad();
+        loss_of(model, batch_rows(8, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+      }
+      if (step != 2) optimizer.clip_grad_norm_(0.05);
+      inner.param_groups()[0].options().set_lr(1e-2 / (step + 1));
+      optimizer.step();
+    }
+    EXPECT_EQ(optimizer.join(), runtime.size() - 1 - epoch % runtime.size());
+    inner.param_groups()[0].options().set_lr(5e-3);
+  }
+  return flat(*model);
+}
+
+TEST_F(ShardedOptimizerTest, RanksThatHaveJoinedUpdateTheirPart) {
+  const at::Tensor whole = train_unevenly(runtime_, Shard::None);
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = train_unevenly(runtime_, mode);
+    EXPECT_LT(largest_difference(sharded, whole), 1e-5);
+    expect_equal_on_all_ranks(sharded);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, NodesKeepAllPartsEach) {
+  const auto run = [&](Shard shard, ShardScope scope) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
+    DistributedOptimizer::Options options = with(shard);
+    options.shard_scope = scope;
+    DistributedOptimizer optimizer(inner, *model, options);
+    for (int step = 0; step < 10; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, runtime_.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+      EXPECT_GT(optimizer.clip_grad_norm_(1e6), 0.0);
+      optimizer.step();
+    }
+    if (shard != Shard::None) {
+      const int sharers = scope == ShardScope::Node ? runtime_.local_size() : runtime_.size();
+      at::Tensor kept = torch::full({1}, state_elements(inner), torch::kLong);
+      EXPECT_EQ(allreduce(kept, {.op = ReduceOp::Sum}).item<std::int64_t>(),
+                2 * flat(*model).numel() * runtime_.size() / sharers);
+    }
+    optimizer.join();
+    return flat(*model);
+  };
+  const at::Tensor whole = run(Shard::None, ShardScope::World);
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = run(mode, ShardScope::Node);
+    expect_alike(sharded, whole);
+    expect_equal_on_all_ranks(sharded);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, PassesAreReducedOneByOne) {
+  constexpr int kPasses = 3;
+  const auto run = [&](Shard shard, Accumulation accumulation) {
+    Zoo zoo;
+    torch::optim::SGD inner(zoo.parameters(), torch::optim::SGDOptions(1e-2).momentum(0.5));
+    DistributedOptimizer::Options options = with(shard);
+    options.backward_passes_per_step = kPasses;
+    options.accumulation = accumulation;
+    DistributedOptimizer optimizer(inner, zoo, options);
+    for (int step = 0; step < 8; ++step) {
+      optimizer.zero_grad();
+      // The last step has fewer passes, and unused parameters keep buckets from being complete.
+      for (int pass = 0; pass < (step == 7 ? 2 : kPasses); ++pass) {
+        const std::int64_t first = 3 * (runtime_.rank() * kPasses + pass);
+        zoo.forward(batch_rows(step, first, 3, 7, torch::kFloat32), step + pass, runtime_.rank())
+            .backward();
+      }
+      if (step == 4) {  // another try
+        optimizer.zero_grad();
+        zoo.forward(batch_rows(77, runtime_.rank(), 3, 7, torch::kFloat32), 1, runtime_.rank())
+            .backward();
+      }
+      optimizer.step();
+    }
+    std::vector<at::Tensor> parameters;
+    for (const at::Tensor& parameter : zoo.parameters()) {
+      parameters.push_back(parameter.detach().clone());
+    }
+    return parameters;
+  };
+  const std::vector<at::Tensor> whole = run(Shard::None, Accumulation::Local);
+  const std::vector<at::Tensor> reduced = run(Shard::Gradients, Accumulation::Reduced);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].numel() == 0) continue;
+    EXPECT_LT(largest_difference(reduced[i], whole[i]), 1e-5) << i;
+  }
 }
 
 /// An optimizer that fails on one rank.

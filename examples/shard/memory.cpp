@@ -1,0 +1,190 @@
+#include "shard/memory.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <nlohmann/json.hpp>
+#include <torch/optim/adamw.h>
+
+#include "gpt/model.hpp"
+#include "kolo/json_objects.hpp"
+#include "kolo/kolo.hpp"
+#include "shard/inventory.hpp"
+#include "shard/memory_report.hpp"
+#include "shard/peak.hpp"
+#include "shard/process_memory.hpp"
+#include "shard/wire.hpp"
+
+namespace shard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kContext = 16;  // bytes: activations are nothing beside the model
+constexpr int kHeadWidth = 64;
+
+/// AdamW, which remembers where the gradients lay that it was given.
+class WatchedAdamW final : public torch::optim::AdamW {
+ public:
+  using AdamW::AdamW;
+
+  at::Tensor step(LossClosure closure = nullptr) override {
+    for (const auto& group : param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) gradients_.push_back(parameter.grad().const_data_ptr());
+      }
+    }
+    return AdamW::step(std::move(closure));
+  }
+
+  std::vector<const void*> take_gradients() { return std::exchange(gradients_, {}); }
+
+ private:
+  std::vector<const void*> gradients_;
+};
+
+gpt::Gpt make_model(const Options& options) {
+  at::manual_seed(1);  // the same on all ranks
+  return gpt::Gpt(gpt::ModelOptions{.layers = options.layers,
+                                    .width = options.width,
+                                    .heads = options.width / kHeadWidth,
+                                    .context = kContext});
+}
+
+/// What trains, all of which begins and ends with it.
+struct Training {
+  explicit Training(const Options& options)
+      : model(make_model(options)),
+        adamw(model->parameters(), torch::optim::AdamWOptions(1e-3)),
+        optimizer(adamw, *model, {.shard = options.shard}),
+        windows(at::randint(256, {1, kContext + 1}, at::TensorOptions(at::kLong))) {}
+
+  void step(const std::function<void()>& before_update = [] {}) {
+    optimizer.zero_grad();
+    gpt::next_byte_loss(model, windows).backward();
+    before_update();
+    optimizer.step();
+  }
+
+  std::int64_t count_parameters() const {
+    std::int64_t count = 0;
+    for (const at::Tensor& parameter : model->parameters()) count += parameter.numel();
+    return count;
+  }
+
+  gpt::Gpt model;
+  WatchedAdamW adamw;
+  kolo::DistributedOptimizer optimizer;
+  at::Tensor windows;
+};
+
+/// `gradients` are those that have been reduced before, and may be needed until the next are.
+Places find_places(const Training& training, std::vector<const void*> gradients) {
+  Places places{.parameters = {}, .gradients = std::move(gradients), .state = {}};
+  for (const at::Tensor& parameter : training.model->parameters()) {
+    places.parameters.push_back(parameter.const_data_ptr());
+    if (parameter.grad().defined()) places.gradients.push_back(parameter.grad().const_data_ptr());
+  }
+  for (const auto& [key, state] : training.adamw.state()) {
+    const auto& moments = dynamic_cast<const torch::optim::AdamWParamState&>(*state);
+    places.state.push_back(moments.exp_avg().const_data_ptr());
+    places.state.push_back(moments.exp_avg_sq().const_data_ptr());
+  }
+  return places;
+}
+
+/// What the ranks' memory was at one moment.
+struct Moment {
+  std::map<const std::byte*, std::size_t> segments;
+  std::size_t live_bytes;  ///< of tensors, and in segments
+  Pss pss;
+};
+
+/// Collective: a page that ranks share counts on those that have touched it, so all stand still.
+Moment stand_still(const Allocations& allocations) {
+  kolo::barrier();
+  Moment moment{.segments = own_segments(), .live_bytes = allocations.live_bytes(), .pss = {}};
+  for (const auto& [begin, size] : moment.segments) moment.live_bytes += size;
+  moment.pss = trimmed_pss();
+  kolo::barrier();
+  return moment;
+}
+
+std::size_t largest_bucket(const kolo::DistributedOptimizer& optimizer) {
+  std::size_t largest = 0;
+  for (const auto& bucket : optimizer.last_step_times().buckets) {
+    largest = std::max(largest, bucket.size_bytes);
+  }
+  return largest;
+}
+
+/// Difference of sizes as a signed number.
+double growth(std::size_t after, std::size_t before) {
+  return static_cast<double>(after) - static_cast<double>(before);
+}
+
+Json look_at_this_rank(const Options& options, Allocations& allocations) {
+  const Moment before = stand_still(allocations);
+  const auto peak_of = [&](const std::function<void()>& run) {
+    PeakWatch watch(allocations);
+    run();
+    return growth(watch.stop(), before.live_bytes);
+  };
+  std::optional<Training> training;
+  const double peak_of_construction = peak_of([&] { training.emplace(options); });
+  const double peak_of_first_step = peak_of([&] { training->step(); });
+  training->adamw.take_gradients();
+  training->step();
+
+  Inventory inventory;
+  Moment after;
+  const std::uint64_t sent_before = bytes_sent();
+  const double peak_of_step = peak_of([&] {
+    training->step([&] {
+      inventory = take_inventory(allocations, before.segments,
+                                 find_places(*training, training->adamw.take_gradients()));
+      after = stand_still(allocations);
+    });
+  });
+  const std::uint64_t sent = bytes_sent() - sent_before;
+  std::size_t windows = 0;
+  for (const auto& [begin, size] : before.segments) windows += size;
+  const double pss_growth = growth(after.pss.total, before.pss.total);
+  return {{"parameters", inventory.parameters},
+          {"gradients", inventory.gradients},
+          {"state", inventory.state},
+          {"buckets", inventory.buckets},
+          {"other", inventory.other},
+          {"elements", training->count_parameters()},
+          {"largest_bucket", largest_bucket(training->optimizer)},
+          {"windows_before", windows},
+          {"peak_of_construction", peak_of_construction},
+          {"peak_of_first_step", peak_of_first_step},
+          {"peak_of_step", peak_of_step},
+          {"live_growth", growth(after.live_bytes, before.live_bytes)},
+          {"pss_growth", pss_growth - growth(after.pss.of_files, before.pss.of_files)},
+          {"pss_growth_with_files", pss_growth},
+          {"bytes_sent", sent}};
+}
+
+}  // namespace
+
+nlohmann::ordered_json measure_memory(const Options& options, Allocations& allocations,
+                                      bool& is_met) {
+  const std::vector<Json> ranks =
+      kolo::allgather_object(look_at_this_rank(options, allocations), {.name = "memory"});
+  const MemoryReport report(*options.shard, ranks);
+  if (kolo::rank() == 0) report.print();
+  is_met = report.defects().empty();
+  return report.to_json();
+}
+
+}  // namespace shard

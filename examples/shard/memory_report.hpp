@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/shard.hpp"
+
+namespace shard {
+
+/// What ranks have found of their memory, beside what the mode should leave of it.
+class MemoryReport {
+ public:
+  /// Of each rank, in bytes: parameters, gradients, state, buckets, other, largest_bucket,
+  /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth, pss_growth,
+  /// pss_growth_with_files, bytes_sent; and elements, the number of parameters.
+  MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks);
+
+  void print() const;
+  nlohmann::ordered_json to_json() const;
+  /// What is more than it should be.
+  std::vector<std::string> defects() const;
+
+ private:
+  double most(const char* key) const;  ///< on any rank
+  double sum(const char* key) const;   ///< over ranks
+  /// As most, in bytes per parameter.
+  double share(const char* key) const { return most(key) / elements_; }
+  /// What lives, in bytes per parameter, without the buckets that are listed apart.
+  double total() const;
+  double formula() const;
+  double slots() const;
+  double pss_ratio() const { return sum("pss_growth") / sum("live_growth"); }
+  double sent_ratio() const;
+
+  kolo::Shard shard_;
+  std::vector<nlohmann::ordered_json> ranks_;
+  double elements_;
+};
+
+}  // namespace shard

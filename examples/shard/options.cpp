@@ -1,0 +1,50 @@
+#include "shard/options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace shard {
+namespace {
+
+std::string accept_width(const std::string& text) {
+  return std::stoi(text) % 64 == 0 ? "" : "must be a multiple of 64: " + text;
+}
+
+}  // namespace
+
+std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
+  CLI::App app(
+      "Measures sharded training: the time of a step with each mode beside that with none, or with "
+      "--memory what one mode leaves of a rank's memory.\n"
+      "Ends with 1 where more is sent, or more memory used, than there should be.\n",
+      "shard_benchmark");
+  const CLI::Range count(1, 1 << 20);
+  app.add_flag("--memory", options.memory, "instead of time, measure memory");
+  app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
+
+  app.add_option("--model", options.models, "time: what to train, AdamW for GPT, SGD for ResNet-50")
+      ->check(CLI::IsMember({"gpt-medium", "resnet50"}))
+      ->capture_default_str();
+  app.add_option("--image", options.image, "time: height and width of ResNet-50's images in pixels")
+      ->check(CLI::Range(32, 4096))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "time: images of each rank in a step")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "time: steps of each mode")
+      ->check(count)
+      ->capture_default_str();
+  app.add_option("--warmup", options.warm_up, "time: steps of each mode before")
+      ->check(count)
+      ->capture_default_str();
+
+  examples::add_shard_option(app, options.shard);
+  app.add_option("--layers", options.layers, "memory: blocks of the GPT")
+      ->check(count)
+      ->capture_default_str();
+  app.add_option("--width", options.width, "memory: width of the GPT, a multiple of 64")
+      ->check(CLI::Range(1, 1 << 20) & CLI::Validator(accept_width, ""))
+      ->capture_default_str();
+  return examples::parse_command_line(app, argc, argv);
+}
+
+}  // namespace shard

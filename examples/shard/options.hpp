@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/command_line.hpp"
+#include "kolo/shard.hpp"
+
+namespace shard {
+
+struct Options {
+  bool memory = false;  ///< measure it instead of time
+  std::filesystem::path json;
+
+  // Of time.
+  std::vector<std::string> models{"gpt-medium", "resnet50"};
+  int image = 64;  ///< pixels
+  int batch = 8;   ///< images of each rank in a step
+  int rounds = 31;
+  int warm_up = 3;  ///< rounds before; the first step lays out and divides
+
+  // Of memory.
+  std::optional<kolo::Shard> shard;
+  int layers = 12;
+  int width = 384;
+};
+
+/// Fills in `options`, or returns how to end after --help or an error.
+std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options);
+
+}  // namespace shard

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+
+/// What the kernel says of this process's memory.
+namespace shard {
+
+/// The segments of shared memory that Kolo has made in this process: bytes by address. Those of
+/// other ranks, mapped here too, are theirs.
+std::map<const std::byte*, std::size_t> own_segments();
+
+/// Proportional set sizes: a page that k processes have in use counts a k-th in each.
+struct Pss {
+  std::size_t total = 0;
+  std::size_t of_files = 0;  ///< programs and libraries
+};
+/// After the allocator has given back to the kernel what is free.
+Pss trimmed_pss();
+
+}  // namespace shard

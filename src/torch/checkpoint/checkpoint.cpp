@@ -1,0 +1,119 @@
+#include "torch/checkpoint/checkpoint.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "kolo/error.hpp"
+#include "kolo/process_set.hpp"
+#include "runtime/submit.hpp"
+#include "torch/checkpoint/checkpoint_folder.hpp"
+#include "torch/checkpoint/file_reader.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/checkpoint/whole_index.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+/// What to append to `path` to have a checkpoint; nothing where it is one.
+std::string choose(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path / kIndexName, error)) return {};
+  if (!std::filesystem::exists(path, error)) {
+    throw InvalidArgument("there is no folder of that name");
+  }
+  if (!std::filesystem::is_directory(path, error)) throw InvalidArgument("it is no folder");
+  const std::vector<std::int64_t> numbers = list_checkpoints(path);
+  if (numbers.empty()) {
+    throw InvalidArgument("there is no checkpoint in it: neither " + std::string(kIndexName) +
+                          " nor " + checkpoint_name(1).string() + " or another number");
+  }
+  return checkpoint_name(numbers.back()).string();
+}
+
+CheckpointIndex read_index(const std::filesystem::path& path) {
+  const FileReader file(path / kIndexName);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, file.size(), text.data());
+  try {
+    CheckpointIndex index = parse_index(text);
+    require_whole(index);
+    return index;
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("file '" + file.path().string() +
+                          "' is no index of a checkpoint: " + error.what());
+  }
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions& options) {
+  const ProcessSet& set = runtime::chosen(options.process_set);
+  const std::string name = options.name.empty() ? set.next_name("open_checkpoint") : options.name;
+  const std::string what = "opening checkpoint '" + path.string() + "'";
+  OperationOptions named = options;
+  named.name = name + ".choose";
+  const std::string chosen = on_all_ranks(named, what, [&] {
+                               return set.rank() == 0 ? choose(path) : std::string();
+                             }).front();
+  path_ = chosen.empty() ? path : path / chosen;
+  named.name = name + ".open";
+  on_all_ranks(named, what, [&] {
+    index_ = read_index(path_);
+    const std::size_t step = static_cast<std::size_t>(set.size());
+    for (std::size_t i = static_cast<std::size_t>(set.rank()); i < index_.files.size(); i += step) {
+      BlockReader(path_, index_.files[i]).verify_header();
+    }
+    return std::string();
+  });
+}
+
+void Checkpoint::verify(const std::string& name, std::int64_t begin, std::int64_t count) const {
+  visit(name, begin, count, nullptr);
+}
+
+void Checkpoint::read(const std::string& name, std::int64_t begin, std::int64_t count,
+                      void* target) const {
+  visit(name, begin, count, target);
+}
+
+void Checkpoint::visit(const std::string& name, std::int64_t begin, std::int64_t count,
+                       void* target) const {
+  const std::string what = "checkpoint '" + path_.string() + "': tensor '" + name + "' ";
+  const auto found = tensors().find(name);
+  if (found == tensors().end()) throw InvalidArgument(what + "is not in it");
+  const Tensor& tensor = found->second;
+  const std::int64_t elements = elements_of(tensor.shape).value();
+  if (begin < 0 || count < 0 || begin > elements || count > elements - begin) {
+    throw InvalidArgument(what + "has " + std::to_string(elements) + " elements, but " +
+                          std::to_string(count) + " from " + std::to_string(begin) +
+                          " on were asked for");
+  }
+  std::byte* place = static_cast<std::byte*>(target);
+  for (const CheckpointIndex::Slice& slice : tensor.slices) {
+    const std::int64_t first = std::max(begin, slice.begin);
+    const std::int64_t taken = std::min(begin + count, slice.begin + slice.count) - first;
+    if (taken <= 0) continue;
+    const std::int64_t bytes = bytes_of(tensor.dtype, taken);
+    const std::int64_t offset = slice.offset + bytes_of(tensor.dtype, first - slice.begin);
+    try {
+      open(slice.file).read(offset, bytes, place);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(what + "cannot be read: " + error.what());
+    }
+    if (place != nullptr) place += bytes;
+  }
+}
+
+BlockReader& Checkpoint::open(std::size_t file) const {
+  if (reader_ == nullptr || open_file_ != file) {
+    reader_.reset();
+    reader_ = std::make_unique<BlockReader>(path_, index_.files[file]);
+    open_file_ = file;
+  }
+  return *reader_;
+}
+
+}  // namespace kolo::tensors

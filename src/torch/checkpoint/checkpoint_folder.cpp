@@ -1,0 +1,91 @@
+#include "torch/checkpoint/checkpoint_folder.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <string_view>
+#include <sys/stat.h>
+#include <system_error>
+
+#include "torch/checkpoint/file_error.hpp"
+#include "torch/checkpoint/folders.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::string_view kCheckpoint = "checkpoint-";
+constexpr std::string_view kIncomplete = ".incomplete-";
+constexpr std::string_view kRemoved = ".removed-";
+constexpr std::size_t kDigits = 8;
+constexpr std::size_t kMostDigits = 18;  // which 64 bits hold
+
+/// -1 for other names.
+std::int64_t number_of(std::string_view name) {
+  if (!name.starts_with(kCheckpoint)) return -1;
+  name.remove_prefix(kCheckpoint.size());
+  const bool is_number = name.size() >= kDigits && name.size() <= kMostDigits &&
+                         name.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_number ? std::stoll(std::string(name)) : -1;
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  const std::filesystem::directory_iterator end;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != end; entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) throw_file_error("list folder", folder, error.value());
+  return names;
+}
+
+}  // namespace
+
+std::filesystem::path checkpoint_name(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  if (digits.size() < kDigits) digits.insert(0, kDigits - digits.size(), '0');
+  return std::string(kCheckpoint) + digits;
+}
+
+std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& name : names_in(folder)) {
+    if (number_of(name) >= 0) numbers.push_back(number_of(name));
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+std::filesystem::path begin_checkpoint(const std::filesystem::path& folder) {
+  make_folder(folder);
+  for (const std::string& name : names_in(folder)) {
+    if (name.starts_with(kIncomplete) || name.starts_with(kRemoved)) remove_tree(folder / name);
+  }
+  // At random, so that a rank that comes late from an attempt given up finds its folder gone.
+  const std::string name = std::string(kIncomplete) + std::to_string(std::random_device()());
+  make_folder(folder / name);
+  return name;
+}
+
+void publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  sync_folder(folder / name);
+  const std::vector<std::int64_t> numbers = list_checkpoints(folder);
+  const std::int64_t next = numbers.empty() ? 1 : numbers.back() + 1;
+  rename_durably(folder / name, folder / checkpoint_name(next));
+}
+
+void remove_old_checkpoints(const std::filesystem::path& folder, int keep_last) {
+  std::vector<std::int64_t> numbers = list_checkpoints(folder);
+  const std::size_t kept = std::min(numbers.size(), static_cast<std::size_t>(keep_last));
+  numbers.resize(numbers.size() - kept);
+  for (const std::int64_t number : numbers) {
+    const std::filesystem::path name = checkpoint_name(number);
+    const std::filesystem::path removed = folder / (std::string(kRemoved) + name.string());
+    rename_durably(folder / name, removed);
+    remove_tree(removed);
+  }
+}
+
+}  // namespace kolo::tensors

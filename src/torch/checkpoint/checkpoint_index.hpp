@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/dtype.hpp"
+
+namespace kolo::tensors {
+
+inline constexpr std::string_view kIndexName = "index.json";
+
+/// What the file index.json of a checkpoint says: where the elements of all tensors are.
+struct CheckpointIndex {
+  struct File {
+    std::string name;
+    std::int64_t bytes = 0;
+    std::int64_t header_bytes = 0;  ///< before the data
+    std::uint64_t header_checksum = 0;
+    std::vector<std::uint64_t> block_checksums;  ///< of the data, see kBlockBytes
+
+    std::int64_t data_bytes() const { return bytes - header_bytes; }
+  };
+  struct Slice {
+    std::size_t file = 0;  ///< which of the files
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    std::int64_t offset = 0;  ///< in bytes, from the beginning of the file's data
+  };
+  struct Tensor {
+    DType dtype = DType::Float32;
+    std::vector<std::int64_t> shape;
+    std::vector<Slice> slices;  ///< in the order of elements, none empty
+  };
+  std::vector<File> files;
+  std::map<std::string, Tensor> tensors;
+  nlohmann::json details = nlohmann::json::object();
+};
+
+/// Text with a checksum of itself, which `parse_index` wants to find right. `parse_index` throws
+/// InvalidArgument, naming the tensor, for anything else: other formats and versions, fields that are
+/// missing or of another type, slices outside their file.
+std::string encode_index(const CheckpointIndex& index);
+CheckpointIndex parse_index(const std::string& text);
+
+}  // namespace kolo::tensors

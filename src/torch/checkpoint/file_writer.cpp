@@ -1,0 +1,50 @@
+#include "torch/checkpoint/file_writer.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <utility>
+
+#include "torch/checkpoint/file_error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::size_t kSmallBytes = std::size_t{1} << 20;
+constexpr mode_t kReadWrite = 0666;  // less the umask
+
+}  // namespace
+
+FileWriter::FileWriter(std::filesystem::path path)
+    : path_(std::move(path)),
+      file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kReadWrite)) {
+  if (!file_.is_open()) throw_file_error("make", path_);
+}
+
+void FileWriter::append(const void* data, std::size_t bytes) {
+  const std::byte* begin = static_cast<const std::byte*>(data);
+  if (small_.size() + bytes < kSmallBytes) {
+    small_.insert(small_.end(), begin, begin + bytes);
+    return;
+  }
+  write_out(small_.data(), small_.size());
+  small_.clear();
+  write_out(begin, bytes);
+}
+
+void FileWriter::sync() {
+  write_out(small_.data(), small_.size());
+  small_.clear();
+  if (::fsync(file_.get()) != 0) throw_file_error("bring to the disk", path_);
+}
+
+void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = ::write(file_.get(), data, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_file_error("write", path_);
+    data += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,182 @@
+#include "torch/checkpoint/safetensors_header.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint/json_fields.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::string_view kMetadata = "__metadata__";
+constexpr std::size_t kDataAlignment = 64;
+constexpr std::size_t kLengthBytes = 8;
+
+std::int64_t whole_bytes(const std::string& name, DType dtype,
+                         const std::vector<std::int64_t>& shape) {
+  const std::optional<std::int64_t> count = elements_of(shape);
+  if (!count) throw InvalidArgument("tensor '" + name + "' has an impossible shape");
+  return bytes_of(dtype, *count);
+}
+
+std::string with_length(const std::string& json) {
+  const std::size_t end = (kLengthBytes + json.size() + kDataAlignment - 1) / kDataAlignment;
+  std::string header;
+  for (std::size_t i = 0; i < kLengthBytes; ++i) {
+    header += static_cast<char>((end * kDataAlignment - kLengthBytes) >> (8 * i));
+  }
+  header += json;
+  header.resize(end * kDataAlignment, ' ');
+  return header;
+}
+
+/// Refuses what JSON allows and a header must not have: a key twice.
+nlohmann::json parse_without_doubles(std::string_view text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  using Event = nlohmann::json::parse_event_t;
+  return nlohmann::json::parse(text, [&](int, Event event, nlohmann::json& value) {
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
+      throw InvalidArgument("'" + value.get<std::string>() + "' comes twice");
+    }
+    return true;
+  });
+}
+
+SafetensorsMetadata to_metadata(const nlohmann::json& object) {
+  if (!object.is_object()) throw InvalidArgument("its metadata are no object");
+  SafetensorsMetadata metadata;
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_string()) throw InvalidArgument("its metadata '" + key + "' are no text");
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+struct Range {
+  std::int64_t begin;
+  std::int64_t end;
+  std::string name;
+};
+
+SafetensorsHeader::Place to_place(const std::string& name, const nlohmann::json& entry,
+                                  std::vector<Range>& ranges) {
+  if (!entry.is_object() || entry.size() != 3) {
+    throw InvalidArgument("it does not have exactly dtype, shape and data_offsets");
+  }
+  const std::string dtype_name = entry.at("dtype").get<std::string>();
+  const std::optional<DType> dtype = dtype_from_safetensors(dtype_name);
+  if (!dtype) throw InvalidArgument("dtype " + dtype_name + " is not one of Kolo's");
+  const std::vector<std::int64_t> offsets = to_counts(entry.at("data_offsets"));
+  const std::vector<std::int64_t> shape = to_counts(entry.at("shape"));
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+    throw InvalidArgument("its data_offsets are no range");
+  }
+  if (offsets[1] - offsets[0] != whole_bytes(name, *dtype, shape)) {
+    throw InvalidArgument("its shape takes " + std::to_string(whole_bytes(name, *dtype, shape)) +
+                          " bytes, its data_offsets " + std::to_string(offsets[1] - offsets[0]));
+  }
+  ranges.push_back({offsets[0], offsets[1], name});
+  return {*dtype, shape, offsets[0]};
+}
+
+void require_no_gaps(std::vector<Range> ranges, std::int64_t data_bytes) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::int64_t end = 0;
+  for (const Range& range : ranges) {
+    if (range.begin != end) {
+      throw InvalidArgument("tensor '" + range.name + "' begins at byte " +
+                            std::to_string(range.begin) + " of the data instead of " +
+                            std::to_string(end) + ", where the one before it ends");
+    }
+    end = range.end;
+  }
+  if (end != data_bytes) {
+    throw InvalidArgument("its tensors take " + std::to_string(end) +
+                          " bytes, but it has data of " + std::to_string(data_bytes) + " bytes");
+  }
+}
+
+}  // namespace
+
+std::string_view safetensors_name(DType dtype) {
+  switch (dtype) {
+    case DType::UInt8: return "U8";
+    case DType::Int8: return "I8";
+    case DType::Int16: return "I16";
+    case DType::Int32: return "I32";
+    case DType::Int64: return "I64";
+    case DType::Float16: return "F16";
+    case DType::BFloat16: return "BF16";
+    case DType::Float32: return "F32";
+    case DType::Float64: return "F64";
+    case DType::Bool: return "BOOL";
+  }
+  return "";
+}
+
+std::optional<DType> dtype_from_safetensors(std::string_view name) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (safetensors_name(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
+
+std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors,
+                                      const SafetensorsMetadata& metadata) {
+  nlohmann::json header = nlohmann::json::object();
+  std::int64_t offset = 0;
+  for (const auto& [name, dtype, shape] : tensors) {
+    const std::int64_t end = offset + whole_bytes(name, dtype, shape);
+    const bool is_new = header
+                            .emplace(name, nlohmann::json{{"dtype", safetensors_name(dtype)},
+                                                          {"shape", shape},
+                                                          {"data_offsets", {offset, end}}})
+                            .second;
+    if (!is_new) throw InvalidArgument("two tensors are named '" + name + "'. Rename one.");
+    offset = end;
+  }
+  if (header.contains(kMetadata)) {
+    throw InvalidArgument("no tensor can be named '" + std::string(kMetadata) + "'. Rename it.");
+  }
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  try {
+    return with_length(header.dump());
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(std::string("names and metadata must be UTF-8: ") + error.what());
+  }
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes) {
+  SafetensorsHeader header;
+  std::vector<Range> ranges;
+  std::string where = "its header";
+  try {
+    const nlohmann::json object = parse_without_doubles(json);
+    if (!object.is_object()) throw InvalidArgument("it is no JSON object");
+    for (const auto& [name, entry] : object.items()) {
+      where = name == kMetadata ? "its header" : "tensor '" + name + "'";
+      if (name == kMetadata) {
+        header.metadata = to_metadata(entry);
+      } else {
+        header.tensors[name] = to_place(name, entry, ranges);
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(where + ": " + error.what());
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(where + ": " + error.what());
+  }
+  require_no_gaps(std::move(ranges), data_bytes);
+  return header;
+}
+
+}  // namespace kolo::tensors

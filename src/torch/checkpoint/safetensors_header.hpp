@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kolo/dtype.hpp"
+
+/// The file format safetensors: eight bytes with the header's length, the header in JSON, then the
+/// elements of all tensors without gaps.
+namespace kolo::tensors {
+
+struct SafetensorsTensor {
+  std::string name;
+  DType dtype = DType::Float32;
+  std::vector<std::int64_t> shape;
+
+  bool operator==(const SafetensorsTensor&) const = default;
+};
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+/// "F32" for DType::Float32.
+std::string_view safetensors_name(DType dtype);
+std::optional<DType> dtype_from_safetensors(std::string_view name);
+
+/// The beginning of a file whose data are these tensors, in this order; the data then begin at a
+/// multiple of 64 bytes. Throws InvalidArgument where a name comes twice, is not UTF-8 or is
+/// "__metadata__", or a shape is none.
+std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors,
+                                      const SafetensorsMetadata& metadata);
+
+struct SafetensorsHeader {
+  struct Place {
+    DType dtype = DType::Float32;
+    std::vector<std::int64_t> shape;
+    std::int64_t offset = 0;  ///< in bytes, from the beginning of the data
+  };
+  std::map<std::string, Place> tensors;
+  SafetensorsMetadata metadata;
+};
+
+/// Reads a header, without the length before it, of a file that has `data_bytes` after it. Throws
+/// InvalidArgument where it is not as the format wants it: other keys, types, dtypes or lengths,
+/// tensors that overlap or leave gaps.
+SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes);
+
+}  // namespace kolo::tensors

@@ -1,0 +1,61 @@
+#include "torch/checkpoint/safetensors_reader.hpp"
+
+#include <array>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::int64_t kLengthBytes = 8;
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // as the format wants it
+
+std::string read_header(const FileReader& file) {
+  std::array<unsigned char, kLengthBytes> bytes{};
+  if (file.size() < kLengthBytes) throw InvalidArgument("it is truncated before its header");
+  file.read(0, kLengthBytes, bytes.data());
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) length |= std::uint64_t{bytes[i]} << (8 * i);
+  if (length > kMostHeaderBytes) {
+    throw InvalidArgument("it claims a header of " + std::to_string(length) + " bytes, more than " +
+                          std::to_string(kMostHeaderBytes));
+  }
+  if (static_cast<std::int64_t>(length) > file.size() - kLengthBytes) {
+    throw InvalidArgument("it is truncated: its header has " + std::to_string(length) + " bytes");
+  }
+  std::string header(length, '\0');
+  file.read(kLengthBytes, static_cast<std::int64_t>(length), header.data());
+  if (!header.starts_with('{')) throw InvalidArgument("its header does not begin with {");
+  return header;
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(path) {
+  try {
+    const std::string header = read_header(file_);
+    data_begin_ = kLengthBytes + static_cast<std::int64_t>(header.size());
+    header_ = parse_safetensors_header(header, file_.size() - data_begin_);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("file '" + path.string() + "' is no safetensors file: " + error.what());
+  }
+}
+
+void SafetensorsReader::read(const std::string& name, std::int64_t begin, std::int64_t count,
+                             void* target) const {
+  const std::string what = "file '" + file_.path().string() + "': tensor '" + name + "' ";
+  const auto found = header_.tensors.find(name);
+  if (found == header_.tensors.end()) throw InvalidArgument(what + "is not in it");
+  const SafetensorsHeader::Place& tensor = found->second;
+  const std::int64_t elements = elements_of(tensor.shape).value();
+  if (begin < 0 || count < 0 || begin > elements || count > elements - begin) {
+    throw InvalidArgument(what + "has " + std::to_string(elements) + " elements, but " +
+                          std::to_string(count) + " from " + std::to_string(begin) +
+                          " on were asked for");
+  }
+  file_.read(data_begin_ + tensor.offset + bytes_of(tensor.dtype, begin),
+             bytes_of(tensor.dtype, count), target);
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,101 @@
+#include "torch/checkpoint/shard.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint/block_checksums.hpp"
+#include "torch/checkpoint/file_writer.hpp"
+#include "torch/checkpoint/safetensors_header.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+// What is written at once is small enough for the cache, in which the checksum has just put it.
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
+
+std::string name_in_file(const TensorSlice& slice) {
+  if (slice.count == elements_of(slice.shape)) return slice.name;
+  return slice.name + "[" + std::to_string(slice.begin) + ":" +
+         std::to_string(slice.begin + slice.count) + "]";
+}
+
+void require_valid(const TensorSlice& slice) {
+  const std::optional<std::int64_t> elements = elements_of(slice.shape);
+  const std::string tensor = "tensor '" + slice.name + "'";
+  if (!elements) throw InvalidArgument(tensor + " has an impossible shape");
+  if (slice.begin < 0 || slice.count < 0 || slice.begin > *elements ||
+      slice.count > *elements - slice.begin) {
+    throw InvalidArgument(tensor + " has " + std::to_string(*elements) + " elements, but " +
+                          std::to_string(slice.count) + " from " + std::to_string(slice.begin) +
+                          " on were given");
+  }
+  if (slice.count > 0 && slice.data == nullptr) throw InvalidArgument(tensor + " has no data");
+}
+
+std::string header_of(const std::vector<TensorSlice>& slices) {
+  std::vector<SafetensorsTensor> tensors;
+  for (const TensorSlice& slice : slices) {
+    tensors.push_back({name_in_file(slice), slice.dtype, {slice.count}});
+  }
+  return encode_safetensors_header(tensors, {});
+}
+
+}  // namespace
+
+Shard::Shard(const std::vector<TensorSlice>& slices) : all_(slices) {
+  for (const TensorSlice& slice : all_) {
+    require_valid(slice);
+    if (slice.count > 0) written_.push_back(slice);
+  }
+  // Large elements first: then all are aligned in the file.
+  std::stable_sort(written_.begin(), written_.end(), [](const auto& a, const auto& b) {
+    return size_of(a.dtype) > size_of(b.dtype);
+  });
+  header_ = header_of(written_);
+}
+
+std::map<std::string, CheckpointIndex::Tensor> Shard::tensors() const {
+  std::map<std::string, CheckpointIndex::Tensor> tensors;
+  for (const TensorSlice& slice : all_) {
+    const auto [place, is_new] =
+        tensors.try_emplace(slice.name, CheckpointIndex::Tensor{slice.dtype, slice.shape, {}});
+    const CheckpointIndex::Tensor& tensor = place->second;
+    if (tensor.dtype != slice.dtype || tensor.shape != slice.shape) {
+      throw InvalidArgument("tensor '" + slice.name + "' was given with two dtypes or shapes");
+    }
+  }
+  std::int64_t offset = 0;
+  for (const TensorSlice& slice : written_) {
+    tensors.at(slice.name).slices.push_back({0, slice.begin, slice.count, offset});
+    offset += bytes_of(slice.dtype, slice.count);
+  }
+  return tensors;
+}
+
+CheckpointIndex::File Shard::write(const std::filesystem::path& path) const {
+  FileWriter file(path);
+  file.append(header_.data(), header_.size());
+  CheckpointIndex::File about{path.filename().string(),
+                              0,
+                              static_cast<std::int64_t>(header_.size()),
+                              checksum_of(header_.data(), header_.size()),
+                              {}};
+  about.bytes = about.header_bytes;
+  BlockChecksums checksums;
+  for (const TensorSlice& slice : written_) {
+    const std::int64_t bytes = bytes_of(slice.dtype, slice.count);
+    for (std::int64_t done = 0; done < bytes; done += kPieceBytes) {
+      const std::byte* piece = static_cast<const std::byte*>(slice.data) + done;
+      const std::size_t size = static_cast<std::size_t>(std::min(kPieceBytes, bytes - done));
+      checksums.append(piece, size);
+      file.append(piece, size);
+    }
+    about.bytes += bytes;
+  }
+  file.sync();
+  about.block_checksums = checksums.finish();
+  return about;
+}
+
+}  // namespace kolo::tensors

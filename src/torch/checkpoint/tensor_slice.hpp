@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kolo/dtype.hpp"
+
+namespace kolo::tensors {
+
+/// A run of elements of a tensor: what one rank writes of it.
+struct TensorSlice {
+  std::string name;  ///< of the whole tensor
+  DType dtype = DType::Float32;
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  std::int64_t begin = 0;           ///< first element, among those of the whole in row-major order
+  std::int64_t count = 0;
+  const void* data = nullptr;
+};
+
+/// How many elements a tensor of this shape has; nothing where an extent is negative, or where their
+/// bytes could not be counted.
+inline std::optional<std::int64_t> elements_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(count, extent, &count)) return std::nullopt;
+  }
+  constexpr std::int64_t kLargestElement = 8;
+  if (count > std::numeric_limits<std::int64_t>::max() / kLargestElement) return std::nullopt;
+  return count;
+}
+
+/// Bytes of `count` elements.
+inline std::int64_t bytes_of(DType dtype, std::int64_t count) {
+  return static_cast<std::int64_t>(size_of(dtype)) * count;
+}
+
+}  // namespace kolo::tensors

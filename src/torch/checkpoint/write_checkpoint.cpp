@@ -1,0 +1,131 @@
+#include "torch/checkpoint/write_checkpoint.hpp"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "kolo/error.hpp"
+#include "kolo/process_set.hpp"
+#include "runtime/submit.hpp"
+#include "torch/checkpoint/checkpoint_folder.hpp"
+#include "torch/checkpoint/checkpoint_index.hpp"
+#include "torch/checkpoint/file_writer.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/checkpoint/shard.hpp"
+#include "torch/checkpoint/whole_index.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+/// The folder of a checkpoint that is being written; gone with this object unless it was published.
+class Attempt {
+ public:
+  explicit Attempt(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Attempt(const Attempt&) = delete;  // removes its folder once
+  Attempt& operator=(const Attempt&) = delete;
+  ~Attempt() {
+    std::error_code ignored;  // the next attempt removes it
+    if (!name_.empty()) std::filesystem::remove_all(folder_ / name_, ignored);
+  }
+
+  std::string begin() {
+    name_ = begin_checkpoint(folder_);
+    return name_.string();
+  }
+  void publish(const CheckpointIndex& index) {
+    FileWriter file(folder_ / name_ / kIndexName);
+    const std::string text = encode_index(index);
+    file.append(text.data(), text.size());
+    file.sync();
+    publish_checkpoint(folder_, name_);
+    name_.clear();
+  }
+
+ private:
+  std::filesystem::path folder_;
+  std::filesystem::path name_;
+};
+
+/// JSON has neither infinite numbers nor text that is not UTF-8.
+void require_storable(const nlohmann::json& details) {
+  if (!details.is_object()) throw InvalidArgument("its details are no JSON object");
+  nlohmann::json stored;
+  try {
+    stored = nlohmann::json::parse(details.dump());
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(std::string("its details are no text: ") + error.what());
+  }
+  if (stored == details) return;
+  throw InvalidArgument("its details have at " +
+                        nlohmann::json::diff(stored, details).at(0).at("path").get<std::string>() +
+                        " what JSON cannot hold, such as a number that is not finite");
+}
+
+std::string facts_of(const std::filesystem::path& folder, int keep_last) {
+  if (keep_last < 0) throw InvalidArgument("keep_last is " + std::to_string(keep_last));
+  return "into '" + folder.string() + "' with keep_last = " + std::to_string(keep_last);
+}
+
+/// What the first rank returned, where all have the same facts.
+std::string require_same(const std::vector<std::string>& facts, const ProcessSet& set) {
+  for (std::size_t i = 1; i < facts.size(); ++i) {
+    if (facts[i] == facts[0].substr(0, facts[0].find('\0'))) continue;
+    throw MismatchError("saving a checkpoint: ranks disagree: " + facts[i] + " on rank " +
+                        std::to_string(set.ranks()[i]) + ", " +
+                        facts[0].substr(0, facts[0].find('\0')) + " on rank " +
+                        std::to_string(set.ranks()[0]) + ". Give the same on every rank.");
+  }
+  return facts[0].substr(facts[0].find('\0') + 1);
+}
+
+std::string shard_name(int rank) {
+  std::string digits = std::to_string(rank);
+  if (digits.size() < 4) digits.insert(0, 4 - digits.size(), '0');
+  return "rank-" + digits + ".safetensors";
+}
+
+}  // namespace
+
+void write_checkpoint(const std::filesystem::path& folder, const std::vector<TensorSlice>& own,
+                      const nlohmann::json& details, int keep_last,
+                      const OperationOptions& options) {
+  const ProcessSet& set = runtime::chosen(options.process_set);
+  const std::string name = options.name.empty() ? set.next_name("write_checkpoint") : options.name;
+  const std::string what = "saving a checkpoint into '" + folder.string() + "'";
+  const auto on_all = [&](const std::string& step, const std::function<std::string()>& work) {
+    OperationOptions named = options;
+    named.name = name + step;
+    return on_all_ranks(named, what, work);
+  };
+  const bool is_first = set.rank() == 0;
+  Attempt attempt(folder);
+  std::optional<Shard> shard;
+
+  const std::vector<std::string> facts = on_all(".begin", [&] {
+    std::string own_facts = facts_of(folder, keep_last);
+    require_storable(details);
+    shard.emplace(own);
+    return is_first ? own_facts + '\0' + attempt.begin() : own_facts;
+  });
+  const std::filesystem::path place = folder / require_same(facts, set);
+
+  const std::vector<std::string> parts = on_all(".shards", [&] {
+    const CheckpointIndex::File file = shard->write(place / shard_name(set.rank()));
+    return encode_index({{file}, shard->tensors(), details});
+  });
+  std::vector<CheckpointIndex> indexes;
+  for (const std::string& part : parts) indexes.push_back(parse_index(part));
+  const CheckpointIndex index = merge_indexes(std::move(indexes));
+  require_whole(index);
+
+  on_all(".publish", [&]() -> std::string {
+    if (!is_first) return {};
+    attempt.publish(index);
+    if (keep_last > 0) remove_old_checkpoints(folder, keep_last);
+    return {};
+  });
+}
+
+}  // namespace kolo::tensors

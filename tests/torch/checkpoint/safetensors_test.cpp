@@ -1,0 +1,209 @@
+// The file format safetensors: what is written is read again, and what is no such file is refused.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "torch/checkpoint/model.hpp"
+#include "torch/checkpoint/safetensors_reader.hpp"
+#include "torch/checkpoint/safetensors_writer.hpp"
+#include "torch/checkpoint/temporary_folder.hpp"
+
+namespace kolo::test {
+namespace {
+
+using tensors::SafetensorsReader;
+using tensors::SafetensorsTensor;
+using tensors::SafetensorsWriter;
+
+class SafetensorsTest : public testing::Test {
+ protected:
+  std::filesystem::path path() const { return folder_.path() / "new" / "model.safetensors"; }
+  std::filesystem::path incomplete() const {
+    return folder_.path() / "new" / ".incomplete-model.safetensors";
+  }
+
+  /// Appends the elements in pieces of this size.
+  void write(const std::vector<TestTensor>& model, unsigned salt, std::size_t piece) const {
+    std::vector<SafetensorsTensor> tensors;
+    Bytes all;
+    for (const TestTensor& tensor : model) {
+      tensors.push_back({tensor.name, tensor.dtype, tensor.shape});
+      const Bytes bytes = contents(tensor, salt);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    SafetensorsWriter writer(path(), tensors, {{"format", "pt"}, {"größe", "\"1\""}});
+    for (std::size_t done = 0; done < all.size(); done += piece) {
+      writer.append(all.data() + done, std::min(piece, all.size() - done));
+    }
+    writer.close();
+  }
+
+  void expect_contents(const std::vector<TestTensor>& model, unsigned salt) const {
+    const SafetensorsReader reader(path());
+    EXPECT_EQ(reader.tensors().size(), model.size());
+    for (const TestTensor& tensor : model) {
+      EXPECT_EQ(reader.tensors().at(tensor.name).dtype, tensor.dtype);
+      EXPECT_EQ(reader.tensors().at(tensor.name).shape, tensor.shape);
+      const Bytes expected = contents(tensor, salt);
+      const std::int64_t skipped = tensor.elements() / 3;
+      Bytes bytes(expected.size());
+      reader.read(tensor.name, 0, tensor.elements(), bytes.data());
+      EXPECT_EQ(bytes, expected) << tensor.name;
+      bytes.resize(
+          static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, tensor.elements() - skipped)));
+      reader.read(tensor.name, skipped, tensor.elements() - skipped, bytes.data());
+      EXPECT_TRUE(std::equal(bytes.rbegin(), bytes.rend(), expected.rbegin())) << tensor.name;
+    }
+  }
+
+  /// A file with this header and this many bytes of data.
+  std::string text_refusing(const std::string& header, std::size_t data) const {
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size() & 0xff);
+    bytes[1] = static_cast<char>(header.size() >> 8);
+    std::filesystem::create_directories(path().parent_path());
+    write_file(path(), bytes + header + std::string(data, 'x'));
+    return text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(path()); });
+  }
+  void expect_refused(const std::string& header, std::size_t data, const std::string& text) const {
+    const std::string thrown = text_refusing(header, data);
+    expect_contains(thrown, "file '" + path().string() + "' is no safetensors file: ");
+    expect_contains(thrown, text);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SafetensorsTest, GivesBackWhatWasWritten) {
+  for (const std::size_t piece :
+       {std::size_t{999'983}, std::size_t{3} << 20, std::size_t{1} << 30}) {
+    write(large_model(), 3, piece);
+    expect_contents(large_model(), 3);
+    EXPECT_EQ(SafetensorsReader(path()).metadata().at("größe"), "\"1\"");
+  }
+  write(small_model(), 4, 1);
+  expect_contents(small_model(), 4);
+  write({}, 1, 1);
+  EXPECT_TRUE(SafetensorsReader(path()).tensors().empty());
+}
+
+TEST_F(SafetensorsTest, DataAreAligned) {
+  write(small_model(), 3, 100);
+  const std::string bytes = read_file(path());
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    length |= std::size_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  }
+  EXPECT_EQ((8 + length) % 64, 0U);
+  EXPECT_EQ(bytes[8], '{');
+}
+
+TEST_F(SafetensorsTest, TheOldFileStaysUntilTheNewOneIsWhole) {
+  write(small_model(), 3, 100);
+  {
+    SafetensorsWriter writer(path(), {{"a", DType::UInt8, {5}}}, {});
+    writer.append("1234", 4);
+    EXPECT_TRUE(std::filesystem::exists(incomplete()));
+    expect_contains(text_thrown_by<InvalidArgument>([&] { writer.append("56", 2); }),
+                    "2 bytes were appended, its tensors have only 1 more");
+    expect_contains(text_thrown_by<InvalidArgument>([&] { writer.close(); }),
+                    "its tensors have 1 bytes more than were appended");
+    expect_contents(small_model(), 3);
+  }
+  EXPECT_FALSE(std::filesystem::exists(incomplete()));
+  expect_contents(small_model(), 3);
+  write_file(incomplete(), "of an attempt that died");
+  write(small_model(), 4, 100);
+  expect_contents(small_model(), 4);
+  EXPECT_FALSE(std::filesystem::exists(incomplete()));
+}
+
+TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {
+  const auto text_of = [&](const std::vector<SafetensorsTensor>& tensors) {
+    return text_thrown_by<InvalidArgument>([&] { SafetensorsWriter writer(path(), tensors, {}); });
+  };
+  expect_contains(text_of({{"a", DType::Int8, {1}}, {"a", DType::Int8, {1}}}),
+                  "two tensors are named 'a'");
+  expect_contains(text_of({{"__metadata__", DType::Int8, {1}}}), "'__metadata__'");
+  expect_contains(text_of({{"\xff", DType::Int8, {1}}}), "UTF-8");
+  expect_contains(text_of({{"a", DType::Int8, {-1}}}), "impossible shape");
+}
+
+TEST_F(SafetensorsTest, RefusesElementsThatAreNotThere) {
+  write(small_model(), 3, 100);
+  const SafetensorsReader reader(path());
+  Bytes bytes(100);
+  const auto text_of = [&](const std::string& name, std::int64_t begin, std::int64_t count) {
+    return text_thrown_by<InvalidArgument>([&] { reader.read(name, begin, count, bytes.data()); });
+  };
+  expect_contains(text_of("other", 0, 1), "tensor 'other' is not in it");
+  expect_contains(text_of("i8", 10, 6), "tensor 'i8' has 15 elements, but 6 from 10 on");
+  expect_contains(text_of("i8", -1, 2), "2 from -1 on");
+  expect_contains(text_thrown_by<InvalidArgument>(
+                      [&] { SafetensorsReader missing(folder_.path() / "missing"); }),
+                  "/missing' is missing");
+}
+
+TEST_F(SafetensorsTest, RefusesOtherFiles) {
+  write_file(folder_.path() / "short", "1234567");
+  expect_contains(
+      text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "short"); }),
+      "/short' is no safetensors file: it is truncated");
+  write_file(folder_.path() / "text", "a text that is no such file");
+  expect_contains(
+      text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "text"); }),
+      "it claims a header of ");
+  write(small_model(), 3, 100);
+  const std::string bytes = read_file(path());
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{8}, std::size_t{500}, bytes.size() - 1}) {
+    write_file(path(), bytes.substr(0, size));
+    expect_contains(text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(path()); }),
+                    path().string());
+  }
+  write_file(path(), bytes + "x");
+  expect_contains(text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(path()); }),
+                  "its tensors take");
+}
+
+TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
+  const std::string f32 = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
+  expect_refused("{\"a\":{" + f32, 8, "parse error");
+  expect_refused("[{" + f32 + "}]", 8, "its header does not begin with {");
+  expect_refused("{\"a\":{" + f32 + "},\"a\":{" + f32 + "}}", 8, "'a' comes twice");
+  expect_refused("{\"a\":{" + f32 + ",\"shape\":[2]}}", 8, "'shape' comes twice");
+  expect_refused("{\"a\":{" + f32 + ",\"more\":1}}", 8, "tensor 'a': it does not have exactly");
+  expect_refused(R"({"a":{"dtype":"F32","shape":[2],"offsets":[0,8]}})", 8, "tensor 'a': ");
+  expect_refused(R"({"a":7})", 0, "tensor 'a': it does not have exactly");
+  expect_refused(R"({"a":{"dtype":"F8_E5M2","shape":[8],"data_offsets":[0,8]}})", 8,
+                 "tensor 'a': dtype F8_E5M2 is not one of Kolo's");
+  expect_refused(R"({"a":{"dtype":7,"shape":[8],"data_offsets":[0,8]}})", 8, "tensor 'a': ");
+  for (const char* shape : {"[-2]", "[2.0]", "2", "[18446744073709551615]", "[null]", "[[2]]"}) {
+    expect_refused(
+        std::string(R"({"a":{"dtype":"F32","shape":)") + shape + R"(,"data_offsets":[0,8]}})", 8,
+        "tensor 'a': ");
+  }
+  expect_refused(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0,
+                 "tensor 'a': tensor 'a' has an impossible shape");
+  for (const char* offsets : {"[8,0]", "[0]", "[0,8,8]", "[-8,0]", "[0,7]", "[0,12]"}) {
+    expect_refused(
+        std::string(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":)") + offsets + "}}", 8,
+        "tensor 'a': ");
+  }
+  expect_refused("{\"a\":{" + f32 + "},\"b\":{" + f32 + "}}", 8,
+                 "tensor 'b' begins at byte 0 of the data instead of 8");
+  expect_refused(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8,
+                 "tensor 'a' begins at byte 4 of the data instead of 0");
+  expect_refused("{\"a\":{" + f32 + "}}", 9, "its tensors take 8 bytes, but it has data of 9");
+  expect_refused("{\"a\":{" + f32 + "}}", 7, "its tensors take 8 bytes, but it has data of 7");
+  expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata 'a' are no text");
+  expect_refused(R"({"__metadata__":[]})", 0, "its metadata are no object");
+  expect_refused("{\"\xff\":{" + f32 + "}}", 8, "parse error");
+}
+
+}  // namespace
+}  // namespace kolo::test
