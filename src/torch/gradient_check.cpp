@@ -28,8 +28,8 @@ double larger(double a, double b) { return b <= a ? a : b; }
 
 }  // namespace
 
-GradientCheck::GradientCheck(ProcessSet& set, std::string name)
-    : set_(set), name_(std::move(name)) {}
+GradientCheck::GradientCheck(ProcessSet& set, const ShardSets& sets, std::string name)
+    : set_(set), sets_(sets), name_(std::move(name)) {}
 
 void GradientCheck::unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_alone) {
   const at::NoGradGuard no_grad;
@@ -57,7 +57,8 @@ double GradientCheck::clip(const std::vector<at::Tensor>& gradients, double max_
   for (const Row& row : exchange(own)) {
     total = is_largest ? larger(total, row[kNorm]) : total + row[kNorm];
   }
-  const double norm = is_largest ? total : std::pow(total, 1.0 / norm_type);
+  const int copies = sets_.replicas != nullptr ? sets_.replicas->size() : 1;
+  const double norm = is_largest ? total : std::pow(total / copies, 1.0 / norm_type);
   const double factor = std::min(max_norm / (norm + kSmallest), 1.0);
   for (at::Tensor gradient : gradients) gradient.mul_(factor);
   return norm;

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/process_set.hpp"
+#include "torch/shard_sets.hpp"
 
 namespace kolo::tensors {
 
@@ -20,8 +21,9 @@ class GradientCheck {
   /// What the ranks have found in their gradients together.
   enum class Found { NoGradients, Finite, Overflow };
 
-  /// `name` names its reductions over the set, which outlives this.
-  GradientCheck(ProcessSet& set, std::string name);
+  /// `name` names its reductions over `set`, of which `sets` says who has the same gradients; both
+  /// outlive this.
+  GradientCheck(ProcessSet& set, const ShardSets& sets, std::string name);
 
   /// Divides this rank's gradients, dense or sparse, by the scale and looks for what is not finite.
   /// With `is_alone` that is all; otherwise the next clip() or found() tells the other ranks.
@@ -32,8 +34,9 @@ class GradientCheck {
   /// Collective.
   double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type);
 
-  /// What the last unscale() has found. Collective unless that is known by a clip() since.
+  /// What the last unscale() has found. Collective unless a clip() since has told.
   Found found();
+  bool has_found() const { return found_.has_value(); }
 
  private:
   // What a rank tells: its norm, or a power of it; 1 for an overflow; how many gradients it has; and
@@ -46,6 +49,7 @@ class GradientCheck {
   void compare_scales(const std::vector<Row>& rows) const;
 
   ProcessSet& set_;
+  const ShardSets& sets_;
   const std::string name_;
   Row own_{};                   // of the last unscale()
   std::optional<Found> found_;  // … by all ranks

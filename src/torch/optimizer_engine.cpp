@@ -8,7 +8,6 @@
 #include <ATen/core/grad_mode.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/nn/utils/clip_grad.h>
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
@@ -55,6 +54,7 @@ OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& group
       named_(names),
       buffers_(buffers),
       option_sync_(groups),
+      check_(set_, sets_, prefix_ + ".check"),
       step_(std::make_shared<StepState>()) {
   options_.process_set = &set_;
   if (!options_.shard) options_.shard = shard_named(set_.runtime().config().shard);
@@ -120,7 +120,6 @@ void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::
   if (sets_.divided == nullptr) {
     const bool is_whole = options_.shard == Shard::None;
     sets_ = make_shard_sets(set_, is_whole ? ShardScope::World : options_.shard_scope);
-    check_.emplace(*sets_.divided, prefix_ + ".check");
   }
   if (parameters.empty()) return;
   reducers_.push_back(std::make_unique<GradientReducer>(std::move(parameters), options_, sets_,
@@ -271,60 +270,6 @@ void OptimizerEngine::make_gradients_ready() {
         "DistributedOptimizer: step() under skip_synchronize() while gradients are being reduced. "
         "Call synchronize() before, or run backward() under no_sync().");
   }
-}
-
-/// What this rank updates its parameters by: all gradients, or its pieces of them.
-std::vector<at::Tensor> OptimizerEngine::own_gradients() const {
-  std::vector<at::Tensor> gradients;
-  for (const auto& reducer : reducers_) reducer->list_gradients(gradients);
-  return gradients;
-}
-
-double OptimizerEngine::clip_grad_norm(double max_norm, double norm_type) {
-  if (!(norm_type > 0.0)) {
-    throw InvalidArgument("DistributedOptimizer: clip_grad_norm_ with norm_type " +
-                          std::to_string(norm_type) + ", which must be positive");
-  }
-  synchronize();
-  if (options_.shard != Shard::None) {
-    announce({{"deed", "clip"}, {"max_norm", max_norm}, {"norm_type", norm_type}});
-    return check_->clip(own_gradients(), max_norm, norm_type);
-  }
-  std::vector<at::Tensor> parameters;
-  for (const auto& reducer : reducers_) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      parameters.push_back(parameter.tensor);
-    }
-  }
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
-}
-
-void OptimizerEngine::unscale(double scale) {
-  make_gradients_ready();
-  for (const auto& reducer : reducers_) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      if (parameter.tensor.scalar_type() != at::kHalf) continue;
-      throw InvalidArgument("GradScaler: gradients of parameter '" + parameter.name +
-                            "' are float16, in which they cannot be unscaled without loss. Keep "
-                            "parameters in float32 and run the model under kolo::Autocast.");
-    }
-  }
-  // Also where no gradient is divided: what a program or a bucket hook has made of the reduced ones
-  // need not be the same on all ranks. Gradients that have not been reduced concern this rank alone.
-  announce({{"deed", "unscale"}, {"scale", scale}});
-  check_->unscale(own_gradients(), scale, !step_->is_synchronized);
-}
-
-GradientCheck::Found OptimizerEngine::found_in_gradients() {
-  announce({{"deed", "compare"}});
-  return check_->found();
-}
-
-/// As after a step, but the wrapped optimizer has not been called, and nothing counts it.
-void OptimizerEngine::skip_step() {
-  announce({{"deed", "skip"}});
-  if (options_.shard != Shard::None) drop_gradients();
-  step_->is_synchronized = false;
 }
 
 void OptimizerEngine::set_hook(BucketHook hook) {

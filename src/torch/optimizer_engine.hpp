@@ -107,9 +107,9 @@ class OptimizerEngine {
   std::int64_t steps_ = 0;
 
   ShardSets sets_;
-  std::optional<GradientCheck> check_;  // of the ranks that have different parts
-  std::optional<int> last_heard_of_;    // the last of the active ranks, while some have joined
-  std::shared_ptr<StepState> step_;     // shared with backward(), whose end may come later
+  GradientCheck check_;
+  std::optional<int> last_heard_of_;  // the last of the active ranks, while some have joined
+  std::shared_ptr<StepState> step_;   // shared with backward(), whose end may come later
   std::int64_t wirings_ = 0;
   std::int64_t saves_ = 0;  // and loads
   /// One for the parameters that were there at first, and one for each batch that came later.

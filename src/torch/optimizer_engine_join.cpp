@@ -107,11 +107,11 @@ bool OptimizerEngine::follow() {
     const nlohmann::json deed = announce(nullptr);
     const std::string kind = deed.at("deed");
     if (kind == "clip") {
-      check_->clip(own_gradients(), deed.at("max_norm"), deed.at("norm_type"));
+      check_.clip(own_gradients(), deed.at("max_norm"), deed.at("norm_type"));
     } else if (kind == "unscale") {
-      check_->unscale(own_gradients(), deed.at("scale"), /*is_alone=*/false);
-    } else if (kind == "compare") {
-      check_->found();
+      check_.unscale(own_gradients(), deed.at("scale"), /*is_alone=*/false);
+    } else if (kind == "find") {
+      check_.found();
     } else if (kind == "step") {
       OptionSync::apply(deed.at("options"), groups_);
       merge_options();

@@ -1,22 +1,13 @@
 // What a GradScaler refuses: all that torch.amp.GradScaler does, on all ranks, which go on afterwards.
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <string>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "torch/sharding.hpp"
-#include "torch/torch_fixture.hpp"
+#include "torch/scaling.hpp"
 
 namespace kolo::test {
 namespace {
-
-constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A closure would run backward() when the gradients have been unscaled.
 template <class Scaler, class... Arguments>

@@ -23,10 +23,15 @@ constexpr std::int64_t kWidth = 9;
 TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     std::vector<double> norms;
-    for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    for (const auto& [shard, scope] : {std::pair{Shard::None, ShardScope::World},
+                                       {Shard::Optimizer, ShardScope::World},
+                                       {Shard::Gradients, ShardScope::World},
+                                       {Shard::Optimizer, ShardScope::Node}}) {
+      DistributedOptimizer::Options options = with(shard);
+      options.shard_scope = scope;
       torch::nn::Sequential model = make_mlp(torch::kFloat64);
       torch::optim::SGD inner(model->parameters(), 0.1);
-      DistributedOptimizer optimizer(inner, *model, with(shard));
+      DistributedOptimizer optimizer(inner, *model, options);
       for (int step = 0; step < 3; ++step) {
         optimizer.zero_grad();
         loss_of(model, batch_rows(step, runtime_.rank(), 2, kWidth, torch::kFloat64)).backward();

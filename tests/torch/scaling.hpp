@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/grad_scaler.hpp"
+#include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
+
+/// What the tests of GradScaler share.
+namespace kolo::test {
+
+inline constexpr std::int64_t kWidth = 9;
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
+
+/// Those, and one that divides inside nodes only.
+inline std::vector<DistributedOptimizer::Options> all_layouts() {
+  std::vector<DistributedOptimizer::Options> layouts;
+  for (const Shard shard : kAllModes) layouts.push_back(with(shard));
+  layouts.push_back(with(Shard::Gradients));
+  layouts.back().shard_scope = ShardScope::Node;
+  return layouts;
+}
+
+class GradScalerTest : public TorchTest {
+ protected:
+  /// The loss of this rank's rows; on `culprit`, one element of one gradient is infinite.
+  at::Tensor loss(torch::nn::Sequential& model, int step, int culprit = -1, std::size_t where = 0) {
+    at::Tensor loss = loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32));
+    if (rank() != culprit) return loss;
+    const at::Tensor parameter = model->parameters()[where].flatten();
+    return loss + parameter[parameter.numel() - 1] * kInfinity;
+  }
+};
+
+/// One parameter of one element, which only one rank may own.
+struct Single {
+  explicit Single(DistributedOptimizer::Options options = {})
+      : inner({weight}, torch::optim::SGDOptions(0.25)),
+        optimizer(inner, {{"weight", weight}}, std::move(options)) {}
+  void backward(GradScaler& scaler, double gradient) {
+    scaler.scale((weight * gradient).sum()).backward();
+  }
+  double value() const { return weight.item<double>(); }
+  at::Tensor weight = torch::ones({1}).requires_grad_();
+  torch::optim::SGD inner;
+  DistributedOptimizer optimizer;
+};
+
+}  // namespace kolo::test
