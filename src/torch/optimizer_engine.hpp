@@ -80,6 +80,9 @@ class OptimizerEngine {
   void make_gradients_ready();
   void drop_gradients();
   std::vector<at::Tensor> own_gradients() const;
+  void require_untouched() const;
+  std::string changed_since_arrival() const;
+  void expect_reason(const std::string& changed);
 
   int join_whole();
   int join_divided();
@@ -105,6 +108,7 @@ class OptimizerEngine {
   BucketHook hook_;
   int skip_synchronize_ = 0;
   std::int64_t steps_ = 0;
+  int unused_changes_ = 0;  // since the last step: parameters changed, gradients were thrown away
 
   ShardSets sets_;
   GradientCheck check_;
