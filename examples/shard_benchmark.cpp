@@ -14,6 +14,7 @@
 #include "shard/allocations.hpp"
 #include "shard/memory.hpp"
 #include "shard/options.hpp"
+#include "shard/saving.hpp"
 #include "shard/speed.hpp"
 
 namespace {
@@ -49,7 +50,9 @@ int main(int argc, char** argv) {
 
   bool is_met = false;
   nlohmann::ordered_json results;
-  if (options.memory) {
+  if (options.checkpoint) {
+    results = shard::measure_saving(options, is_met);
+  } else if (options.memory) {
     if (!options.shard) options.shard = kolo::shard_named(runtime.config().shard);
     results = shard::measure_memory(options, allocations, is_met);
   } else {

@@ -14,11 +14,15 @@ std::string accept_width(const std::string& text) {
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
       "Measures sharded training: the time of a step with each mode beside that with none, or with "
-      "--memory what one mode leaves of a rank's memory.\n"
+      "--memory what one mode leaves of a rank's memory, or with --checkpoint what saving costs.\n"
       "Ends with 1 where more is sent, or more memory used, than there should be.\n",
       "shard_benchmark");
   const CLI::Range count(1, 1 << 20);
   app.add_flag("--memory", options.memory, "instead of time, measure memory");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "instead of time, measure saving into this folder")
+      ->type_name("FOLDER")
+      ->excludes("--memory");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
 
   app.add_option("--model", options.models, "time: what to train, AdamW for GPT, SGD for ResNet-50")
@@ -30,7 +34,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--batch", options.batch, "time: images of each rank in a step")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "time: steps of each mode")
+  app.add_option("--rounds", options.rounds, "time: steps of each mode; saving: checkpoints")
       ->check(count)
       ->capture_default_str();
   app.add_option("--warmup", options.warm_up, "time: steps of each mode before")

@@ -11,7 +11,8 @@
 namespace shard {
 
 struct Options {
-  bool memory = false;  ///< measure it instead of time
+  bool memory = false;                              ///< measure it instead of time
+  std::optional<std::filesystem::path> checkpoint;  ///< measure saving, into this folder, instead
   std::filesystem::path json;
 
   // Of time.

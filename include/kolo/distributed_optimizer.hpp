@@ -18,6 +18,7 @@
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shard.hpp"
+#include "kolo/training_report.hpp"
 
 namespace torch::nn {
 class Module;
@@ -225,6 +226,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
     std::vector<BucketTimes> buckets;  ///< in their order
   };
   const StepTimes& last_step_times() const;
+
+  /// Bytes that this rank keeps and moves, by category, beside the formulas. Not collective.
+  TrainingReport report() const;
 
  private:
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,

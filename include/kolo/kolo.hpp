@@ -13,3 +13,4 @@
 #include "kolo/shard.hpp"
 #include "kolo/shared_tensor.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "kolo/training_report.hpp"

@@ -101,6 +101,8 @@ void DistributedOptimizer::load(torch::serialize::InputArchive& archive) {
   engine_->merge_options();
 }
 
+TrainingReport DistributedOptimizer::report() const { return engine_->report(); }
+
 const DistributedOptimizer::StepTimes& DistributedOptimizer::last_step_times() const {
   return engine_->times();
 }

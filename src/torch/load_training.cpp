@@ -114,7 +114,6 @@ std::vector<StateField> fields_in(const Checkpoint& checkpoint, const TrainingVi
 
 /// The optimizer's class takes just these fields.
 void require_same_state(const TrainingView& view, const Checkpoint& checkpoint) {
-  const auto like = state_of_the_class(view.wrapped);
   bool knows_the_class = false;
   for (const TrainingView::Part& part : view.parts) {
     const nlohmann::json* const saved = state_of(checkpoint, part.name);
@@ -130,8 +129,8 @@ void require_same_state(const TrainingView& view, const Checkpoint& checkpoint) 
     }
     if (std::exchange(knows_the_class, true)) continue;
     std::size_t taken = 0;
-    if (like != nullptr) {
-      taken = fields_of(*state_with(*like, fields_in(checkpoint, part, *saved))).size();
+    if (auto state = new_state(view.wrapped)) {
+      taken = fields_of(*state_with(std::move(state), fields_in(checkpoint, part, *saved))).size();
     }
     if (taken == saved->at("numbers").size() + saved->at("tensors").size()) continue;
     throw InvalidArgument(
@@ -215,7 +214,6 @@ void load_training(const TrainingView& view, const Checkpoint& checkpoint,
     for (const Read& read : reads) checkpoint.verify(read.key, read.begin, read.target.numel());
   });
   auto& all = view.wrapped.state();
-  const auto like = options.optimizer_state ? state_of_the_class(view.wrapped) : nullptr;
   if (options.optimizer_state) {
     // First, so that the old and the new are not both in memory.
     for (const TrainingView::Part& part : view.parts) all.erase(part.values.unsafeGetTensorImpl());
@@ -227,7 +225,7 @@ void load_training(const TrainingView& view, const Checkpoint& checkpoint,
     }
   });
   for (const auto& [part, fields] : states) {
-    all[part->values.unsafeGetTensorImpl()] = state_with(*like, fields);
+    all[part->values.unsafeGetTensorImpl()] = state_with(new_state(view.wrapped), fields);
   }
 }
 

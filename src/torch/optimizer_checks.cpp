@@ -92,14 +92,30 @@ std::string defect_of_storage(const ReducedParameter& parameter,
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
 }
 
-/// State of a class without serialize() cannot be divided. One entry stands for all.
-std::string defect_of_state(const torch::optim::Optimizer& optimizer) {
+/// Its parts would be updated once a step, where LibTorch updates it twice.
+std::string defect_of_members(const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> known;
+  std::size_t index = 0;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) continue;
+      if (!known.insert(parameter.unsafeGetTensorImpl()).second) {
+        return "parameter " + std::to_string(index) +
+               " of the optimizer is in it already. LibTorch lists tied parameters several times: "
+               "give it each once.";
+      }
+      ++index;
+    }
+  }
+  return {};
+}
+
+/// State of a class without serialize() cannot be divided. One entry stands for all.
+std::string defect_of_state(torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0) continue;
       try {
-        cut_state(*found->second, parameter, 0, 0);
+        cut_state(optimizer, parameter, 0, 0);
       } catch (const InvalidArgument& error) {
         return error.what();
       }
@@ -109,7 +125,7 @@ std::string defect_of_state(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-std::string defect_of_sharding(const torch::optim::Optimizer& optimizer,
+std::string defect_of_sharding(torch::optim::Optimizer& optimizer,
                                const DistributedOptimizerOptions& options) {
   if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
     return "accumulation = Reduced adds up reduced gradients, which takes shard = gradients; it "
@@ -125,15 +141,16 @@ std::string defect_of_sharding(const torch::optim::Optimizer& optimizer,
       !defect.empty()) {
     return defect;
   }
+  if (std::string defect = defect_of_members(optimizer); !defect.empty()) return defect;
   return defect_of_state(optimizer);
 }
 
 }  // namespace
 
-std::string defect_of(const torch::optim::Optimizer& optimizer,
+std::string defect_of(torch::optim::Optimizer& optimizer,
                       const DistributedOptimizer::NamedParameters& names,
                       const DistributedOptimizerOptions& options) {
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
            "that ranks would part. Use an optimizer that does not.";
   }

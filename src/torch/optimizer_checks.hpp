@@ -12,7 +12,7 @@
 namespace kolo::tensors {
 
 /// What is wrong with the arguments of a DistributedOptimizer on this rank, and what to do; or empty.
-std::string defect_of(const torch::optim::Optimizer& optimizer,
+std::string defect_of(torch::optim::Optimizer& optimizer,
                       const DistributedOptimizer::NamedParameters& names,
                       const DistributedOptimizerOptions& options);
 

@@ -62,6 +62,8 @@ OptimizerEngine::OptimizerEngine(torch::optim::Optimizer& wrapped, Groups& group
     if (tensor.defined()) names_.emplace(tensor.unsafeGetTensorImpl(), name);
   }
   wire_all(defect_of(wrapped_, names, options_));
+  peak_at_construction_ = peak_resident();
+  sent_before_ = bytes_sent();
 }
 
 OptimizerEngine::~OptimizerEngine() {
@@ -249,6 +251,8 @@ at::Tensor OptimizerEngine::step(const torch::optim::Optimizer::LossClosure& clo
   step_->is_synchronized = false;
   ++steps_;
   unused_changes_ = 0;
+  const std::uint64_t sent = bytes_sent();
+  sent_per_step_ = sent - std::exchange(sent_before_, sent);
   return loss;
 }
 

@@ -14,6 +14,7 @@
 #include "kolo/checkpoint.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/training_report.hpp"
 #include "torch/gradient_check.hpp"
 #include "torch/gradient_reducer.hpp"
 #include "torch/option_sync.hpp"
@@ -57,6 +58,7 @@ class OptimizerEngine {
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
   void set_hook(BucketHook hook);
+  TrainingReport report() const;
 
   /// Throws InvalidArgument, which names `what`, where the optimizer is sharded.
   void require_whole(const std::string& what) const;
@@ -91,6 +93,8 @@ class OptimizerEngine {
   bool follow();
 
   TrainingView view() const;
+  static std::size_t peak_resident();
+  std::uint64_t bytes_sent() const;
   Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
   nlohmann::json layout() const;
   void follow_layout(const nlohmann::json& layout);
@@ -109,6 +113,9 @@ class OptimizerEngine {
   int skip_synchronize_ = 0;
   std::int64_t steps_ = 0;
   int unused_changes_ = 0;  // since the last step: parameters changed, gradients were thrown away
+  std::uint64_t sent_before_ = 0;  // up to the last step
+  std::uint64_t sent_per_step_ = 0;
+  std::size_t peak_at_construction_ = 0;
 
   ShardSets sets_;
   GradientCheck check_;

@@ -73,10 +73,8 @@ void ParameterShards::cut(torch::optim::Optimizer& optimizer) const {
   for (const std::vector<Piece>& pieces : pieces_) {
     for (const Piece& piece : pieces) {
       const at::Tensor& parameter = parameters_[piece.parameter];
-      const auto whole = states.find(parameter.unsafeGetTensorImpl());
-      if (whole == states.end()) continue;
-      states[piece.values.unsafeGetTensorImpl()] =
-          cut_state(*whole->second, parameter, piece.begin, piece.values.numel());
+      auto state = cut_state(optimizer, parameter, piece.begin, piece.values.numel());
+      if (state) states[piece.values.unsafeGetTensorImpl()] = std::move(state);
     }
   }
   for (const at::Tensor& parameter : parameters_) states.erase(parameter.unsafeGetTensorImpl());

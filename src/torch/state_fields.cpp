@@ -109,9 +109,12 @@ std::vector<StateField> fields_of(const OptimizerParamState& state) {
   return fields;
 }
 
-std::unique_ptr<OptimizerParamState> state_with(const OptimizerParamState& like,
+std::unique_ptr<OptimizerParamState> state_with(std::unique_ptr<OptimizerParamState> state,
                                                 const std::vector<StateField>& fields) {
-  std::unique_ptr<OptimizerParamState> state = like.clone();
+  if (state == nullptr) {
+    throw InvalidArgument(
+        "the wrapped optimizer makes no state when it steps, and so cannot be given any");
+  }
   const bool is_known = visit_known(*state, [&](const std::string& name, auto& target) {
     target = std::remove_reference_t<decltype(target)>();
     for (const StateField& field : fields) {
@@ -130,21 +133,20 @@ std::unique_ptr<OptimizerParamState> state_with(const OptimizerParamState& like,
   return state;
 }
 
-std::unique_ptr<OptimizerParamState> state_of_the_class(torch::optim::Optimizer& optimizer) {
+std::unique_ptr<OptimizerParamState> new_state(torch::optim::Optimizer& optimizer) {
   using namespace torch::optim;
   if (dynamic_cast<SGD*>(&optimizer)) return std::make_unique<SGDParamState>();
   if (dynamic_cast<Adam*>(&optimizer)) return std::make_unique<AdamParamState>();
   if (dynamic_cast<AdamW*>(&optimizer)) return std::make_unique<AdamWParamState>();
   if (dynamic_cast<RMSprop*>(&optimizer)) return std::make_unique<RMSpropParamState>();
   if (dynamic_cast<Adagrad*>(&optimizer)) return std::make_unique<AdagradParamState>();
-  auto& states = optimizer.state();
-  if (!states.empty()) return states.begin()->second->clone();
   at::Tensor element = at::zeros({1}).requires_grad_();
   element.mutable_grad() = at::zeros({1});
   {
     const SwappedParameters swapped(optimizer, 0, {element});
     optimizer.step();
   }
+  auto& states = optimizer.state();
   const auto made = states.find(element.unsafeGetTensorImpl());
   if (made == states.end()) return nullptr;
   std::unique_ptr<OptimizerParamState> state = std::move(made->second);

@@ -26,14 +26,14 @@ inline bool is_elementwise(const StateField& field, const at::Tensor& parameter)
 /// Throws InvalidArgument where there is none.
 std::vector<StateField> fields_of(const torch::optim::OptimizerParamState& state);
 
-/// A state of the class of `like`, with these fields. Throws as above.
-std::unique_ptr<torch::optim::OptimizerParamState> state_with(
-    const torch::optim::OptimizerParamState& like, const std::vector<StateField>& fields);
+/// A new state of the class that `optimizer` makes, for its fields to be given. Of a class that
+/// LibTorch does not know it is what a step of one element makes: a clone would share the tensors that
+/// its serialize() may write into. Null where the optimizer keeps none.
+std::unique_ptr<torch::optim::OptimizerParamState> new_state(torch::optim::Optimizer& optimizer);
 
-/// A state of the class that `optimizer` makes, for its fields to be replaced. Of a class that
-/// LibTorch does not know a copy of one that is there, or what it makes when it steps a parameter of
-/// one element; null where it makes none.
-std::unique_ptr<torch::optim::OptimizerParamState> state_of_the_class(
-    torch::optim::Optimizer& optimizer);
+/// Gives these fields to a new state. Throws as above.
+std::unique_ptr<torch::optim::OptimizerParamState> state_with(
+    std::unique_ptr<torch::optim::OptimizerParamState> state,
+    const std::vector<StateField>& fields);
 
 }  // namespace kolo::tensors

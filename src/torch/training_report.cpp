@@ -1,0 +1,45 @@
+#include "kolo/training_report.hpp"
+
+#include <array>
+#include <cstdio>
+
+namespace kolo {
+namespace {
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+void print_row(std::ostream& stream, const char* what, double now, double expected) {
+  std::array<char, 96> line{};
+  std::snprintf(line.data(), line.size(), "  %-24s%12.2f%12.2f\n", what, now / kMiB,
+                expected / kMiB);
+  stream << line.data();
+}
+
+void print_row(std::ostream& stream, const char* what, double now) {
+  std::array<char, 96> line{};
+  std::snprintf(line.data(), line.size(), "  %-24s%12.2f\n", what, now / kMiB);
+  stream << line.data();
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& stream, const TrainingReport& report) {
+  const TrainingReport::Kept& now = report.now;
+  const TrainingReport::Kept& expected = report.expected;
+  const auto row = [&](const char* what, auto measured, auto formula) {
+    print_row(stream, what, static_cast<double>(measured), static_cast<double>(formula));
+  };
+  stream << "shard = " << name_of(report.shard) << ", divided by " << report.sharers << " of "
+         << report.ranks << " ranks\n  MiB on this rank                 now     formula\n";
+  row("parameters", now.parameters, expected.parameters);
+  row("gradients", now.gradients, expected.gradients);
+  row("optimizer state", now.optimizer_state, expected.optimizer_state);
+  row("buckets", now.buckets, expected.buckets);
+  row("together", now.total(), expected.total());
+  row("sent in a step", report.sent_per_step, report.expected_sent_per_step);
+  print_row(stream, "process, at most", static_cast<double>(report.peak_resident));
+  print_row(stream, "… when it was made", static_cast<double>(report.peak_at_construction));
+  return stream;
+}
+
+}  // namespace kolo
