@@ -103,7 +103,7 @@ std::vector<Case> cases() {
 /// A model with a buffer, a frozen parameter, one under two names, and one that is never used.
 struct Net : torch::nn::Module {
   explicit Net(std::int64_t seed) {
-    torch::manual_seed(seed);
+    torch::manual_seed(static_cast<std::uint64_t>(seed));
     first = register_module("first", torch::nn::Linear(kWidth, kWidth));
     second = register_module("second", torch::nn::Linear(kWidth, kWidth));
     second->weight = second->register_parameter("tied", first->weight);
@@ -262,7 +262,7 @@ TEST_F(CheckpointTest, OptionsScalerRandomNumbersAndExtrasComeBack) {
   before.run(0, 2);
   before.inner->param_groups()[0].options().set_lr(0.125);
   GradScaler scaler({.init_scale = 512.0, .growth_interval = 7});
-  torch::manual_seed(40 + runtime_.rank());
+  torch::manual_seed(static_cast<std::uint64_t>(40 + runtime_.rank()));
   before.optimizer->save(folder_, {.scaler = &scaler, .extras = {{"epoch", "3"}, {"é", "\n\""}}});
   const at::Tensor random = torch::rand({5});
 
