@@ -15,6 +15,7 @@
 #include "common/memory.hpp"
 #include "common/step_alone.hpp"
 #include "common/threads.hpp"
+#include "gpt/checkpoints.hpp"
 #include "gpt/corpus.hpp"
 #include "gpt/evaluation.hpp"
 #include "gpt/ngram.hpp"
