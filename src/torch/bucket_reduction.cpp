@@ -1,5 +1,6 @@
 #include "torch/bucket_reduction.hpp"
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -106,17 +107,20 @@ void BucketInFlight::begin_replicas() {
 }
 
 void BucketInFlight::wait() {
-  handle_.wait();
-  if (waiting_) {
+  // All of them, whatever becomes of one: their memory and their names are needed again.
+  std::exception_ptr first_error;
+  const auto end = [&](Handle& handle) {
     try {
-      parts_->wait();
-    } catch (const Error&) {
-      // The other nodes wait for this one all the same. Thrown again below.
+      handle.wait();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
     }
-    begin_replicas();
-  }
-  if (replicas_) replicas_->wait();
-  if (parts_) parts_->wait();
+  };
+  end(handle_);
+  if (parts_) end(*parts_);
+  if (waiting_) begin_replicas();  // the other nodes wait for this one all the same
+  if (replicas_) end(*replicas_);
+  if (first_error) std::rethrow_exception(first_error);
   if (!hooked_) return;
   const at::Tensor result = hooked_->result();
   if (result.is_same(gradients_)) return;

@@ -29,6 +29,12 @@ std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& paramete
   return tensors;
 }
 
+std::vector<std::string> names_of(const std::vector<ReducedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const ReducedParameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
@@ -42,6 +48,7 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       hook_(hook),
       step_(step),
       prefix_(std::move(prefix)),
+      watch_(tensors_, names_of(parameters_)),
       is_sparse_(parameters_.size()),
       was_sparse_(parameters_.size()) {
   // Until the order of arrival is known: backward reaches the last layers first.
@@ -54,7 +61,14 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
         before_gradient();
         check_arrival(index);
       },
-      [this](std::size_t index) { take_gradient(index); });
+      [this](std::size_t index) {
+        try {
+          take_gradient(index);
+        } catch (...) {
+          step_.is_in_backward = false;  // the error ends it
+          throw;
+        }
+      });
 }
 
 void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
@@ -108,8 +122,8 @@ void GradientReducer::check_arrival(std::size_t index) {
              (step_.no_sync == 0 && arrivals_[index] == options_.backward_passes_per_step)) {
     wrong = "got a gradient more often than backward_passes_per_step = " +
             std::to_string(options_.backward_passes_per_step) +
-            " times since the last step(). Call step() or zero_grad() after so many backward "
-            "passes, or raise it.";
+            " times since the last step(). Call step() or zero_grad() of the DistributedOptimizer, "
+            "not of the wrapped one, after so many backward passes, or raise it.";
   } else {
     return;
   }
@@ -125,6 +139,7 @@ void GradientReducer::take_gradient(std::size_t index) {
   if (!follows_arrival_ && arrivals_[index] == 0) arrival_order_.push_back(index);
   if (!recycles_) buckets_->adopt(index);
   ++arrivals_[index];
+  watch_.remember(index);
   const bool is_another = is_new_[index];
   is_new_[index] = true;
   if (rounds_ > 1 && is_another) return;  // adds to one that waits for others of its bucket
@@ -137,7 +152,12 @@ void GradientReducer::submit_what_is_ready(std::size_t bucket) {
   advance();
   if (!recycles_) return submit(bucket);
   const std::size_t all = states_.size() * static_cast<std::size_t>(rounds_);
-  while (next_ < all && states_[next_ % states_.size()].missing <= 0) submit_next();
+  while (next_ < all && states_[next_ % states_.size()].missing <= 0) {
+    if (const std::exception_ptr error = submit_next()) {
+      step_.has_failed = true;
+      std::rethrow_exception(error);
+    }
+  }
 }
 
 /// Begins what waits for a part of it, and need not wait any more.
@@ -148,17 +168,27 @@ void GradientReducer::advance() {
   }
 }
 
-/// The next bucket in its turn, when the memory that it takes is free.
-void GradientReducer::submit_next() {
-  const std::size_t bucket = next_++ % states_.size();
+/// The next bucket in its turn, when the memory that it takes is free. Returns the error of what was
+/// there before: all ranks submit all buckets, whatever becomes of one.
+std::exception_ptr GradientReducer::submit_next() {
+  const std::size_t bucket = next_ % states_.size();
+  std::exception_ptr error;
   for (std::size_t i = bucket % kSlots; i < states_.size(); i += kSlots) {
-    if (states_[i].in_flight && !states_[i].is_handed_out) hand_out(i);
+    if (!states_[i].in_flight || states_[i].is_handed_out) continue;
+    try {
+      hand_out(i);
+    } catch (...) {
+      error = std::current_exception();
+    }
   }
+  if (!first_error_) first_error_ = error;
   submit(bucket);
+  ++next_;
   for (const Bucket::Member& member : buckets_->buckets()[bucket].members) {
     is_new_[member.parameter] = false;
   }
   expect_gradients(bucket);
+  return error;
 }
 
 void GradientReducer::submit(std::size_t bucket) {
@@ -228,7 +258,7 @@ void GradientReducer::submit_rest() {
 }
 
 std::exception_ptr GradientReducer::collect() {
-  std::exception_ptr first_error;
+  std::exception_ptr first_error = std::exchange(first_error_, nullptr);
   const auto attempt = [&](const auto& part) {
     try {
       part();
@@ -259,9 +289,9 @@ std::exception_ptr GradientReducer::collect() {
 void GradientReducer::hand_out(std::size_t bucket) {
   BucketState& state = states_[bucket];
   if (state.is_handed_out) return;
+  state.is_handed_out = true;  // or has failed
   state.in_flight->wait();
   const Bucket& plan = buckets_->buckets()[bucket];
-  state.is_handed_out = true;
   if (!shards_) {
     if (options_.shard != Shard::None) correct_divisor(bucket, buckets_->flat(plan));
     buckets_->hand_out(plan);
@@ -378,6 +408,8 @@ void GradientReducer::divide(torch::optim::Optimizer& wrapped) {
   recycles_ = options_.shard == Shard::Gradients;
   shards_.emplace(tensors_, *buckets_, recycles_, options);
   shards_->cut(wrapped);
+  watch_.pin();
+  save_guard_.emplace(wrapped);
   for (std::size_t i = 0; i < states_.size(); ++i) shards_->hand_out(i, *buckets_, true);
   buckets_->drop_gradients();
   if (!recycles_) return;
@@ -448,6 +480,13 @@ bool GradientReducer::has_gradients() const {
     if (buckets_->is_adopted(i)) return true;
   }
   return false;
+}
+
+std::string GradientReducer::changed_since_arrival() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (arrivals_[i] > 0 && watch_.has_changed(i)) return parameters_[i].name;
+  }
+  return {};
 }
 
 double GradientReducer::seconds(Clock::time_point point) const {

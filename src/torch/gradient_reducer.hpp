@@ -17,6 +17,8 @@
 #include "torch/grad_hooks.hpp"
 #include "torch/gradient_buckets.hpp"
 #include "torch/parameter_shards.hpp"
+#include "torch/parameter_watch.hpp"
+#include "torch/save_guard.hpp"
 #include "torch/shard_sets.hpp"
 
 namespace kolo::tensors {
@@ -28,6 +30,7 @@ struct StepState {
   int no_sync = 0;               ///< guards that are alive
   bool is_synchronized = false;  ///< the gradients of this step are reduced
   bool is_in_backward = false;
+  bool has_failed = false;  ///< backward() has thrown a reduction's error
   std::chrono::steady_clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;
 };
@@ -92,6 +95,9 @@ class GradientReducer {
   bool has_arrivals() const;   ///< since the last step
   bool has_dropped() const;    ///< an arrived gradient that its parameter does not have any more
   bool has_gradients() const;  ///< any in its place, or in a piece
+  /// The name of a parameter that is not what it was when its gradient arrived; or empty.
+  std::string changed_since_arrival() const;
+  const ParameterWatch& watch() const { return watch_; }
   int layouts() const { return layouts_; }
   const std::vector<ReducedParameter>& parameters() const { return parameters_; }
 
@@ -117,7 +123,7 @@ class GradientReducer {
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
   void submit(std::size_t bucket);
-  void submit_next();
+  std::exception_ptr submit_next();
   void submit_what_is_ready(std::size_t bucket);
   void advance();
   void hand_out(std::size_t bucket);
@@ -133,9 +139,11 @@ class GradientReducer {
   const BucketHook& hook_;
   StepState& step_;
   const std::string prefix_;
+  ParameterWatch watch_;
 
   std::optional<GradientBuckets> buckets_;
   std::optional<ParameterShards> shards_;
+  std::optional<SaveGuard> save_guard_;
   int layouts_ = 0;
   std::vector<std::size_t> bucket_of_;  // of each parameter
   std::vector<int> arrivals_;           // of each parameter's gradient since the last step
@@ -146,6 +154,7 @@ class GradientReducer {
   std::size_t next_ = 0;             // submission, of all rounds
   std::vector<bool> is_new_;         // of each parameter: its gradient has not been submitted
   std::vector<at::Tensor> passing_;  // of each slot: this rank's part of a later round
+  std::exception_ptr first_error_;   // of this step, of those that have been handed out
 
   bool follows_arrival_ = false;
   std::vector<bool> is_sparse_;   // of each parameter: its gradients are reduced as sparse ones

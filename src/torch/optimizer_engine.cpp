@@ -143,6 +143,7 @@ void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::
 /// Before the first gradient of a backward(): if the program has dropped gradients since, by the
 /// model's zero_grad() for one, then this is another try at the step.
 void OptimizerEngine::begin_backward() {
+  require_untouched();
   step_->is_in_backward = true;
   torch::autograd::Engine::get_default_engine().queue_callback(
       [step = step_] { step->is_in_backward = false; });
@@ -157,7 +158,11 @@ void OptimizerEngine::begin_backward() {
       discard();
       step_->is_in_backward = true;
     } else {
+      const std::string changed = changed_since_arrival();
       for (const auto& reducer : reducers_) reducer->forget_dropped();
+      step_->is_in_backward = false;
+      expect_reason(changed);
+      step_->is_in_backward = true;
     }
   }
 }
@@ -165,6 +170,7 @@ void OptimizerEngine::begin_backward() {
 void OptimizerEngine::synchronize() {
   step_->is_in_backward = false;
   if (step_->is_synchronized) return;
+  require_untouched();
   wire_new_parameters();
   reduce_all();
   step_->is_synchronized = true;
@@ -180,6 +186,7 @@ void OptimizerEngine::reduce_all() {
     if (const std::exception_ptr error = reducer->collect(); !first_error) first_error = error;
   }
   step_->first_gradient = {};
+  step_->has_failed = false;
   if (first_error) std::rethrow_exception(first_error);
 }
 
@@ -191,9 +198,48 @@ void OptimizerEngine::discard() {
                                     [](const auto& reducer) { return reducer->has_arrivals(); });
   wire_new_parameters();
   if (!has_begun && !is_reduced) return;
-  if (has_begun) reduce_all();  // other ranks may have begun some
+  const std::string changed = changed_since_arrival();
+  if (has_begun) {  // other ranks may have begun some
+    const bool is_known = step_->has_failed;
+    try {
+      reduce_all();
+    } catch (const Error&) {
+      if (!is_known) throw;
+    }
+  }
   announce({{"deed", "discard"}});
   drop_gradients();
+  expect_reason(changed);
+}
+
+// --- what happens behind its back ---
+
+void OptimizerEngine::require_untouched() const {
+  for (const auto& reducer : reducers_) {
+    reducer->watch().require_in_place();
+    reducer->watch().require_no_whole_state(wrapped_);
+  }
+}
+
+std::string OptimizerEngine::changed_since_arrival() const {
+  for (const auto& reducer : reducers_) {
+    if (std::string name = reducer->changed_since_arrival(); !name.empty()) return name;
+  }
+  return {};
+}
+
+/// Where gradients are thrown away after a parameter has changed: once a program may have its reasons,
+/// as one that clamps the weights of a GAN. Again, with no step between, the wrapped optimizer has
+/// stepped instead.
+void OptimizerEngine::expect_reason(const std::string& changed) {
+  if (changed.empty() || ++unused_changes_ < 2) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: gradients have been thrown away twice without a step() between, and "
+      "each time parameters such as '" +
+      changed +
+      "' had changed since their gradients came. Call step() of the DistributedOptimizer, not of "
+      "the wrapped one, which uses this rank's gradients alone. Where a program changes parameters "
+      "in another way, let it run such a backward() under no_sync().");
 }
 
 void OptimizerEngine::drop_gradients() {
@@ -206,10 +252,12 @@ bool OptimizerEngine::is_in_flight() const {
 }
 
 at::Tensor OptimizerEngine::step(const torch::optim::Optimizer::LossClosure& closure) {
+  require_untouched();
   merge_options();
   at::Tensor loss = options_.shard == Shard::None ? step_whole(closure) : step_shards(closure);
   step_->is_synchronized = false;
   ++steps_;
+  unused_changes_ = 0;
   const std::uint64_t sent = bytes_sent();
   sent_per_step_ = sent - std::exchange(sent_before_, sent);
   return loss;

@@ -82,6 +82,9 @@ class OptimizerEngine {
   void make_gradients_ready();
   void drop_gradients();
   std::vector<at::Tensor> own_gradients() const;
+  void require_untouched() const;
+  std::string changed_since_arrival() const;
+  void expect_reason(const std::string& changed);
 
   int join_whole();
   int join_divided();
@@ -109,6 +112,7 @@ class OptimizerEngine {
   BucketHook hook_;
   int skip_synchronize_ = 0;
   std::int64_t steps_ = 0;
+  int unused_changes_ = 0;  // since the last step: parameters changed, gradients were thrown away
   std::uint64_t sent_before_ = 0;  // up to the last step
   std::uint64_t sent_per_step_ = 0;
   std::size_t peak_at_construction_ = 0;

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+namespace kolo::tensors {
+
+/// Finds what a program does to an optimizer's parameters behind its back: moves them to other
+/// memory, or steps the wrapped optimizer itself.
+class ParameterWatch {
+ public:
+  ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names);
+
+  /// The ranks have divided the parameters: from now on their elements stay where they are.
+  void pin();
+
+  /// Throws InvalidArgument for a parameter of another type, device or shape than at first; once
+  /// pinned, for one that lies elsewhere.
+  void require_in_place() const;
+  /// Throws InvalidArgument where `optimizer`, pinned, has state of a whole parameter: only its own
+  /// step() or load() makes that.
+  void require_no_whole_state(torch::optim::Optimizer& optimizer) const;
+
+  /// Remembers some elements, by which `has_changed` tells whether they are others now. Not the
+  /// version: LibTorch's SGD updates without counting it.
+  void remember(std::size_t index) { remembered_[index] = sample(parameters_[index]); }
+  bool has_changed(std::size_t index) const {
+    return remembered_[index] != sample(parameters_[index]);
+  }
+
+ private:
+  using Sample = std::array<std::uint64_t, 3>;
+  static Sample sample(const at::Tensor& parameter);
+
+  struct Place {
+    at::TensorOptions type;
+    std::vector<std::int64_t> shape;
+    const void* address = nullptr;  // of the elements; once pinned
+  };
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
+  std::vector<Place> places_;
+  std::vector<Sample> remembered_;
+  bool is_pinned_ = false;
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,311 @@
+// What a program does to a wrapped optimizer or to its parameters behind the DistributedOptimizer's
+// back is found, and what it may do is not refused.
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test {
+namespace {
+
+constexpr std::int64_t kWidth = 9;
+constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
+
+class ShardedGuardsTest : public TorchTest {
+ protected:
+  void backward(torch::nn::Sequential& model, int step) {
+    loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32)).backward();
+  }
+};
+
+/// How a program that steps the wrapped optimizer gets rid of its gradients.
+enum class Zeroing { ByWrapper, ByWrapped, ByModel, Never };
+
+struct Misuse {
+  Shard mode;
+  Algorithm algorithm;
+  Zeroing zeroing;
+  int steps_before;  // ordinary ones
+};
+
+std::string name_of(const Misuse& misuse) {
+  static const char* const kZeroings[] = {"ByWrapper", "ByWrapped", "ByModel", "Never"};
+  return std::string(kolo::name_of(misuse.mode)) + "_" + name_of(misuse.algorithm) + "_" +
+         kZeroings[static_cast<int>(misuse.zeroing)] + "_" + std::to_string(misuse.steps_before);
+}
+
+void PrintTo(const Misuse& misuse, std::ostream* stream) { *stream << name_of(misuse); }
+
+std::vector<Misuse> misuses() {
+  std::vector<Misuse> all;
+  for (const Shard mode : kAllModes) {
+    for (const Algorithm algorithm : {Algorithm::Sgd, Algorithm::Adam}) {
+      for (const Zeroing zeroing :
+           {Zeroing::ByWrapper, Zeroing::ByWrapped, Zeroing::ByModel, Zeroing::Never}) {
+        for (const int steps : {0, 2}) all.push_back({mode, algorithm, zeroing, steps});
+      }
+    }
+  }
+  return all;
+}
+
+class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInterface<Misuse> {
+ protected:
+  /// What the third step of the wrapped optimizer must have led to at the latest.
+  static std::string expected_text() {
+    const auto [mode, algorithm, zeroing, steps_before] = GetParam();
+    const bool is_divided = mode != Shard::None && steps_before > 0;
+    if (is_divided && mode == Shard::Optimizer && algorithm == Algorithm::Adam) {
+      return "has state of the whole parameter '0.weight'";
+    }
+    const bool has_parts = is_divided && mode == Shard::Gradients;  // and no gradients to step by
+    if (has_parts && zeroing == Zeroing::ByWrapper) return "";
+    if (has_parts || zeroing == Zeroing::Never) {
+      return "of the DistributedOptimizer, not of the wrapped one";
+    }
+    return "gradients have been thrown away twice without a step() between";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, WrappedStepTest, testing::ValuesIn(misuses()),
+                         [](const auto& item) { return name_of(item.param); });
+
+TEST_P(WrappedStepTest, IsFound) {
+  const auto [mode, algorithm, zeroing, steps_before] = GetParam();
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  const auto inner = algorithm == Algorithm::Sgd
+                         ? std::make_unique<torch::optim::SGD>(model->parameters(), 0.1)
+                         : make_optimizer(algorithm, model->parameters());
+  DistributedOptimizer optimizer(*inner, *model, with(mode));
+  for (int step = 0; step < steps_before; ++step) {
+    optimizer.zero_grad();
+    backward(model, step);
+    optimizer.step();
+  }
+  optimizer.zero_grad();
+  const at::Tensor before = flat(*model);
+  const auto train = [&, zeroing = zeroing] {
+    for (int step = 0; step < 4; ++step) {
+      if (zeroing == Zeroing::ByWrapper) optimizer.zero_grad();
+      if (zeroing == Zeroing::ByWrapped) inner->zero_grad();
+      if (zeroing == Zeroing::ByModel) model->zero_grad();
+      backward(model, step);
+      inner->step();
+    }
+  };
+  if (const std::string expected = expected_text(); !expected.empty()) {
+    expect_contains(text_thrown_by<InvalidArgument>(train), expected);
+  } else {
+    train();
+    EXPECT_TRUE(torch::equal(flat(*model), before));
+  }
+}
+
+/// A Wasserstein GAN, whose weights are clamped while the critic has the generator's gradients.
+at::Tensor train_wgan(Runtime& runtime, Shard mode, bool is_alone) {
+  torch::nn::Sequential generator = make_mlp(torch::kFloat64, 4, 2);
+  torch::nn::Sequential critic = make_mlp(torch::kFloat64, 3, 2);
+  const auto generator_inner = make_optimizer(Algorithm::RmsProp, generator->parameters());
+  const auto critic_inner = make_optimizer(Algorithm::RmsProp, critic->parameters());
+  std::unique_ptr<DistributedOptimizer> of_generator;
+  std::unique_ptr<DistributedOptimizer> of_critic;
+  if (!is_alone) {
+    of_generator = std::make_unique<DistributedOptimizer>(*generator_inner, *generator, with(mode));
+    of_critic = std::make_unique<DistributedOptimizer>(*critic_inner, *critic, with(mode));
+  }
+  const std::int64_t rows = is_alone ? 12 : 12 / runtime.size();
+  const std::int64_t first = is_alone ? 0 : runtime.rank() * rows;
+  for (int step = 0; step < 6; ++step) {
+    for (int round = 0; round < 2; ++round) {
+      {
+        const at::NoGradGuard no_grad;
+        for (at::Tensor& weight : critic->parameters()) weight.clamp_(-0.2, 0.2);
+      }
+      is_alone ? critic_inner->zero_grad() : of_critic->zero_grad();
+      const at::Tensor fake =
+          generator->forward(batch_rows(step + 50, first, rows, 4, torch::kFloat64));
+      (critic->forward(fake.detach()).mean() -
+       critic->forward(batch_rows(step + round, first, rows, 3, torch::kFloat64)).mean())
+          .backward();
+      is_alone ? critic_inner->step() : of_critic->step();
+    }
+    is_alone ? generator_inner->zero_grad() : of_generator->zero_grad();
+    const at::Tensor noise = batch_rows(step + 100, first, rows, 4, torch::kFloat64);
+    (-critic->forward(generator->forward(noise)).mean()).backward();
+    is_alone ? generator_inner->step() : of_generator->step();
+  }
+  return torch::cat({flat(*generator), flat(*critic)});
+}
+
+TEST_F(ShardedGuardsTest, AGanMayClampItsWeights) {
+  const at::Tensor alone = train_wgan(runtime_, Shard::None, true);
+  for (const Shard mode : kAllModes) {
+    EXPECT_LT(largest_difference(train_wgan(runtime_, mode, false), alone), 1e-9);
+  }
+}
+
+TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSyncAreItsOwnAffair) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, with(Shard::None));
+  for (int step = 0; step < 4; ++step) {
+    const auto guard = optimizer.no_sync();
+    inner.zero_grad();
+    backward(model, step);
+    inner.step();
+  }
+  optimizer.zero_grad();
+  backward(model, 4);
+  optimizer.step();
+}
+
+std::vector<std::pair<std::string, std::function<std::unique_ptr<Optimizer>(Parameters)>>>
+known_optimizers() {
+  using namespace torch::optim;
+  return {{"SGD",
+           [](Parameters p) {
+             return std::make_unique<SGD>(std::move(p), SGDOptions(0.1).momentum(0.9));
+           }},
+          {"Adam", [](Parameters p) { return std::make_unique<Adam>(std::move(p), 1e-3); }},
+          {"AdamW", [](Parameters p) { return std::make_unique<AdamW>(std::move(p), 1e-3); }},
+          {"RMSprop", [](Parameters p) { return std::make_unique<RMSprop>(std::move(p), 1e-3); }},
+          {"Adagrad", [](Parameters p) { return std::make_unique<Adagrad>(std::move(p), 1e-3); }}};
+}
+
+/// The elements of a tensor that the optimizer has of every parameter.
+std::int64_t elements_of(const std::string& kind, const torch::optim::OptimizerParamState& state) {
+  using namespace torch::optim;
+  if (kind == "SGD") return static_cast<const SGDParamState&>(state).momentum_buffer().numel();
+  if (kind == "Adam") return static_cast<const AdamParamState&>(state).exp_avg().numel();
+  if (kind == "AdamW") return static_cast<const AdamWParamState&>(state).exp_avg_sq().numel();
+  if (kind == "RMSprop") return static_cast<const RMSpropParamState&>(state).square_avg().numel();
+  return static_cast<const AdagradParamState&>(state).sum().numel();
+}
+
+std::int64_t elements_in(const std::string& kind, Optimizer& optimizer) {
+  std::int64_t count = 0;
+  for (const auto& [key, state] : optimizer.state()) count += elements_of(kind, *state);
+  return count;
+}
+
+TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
+  for (const auto& [kind, make] : known_optimizers()) {
+    for (const Shard mode : kModes) {
+      torch::nn::Sequential model = make_mlp(torch::kFloat32);
+      const auto inner = make(model->parameters());
+      std::ostringstream stream;
+      {
+        DistributedOptimizer optimizer(*inner, *model, with(mode));
+        torch::save(*inner, stream);  // nothing is divided yet
+        backward(model, 0);
+        optimizer.step();
+        expect_refused([&, &of = *inner] { torch::save(of, stream); },
+                       "would write this rank's part of the state");
+        expect_refused([&, &of = *inner] { broadcast_optimizer_state(of, size() - 1); },
+                       "Call save(folder)");
+        const at::Tensor own = torch::full({1}, elements_in(kind, *inner), torch::kLong);
+        EXPECT_EQ(allreduce(own, {.op = ReduceOp::Sum}).item<std::int64_t>(), flat(*model).numel())
+            << kind;
+      }
+      EXPECT_TRUE(inner->state().empty()) << kind;
+      torch::save(*inner, stream);
+    }
+  }
+}
+
+TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizerIsFound) {
+  for (const Shard mode : kModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
+    backward(model, 0);
+    inner->step();
+    std::stringstream saved;
+    torch::save(*inner, saved);
+    DistributedOptimizer optimizer(*inner, *model, with(mode));
+    torch::load(*inner, saved);  // nothing is divided yet
+    optimizer.zero_grad();
+    backward(model, 1);
+    optimizer.step();
+    saved.seekg(0);
+    torch::load(*inner, saved);
+    expect_refused(
+        [&] {
+          optimizer.zero_grad();
+          backward(model, 2);
+        },
+        "has state of the whole parameter");
+  }
+}
+
+TEST_F(ShardedGuardsTest, ParametersOfAnotherTypeAreFound) {
+  for (const Shard mode : kAllModes) {
+    for (const int steps : {0, 2}) {
+      torch::nn::Sequential model = make_mlp(torch::kFloat32);
+      torch::optim::SGD inner(model->parameters(), 0.1);
+      DistributedOptimizer optimizer(inner, *model, with(mode));
+      for (int step = 0; step < steps; ++step) {
+        optimizer.zero_grad();
+        backward(model, step);
+        optimizer.step();
+      }
+      model->to(torch::kFloat64);
+      loss_of(model, batch_rows(0, 0, 2, kWidth, torch::kFloat64)).backward();
+      expect_refused([&] { optimizer.step(); },
+                     "parameter '0.weight' has got another type, device or shape");
+      expect_refused([&] { optimizer.synchronize(); }, "parameter '0.weight'");
+    }
+  }
+}
+
+TEST_F(ShardedGuardsTest, ParametersThatWereMovedAreFound) {
+  std::stringstream saved;
+  torch::save(make_mlp(torch::kFloat32), saved);
+  const std::vector<std::function<void(torch::nn::Sequential&)>> moves{
+      [](torch::nn::Sequential& model) {
+        at::Tensor weight = model->parameters()[4];
+        weight.set_data(weight.detach().clone());
+      },
+      [&saved](torch::nn::Sequential& model) {
+        saved.seekg(0);
+        torch::load(model, saved);
+      }};
+  const char* const kNames[] = {"parameter '4.weight' lie elsewhere", "' lie elsewhere"};
+  for (const Shard mode : kAllModes) {
+    for (std::size_t move = 0; move < moves.size(); ++move) {
+      torch::nn::Sequential model = make_mlp(torch::kFloat32);
+      torch::optim::SGD inner(model->parameters(), 0.1);
+      DistributedOptimizer optimizer(inner, *model, with(mode));
+      backward(model, 0);
+      optimizer.step();
+      {
+        const at::NoGradGuard no_grad;  // copies are fine
+        for (at::Tensor& parameter : model->parameters()) parameter.copy_(parameter * 0.5);
+      }
+      optimizer.zero_grad();
+      backward(model, 1);
+      moves[move](model);
+      const at::Tensor before = flat(*model);
+      if (mode == Shard::None) {  // its step finds them wherever they are
+        optimizer.step();
+        EXPECT_FALSE(torch::equal(flat(*model), before));
+        continue;
+      }
+      expect_refused([&] { optimizer.step(); }, kNames[move]);
+      EXPECT_TRUE(torch::equal(flat(*model), before));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test
