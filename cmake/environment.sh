@@ -4,6 +4,7 @@
 
 kolo_cache="${XDG_CACHE_HOME:-${HOME:?is not set; it holds the cache .cache/kolo}/.cache}/kolo"
 kolo_tools="$kolo_cache/tools"
+kolo_python="$kolo_cache/python" # with what tests read checkpoints by
 
 for kolo_tool in cmake ninja mpirun; do
   if [ -x "$kolo_tools/bin/$kolo_tool" ]; then

@@ -19,7 +19,9 @@ Installs what Kolo's build needs and this machine lacks:
     GoogleTest, Google Benchmark, Python: with apt, as root or through sudo; without either, CMake,
     Ninja and Open MPI come from PyPI, and what else is missing is listed;
   - LibTorch $torch_version (CPU) from its PyPI wheel into $torch_dir,
-    unless CMAKE_PREFIX_PATH or Torch_DIR names a LibTorch.
+    unless CMAKE_PREFIX_PATH or Torch_DIR names a LibTorch;
+  - for one test, which is skipped without them: the Python packages safetensors and NumPy, from
+    PyPI into $kolo_python, unless python3 has them.
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
   --check  only report; exit status 1 if something is missing
@@ -208,6 +210,28 @@ install_torch() {
   rm -rf "$partial"
 }
 
+# --- what one test needs -----------------------------------------------------------------------
+
+# Prints the Python that reads safetensors, if any.
+test_python() {
+  local python
+  for python in python3 "$kolo_python/bin/python3"; do
+    if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+}
+
+# Never fails: without it all but a test works.
+install_test_python() {
+  say "installing safetensors and NumPy from PyPI into $kolo_python"
+  python3 -m venv --clear "$kolo_python" >/dev/null &&
+    "$kolo_python/bin/python3" -m pip --quiet --disable-pip-version-check \
+      install --retries 1 --timeout 10 safetensors numpy </dev/null && return
+  say "that failed; the test checkpoint_python.package will be skipped"
+}
+
 # --- the two ways to call it -------------------------------------------------------------------
 
 check() {
@@ -230,18 +254,27 @@ check() {
     printf '%-20s missing (PyPI: torch %s)\n' LibTorch "$torch_version"
     status=1
   fi
+  if [ -n "$(test_python)" ]; then
+    printf '%-20s found in %s\n' safetensors "$(test_python)"
+  else
+    printf '%-20s missing (PyPI: safetensors numpy); for one test only\n' safetensors
+  fi
   return $status
 }
 
 setup() {
   local torch
   torch="$(named_torch)"
-  if [ -z "$(missing_requirements)" ] && { [ -n "$torch" ] || has_torch; }; then return 0; fi
+  if [ -z "$(missing_requirements)" ] && { [ -n "$torch" ] || has_torch; } &&
+    [ -n "$(test_python)" ]; then
+    return 0
+  fi
   mkdir -p "$kolo_cache"
   exec {lock}>"$kolo_cache/lock"
   flock -n "$lock" || { say "waiting for another set-up to end" && flock "$lock"; }
   install_packages
   if [ -z "$torch" ] && ! has_torch; then install_torch; fi
+  if [ -z "$(test_python)" ]; then install_test_python; fi
   say "done"
 }
 

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,13 +15,14 @@
 #include <ATen/ops/randn.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
 #include "common/efficiency.hpp"
-#include "common/fused_optimizers.hpp"
 #include "common/memory.hpp"
 #include "common/statistics.hpp"
+#include "common/step_alone.hpp"
 #include "common/threads.hpp"
 #include "kolo/kolo.hpp"
 #include "resnet/resnet50.hpp"
@@ -80,26 +80,33 @@ Batch random_batch(const Options& options, int image) {
           at::randint(1000, {options.batch}, at::kLong)};
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(resnet::ResNet50& model, bool fused) {
-  const auto options = torch::optim::SGDOptions(0.01).momentum(0.9);
-  if (fused) return std::make_unique<examples::FusedSGD>(model->parameters(), options);
-  return std::make_unique<torch::optim::SGD>(model->parameters(), options);
+torch::optim::SGD make_optimizer(resnet::ResNet50& model) {
+  return {model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)};
+}
+
+kolo::DistributedOptimizer::Options distribution(const Options& options) {
+  return {.compression = kolo::Compression::named(options.compression),
+          .shard = options.shard,
+          .fused = options.fused};
+}
+
+void compute_gradients(resnet::ResNet50& model, torch::optim::Optimizer& optimizer,
+                       const Batch& batch) {
+  optimizer.zero_grad();
+  at::cross_entropy_loss(model(batch.images), batch.classes).backward();
 }
 
 void train_step(resnet::ResNet50& model, torch::optim::Optimizer& optimizer, const Batch& batch) {
-  optimizer.zero_grad();
-  at::cross_entropy_loss(model(batch.images), batch.classes).backward();
+  compute_gradients(model, optimizer, batch);
   optimizer.step();
 }
 
 nlohmann::ordered_json measure_speed(const Options& options, int image) {
   using Clock = std::chrono::steady_clock;
   resnet::ResNet50 model;
-  const auto sgd = make_optimizer(model, options.fused);
+  torch::optim::SGD sgd = make_optimizer(model);
   kolo::broadcast_parameters(*model, /*root=*/0);
-  kolo::DistributedOptimizer optimizer(
-      *sgd, *model,
-      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
+  kolo::DistributedOptimizer optimizer(sgd, *model, distribution(options));
 
   const Batch batch = random_batch(options, image);
   for (int i = 0; i < options.warm_up; ++i) train_step(model, optimizer, batch);
@@ -121,18 +128,19 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
 
 nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
   resnet::ResNet50 local_model;
-  const auto local_sgd = make_optimizer(local_model, options.fused);
+  torch::optim::SGD local_sgd = make_optimizer(local_model);
   resnet::ResNet50 model;
-  const auto sgd = make_optimizer(model, options.fused);
+  torch::optim::SGD sgd = make_optimizer(model);
   kolo::broadcast_parameters(*model, /*root=*/0);
-  kolo::DistributedOptimizer optimizer(
-      *sgd, *model,
-      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
+  kolo::DistributedOptimizer optimizer(sgd, *model, distribution(options));
 
   const Batch batch = random_batch(options, image);
-  const examples::Efficiency efficiency =
-      examples::measure_efficiency([&] { train_step(local_model, *local_sgd, batch); },
-                                   [&] { train_step(model, optimizer, batch); });
+  const examples::Efficiency efficiency = examples::measure_efficiency(
+      [&] {
+        compute_gradients(local_model, local_sgd, batch);
+        examples::step_alone(local_sgd, options.fused);
+      },
+      [&] { train_step(model, optimizer, batch); });
   if (kolo::rank() == 0) {
     std::cout << image << "x" << image << ", batch " << options.batch << ": " << efficiency;
   }

@@ -44,4 +44,12 @@ double mean_over_ranks(double value) {
   return value;
 }
 
+std::vector<double> mean_over_ranks(std::vector<double> values) {
+  const kolo::TensorView tensor{.data = values.data(),
+                                .dtype = kolo::DType::Float64,
+                                .shape = {static_cast<std::int64_t>(values.size())}};
+  kolo::allreduce(tensor, tensor, {.op = kolo::ReduceOp::Average, .name = "means over ranks"});
+  return values;
+}
+
 }  // namespace examples

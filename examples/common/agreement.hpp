@@ -17,5 +17,7 @@ std::vector<int> ranks_that_differ(std::uint64_t digest);
 
 /// Mean of `value` over all ranks.
 double mean_over_ranks(double value);
+/// The same for each of several values, of which every rank has equally many.
+std::vector<double> mean_over_ranks(std::vector<double> values);
 
 }  // namespace examples

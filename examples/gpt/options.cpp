@@ -54,6 +54,23 @@ void add_task_options(CLI::App& app, Options& options) {
                "with it");
 }
 
+void add_checkpoint_options(CLI::App& app, Options& options) {
+  auto* save = app.add_option("--save", options.save,
+                              "folder for checkpoints: one after the last step; two are kept")
+                   ->type_name("FOLDER");
+  app.add_option("--save-every", options.save_every, "one after every so many steps too")
+      ->needs(save)
+      ->check(CLI::Range(1, kLargest));
+  app.add_option("--load", options.load,
+                 "go on from a checkpoint, or the newest in a folder, of any number of ranks and "
+                 "any --shard, --batch such that all ranks together take as many windows; or start "
+                 "with the weights in a file: one of torch::save, or *.safetensors")
+      ->type_name("PATH");
+  app.add_option("--export", options.export_file,
+                 "after the last step, write weights and optimizer state into one safetensors file")
+      ->type_name("FILE");
+}
+
 }  // namespace
 
 Options medium_preset() {
@@ -88,6 +105,7 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   add_model_options(app, options);
   add_training_options(app, options);
   add_task_options(app, options);
+  add_checkpoint_options(app, options);
   if (const auto exit = examples::parse_command_line(app, argc, argv)) return *exit;
   if (options.width % options.heads != 0) {
     return examples::Exit{2, "--width " + std::to_string(options.width) +

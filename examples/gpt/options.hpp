@@ -29,6 +29,11 @@ struct Options {
   bool fused = false;                       ///< LibTorch's fused kernel for AdamW
   bool efficiency = false;                  ///< measure it instead of training
   std::filesystem::path json;               ///< empty: no report in a file
+
+  std::filesystem::path save;         ///< folder of checkpoints; empty: none
+  int save_every = 0;                 ///< steps; 0: only after the last
+  std::filesystem::path load;         ///< a checkpoint, their folder or a file; empty: train anew
+  std::filesystem::path export_file;  ///< for the full state; empty: none
 };
 
 /// Those of the preset "medium".

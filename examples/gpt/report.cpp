@@ -13,7 +13,7 @@ void print(std::ostream& stream, const Report& report) {
          << "trigram entropy  " << report.trigram_entropy << '\n'
          << "bigram entropy   " << report.bigram_entropy << '\n'
          << "unigram entropy  " << report.unigram_entropy << '\n'
-         << "training loss    " << report.initial_loss << " at first, " << report.train_loss
+         << "training loss    " << report.losses.front() << " at first, " << report.train_loss
          << " at last\n"
          << std::setprecision(0)  //
          << "speed            " << report.tokens_per_second << " tokens/s on " << report.ranks
@@ -35,8 +35,9 @@ void write_json(std::ostream& stream, const Report& report) {
   const nlohmann::ordered_json json = {
       {"ranks", report.ranks},
       {"parameters", report.parameters},
+      {"first_step", report.first_step},
       {"steps", report.steps},
-      {"initial_loss", report.initial_loss},
+      {"initial_loss", report.losses.front()},
       {"train_loss", report.train_loss},
       {"validation_loss", report.validation_loss},
       {"unigram_entropy", report.unigram_entropy},
@@ -46,6 +47,7 @@ void write_json(std::ostream& stream, const Report& report) {
       {"step_ms_median", report.step_ms_median},
       {"parameters_digest", report.parameters_digest},
       {"different_ranks", report.different_ranks},
+      {"losses", report.losses},
       {"bytes_sent_per_step", report.bytes_sent_per_step},
       {"exchanges", report.metrics.exchanges},
       {"asks", report.metrics.asks},

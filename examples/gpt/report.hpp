@@ -13,8 +13,9 @@ namespace gpt {
 struct Report {
   int ranks = 0;
   std::int64_t parameters = 0;
-  int steps = 0;
-  double initial_loss = 0;     ///< of the first step
+  int first_step = 0;          ///< after those of the checkpoint that the run went on from
+  int steps = 0;               ///< with those
+  std::vector<double> losses;  ///< of each step
   double train_loss = 0;       ///< mean of the last steps
   double validation_loss = 0;  ///< on the held-out text
   double unigram_entropy = 0;  ///< on the same held-out text

@@ -13,7 +13,9 @@
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
+#include "common/step_alone.hpp"
 #include "common/threads.hpp"
+#include "gpt/checkpoints.hpp"
 #include "gpt/corpus.hpp"
 #include "gpt/evaluation.hpp"
 #include "gpt/ngram.hpp"
@@ -108,7 +110,7 @@ void print_task(const gpt::Options& options, const gpt::Corpus& corpus, std::int
 
 // Collective; complete on rank 0, which alone counts n-grams.
 gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus& corpus,
-                  const gpt::TrainingResult& training) {
+                  int first_step, const gpt::TrainingResult& training) {
   const std::size_t length = window_bytes(options);
   const auto windows =
       gpt::spread_windows(corpus.held_out.size(), length, kEvaluatedBytes / length + 1);
@@ -117,11 +119,12 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpu
   gpt::Report report{
       .ranks = kolo::size(),
       .parameters = count_parameters(model),
+      .first_step = first_step,
       .steps = options.steps,
-      .initial_loss = training.initial_loss,
+      .losses = training.losses,
       .train_loss = training.final_loss,
       .validation_loss = gpt::validation_loss(model, corpus.held_out, windows),
-      .tokens_per_second = options.steps * tokens_per_step / training.seconds,
+      .tokens_per_second = (options.steps - first_step) * tokens_per_step / training.seconds,
       .step_ms_median = training.step_ms_median,
       .parameters_digest = digest.hex(),
       .different_ranks = examples::ranks_that_differ(digest.value()),
@@ -147,18 +150,45 @@ void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus
             << gpt::printable(gpt::sample(model, prompt, kSampleBytes)) << "\n--------------\n";
 }
 
+// The step to go on with, from what --load names; nothing where that is wrong, after saying why.
+std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
+                                     const gpt::Options& options, const gpt::Corpus& corpus) {
+  if (options.load.empty()) return 0;
+  int first_step = 0;
+  std::string error;
+  try {
+    first_step = gpt::load(optimizer, options, corpus.training);
+  } catch (const kolo::Error& failure) {
+    error = failure.what();
+  }
+  if (!examples::all_ranks_succeeded(error)) return std::nullopt;
+  if (kolo::rank() == 0) {
+    std::cout << "loaded " << options.load.string() << ": " << first_step << " of " << options.steps
+              << " steps are taken" << std::endl;
+  }
+  return first_step;
+}
+
+kolo::DistributedOptimizer::Options distribution(const gpt::Options& options) {
+  return {.compression = kolo::Compression::named(options.compression),
+          .shard = options.shard,
+          .fused = options.fused};
+}
+
 int train(const gpt::Options& options, Files files) {
   gpt::Gpt model = gpt::make_model(options);
   const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
-  kolo::DistributedOptimizer optimizer(
-      *adamw, *model,
-      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
+  kolo::DistributedOptimizer optimizer(*adamw, *model, distribution(options));
 
   const bool speaks = kolo::rank() == 0;
   if (speaks) print_task(options, files.corpus, count_parameters(model));
-  const gpt::TrainingResult training = gpt::train(model, optimizer, options, files.corpus.training);
-  const gpt::Report report = judge(model, options, files.corpus, training);
+  const std::optional<int> first_step = load_on_all_ranks(optimizer, options, files.corpus);
+  if (!first_step) return kWrongInput;
+  const gpt::TrainingResult training =
+      gpt::train(model, optimizer, options, files.corpus.training, *first_step);
+  if (!options.export_file.empty()) optimizer.save_full_state(options.export_file);
+  const gpt::Report report = judge(model, options, files.corpus, *first_step, training);
   if (speaks) {
     show_sample(model, options, files.corpus);
     gpt::print(std::cout, report);
@@ -173,13 +203,14 @@ int measure_efficiency(const gpt::Options& options, Files files) {
   gpt::Gpt model = gpt::make_model(options);
   const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
-  kolo::DistributedOptimizer optimizer(
-      *adamw, *model,
-      {.compression = kolo::Compression::named(options.compression), .shard = options.shard});
+  kolo::DistributedOptimizer optimizer(*adamw, *model, distribution(options));
 
   gpt::Batches batches(options, files.corpus.training);
   const examples::Efficiency efficiency = examples::measure_efficiency(
-      [&] { gpt::train_step(local_model, *local_adamw, batches.next()); },
+      [&] {
+        gpt::compute_gradients(local_model, *local_adamw, batches.next());
+        examples::step_alone(*local_adamw, options.fused);
+      },
       [&] { gpt::train_step(model, optimizer, batches.next()); });
   if (kolo::rank() == 0) {
     print_task(options, files.corpus, count_parameters(model));

@@ -5,14 +5,16 @@
 #include <iostream>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/Context.h>
+#include <torch/optim/adamw.h>
 
 #include "common/agreement.hpp"
-#include "common/fused_optimizers.hpp"
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
+#include "gpt/checkpoints.hpp"
 #include "gpt/progress_bar.hpp"
 #include "kolo/runtime.hpp"
 
@@ -42,7 +44,6 @@ Gpt make_model(const Options& options) {
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options) {
   const auto adamw =
       torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01);
-  if (options.fused) return std::make_unique<examples::FusedAdamW>(model->parameters(), adamw);
   return std::make_unique<torch::optim::AdamW>(model->parameters(), adamw);
 }
 
@@ -56,46 +57,59 @@ at::Tensor Batches::next() {
   return read_windows(text_, sampler_.next(kolo::rank(), kolo::size(), rows_), length_);
 }
 
-double train_step(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows) {
+void Batches::skip(int steps) { sampler_.skip(steps, kolo::size(), rows_); }
+
+double compute_gradients(Gpt& model, torch::optim::Optimizer& optimizer,
+                         const at::Tensor& windows) {
   optimizer.zero_grad();
   const at::Tensor loss = next_byte_loss(model, windows);
   loss.backward();
-  optimizer.step();
   return loss.item<double>();
 }
 
-TrainingResult train(Gpt& model, torch::optim::Optimizer& optimizer, const Options& options,
-                     std::string_view text) {
+double train_step(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows) {
+  const double loss = compute_gradients(model, optimizer, windows);
+  optimizer.step();
+  return loss;
+}
+
+TrainingResult train(Gpt& model, kolo::DistributedOptimizer& optimizer, const Options& options,
+                     std::string_view text, int first_step) {
   using Clock = std::chrono::steady_clock;
   const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
   std::optional<ProgressBar> progress;
   if (kolo::rank() == 0) {
-    progress.emplace(std::cout, output_is_terminal(), options.steps, tokens_per_step);
+    progress.emplace(std::cout, output_is_terminal(), options.steps - first_step, tokens_per_step);
   }
   Batches batches(options, text);
+  batches.skip(first_step);
   std::vector<double> losses;
   std::vector<double> step_ms;
   std::vector<double> step_bytes;
   std::uint64_t bytes_before = metrics().bytes_sent;
   const auto start = Clock::now();
   auto step_start = start;
-  for (int step = 0; step < options.steps; ++step) {
+  for (int step = first_step; step < options.steps; ++step) {
     for (auto& group : optimizer.param_groups()) {
       group.options().set_lr(learning_rate(options, step));
     }
     losses.push_back(train_step(model, optimizer, batches.next()));
     const auto now = Clock::now();
     step_ms.push_back(std::chrono::duration<double, std::milli>(now - step_start).count());
-    step_start = now;
     const std::uint64_t bytes_after = metrics().bytes_sent;
     step_bytes.push_back(static_cast<double>(bytes_after - bytes_before));
     bytes_before = bytes_after;
     if (progress) {
-      progress->update(step + 1, losses.back(), std::chrono::duration<double>(now - start).count());
+      progress->update(step + 1 - first_step, losses.back(),
+                       std::chrono::duration<double>(now - start).count());
     }
+    save_if_due(optimizer, options, text, step + 1);
+    step_start = Clock::now();
   }
-  return {.initial_loss = examples::mean_over_ranks(losses.front()),
-          .final_loss = examples::mean_over_ranks(mean_of_last(losses)),
+  losses = examples::mean_over_ranks(std::move(losses));
+  const double final_loss = mean_of_last(losses);
+  return {.losses = std::move(losses),
+          .final_loss = final_loss,
           .seconds = std::chrono::duration<double>(step_start - start).count(),
           .step_ms_median = examples::median(step_ms),
           .bytes_sent_per_step = examples::median(step_bytes),

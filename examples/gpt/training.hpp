@@ -2,12 +2,15 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
 #include "gpt/windows.hpp"
+#include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
 
 namespace gpt {
@@ -25,6 +28,8 @@ class Batches {
 
   /// The next windows [options.batch, options.context + 1], int64.
   at::Tensor next();
+  /// Leaves out what that many calls of next() would return.
+  void skip(int steps);
 
  private:
   int rows_;
@@ -33,20 +38,23 @@ class Batches {
   WindowSampler sampler_;
 };
 
+/// Computes the gradients of the loss of `windows`, and returns it.
+double compute_gradients(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows);
 /// Learns from `windows`, and returns their loss before it.
 double train_step(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows);
 
 struct TrainingResult {
-  double initial_loss = 0;  ///< of the first step
-  double final_loss = 0;    ///< mean of the last steps
+  std::vector<double> losses;  ///< of each step
+  double final_loss = 0;       ///< mean of the last steps
   double seconds = 0;
   double step_ms_median = 0;
   double bytes_sent_per_step = 0;  ///< by this rank; median, so without what the first step settles
   kolo::ProcessSet::Metrics metrics;  ///< of this rank since Kolo started
 };
 
-/// Runs all steps, and shows progress on rank 0. Losses are means over all ranks. Collective.
-TrainingResult train(Gpt& model, torch::optim::Optimizer& optimizer, const Options& options,
-                     std::string_view text);
+/// Runs all steps from `first_step` on, saves checkpoints, and shows progress on rank 0. Losses are
+/// means over all ranks. Collective.
+TrainingResult train(Gpt& model, kolo::DistributedOptimizer& optimizer, const Options& options,
+                     std::string_view text, int first_step);
 
 }  // namespace gpt

@@ -19,6 +19,12 @@ std::vector<std::size_t> WindowSampler::next(int rank, int ranks, int rows) {
   return mine;
 }
 
+void WindowSampler::skip(int batches, int ranks, int rows) {
+  generator_.discard(static_cast<unsigned long long>(batches) *
+                     static_cast<unsigned long long>(ranks) *
+                     static_cast<unsigned long long>(rows));
+}
+
 std::vector<std::size_t> spread_windows(std::size_t text_bytes, std::size_t length,
                                         std::size_t most) {
   const std::size_t count = std::min(text_bytes / length, most);

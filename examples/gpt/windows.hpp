@@ -19,6 +19,9 @@ class WindowSampler {
   /// The next batch: the starts of this rank's rows.
   std::vector<std::size_t> next(int rank, int ranks, int rows);
 
+  /// Leaves out what that many calls of next() would draw.
+  void skip(int batches, int ranks, int rows);
+
  private:
   std::size_t choices_;
   std::mt19937_64 generator_;

@@ -1,12 +1,15 @@
 #include "torch/optimizer_checks.hpp"
 
 #include <sstream>
+#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 
+#include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
 
 #include "kolo/error.hpp"
+#include "torch/fused_step.hpp"
 #include "torch/shard_sets.hpp"
 #include "torch/state_cut.hpp"
 #include "torch/tensor_memory.hpp"
@@ -145,24 +148,35 @@ std::string defect_of_sharding(torch::optim::Optimizer& optimizer,
   return defect_of_state(optimizer);
 }
 
+std::string defect_of_class(const torch::optim::Optimizer& optimizer, bool fused) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
+           "that ranks would part. Use an optimizer that does not.";
+  }
+  if (fused && !has_fused_step(optimizer)) {
+    return "fused = true steps torch::optim::Adam, AdamW and SGD, not " +
+           c10::demangle(typeid(optimizer).name()) + ". Leave it out.";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string defect_of(torch::optim::Optimizer& optimizer,
                       const DistributedOptimizer::NamedParameters& names,
                       const DistributedOptimizerOptions& options) {
-  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
-           "that ranks would part. Use an optimizer that does not.";
-  }
   for (const std::string& defect :
-       {defect_of_scales(options), defect_of_groups(optimizer, options), defect_of_names(names),
+       {defect_of_class(optimizer, options.fused), defect_of_scales(options),
+        defect_of_groups(optimizer, options), defect_of_names(names),
         defect_of_sharding(optimizer, options)}) {
     if (!defect.empty()) return defect;
   }
   return {};
 }
 
-std::string defect_of(const std::vector<ReducedParameter>& parameters, Shard shard) {
+std::string defect_of(const std::vector<ReducedParameter>& parameters,
+                      const DistributedOptimizerOptions& options) {
+  const Shard shard = *options.shard;
   std::unordered_map<const void*, std::string> storages;
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
@@ -173,6 +187,11 @@ std::string defect_of(const std::vector<ReducedParameter>& parameters, Shard sha
         return where + defect + ", which shard = " + std::string(name_of(shard)) +
                " cannot move. Give the model a contiguous clone of it.";
       }
+    }
+    if (options.fused && !parameter.tensor.is_contiguous()) {
+      return where +
+             "it is not contiguous, which fused = true cannot step. Give the model a "
+             "contiguous clone of it.";
     }
     if (is_floating(dtype)) continue;
     return where + "gradients of " + std::string(name_of(dtype)) +
@@ -192,6 +211,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"shard", std::string(name_of(*options.shard))},
       {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
       {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
+      {"fused", options.fused ? "true" : "false"},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},
       {"number of parameters", std::to_string(parameters.size())},

@@ -17,7 +17,8 @@ std::string defect_of(torch::optim::Optimizer& optimizer,
                       const DistributedOptimizerOptions& options);
 
 /// The same for parameters whose gradients are to be reduced, and which may be divided.
-std::string defect_of(const std::vector<ReducedParameter>& parameters, Shard shard);
+std::string defect_of(const std::vector<ReducedParameter>& parameters,
+                      const DistributedOptimizerOptions& options);
 
 /// What all ranks must have chosen alike.
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,

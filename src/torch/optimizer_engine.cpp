@@ -12,6 +12,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/agreement.hpp"
+#include "torch/fused_step.hpp"
 #include "torch/optimizer_checks.hpp"
 #include "torch/step_pieces.hpp"
 
@@ -38,6 +39,12 @@ void assign_groups(std::vector<ReducedParameter>& parameters,
           static_cast<int>(i * static_cast<std::size_t>(options.num_groups) / parameters.size());
     }
   }
+}
+
+at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
+  if (!closure) return {};
+  const at::AutoGradMode enable(true);
+  return closure();
 }
 
 }  // namespace
@@ -118,7 +125,7 @@ void OptimizerEngine::wire_new_parameters() {
 void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::string& defect) {
   const std::string prefix = prefix_ + "." + std::to_string(wirings_++);
   agree(set_, prefix + ".agreement", kWhat, facts_of(options_, parameters),
-        defect.empty() ? defect_of(parameters, *options_.shard) : defect);
+        defect.empty() ? defect_of(parameters, options_) : defect);
   if (sets_.divided == nullptr) {
     const bool is_whole = options_.shard == Shard::None;
     sets_ = make_shard_sets(set_, is_whole ? ShardScope::World : options_.shard_scope);
@@ -227,6 +234,12 @@ at::Tensor OptimizerEngine::step(const torch::optim::Optimizer::LossClosure& clo
 }
 
 at::Tensor OptimizerEngine::step_whole(const torch::optim::Optimizer::LossClosure& closure) {
+  if (options_.fused) {
+    at::Tensor loss = evaluate(closure);
+    make_gradients_ready();
+    fused_step(wrapped_);
+    return loss;
+  }
   if (closure) {
     return wrapped_.step([&] {
       at::Tensor result = closure();
@@ -239,11 +252,7 @@ at::Tensor OptimizerEngine::step_whole(const torch::optim::Optimizer::LossClosur
 }
 
 at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosure& closure) {
-  at::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode enable(true);
-    loss = closure();
-  }
+  at::Tensor loss = evaluate(closure);
   make_gradients_ready();
   announce({{"deed", "step"}, {"options", OptionSync::describe(groups_)}});
   update_parts();
@@ -257,7 +266,10 @@ void OptimizerEngine::update_parts() {
   for (const auto& reducer : reducers_) {
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
       try {
-        if (!error) step_pieces(wrapped_, reducer->optimizer_group_of(i), *reducer->shards(), i);
+        if (!error) {
+          step_pieces(wrapped_, reducer->optimizer_group_of(i), *reducer->shards(), i,
+                      options_.fused);
+        }
       } catch (...) {
         error = std::current_exception();  // the other ranks gather all the same
       }

@@ -39,20 +39,41 @@ TEST(Options, SingleValues_WinOverThePresetWhereverItStands) {
 }
 
 TEST(Options, EveryFlag_ReachesItsField) {
-  const gpt::Options given = options({"--steps",     "7",
-                                      "--batch",     "5",
-                                      "--layers",    "2",
-                                      "--width",     "60",
-                                      "--heads",     "6",
-                                      "--context",   "9",
-                                      "--lr",        "0.25",
-                                      "--seed",      "0",
-                                      "--json",      "out",
-                                      "--text",      "a",
-                                      "b",           "--compression",
-                                      "bf16",        "--shard",
-                                      "optimizer",   "--fused",
-                                      "--efficiency"});
+  const gpt::Options given = options({"--steps",
+                                      "7",
+                                      "--batch",
+                                      "5",
+                                      "--layers",
+                                      "2",
+                                      "--width",
+                                      "60",
+                                      "--heads",
+                                      "6",
+                                      "--context",
+                                      "9",
+                                      "--lr",
+                                      "0.25",
+                                      "--seed",
+                                      "0",
+                                      "--json",
+                                      "out",
+                                      "--text",
+                                      "a",
+                                      "b",
+                                      "--compression",
+                                      "bf16",
+                                      "--shard",
+                                      "optimizer",
+                                      "--fused",
+                                      "--efficiency",
+                                      "--save",
+                                      "c",
+                                      "--save-every",
+                                      "3",
+                                      "--load",
+                                      "d",
+                                      "--export",
+                                      "e"});
   EXPECT_EQ(given.steps, 7);
   EXPECT_EQ(given.batch, 5);
   EXPECT_EQ(given.layers, 2);
@@ -67,6 +88,10 @@ TEST(Options, EveryFlag_ReachesItsField) {
   EXPECT_EQ(given.shard, kolo::Shard::Optimizer);
   EXPECT_TRUE(given.fused);
   EXPECT_TRUE(given.efficiency);
+  EXPECT_EQ(given.save, "c");
+  EXPECT_EQ(given.save_every, 3);
+  EXPECT_EQ(given.load, "d");
+  EXPECT_EQ(given.export_file, "e");
 }
 
 TEST(Options, Help_ExitsWithZeroAndNamesTheFlags) {
@@ -74,7 +99,8 @@ TEST(Options, Help_ExitsWithZeroAndNamesTheFlags) {
   EXPECT_EQ(exit.code, 0);
   for (const char* flag :
        {"--preset", "--steps", "--batch", "--layers", "--width", "--heads", "--context", "--lr",
-        "--seed", "--json", "--text", "--compression", "--shard", "--fused", "--efficiency"}) {
+        "--seed", "--json", "--text", "--compression", "--shard", "--fused", "--efficiency",
+        "--save", "--save-every", "--load", "--export"}) {
     EXPECT_NE(exit.text.find(flag), std::string::npos) << flag;
   }
 }
@@ -97,6 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, WrongOptions,
     testing::Values(WrongCase{"unknown", {"--bogus"}, "--bogus"},
                     WrongCase{"preset", {"--preset", "big"}, "big not in"},
+                    WrongCase{"save_every_without_save", {"--save-every", "3"}, "--save"},
                     WrongCase{"zero", {"--steps", "0"}, "--steps"},
                     WrongCase{"fraction", {"--batch", "1.5"}, "--batch"},
                     WrongCase{"word", {"--layers", "two"}, "--layers"},

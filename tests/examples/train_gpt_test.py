@@ -76,6 +76,48 @@ class TrainGpt(unittest.TestCase):
                 self.assertLess(sharded["bytes_sent_per_step"],
                                 1.02 * whole["bytes_sent_per_step"])
 
+    def test_goes_on_as_if_it_had_not_stopped(self):
+        folder = os.path.join(self.folder.name, "checkpoints")
+        run_of = ["--steps", "40", "--shard", "gradients"]
+        whole = self.train(4, *run_of, "--batch", "3", "--save", folder, "--save-every", "20")
+        self.assertEqual(whole["first_step"], 0)
+        at_20, at_40 = (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
+
+        for ranks, shard in ((4, "gradients"), (4, "none"), (2, "optimizer"), (1, "gradients")):
+            with self.subTest(ranks=ranks, shard=shard):
+                rest = self.train(ranks, "--steps", "40", "--batch", str(12 // ranks),
+                                  "--shard", shard, "--load", at_20)
+                self.assertEqual(rest["first_step"], 20)
+                self.assertEqual(len(rest["losses"]), 20)
+                for got, expected in zip(rest["losses"], whole["losses"][20:]):
+                    self.assertAlmostEqual(got, expected, delta=1e-3)
+                if ranks == 4:
+                    self.assertEqual(rest["parameters_digest"], whole["parameters_digest"])
+
+        for arguments, text in (
+                (["--batch", "3", "--load", at_40], "has all 40 steps behind it"),
+                (["--batch", "4", "--load", at_20], "its windows a step: 12, but here: 16"),
+                (["--batch", "3", "--seed", "2", "--load", at_20], "its seed: 1, but here: 2"),
+                (["--batch", "3", "--load", folder + "2"], "checkpoints2")):
+            with self.subTest(text):
+                result = run(4, *TINY, "--text", self.text, *run_of, *arguments)
+                self.assertEqual(result.returncode, 2, result.stdout)
+                self.assertEqual(result.stdout.count(text), 1, result.stdout)
+
+    def test_fine_tunes_from_an_export(self):
+        weights = os.path.join(self.folder.name, "all.safetensors")
+        first = self.train(2, "--shard", "optimizer", "--fused", "--export", weights)
+        second = self.train(3, "--load", weights)
+        self.assertEqual(second["first_step"], 0)
+        self.assertEqual(len(second["losses"]), 12)
+        self.assertLess(second["losses"][0], 0.9 * first["losses"][0])
+
+    def test_fused_learns_alike(self):
+        ordinary, fused = (self.train(2, *flags) for flags in ([], ["--fused"]))
+        self.assertNotEqual(fused["parameters_digest"], ordinary["parameters_digest"])
+        for got, expected in zip(fused["losses"], ordinary["losses"]):
+            self.assertAlmostEqual(got, expected, delta=1e-3)
+
     def test_compression_halves_the_bytes(self):
         sent = {name: self.train(2, "--compression", name)["bytes_sent_per_step"]
                 for name in ("none", "fp16", "bf16")}

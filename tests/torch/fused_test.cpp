@@ -1,0 +1,215 @@
+// The option `fused`: LibTorch's kernels instead of the wrapped optimizer's own step.
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "torch/scaling.hpp"
+
+namespace kolo::test {
+namespace {
+
+using namespace torch::optim;
+
+constexpr int kSteps = 50;
+
+struct Case {
+  const char* name;
+  std::function<std::unique_ptr<Optimizer>(Parameters)> make;
+};
+void PrintTo(const Case& which, std::ostream* stream) { *stream << which.name; }
+
+template <class Class, class Options>
+std::function<std::unique_ptr<Optimizer>(Parameters)> maker(Options options) {
+  return [=](Parameters parameters) {
+    return std::make_unique<Class>(std::move(parameters), options);
+  };
+}
+
+std::vector<Case> cases() {
+  return {
+      {"sgd", maker<SGD>(SGDOptions(0.05).weight_decay(0.01))},
+      {"sgd_dampening",
+       maker<SGD>(SGDOptions(0.05).momentum(0.9).weight_decay(0.01).dampening(0.1))},
+      {"sgd_nesterov", maker<SGD>(SGDOptions(0.05).momentum(0.9).nesterov(true))},
+      {"adam", maker<Adam>(AdamOptions(1e-2).eps(1e-4).weight_decay(0.01))},
+      {"adam_amsgrad", maker<Adam>(AdamOptions(1e-2).eps(1e-4).amsgrad(true))},
+      {"adamw", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4).betas({0.8, 0.99}))},
+      {"adamw_amsgrad", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4).amsgrad(true))},
+  };
+}
+
+DistributedOptimizer::Options fused(DistributedOptimizer::Options options) {
+  options.fused = true;
+  return options;
+}
+
+class FusedTest : public GradScalerTest, public testing::WithParamInterface<Case> {
+ protected:
+  /// Takes steps `begin` to `end`; the learning rate falls on the way.
+  void steps(torch::nn::Sequential& model, DistributedOptimizer& optimizer, int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      optimizer.param_groups()[0].options().set_lr(0.02 / (1 + step));
+      optimizer.zero_grad();
+      loss(model, step).backward();
+      optimizer.step();
+    }
+  }
+
+  at::Tensor train(const DistributedOptimizer::Options& options) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    const auto inner = GetParam().make(model->parameters());
+    DistributedOptimizer optimizer(*inner, *model, options);
+    steps(model, optimizer, 0, kSteps);
+    return flat(*model);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, FusedTest, testing::ValuesIn(cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(FusedTest, IsCloseToTheOrdinaryStepAndTheSameInAllModes) {
+  const at::Tensor ordinary = train(with(Shard::None));
+  const at::Tensor whole = train(fused(with(Shard::None)));
+  EXPECT_LT(largest_difference(whole, ordinary), 1e-6);
+  for (const DistributedOptimizer::Options& options : all_layouts()) {
+    const at::Tensor sharded = train(fused(options));
+    if (options.shard_scope == ShardScope::World) expect_alike(sharded, whole);
+    EXPECT_LT(largest_difference(sharded, whole), 1e-5);
+    expect_equal_on_all_ranks(sharded);
+  }
+}
+
+TEST_P(FusedTest, ItsStateIsThatOfTheOrdinaryStep) {
+  const at::Tensor ordinary = train(with(Shard::None));
+  for (const bool is_fused_first : {true, false}) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    const auto inner = GetParam().make(model->parameters());
+    for (const bool is_first : {true, false}) {
+      auto options = with(Shard::None);
+      options.fused = is_first == is_fused_first;
+      DistributedOptimizer optimizer(*inner, *model, options);
+      steps(model, optimizer, is_first ? 0 : kSteps / 2, is_first ? kSteps / 2 : kSteps);
+    }
+    EXPECT_LT(largest_difference(flat(*model), ordinary), 1e-6);
+  }
+}
+
+TEST_P(FusedTest, ClipsAndScales) {
+  const auto train = [&](const DistributedOptimizer::Options& options) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    const auto inner = GetParam().make(model->parameters());
+    DistributedOptimizer optimizer(*inner, *model, options);
+    GradScaler scaler;
+    for (int step = 0; step < 8; ++step) {
+      optimizer.zero_grad();
+      scaler.scale(loss(model, step, step == 3 ? 0 : -1)).backward();
+      scaler.unscale_(optimizer);
+      optimizer.clip_grad_norm_(0.05);
+      scaler.step(optimizer);
+      scaler.update();
+    }
+    EXPECT_EQ(scaler.get_scale(), 32768.0);  // the fourth step has overflown
+    return flat(*model);
+  };
+  const at::Tensor ordinary = train(with(Shard::None));
+  EXPECT_GT(largest_difference(ordinary, flat(*make_mlp(torch::kFloat32))), 1e-4);
+  for (const DistributedOptimizer::Options& options : all_layouts()) {
+    EXPECT_LT(largest_difference(train(fused(options)), ordinary), 1e-6);
+  }
+}
+
+TEST_P(FusedTest, StepsSeveralTypesAndGroupsAndLeavesWhatHasNoGradient) {
+  for (const Shard shard : kAllModes) {
+    const auto train = [&](bool is_fused) {
+      Parameters parameters;
+      for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kFloat32}) {
+        parameters.push_back(batch_rows(1, 5, 7, 11, type).requires_grad_());
+      }
+      const auto inner = GetParam().make({parameters[0], parameters[1]});
+      inner->add_param_group(OptimizerParamGroup({parameters[2]}));
+      inner->param_groups()[1].options().set_lr(0.003);
+      auto options = with(shard);
+      options.fused = is_fused;
+      DistributedOptimizer optimizer(
+          *inner, {{"float", parameters[0]}, {"double", parameters[1]}, {"other", parameters[2]}},
+          options);
+      for (int step = 0; step < 6; ++step) {
+        optimizer.zero_grad();
+        at::Tensor loss = at::zeros({}, torch::kFloat64);
+        for (std::size_t i = 0; i < 3; ++i) {
+          if (step == 0 && i == 0) continue;  // so the first counts other steps than the second
+          loss = loss + (parameters[i].to(torch::kFloat64) * (rank() + 1.0)).pow(2).mean();
+        }
+        loss.backward();
+        optimizer.step();
+      }
+      return parameters;
+    };
+    const Parameters ordinary = train(false);
+    const Parameters stepped = train(true);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(stepped[i].scalar_type(), ordinary[i].scalar_type());
+      EXPECT_LT(largest_difference(stepped[i].detach(), ordinary[i].detach()),
+                i == 1 ? 1e-13 : 1e-6);
+    }
+  }
+}
+
+using FusedErrorsTest = GradScalerTest;
+
+class OwnAdam final : public Adam {
+ public:
+  using Adam::Adam;
+};
+
+TEST_F(FusedErrorsTest, OtherClassesAreRefusedByName) {
+  for (const Shard shard : kAllModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    RMSprop rms_prop(model->parameters());
+    expect_refused([&] { DistributedOptimizer optimizer(rms_prop, *model, fused(with(shard))); },
+                   "not torch::optim::RMSprop");
+    OwnAdam derived(model->parameters());
+    expect_refused([&] { DistributedOptimizer optimizer(derived, *model, fused(with(shard))); },
+                   "OwnAdam");
+  }
+}
+
+TEST_F(FusedErrorsTest, RanksThatDifferAreNamed) {
+  if (size() == 1) return;
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  SGD sgd(model->parameters(), 0.1);
+  auto options = with(Shard::None);
+  options.fused = is_last();
+  expect_refused<MismatchError>([&] { DistributedOptimizer optimizer(sgd, *model, options); },
+                                "fused");
+}
+
+TEST_F(FusedErrorsTest, ParametersAreContiguous) {
+  const at::Tensor weight = torch::ones({3, 4}).t().requires_grad_();
+  SGD sgd({weight}, 0.1);
+  expect_refused(
+      [&] {
+        DistributedOptimizer optimizer(sgd, {{"weight", weight}}, fused(with(Shard::None)));
+      },
+      "parameter 'weight': it is not contiguous");
+}
+
+TEST_F(FusedErrorsTest, GradientsAreDense) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 3).sparse(true));
+  SGD sgd(embedding->parameters(), 0.1);
+  DistributedOptimizer optimizer(sgd, *embedding, fused(with(Shard::None)));
+  const auto backward = [&] { embedding->forward(torch::tensor({rank(), 5})).sum().backward(); };
+  backward();
+  optimizer.step();  // it learns which gradients are sparse
+  backward();
+  expect_refused([&] { optimizer.step(); }, "sparse_as_dense");
+}
+
+}  // namespace
+}  // namespace kolo::test
