@@ -24,11 +24,11 @@ int main(int argc, char** argv) {
   torch::nn::Sequential model(torch::nn::Linear(2, 32), torch::nn::Tanh(),
                               torch::nn::Linear(32, 1));
   kolo::broadcast_parameters(*model, /*root=*/0);
-  torch::optim::AdamW adamw(model->parameters(), 1e-2);
+  torch::optim::AdamW adamw(model->parameters(), 3e-2);
   kolo::DistributedOptimizer optimizer(adamw, *model, {.shard = shard});
 
   double loss_value = 0.0;
-  for (std::uint64_t step = 0; step < 200; ++step) {
+  for (std::uint64_t step = 0; step < 400; ++step) {
     at::manual_seed(step);  // all draw the same batch, and each takes its rows of it
     const at::Tensor points = at::rand({240, 2}).view({kolo::size(), -1, 2})[kolo::rank()];
     const at::Tensor target = (3.0 * points).sin().sum(1, /*keepdim=*/true);
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     loss.backward();
     optimizer.step();
     loss_value = loss.item<double>();
-    if (step % 100 == 99) optimizer.save(folder, {.keep_last = 2});
+    if (step % 200 == 199) optimizer.save(folder, {.keep_last = 2});
   }
   // Everything in one file, for programs that know nothing of checkpoints.
   optimizer.save_full_state(folder / "all.safetensors");

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
 
   torch::nn::Sequential model(torch::nn::Linear(2, 32), torch::nn::Tanh(),
                               torch::nn::Linear(32, 1));
-  torch::optim::AdamW adamw(model->parameters(), 1e-2);
+  torch::optim::AdamW adamw(model->parameters(), 3e-2);
   kolo::DistributedOptimizer optimizer(adamw, *model, {.shard = kolo::Shard::Optimizer});
   // Weights, the optimizer's state and its step: no broadcast is needed.
   const kolo::Loaded loaded = optimizer.load(folder);

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   kolo::broadcast_parameters(*model, /*root=*/0);
   for (at::Tensor& parameter : trunk->parameters()) parameter.requires_grad_(false);
 
-  torch::optim::AdamW adamw(head->parameters(), 1e-2);
+  torch::optim::AdamW adamw(head->parameters(), 3e-2);
   kolo::DistributedOptimizer optimizer(adamw, *model);
   optimizer.load(file, {.strict = false});  // what has another shape keeps its values
 

@@ -81,7 +81,7 @@ Batch random_batch(const Options& options, int image) {
 }
 
 torch::optim::SGD make_optimizer(resnet::ResNet50& model) {
-  return {model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)};
+  return torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
 }
 
 kolo::DistributedOptimizer::Options distribution(const Options& options) {

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 PROGRAM, *LAUNCH = sys.argv[1:]
-TINY = "--layers 1 --width 16 --heads 2 --context 16 --steps 12".split()
+TINY = "--layers 1 --width 16 --heads 2 --context 16".split()
 
 
 def run(ranks, *arguments):
@@ -32,9 +32,10 @@ class TrainGpt(unittest.TestCase):
             file.write(text)
         return path
 
-    def train(self, ranks, *arguments):
+    def train(self, ranks, *arguments, steps=12):
         report = os.path.join(self.folder.name, "report.json")
-        result = run(ranks, *TINY, "--text", self.text, "--json", report, *arguments)
+        result = run(ranks, *TINY, "--steps", str(steps), "--text", self.text, "--json", report,
+                     *arguments)
         self.assertEqual(result.returncode, 0, result.stdout)
         with open(report, encoding="utf-8") as file:
             return json.load(file)
@@ -78,15 +79,15 @@ class TrainGpt(unittest.TestCase):
 
     def test_goes_on_as_if_it_had_not_stopped(self):
         folder = os.path.join(self.folder.name, "checkpoints")
-        run_of = ["--steps", "40", "--shard", "gradients"]
-        whole = self.train(4, *run_of, "--batch", "3", "--save", folder, "--save-every", "20")
+        whole = self.train(4, "--batch", "3", "--shard", "gradients", "--save", folder,
+                           "--save-every", "20", steps=40)
         self.assertEqual(whole["first_step"], 0)
         at_20, at_40 = (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
 
         for ranks, shard in ((4, "gradients"), (4, "none"), (2, "optimizer"), (1, "gradients")):
             with self.subTest(ranks=ranks, shard=shard):
-                rest = self.train(ranks, "--steps", "40", "--batch", str(12 // ranks),
-                                  "--shard", shard, "--load", at_20)
+                rest = self.train(ranks, "--batch", str(12 // ranks), "--shard", shard,
+                                  "--load", at_20, steps=40)
                 self.assertEqual(rest["first_step"], 20)
                 self.assertEqual(len(rest["losses"]), 20)
                 for got, expected in zip(rest["losses"], whole["losses"][20:]):
@@ -100,7 +101,7 @@ class TrainGpt(unittest.TestCase):
                 (["--batch", "3", "--seed", "2", "--load", at_20], "its seed: 1, but here: 2"),
                 (["--batch", "3", "--load", folder + "2"], "checkpoints2")):
             with self.subTest(text):
-                result = run(4, *TINY, "--text", self.text, *run_of, *arguments)
+                result = run(4, *TINY, "--steps", "40", "--text", self.text, *arguments)
                 self.assertEqual(result.returncode, 2, result.stdout)
                 self.assertEqual(result.stdout.count(text), 1, result.stdout)
 

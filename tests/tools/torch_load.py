@@ -39,8 +39,9 @@ def text(value):
 
 
 def number(value):
-    raw = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(raw)]) + raw
+    if value < 1 << 31:
+        return b"J" + struct.pack("<i", value)
+    return b"\x8a\x08" + struct.pack("<q", value)  # LibTorch takes no other length
 
 
 def numbers(values):
