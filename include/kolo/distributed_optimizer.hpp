@@ -70,8 +70,8 @@ struct DistributedOptimizerOptions {
   /// has is divided too, and gone when this object is. Gradients: the same; besides, from the second
   /// step on a gradient is gone as soon as its bucket is being reduced, and of the sum each rank
   /// keeps its part only. Three buckets are reduced at a time, in their order: a backward() that is
-  /// further ahead waits. Not supported yet: join(), save() and load(). Where it is not given,
-  /// KOLO_SHARD says it.
+  /// further ahead waits, and throws the errors of what it waits for. Where it is not given,
+  /// KOLO_SHARD says it. See docs/sharding.md.
   std::optional<Shard> shard{};
   /// Node: hybrid sharding. Parameters move inside nodes only, gradients between them once for each
   /// part. With the world only, and equally many ranks on every node.
