@@ -149,7 +149,8 @@ class TrainedBySet {
     double sum = 0;
     for (const int r : set_.ranks()) sum += r;
     EXPECT_TRUE(torch::allclose(
-        weight_, torch::full({kElements}, 1 - steps * factor_ * sum / set_.size(), torch::kFloat64)))
+        weight_,
+        torch::full({kElements}, 1 - steps * factor_ * sum / set_.size(), torch::kFloat64)))
         << weight_;
     EXPECT_TRUE(std::count(set_.ranks().begin(), set_.ranks().end(), optimizer_->join()) == 1);
   }
