@@ -254,7 +254,9 @@ at::Tensor OptimizerEngine::step_whole(const torch::optim::Optimizer::LossClosur
 at::Tensor OptimizerEngine::step_shards(const torch::optim::Optimizer::LossClosure& closure) {
   at::Tensor loss = evaluate(closure);
   make_gradients_ready();
-  announce({{"deed", "step"}, {"options", OptionSync::describe(groups_)}});
+  if (have_some_joined()) {
+    announce({{"deed", "step"}, {"options", OptionSync::describe(groups_)}});
+  }
   update_parts();
   return loss;
 }

@@ -89,6 +89,7 @@ class OptimizerEngine {
   int join_whole();
   int join_divided();
   void align_with(int root);
+  bool have_some_joined() const;
   nlohmann::json announce(const nlohmann::json& deed);
   bool follow();
 

@@ -82,10 +82,15 @@ int OptimizerEngine::join_divided() {
   return std::exchange(last_heard_of_, std::nullopt).value_or(set_.ranks().back());
 }
 
+/// Of a sharded optimizer, in the reductions of this step.
+bool OptimizerEngine::have_some_joined() const {
+  return options_.shard != Shard::None && step_->active_ranks < set_.size();
+}
+
 /// While some ranks have joined: the others say what they do next, so that those do it too. Returns
 /// what the first of them has said; nothing where all are active.
 nlohmann::json OptimizerEngine::announce(const nlohmann::json& deed) {
-  if (options_.shard == Shard::None || step_->active_ranks == set_.size()) return {};
+  if (!have_some_joined()) return {};
   const std::vector<nlohmann::json> deeds =
       allgather_object(deed, {.name = prefix_ + ".deed", .process_set = &set_});
   const nlohmann::json* first = nullptr;
