@@ -60,9 +60,7 @@ std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder) 
 
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder) {
   make_folder(folder);
-  for (const std::string& name : names_in(folder)) {
-    if (name.starts_with(kIncomplete) || name.starts_with(kRemoved)) remove_tree(folder / name);
-  }
+  remove_leftovers(folder);
   // At random, so that a rank that comes late from an attempt given up finds its folder gone.
   const std::string name = std::string(kIncomplete) + std::to_string(std::random_device()());
   make_folder(folder / name);
@@ -76,15 +74,25 @@ void publish_checkpoint(const std::filesystem::path& folder, const std::filesyst
   rename_durably(folder / name, folder / checkpoint_name(next));
 }
 
-void remove_old_checkpoints(const std::filesystem::path& folder, int keep_last) {
+void retire_checkpoints(const std::filesystem::path& folder, int keep_last) {
   std::vector<std::int64_t> numbers = list_checkpoints(folder);
   const std::size_t kept = std::min(numbers.size(), static_cast<std::size_t>(keep_last));
   numbers.resize(numbers.size() - kept);
   for (const std::int64_t number : numbers) {
     const std::filesystem::path name = checkpoint_name(number);
-    const std::filesystem::path removed = folder / (std::string(kRemoved) + name.string());
-    rename_durably(folder / name, removed);
-    remove_tree(removed);
+    rename_durably(folder / name, folder / (std::string(kRemoved) + name.string()));
+  }
+}
+
+void remove_retired(const std::filesystem::path& folder, const std::string& file) {
+  for (const std::string& name : names_in(folder)) {
+    if (name.starts_with(kRemoved)) remove_tree(folder / name / file);
+  }
+}
+
+void remove_leftovers(const std::filesystem::path& folder) {
+  for (const std::string& name : names_in(folder)) {
+    if (name.starts_with(kIncomplete) || name.starts_with(kRemoved)) remove_tree(folder / name);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 /// Checkpoints in a folder: checkpoint-00000007 and so on. One that is being written, or removed, has
@@ -18,7 +19,11 @@ std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder);
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// Makes a checkpoint, the newest, of the folder of that name. Its files must be on the disk.
 void publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& name);
-/// Removes all but the newest `keep_last`.
-void remove_old_checkpoints(const std::filesystem::path& folder, int keep_last);
+/// Takes their names from all but the newest `keep_last`.
+void retire_checkpoints(const std::filesystem::path& folder, int keep_last);
+/// Removes the file of that name, if it is there, from all that have been retired.
+void remove_retired(const std::filesystem::path& folder, const std::string& file);
+/// Removes all that lies in `folder` of checkpoints that were not finished, or have been retired.
+void remove_leftovers(const std::filesystem::path& folder);
 
 }  // namespace kolo::tensors

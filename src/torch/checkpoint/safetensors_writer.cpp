@@ -20,7 +20,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   incomplete_ = path.parent_path() / (".incomplete-" + path.filename().string());
   if (path.has_parent_path()) make_folder(path.parent_path());
   remove_tree(incomplete_);  // of an attempt that died
-  file_ = std::make_unique<FileWriter>(incomplete_);
+  file_ = std::make_unique<FileWriter>(incomplete_,
+                                       static_cast<std::int64_t>(header.size()) + missing_bytes_);
   file_->append(header.data(), header.size());
 }
 

@@ -13,7 +13,7 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/file_writer.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/checkpoint/shard.hpp"
+#include "torch/checkpoint/shard_file.hpp"
 #include "torch/checkpoint/whole_index.hpp"
 
 namespace kolo::tensors {
@@ -35,8 +35,8 @@ class Attempt {
     return name_.string();
   }
   void publish(const CheckpointIndex& index) {
-    FileWriter file(folder_ / name_ / kIndexName);
     const std::string text = encode_index(index);
+    FileWriter file(folder_ / name_ / kIndexName, static_cast<std::int64_t>(text.size()));
     file.append(text.data(), text.size());
     file.sync();
     publish_checkpoint(folder_, name_);
@@ -101,7 +101,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   };
   const bool is_first = set.rank() == 0;
   Attempt attempt(folder);
-  std::optional<Shard> shard;
+  std::optional<ShardFile> shard;
 
   const std::vector<std::string> facts = on_all(".begin", [&] {
     std::string own_facts = facts_of(folder, keep_last);
@@ -123,7 +123,17 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   on_all(".publish", [&]() -> std::string {
     if (!is_first) return {};
     attempt.publish(index);
-    if (keep_last > 0) remove_old_checkpoints(folder, keep_last);
+    if (keep_last > 0) retire_checkpoints(folder, keep_last);
+    return {};
+  });
+  if (keep_last == 0) return;
+  // Freeing a large file takes its time: every rank removes one, the first one what is left then.
+  on_all(".remove", [&]() -> std::string {
+    remove_retired(folder, shard_name(set.rank()));
+    return {};
+  });
+  on_all(".clean", [&]() -> std::string {
+    if (is_first) remove_leftovers(folder);
     return {};
   });
 }

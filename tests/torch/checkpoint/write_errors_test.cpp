@@ -266,7 +266,7 @@ TEST_P(CheckpointWriteTest, NoSpaceForOneRank) {
                       json::object(), 0};
       const std::string text = text_thrown_by<BackendError>([&] { save.run(); });
       const int last = runtime.size() - 1;
-      expect_contains(text, rank_text(runtime) + "cannot write '" + folder_.path().string());
+      expect_contains(text, rank_text(runtime) + "cannot reserve ");
       expect_contains(text, "rank-000" + std::to_string(last) + ".safetensors': File too large");
       barrier();
     });

@@ -1,4 +1,4 @@
-#include "torch/checkpoint/shard.hpp"
+#include "torch/checkpoint/shard_file.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -43,7 +43,7 @@ std::string header_of(const std::vector<TensorSlice>& slices) {
 
 }  // namespace
 
-Shard::Shard(const std::vector<TensorSlice>& slices) : all_(slices) {
+ShardFile::ShardFile(const std::vector<TensorSlice>& slices) : all_(slices) {
   for (const TensorSlice& slice : all_) {
     require_valid(slice);
     if (slice.count > 0) written_.push_back(slice);
@@ -55,7 +55,7 @@ Shard::Shard(const std::vector<TensorSlice>& slices) : all_(slices) {
   header_ = header_of(written_);
 }
 
-std::map<std::string, CheckpointIndex::Tensor> Shard::tensors() const {
+std::map<std::string, CheckpointIndex::Tensor> ShardFile::tensors() const {
   std::map<std::string, CheckpointIndex::Tensor> tensors;
   for (const TensorSlice& slice : all_) {
     const auto [place, is_new] =
@@ -73,15 +73,16 @@ std::map<std::string, CheckpointIndex::Tensor> Shard::tensors() const {
   return tensors;
 }
 
-CheckpointIndex::File Shard::write(const std::filesystem::path& path) const {
-  FileWriter file(path);
-  file.append(header_.data(), header_.size());
+CheckpointIndex::File ShardFile::write(const std::filesystem::path& path) const {
   CheckpointIndex::File about{path.filename().string(),
                               0,
                               static_cast<std::int64_t>(header_.size()),
                               checksum_of(header_.data(), header_.size()),
                               {}};
   about.bytes = about.header_bytes;
+  for (const TensorSlice& slice : written_) about.bytes += bytes_of(slice.dtype, slice.count);
+  FileWriter file(path, about.bytes);
+  file.append(header_.data(), header_.size());
   BlockChecksums checksums;
   for (const TensorSlice& slice : written_) {
     const std::int64_t bytes = bytes_of(slice.dtype, slice.count);
@@ -91,7 +92,6 @@ CheckpointIndex::File Shard::write(const std::filesystem::path& path) const {
       checksums.append(piece, size);
       file.append(piece, size);
     }
-    about.bytes += bytes;
   }
   file.sync();
   about.block_checksums = checksums.finish();

@@ -12,11 +12,11 @@ namespace kolo::tensors {
 
 /// What one rank writes: a safetensors file with its slices, each a tensor of one dimension, named
 /// like the whole tensor or, where it is a part of it, "name[begin:end]". Empty slices are left out.
-class Shard {
+class ShardFile {
  public:
   /// Throws InvalidArgument naming the tensor where a slice is not within its tensor, or is named
   /// like another.
-  explicit Shard(const std::vector<TensorSlice>& slices);
+  explicit ShardFile(const std::vector<TensorSlice>& slices);
 
   /// As an index that lists this file alone has them.
   std::map<std::string, CheckpointIndex::Tensor> tensors() const;
