@@ -1,16 +1,13 @@
 #include "torch/gradient_reducer.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <utility>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensor_memory.hpp"
@@ -19,9 +16,6 @@ namespace kolo::tensors {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// As one is filled, one is reduced, and one may be late.
-constexpr std::size_t kSlots = 3;
 
 std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters) {
   std::vector<at::Tensor> tensors;
@@ -50,11 +44,8 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       prefix_(std::move(prefix)),
       watch_(tensors_, names_of(parameters_)),
       is_sparse_(parameters_.size()),
-      was_sparse_(parameters_.size()) {
-  // Until the order of arrival is known: backward reaches the last layers first.
-  std::vector<std::size_t> order(parameters_.size());
-  std::iota(order.rbegin(), order.rend(), std::size_t{0});
-  lay_out(order);
+      arrived_(parameters_.size()) {
+  lay_out(ArrivalOrder::completed({}, parameters_.size()));
   hooks_.emplace(
       tensors_,
       [this, before_gradient = std::move(before_gradient)](std::size_t index) {
@@ -69,33 +60,6 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
           throw;
         }
       });
-}
-
-void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
-  std::vector<PlannedParameter> planned;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const TensorView view = view_of(tensors_[i], parameters_[i].name);
-    planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group,
-                       parameters_[i].optimizer_group});
-  }
-  const std::size_t bytes =
-      options_.bucket_bytes > 0 ? options_.bucket_bytes : default_bucket_bytes(planned);
-  const bool is_divided = follows_arrival_ && options_.shard != Shard::None;
-  OperationOptions options;
-  options.name = prefix_ + ".memory." + std::to_string(layouts_++);
-  options.process_set = is_divided ? sets_.divided : options_.process_set;
-  const std::size_t shards = is_divided ? static_cast<std::size_t>(sets_.divided->size()) : 1;
-  buckets_.emplace(tensors_, plan_buckets(planned, order, bytes, shards), is_sparse_, options);
-  bucket_of_.assign(parameters_.size(), 0);
-  const std::vector<Bucket>& all = buckets_->buckets();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    for (const Bucket::Member& member : all[i].members) bucket_of_[member.parameter] = i;
-  }
-  states_.clear();
-  states_.resize(all.size());
-  for (std::size_t i = 0; i < all.size(); ++i) reset(i);
-  arrivals_.assign(parameters_.size(), 0);
-  is_new_.assign(parameters_.size(), false);
 }
 
 void GradientReducer::reset(std::size_t bucket) {
@@ -134,9 +98,8 @@ void GradientReducer::check_arrival(std::size_t index) {
 
 void GradientReducer::take_gradient(std::size_t index) {
   if (step_.no_sync > 0) return;
-  if (tensors_[index].grad().is_sparse()) was_sparse_[index] = true;
+  if (!follows_arrival_) arrived_.note(index, tensors_[index].grad().is_sparse());
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
-  if (!follows_arrival_ && arrivals_[index] == 0) arrival_order_.push_back(index);
   if (!recycles_) buckets_->adopt(index);
   ++arrivals_[index];
   watch_.remember(index);
@@ -173,7 +136,8 @@ void GradientReducer::advance() {
 std::exception_ptr GradientReducer::submit_next() {
   const std::size_t bucket = next_ % states_.size();
   std::exception_ptr error;
-  for (std::size_t i = bucket % kSlots; i < states_.size(); i += kSlots) {
+  const std::size_t slots = passing_.size();
+  for (std::size_t i = bucket % slots; i < states_.size(); i += slots) {
     if (!states_[i].in_flight || states_[i].is_handed_out) continue;
     try {
       hand_out(i);
@@ -218,7 +182,7 @@ void GradientReducer::submit(std::size_t bucket) {
 at::Tensor GradientReducer::destination(std::size_t bucket) {
   const at::Tensor& part = shards_->part(bucket);
   if (states_[bucket].submissions == 1) return part;
-  at::Tensor& passing = passing_[bucket % kSlots];
+  at::Tensor& passing = passing_[bucket % passing_.size()];
   if (!passing.defined() || passing.numel() < part.numel() || passing.dtype() != part.dtype()) {
     passing = at::empty_like(part);
   }
@@ -322,102 +286,6 @@ void GradientReducer::hand_out_sparse(const Bucket& bucket, std::size_t member, 
   const at::Tensor result = sum.result();
   if (!buckets_->is_anywhere(bucket, member)) return;
   tensors_[bucket.members[member].parameter].mutable_grad() = result.coalesce();
-}
-
-void GradientReducer::follow_arrival(torch::optim::Optimizer& wrapped) {
-  if (std::exchange(follows_arrival_, true)) return;
-  // What was counted anew has arrived twice; what has not arrived comes last.
-  for (std::size_t i = parameters_.size(); i-- > 0;) arrival_order_.push_back(i);
-  // What sparse_allreduce can do.
-  const bool may_stay_sparse = !options_.sparse_as_dense && options_.shard == Shard::None &&
-                               (options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average);
-  // Rows of a parameter and whether it was sparse, of all ranks; those that have joined give none.
-  using Row = std::array<std::int64_t, 2>;
-  std::vector<Row> own;
-  std::vector<bool> has_arrived(parameters_.size());
-  for (const std::size_t i : std::exchange(arrival_order_, {})) {
-    if (has_arrived[i]) continue;
-    has_arrived[i] = true;
-    own.push_back({static_cast<std::int64_t>(i), was_sparse_[i] && may_stay_sparse});
-  }
-  std::vector<Row> all;
-  OperationOptions options;
-  options.name = prefix_ + ".order";
-  options.process_set = options_.process_set;
-  allgather(
-      {own.data(), DType::Int64, {static_cast<std::int64_t>(own.size()), 2}, Device{}},
-      [&](const std::vector<std::int64_t>& rows) -> void* {
-        all.resize(
-            static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
-        return all.data();
-      },
-      options);
-  std::vector<std::size_t> order;
-  for (const auto& [index, was_sparse] : all) {
-    const std::size_t i = static_cast<std::size_t>(index);
-    if (order.size() < parameters_.size()) order.push_back(i);
-    if (was_sparse != 0) is_sparse_[i] = true;
-  }
-  follow(order, wrapped);
-}
-
-void GradientReducer::follow_order(const std::vector<std::size_t>& order,
-                                   const std::vector<bool>& sparse,
-                                   torch::optim::Optimizer& wrapped) {
-  if (std::exchange(follows_arrival_, true)) return;
-  arrival_order_.clear();
-  is_sparse_ = sparse;
-  std::vector<std::size_t> whole = order;
-  for (std::size_t i = parameters_.size(); i-- > 0;) {
-    if (std::find(order.begin(), order.end(), i) == order.end()) whole.push_back(i);
-  }
-  follow(whole, wrapped);
-}
-
-std::vector<std::size_t> GradientReducer::order() const {
-  std::vector<std::size_t> order;
-  if (!follows_arrival_) return order;
-  for (const Bucket& bucket : buckets_->buckets()) {
-    for (const Bucket::Member& member : bucket.members) order.push_back(member.parameter);
-  }
-  return order;
-}
-
-void GradientReducer::follow(const std::vector<std::size_t>& order,
-                             torch::optim::Optimizer& wrapped) {
-  move_gradients(order);
-  if (options_.shard != Shard::None) divide(wrapped);
-}
-
-/// Into a new layout.
-void GradientReducer::move_gradients(const std::vector<std::size_t>& order) {
-  const GradientBuckets old = std::move(*buckets_);
-  lay_out(order);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (tensors_[i].grad().defined()) buckets_->adopt(i);
-  }
-}
-
-void GradientReducer::divide(torch::optim::Optimizer& wrapped) {
-  for (const Bucket& bucket : buckets_->buckets()) {
-    buckets_->complete(bucket, step_.is_active);
-  }
-  OperationOptions options;
-  options.name = prefix_ + ".parameters";
-  options.process_set = sets_.divided;
-  recycles_ = options_.shard == Shard::Gradients;
-  shards_.emplace(tensors_, *buckets_, recycles_, options);
-  shards_->cut(wrapped);
-  watch_.pin();
-  save_guard_.emplace(wrapped);
-  for (std::size_t i = 0; i < states_.size(); ++i) shards_->hand_out(i, *buckets_, true);
-  buckets_->drop_gradients();
-  if (!recycles_) return;
-  if (options_.accumulation == Accumulation::Reduced) rounds_ = options_.backward_passes_per_step;
-  passing_.resize(kSlots);
-  for (std::size_t i = 0; i < states_.size(); ++i) reset(i);
-  options.name = prefix_ + ".slots";
-  buckets_.emplace(tensors_, recycle(BucketPlan(buckets_->plan()), kSlots), is_sparse_, options);
 }
 
 std::size_t GradientReducer::optimizer_group_of(std::size_t bucket) const {

@@ -13,6 +13,7 @@
 
 #include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
+#include "torch/arrival_order.hpp"
 #include "torch/bucket_reduction.hpp"
 #include "torch/grad_hooks.hpp"
 #include "torch/gradient_buckets.hpp"
@@ -157,9 +158,8 @@ class GradientReducer {
   std::exception_ptr first_error_;   // of this step, of those that have been handed out
 
   bool follows_arrival_ = false;
-  std::vector<bool> is_sparse_;   // of each parameter: its gradients are reduced as sparse ones
-  std::vector<bool> was_sparse_;  // … they have been so far on this rank
-  std::vector<std::size_t> arrival_order_;
+  std::vector<bool> is_sparse_;     // of each parameter: its gradients are reduced as sparse ones
+  ArrivalOrder arrived_;            // so far on this rank; empty once it is followed
   std::optional<GradHooks> hooks_;  // last: gone first
 };
 

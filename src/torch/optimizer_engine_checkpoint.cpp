@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <system_error>
 #include <typeinfo>
 #include <unordered_map>
 #include <utility>
@@ -157,7 +158,8 @@ Loaded OptimizerEngine::load(const std::filesystem::path& path, const LoadOption
   }
   wire_new_parameters();
   merge_options();
-  if (!std::filesystem::is_regular_file(path)) return load_checkpoint(path, options);
+  std::error_code unreadable;  // which opening it as a checkpoint tells more of
+  if (!std::filesystem::is_regular_file(path, unreadable)) return load_checkpoint(path, options);
   load_model_file(view(), path, options.strict, prefix_ + ".load." + std::to_string(saves_++));
   return {.path = path};
 }

@@ -27,12 +27,12 @@ ShardSets make_shard_sets(ProcessSet& set, ShardScope scope) {
   Runtime& runtime = set.runtime();
   if (scope == ShardScope::World || runtime.cross_size() == 1) return {&set, nullptr};
   using Place = std::array<std::int64_t, 2>;  // node, place in it
-  const Place own{runtime.cross_rank(), runtime.local_rank()};
+  Place own{runtime.cross_rank(), runtime.local_rank()};
   std::vector<Place> places(static_cast<std::size_t>(set.size()));
   OperationOptions options;
   options.process_set = &set;
   allgather(
-      {const_cast<std::int64_t*>(own.data()), DType::Int64, {1, 2}, Device{}},
+      {own.data(), DType::Int64, {1, 2}, Device{}},
       [&](const std::vector<std::int64_t>&) -> void* { return places.data(); }, options);
   std::map<std::int64_t, std::vector<int>> nodes;
   std::map<std::int64_t, std::vector<int>> parts;
