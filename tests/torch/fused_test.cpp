@@ -18,20 +18,7 @@ using namespace torch::optim;
 
 constexpr int kSteps = 50;
 
-struct Case {
-  const char* name;
-  std::function<std::unique_ptr<Optimizer>(Parameters)> make;
-};
-void PrintTo(const Case& which, std::ostream* stream) { *stream << which.name; }
-
-template <class Class, class Options>
-std::function<std::unique_ptr<Optimizer>(Parameters)> maker(Options options) {
-  return [=](Parameters parameters) {
-    return std::make_unique<Class>(std::move(parameters), options);
-  };
-}
-
-std::vector<Case> cases() {
+std::vector<OptimizerCase> cases() {
   return {
       {"sgd", maker<SGD>(SGDOptions(0.05).weight_decay(0.01))},
       {"sgd_dampening",
@@ -49,7 +36,7 @@ DistributedOptimizer::Options fused(DistributedOptimizer::Options options) {
   return options;
 }
 
-class FusedTest : public GradScalerTest, public testing::WithParamInterface<Case> {
+class FusedTest : public GradScalerTest, public testing::WithParamInterface<OptimizerCase> {
  protected:
   /// Takes steps `begin` to `end`; the learning rate falls on the way.
   void steps(torch::nn::Sequential& model, DistributedOptimizer& optimizer, int begin, int end) {

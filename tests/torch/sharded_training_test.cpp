@@ -19,20 +19,7 @@ constexpr int kSteps = 50;
 constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 
-struct Case {
-  const char* name;
-  std::function<std::unique_ptr<Optimizer>(Parameters)> make;
-};
-void PrintTo(const Case& which, std::ostream* stream) { *stream << which.name; }
-
-template <class Class, class Options>
-std::function<std::unique_ptr<Optimizer>(Parameters)> maker(Options options) {
-  return [=](Parameters parameters) {
-    return std::make_unique<Class>(std::move(parameters), options);
-  };
-}
-
-std::vector<Case> cases() {
+std::vector<OptimizerCase> cases() {
   using namespace torch::optim;
   return {
       {"sgd", maker<SGD>(SGDOptions(0.05))},
@@ -63,8 +50,8 @@ struct Variation {
   int passes = 1;
 };
 
-at::Tensor train(Runtime& runtime, const Case& which, DistributedOptimizer::Options options,
-                 const Variation& variation = {}) {
+at::Tensor train(Runtime& runtime, const OptimizerCase& which,
+                 DistributedOptimizer::Options options, const Variation& variation = {}) {
   torch::nn::Sequential model = make_mlp(variation.type);
   const auto inner = which.make(model->parameters());
   for (int step = 0; step < variation.steps_before_wrapping; ++step) {
@@ -100,7 +87,7 @@ at::Tensor train(Runtime& runtime, const Case& which, DistributedOptimizer::Opti
 }
 
 class ShardedTrainingTest : public ShardedOptimizerTest,
-                            public testing::WithParamInterface<Case> {};
+                            public testing::WithParamInterface<OptimizerCase> {};
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, ShardedTrainingTest, testing::ValuesIn(cases()),
                          [](const auto& test) { return std::string(test.param.name); });
@@ -153,7 +140,7 @@ TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
 
 TEST_F(ShardedOptimizerTest, AddsUpTheGradientsOfSeveralPasses) {
   const Variation passes{.passes = 2};
-  const Case adam = cases()[3];
+  const OptimizerCase adam = cases()[3];
   const at::Tensor whole = train(runtime_, adam, with(Shard::None), passes);
   for (const Shard mode : kModes) {
     expect_alike(train(runtime_, adam, with(mode), passes), whole);

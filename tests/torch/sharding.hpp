@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <ostream>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,21 @@ namespace kolo::test {
 
 using Optimizer = torch::optim::Optimizer;
 using Parameters = std::vector<at::Tensor>;
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(Parameters)>;
+
+/// An optimizer that a test is repeated with.
+struct OptimizerCase {
+  const char* name;
+  MakeOptimizer make;
+};
+inline void PrintTo(const OptimizerCase& which, std::ostream* stream) { *stream << which.name; }
+
+template <class Class, class Options>
+MakeOptimizer maker(Options options) {
+  return [=](Parameters parameters) {
+    return std::make_unique<Class>(std::move(parameters), options);
+  };
+}
 
 /// Steepest descent of a class that LibTorch does not know, with state that cannot be written.
 class OwnOptions : public torch::optim::OptimizerCloneableOptions<OwnOptions> {

@@ -73,31 +73,13 @@ class CountingOptimizer final : public Optimizer {
   }
 };
 
-using Maker = std::function<std::unique_ptr<Optimizer>(Parameters)>;
-struct Case {
-  const char* name;
-  Maker make;
-};
-void PrintTo(const Case& which, std::ostream* stream) { *stream << which.name; }
-
-std::vector<Case> cases() {
+std::vector<OptimizerCase> cases() {
   return {
-      {"sgd",
-       [](Parameters all) { return std::make_unique<SGD>(all, SGDOptions(0.05).momentum(0.9)); }},
-      {"plain_sgd", [](Parameters all) { return std::make_unique<SGD>(all, SGDOptions(0.05)); }},
-      {"adamw",
-       [](Parameters all) {
-         return std::make_unique<AdamW>(all, AdamWOptions(1e-2).eps(1e-4).amsgrad(true));
-       }},
-      {"rmsprop",
-       [](Parameters all) {
-         return std::make_unique<RMSprop>(
-             all, RMSpropOptions(1e-3).momentum(0.9).eps(1e-4).centered(true));
-       }},
-      {"adagrad",
-       [](Parameters all) {
-         return std::make_unique<Adagrad>(all, AdagradOptions(1e-2).lr_decay(0.01));
-       }},
+      {"sgd", maker<SGD>(SGDOptions(0.05).momentum(0.9))},
+      {"plain_sgd", maker<SGD>(SGDOptions(0.05))},
+      {"adamw", maker<AdamW>(AdamWOptions(1e-2).eps(1e-4).amsgrad(true))},
+      {"rmsprop", maker<RMSprop>(RMSpropOptions(1e-3).momentum(0.9).eps(1e-4).centered(true))},
+      {"adagrad", maker<Adagrad>(AdagradOptions(1e-2).lr_decay(0.01))},
       {"own", [](Parameters all) { return std::make_unique<CountingOptimizer>(all); }},
   };
 }
@@ -139,7 +121,7 @@ Parameters parameters_of(const Net& net) {
 
 /// A model, its optimizer, and steps in them, among the ranks of a set.
 struct Training {
-  Training(const Case& which, ProcessSet& of, Shard shard, std::uint64_t seed = 3,
+  Training(const OptimizerCase& which, ProcessSet& of, Shard shard, std::uint64_t seed = 3,
            ShardScope scope = ShardScope::World)
       : set(of), net(std::make_shared<Net>(seed)), inner(which.make(parameters_of(*net))) {
     DistributedOptimizer::Options options = with(shard);
@@ -190,7 +172,8 @@ class CheckpointTest : public testing::Test {
   std::array<ProcessSet*, 8> sets_{};
 };
 
-class CheckpointOfTest : public CheckpointTest, public testing::WithParamInterface<Case> {};
+class CheckpointOfTest : public CheckpointTest,
+                         public testing::WithParamInterface<OptimizerCase> {};
 INSTANTIATE_TEST_SUITE_P(Optimizers, CheckpointOfTest, testing::ValuesIn(cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
@@ -255,7 +238,7 @@ TEST_P(CheckpointOfTest, TrainingGoesOnAtAnyNumberOfRanks) {
 }
 
 TEST_F(CheckpointTest, NodesThatKeepTheSamePartsSaveThemOnce) {
-  const Case adamw = cases()[2];
+  const OptimizerCase adamw = cases()[2];
   Training before(adamw, runtime_.world(), Shard::Gradients, 3, ShardScope::Node);
   before.run(0, 4);
   before.optimizer->save(folder_);
@@ -269,7 +252,7 @@ TEST_F(CheckpointTest, NodesThatKeepTheSamePartsSaveThemOnce) {
 }
 
 TEST_F(CheckpointTest, OptionsScalerRandomNumbersAndExtrasComeBack) {
-  const Case adamw = cases()[2];
+  const OptimizerCase adamw = cases()[2];
   Training before(adamw, runtime_.world(), Shard::Optimizer);
   before.run(0, 2);
   before.inner->param_groups()[0].options().set_lr(0.125);
@@ -372,7 +355,7 @@ std::string error_of(const std::function<void()>& call) {
 }
 
 TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
-  const Case adamw = cases()[2];
+  const OptimizerCase adamw = cases()[2];
   Training saved(adamw, runtime_.world(), Shard::Optimizer);
   saved.run(0, 2);
   saved.optimizer->save(folder_);
