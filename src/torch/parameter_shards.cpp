@@ -13,6 +13,10 @@
 namespace kolo::tensors {
 namespace {
 
+// Optimizers go over their tensors several times: pieces this long, with their gradients and their
+// state, stay in a core's cache meanwhile.
+constexpr std::size_t kMostPieceBytes = std::size_t{512} << 10;
+
 at::Tensor elements_at(std::byte* place, std::size_t count, const at::Tensor& like,
                        const std::shared_ptr<void>& owner) {
   return at::from_blob(
@@ -52,17 +56,19 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
       const auto [index, offset] = bucket.members[i];
       const at::Tensor& parameter = parameters_[index];
       rebind(parameter, memory_.data() + offset, memory_.owner());
-      const std::size_t begin = std::max(offset, own_begin);
       const std::size_t end = std::min(offset + parameter.nbytes(), own_begin + own_bytes);
-      if (begin >= end) continue;
-      const std::size_t count = (end - begin) / element;
-      Piece piece{index, i, static_cast<std::int64_t>((begin - offset) / element),
-                  elements_at(memory_.data() + begin, count, parameter, memory_.owner()),
-                  part.narrow(0, static_cast<std::int64_t>((begin - own_begin) / element),
-                              static_cast<std::int64_t>(count))
-                      .detach()};
-      piece.values.set_requires_grad(true);
-      pieces.push_back(std::move(piece));
+      std::size_t begin = std::max(offset, own_begin);
+      for (std::size_t bytes = 0; begin < end; begin += bytes) {
+        bytes = std::min(end - begin, kMostPieceBytes);
+        Piece piece{
+            index, i, static_cast<std::int64_t>((begin - offset) / element),
+            elements_at(memory_.data() + begin, bytes / element, parameter, memory_.owner()),
+            part.narrow(0, static_cast<std::int64_t>((begin - own_begin) / element),
+                        static_cast<std::int64_t>(bytes / element))
+                .detach()};
+        piece.values.set_requires_grad(true);
+        pieces.push_back(std::move(piece));
+      }
     }
     parts_.push_back(std::move(part));
   }

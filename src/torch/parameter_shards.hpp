@@ -20,9 +20,10 @@ namespace kolo::tensors {
 ///
 /// Parameters lie at the places that their gradients have in the buckets, in memory of their own
 /// that the ranks share where possible. This rank's part of a bucket is a run of bytes; each parameter
-/// that reaches into it has a *piece* there: a leaf over the same memory, with the same elements of
-/// the gradient. A wrapped optimizer steps pieces as it would step parameters. Pieces, not one leaf a
-/// bucket: a parameter without a gradient must be left alone, its state too.
+/// that reaches into it has *pieces* there, one or, if it is long, several: leaves over the same
+/// memory, with the same elements of the gradient. A wrapped optimizer steps pieces as it would step
+/// parameters. Pieces, not one leaf a bucket: a parameter without a gradient must be left alone, its
+/// state too.
 class ParameterShards {
  public:
   struct Piece {

@@ -1,0 +1,90 @@
+// Parameters so long that a rank's part of one is updated in several pieces.
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/objects.hpp"
+#include "torch/sharding.hpp"
+
+namespace kolo::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kElements = 1'000'003;  // 4 MB: two pieces or more on each of 4 ranks
+
+/// One parameter, each of whose elements is drawn to the mean of what the ranks of a set want.
+struct Pull {
+  Pull(ProcessSet& of, Shard shard)
+      : set(of),
+        parameter(torch::linspace(0.5, 1.5, kElements).requires_grad_()),
+        adamw({parameter}, torch::optim::AdamWOptions(1e-2)),
+        optimizer(adamw, DistributedOptimizer::NamedParameters{{"long", parameter}},
+                  {.process_set = &of, .shard = shard}) {}
+  void run(int steps) {
+    const at::Tensor wanted = torch::linspace(-1.0, 1.0, kElements) * set.rank();
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      (parameter - wanted).pow(2).sum().mul(0.5).backward();
+      optimizer.step();
+    }
+  }
+  at::Tensor values() const { return parameter.detach(); }
+
+  ProcessSet& set;
+  at::Tensor parameter;
+  torch::optim::AdamW adamw;
+  DistributedOptimizer optimizer;
+};
+
+TEST_F(ShardedOptimizerTest, UpdatesLongParametersAsWholeOnes) {
+  Pull whole(runtime_.world(), Shard::None);
+  whole.run(4);
+  at::Tensor alone = torch::linspace(0.5, 1.5, kElements);
+  torch::optim::AdamW adamw({alone}, torch::optim::AdamWOptions(1e-2));
+  for (int step = 0; step < 4; ++step) {
+    alone.mutable_grad() =
+        alone - torch::linspace(-1.0, 1.0, kElements) * ((runtime_.size() - 1) / 2.0);
+    adamw.step();
+  }
+  EXPECT_LT(largest_difference(whole.values(), alone), 1e-5);
+  for (const Shard mode : kModes) {
+    Pull sharded(runtime_.world(), mode);
+    sharded.run(4);
+    expect_alike(sharded.values(), whole.values());
+    EXPECT_GE(sharded.adamw.state().size(), 2U) << "the part is no longer divided";
+  }
+}
+
+TEST_F(ShardedOptimizerTest, SavesAndLoadsTheStateOfLongParameters) {
+  const fs::path folder = broadcast_object(
+      (fs::temp_directory_path() / ("kolo-long-" + std::to_string(getpid()))).string(), 0);
+  ProcessSet& first = runtime_.add_process_set({0});
+  Pull before(runtime_.world(), Shard::Gradients);
+  before.run(2);
+  before.optimizer.save(folder);
+  const at::Tensor saved = before.values().clone();
+  before.run(2);
+  Pull after(runtime_.world(), Shard::Optimizer);
+  after.optimizer.load(folder);
+  after.run(2);
+  expect_alike(after.values(), before.values());
+  if (runtime_.rank() == 0) {  // at another number of ranks, with its own gradients from there
+    Pull alone(first, Shard::Gradients);
+    alone.optimizer.load(folder);
+    EXPECT_TRUE(torch::equal(alone.values(), saved));
+    Pull plain(first, Shard::None);
+    plain.optimizer.load(folder);
+    alone.run(2);
+    plain.run(2);
+    EXPECT_TRUE(torch::equal(alone.values(), plain.values()));
+    fs::remove_all(folder);
+  }
+  barrier();
+}
+
+}  // namespace
+}  // namespace kolo::test
