@@ -46,6 +46,9 @@ endfunction()
 
 # kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself.
 function(kolo_set_mpirun_properties name ranks timeout)
+  if(KOLO_SANITIZE)
+    math(EXPR timeout "${timeout} * 5")
+  endif()
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout}
     PROCESSORS ${ranks}
