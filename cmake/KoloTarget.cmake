@@ -9,14 +9,29 @@ function(kolo_configure_target target)
     CXX_EXTENSIONS OFF
     POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden
+    CUDA_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON)
   target_compile_features(${target} PRIVATE cxx_std_20)
+  set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow)
+  set(error -Werror)
+  if(NOT PROJECT_IS_TOP_LEVEL)
+    set(error "")
+  endif()
   target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
-    $<$<BOOL:${PROJECT_IS_TOP_LEVEL}>:-Werror>)
-  if(KOLO_SANITIZE)
+    "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${warnings};${error}>")
+  if(KOLO_CUDA)
+    # CMake knows of no C++20 of recent CUDA compilers; constexpr functions are the GPU's too. What
+    # nvcc writes for the host compiler is not pedantic, and it alone knows "#pragma unroll".
+    set(warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-unknown-pragmas)
+    if(error)
+      set(error -Werror=all-warnings)
+    endif()
     target_compile_options(${target} PRIVATE
-      -fsanitize=${KOLO_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+      "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;${warnings};${error}>")
+  endif()
+  if(KOLO_SANITIZE)
+    set(sanitize "-fsanitize=${KOLO_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer")
+    target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${sanitize}>")
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)

@@ -23,6 +23,7 @@ struct Config {
   bool fusion = true;         ///< KOLO_FUSION: small tensors that are ready together run as one
   bool shared_memory = true;  ///< KOLO_SHARED_MEMORY: use it inside a node
   int fake_nodes = 0;         ///< KOLO_FAKE_NODES: split the ranks into so many nodes; 0: real ones
+  bool share_gpu = false;     ///< KOLO_SHARE_GPU: several ranks may use one GPU, to try things out
   std::string allgather;      ///< KOLO_ALLGATHER: algorithm by name; empty: the fastest that fits
   std::string alltoall;       ///< KOLO_ALLTOALL
   std::string broadcast;      ///< KOLO_BROADCAST

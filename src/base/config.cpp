@@ -64,6 +64,8 @@ const std::array kKnobs{
     Knob{
         "KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
         "Split the ranks into so many groups that act as nodes, for trying things; 0: real nodes."},
+    Knob{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
+         "Several ranks may use one GPU, for trying things: slow. Off: each rank has its own."},
     Knob{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
          "Preferred all-reduce algorithm, by name; empty: the fastest that fits."},
     Knob{"KOLO_ALLGATHER", &Config::allgather, 0, 0,

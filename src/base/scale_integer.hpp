@@ -1,17 +1,16 @@
 #pragma once
 
-#include <cmath>
 #include <limits>
 
 namespace kolo::base {
 
 /// `value * scale` in float64, truncated toward zero and kept within T's range; NaN becomes 0. How
-/// integers are scaled everywhere. Exact when `scale` is 1.
+/// integers are scaled everywhere, on GPUs too. Exact when `scale` is 1.
 template <class T>
-T scale_integer(T value, double scale) {
+constexpr T scale_integer(T value, double scale) {
   if (scale == 1.0) return value;
   const double scaled = static_cast<double>(value) * scale;
-  if (std::isnan(scaled)) return 0;
+  if (scaled != scaled) return 0;  // NaN
   // The upper bound of a 64-bit type is no float64; its successor, a power of two, is.
   constexpr double kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
   if (scaled >= kEnd) return std::numeric_limits<T>::max();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 
@@ -20,9 +21,14 @@ struct CudaEventDeleter {
   }
 };
 
+struct CudaMemoryDeleter {
+  void operator()(std::byte* memory) const noexcept { KOLO_CUDA_TRY_NOTHROW(cudaFree(memory)); }
+};
+
 /// Owners. Functions take the plain handles, which own nothing.
 using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, CudaStreamDeleter>;
 using CudaEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, CudaEventDeleter>;
+using CudaMemory = std::unique_ptr<std::byte, CudaMemoryDeleter>;
 
 /// A stream of the current device that does not wait for the default stream and goes before streams
 /// of normal priority: communication that starts late makes all ranks late.
@@ -41,25 +47,5 @@ inline CudaEvent make_event() {
   KOLO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return CudaEvent(event);
 }
-
-/// Makes `device` the calling thread's current one as long as this lives.
-class CudaDeviceGuard {
- public:
-  explicit CudaDeviceGuard(int device) {
-    KOLO_CUDA_TRY(cudaGetDevice(&previous_));
-    if (device == previous_) return;
-    KOLO_CUDA_TRY(cudaSetDevice(device));
-    has_changed_ = true;
-  }
-  CudaDeviceGuard(const CudaDeviceGuard&) = delete;  // it restores once
-  CudaDeviceGuard& operator=(const CudaDeviceGuard&) = delete;
-  ~CudaDeviceGuard() {
-    if (has_changed_) KOLO_CUDA_TRY_NOTHROW(cudaSetDevice(previous_));
-  }
-
- private:
-  int previous_ = 0;
-  bool has_changed_ = false;
-};
 
 }  // namespace kolo::comm

@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 
+#include "comm/cuda_gpus.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
@@ -49,6 +50,7 @@ int pid_namespace() {
 }  // namespace
 
 MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(duplicate_world()) {
+  if (config.share_gpu) let_ranks_share_gpus();
   int rank = 0;
   int size = 1;
   KOLO_MPI_TRY(MPI_Comm_rank(base_.get(), &rank));
@@ -95,6 +97,8 @@ Task MpiWorld::make_window(Communicator& communicator, int tag, std::size_t segm
                            std::shared_ptr<SharedWindow>& window) {
   return make_posix_window(communicator, tag, segment_bytes, window);
 }
+
+Gpus* MpiWorld::gpus() { return cuda_gpus(); }
 
 void MpiWorld::mark_broken() noexcept { mpi_environment::mark_broken(); }
 

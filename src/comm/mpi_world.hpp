@@ -24,6 +24,7 @@ class MpiWorld final : public World {
   std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
+  Gpus* gpus() override;
   std::vector<int> dead_peers() override { return liveness_->dead(); }
   void mark_broken() noexcept override;
 

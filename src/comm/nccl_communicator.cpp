@@ -1,17 +1,20 @@
 #include "comm/nccl_communicator.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "comm/cuda_handles.hpp"
+#include "comm/cuda_device_guard.hpp"
+#include "comm/nccl_types.hpp"
 #include "comm/outgoing.hpp"
 #include "kolo/error.hpp"
 
@@ -35,7 +38,7 @@ Invitation invite() {
 }
 
 /// Rank 0's invitation, on all ranks.
-Task broadcast(Communicator& communicator, int tag, Invitation& invitation) {
+Task distribute(Communicator& communicator, int tag, Invitation& invitation) {
   if (communicator.rank() != 0) {
     co_await communicator.receive(std::as_writable_bytes(std::span(&invitation, 1)), 0, tag);
     co_return;
@@ -49,6 +52,9 @@ Task broadcast(Communicator& communicator, int tag, Invitation& invitation) {
   outgoing.set_left();
 }
 
+/// Where elements are only moved, all types are so many bytes.
+constexpr ncclDataType_t kByte = ncclUint8;
+
 void request_ring() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -58,41 +64,15 @@ void request_ring() {
   });
 }
 
-ncclDataType_t nccl_type(DType dtype) {
-  switch (dtype) {
-    case DType::UInt8:
-    case DType::Bool:  // a byte that holds 0 or 1, of which Min and Max are "and" and "or"
-      return ncclUint8;
-    case DType::Int8: return ncclInt8;
-    case DType::Int32: return ncclInt32;
-    case DType::Int64: return ncclInt64;
-    case DType::Float16: return ncclFloat16;
-    case DType::BFloat16: return ncclBfloat16;
-    case DType::Float32: return ncclFloat32;
-    case DType::Float64: return ncclFloat64;
-    case DType::Int16: break;
-  }
-  throw InvalidArgument("NCCL cannot reduce " + std::string(name_of(dtype)) +
-                        ": convert it to int32 first");
+bool are_equal(std::span<const std::size_t> counts) {
+  return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts[0]; });
 }
 
-ncclRedOp_t nccl_op(ReduceOp op, DType dtype) {
-  const bool is_bool = dtype == DType::Bool;
-  switch (op) {
-    case ReduceOp::Min: return ncclMin;
-    case ReduceOp::Max: return ncclMax;
-    case ReduceOp::Sum:
-      if (!is_bool) return ncclSum;
-      break;
-    case ReduceOp::Product:
-      if (!is_bool) return ncclProd;
-      break;
-    case ReduceOp::Average:
-    case ReduceOp::Adasum:
-    case ReduceOp::Custom: break;
-  }
-  throw InvalidArgument("NCCL all-reduce of " + std::string(name_of(dtype)) + " by " +
-                        std::string(name_of(op)) + " is not defined");
+/// Memory of elements that lie one after another by rank, without a type.
+template <class Void>
+Void* move_on(Void* memory, std::size_t count, DType dtype) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+  return static_cast<Byte*>(memory) + count * size_of(dtype);
 }
 
 }  // namespace
@@ -101,7 +81,7 @@ Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
                             std::unique_ptr<DeviceCommunicator>& made) {
   Invitation invitation;
   if (communicator.rank() == 0) invitation = invite();
-  co_await broadcast(communicator, tag, invitation);
+  co_await distribute(communicator, tag, invitation);
   if (invitation.failure[0] != '\0') {
     throw BackendError("NCCL on rank 0 of the set: " + std::string(invitation.failure.data()));
   }
@@ -112,7 +92,7 @@ Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
 }
 
 NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id)
-    : rank_(rank), size_(size) {
+    : rank_(rank), size_(size), device_(device) {
   request_ring();
   const CudaDeviceGuard guard(device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -127,6 +107,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (communicator_ == nullptr) return;
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   try {
+    const CudaDeviceGuard guard(device_);
     KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
     while (!ready()) {
       if (deadline.is_over()) return;  // aborts
@@ -150,11 +131,113 @@ bool NcclCommunicator::ready() {
   return true;
 }
 
-void NcclCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                                  ReduceOp op, DeviceStream stream) {
+template <class Call>
+void NcclCommunicator::launch(Call call) {
   require_alive();
-  KOLO_NCCL_TRY(ncclAllReduce(input, output, count, nccl_type(dtype), nccl_op(op, dtype),
-                              communicator_.get(), stream));
+  try {
+    const CudaDeviceGuard guard(device_);
+    call(communicator_.get());
+  } catch (const BackendError& error) {
+    abort(error.what());
+    throw;
+  }
+}
+
+void NcclCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                                  DeviceReduction reduction, DeviceStream stream) {
+  launch([&](ncclComm_t communicator) {
+    const ncclDataType_t type = nccl_type(dtype);
+    const NcclOperation operation(reduction, dtype, communicator);
+    if (count == 0) return;
+    KOLO_NCCL_TRY(ncclAllReduce(input, output, count, type, operation.get(), communicator, stream));
+  });
+}
+
+void NcclCommunicator::reduce_scatter(const void* input, void* output,
+                                      std::span<const std::size_t> counts, DType dtype,
+                                      DeviceReduction reduction, DeviceStream stream) {
+  require_counts("reduce_scatter", counts);
+  launch([&](ncclComm_t communicator) {
+    const ncclDataType_t type = nccl_type(dtype);
+    const NcclOperation operation(reduction, dtype, communicator);
+    if (are_equal(counts)) {
+      if (counts[0] == 0) return;
+      KOLO_NCCL_TRY(
+          ncclReduceScatter(input, output, counts[0], type, operation.get(), communicator, stream));
+      return;
+    }
+    NcclGroup group;
+    std::size_t begin = 0;
+    for (int root = 0; root < size_; ++root) {
+      const std::size_t count = counts[static_cast<std::size_t>(root)];
+      const void* const from = move_on(input, begin, dtype);
+      begin += count;
+      if (count == 0) continue;
+      KOLO_NCCL_TRY(ncclReduce(from, root == rank_ ? output : nullptr, count, type, operation.get(),
+                               root, communicator, stream));
+    }
+    group.end();
+  });
+}
+
+void NcclCommunicator::all_gather(const void* input, void* output,
+                                  std::span<const std::size_t> counts, DType dtype,
+                                  DeviceStream stream) {
+  require_counts("all_gather", counts);
+  launch([&](ncclComm_t communicator) {
+    if (are_equal(counts)) {
+      if (counts[0] == 0) return;
+      KOLO_NCCL_TRY(
+          ncclAllGather(input, output, counts[0] * size_of(dtype), kByte, communicator, stream));
+      return;
+    }
+    NcclGroup group;
+    std::size_t begin = 0;
+    for (int root = 0; root < size_; ++root) {
+      const std::size_t count = counts[static_cast<std::size_t>(root)];
+      void* const to = move_on(output, begin, dtype);
+      begin += count;
+      if (count == 0) continue;
+      KOLO_NCCL_TRY(ncclBroadcast(root == rank_ ? input : to, to, count * size_of(dtype), kByte,
+                                  root, communicator, stream));
+    }
+    group.end();
+  });
+}
+
+void NcclCommunicator::broadcast(void* buffer, std::size_t count, DType dtype, int root,
+                                 DeviceStream stream) {
+  launch([&](ncclComm_t communicator) {
+    if (count == 0) return;
+    KOLO_NCCL_TRY(
+        ncclBroadcast(buffer, buffer, count * size_of(dtype), kByte, root, communicator, stream));
+  });
+}
+
+void NcclCommunicator::all_to_all(const void* input, std::span<const std::size_t> sent,
+                                  void* output, std::span<const std::size_t> received, DType dtype,
+                                  DeviceStream stream) {
+  require_counts("all_to_all", sent);
+  require_counts("all_to_all", received);
+  launch([&](ncclComm_t communicator) {
+    NcclGroup group;
+    const void* from = input;
+    void* to = output;
+    for (std::size_t peer = 0; peer < sent.size(); ++peer) {
+      const int rank = static_cast<int>(peer);
+      if (sent[peer] > 0) {
+        KOLO_NCCL_TRY(
+            ncclSend(from, sent[peer] * size_of(dtype), kByte, rank, communicator, stream));
+      }
+      if (received[peer] > 0) {
+        KOLO_NCCL_TRY(
+            ncclRecv(to, received[peer] * size_of(dtype), kByte, rank, communicator, stream));
+      }
+      from = move_on(from, sent[peer], dtype);
+      to = move_on(to, received[peer], dtype);
+    }
+    group.end();
+  });
 }
 
 void NcclCommunicator::abort(const std::string& reason) noexcept {
@@ -165,6 +248,13 @@ void NcclCommunicator::abort(const std::string& reason) noexcept {
 
 void NcclCommunicator::require_alive() const {
   if (communicator_ == nullptr) throw BackendError("NCCL communicator was aborted: " + reason_);
+}
+
+void NcclCommunicator::require_counts(const char* operation,
+                                      std::span<const std::size_t> counts) const {
+  if (counts.size() == static_cast<std::size_t>(size_)) return;
+  throw InvalidArgument("NCCL " + std::string(operation) + ": expected counts of " +
+                        std::to_string(size_) + " ranks, got " + std::to_string(counts.size()));
 }
 
 }  // namespace kolo::comm

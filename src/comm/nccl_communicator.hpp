@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "comm/device_communicator.hpp"
@@ -32,15 +34,29 @@ class NcclCommunicator final : public DeviceCommunicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool ready() override;
-  void all_reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
+  void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                  DeviceReduction reduction, DeviceStream stream) override;
+  void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
+                      DType dtype, DeviceReduction reduction, DeviceStream stream) override;
+  void all_gather(const void* input, void* output, std::span<const std::size_t> counts, DType dtype,
                   DeviceStream stream) override;
+  void broadcast(void* buffer, std::size_t count, DType dtype, int root,
+                 DeviceStream stream) override;
+  void all_to_all(const void* input, std::span<const std::size_t> sent, void* output,
+                  std::span<const std::size_t> received, DType dtype, DeviceStream stream) override;
   void abort(const std::string& reason) noexcept override;
 
  private:
   void require_alive() const;
+  void require_counts(const char* operation, std::span<const std::size_t> counts) const;
+  /// Calls `call` with the communicator. Where NCCL refuses it, this rank is out of step with the
+  /// others, which may have gone on: aborts.
+  template <class Call>
+  void launch(Call call);
 
   int rank_;
   int size_;
+  int device_;
   NcclComm communicator_;
   std::string reason_;  // why it was aborted
 };

@@ -22,4 +22,24 @@ struct NcclCommDeleter {
 /// failed and never waits for others; who ends in good order finalises and destroys it first.
 using NcclComm = std::unique_ptr<std::remove_pointer_t<ncclComm_t>, NcclCommDeleter>;
 
+/// Calls between making this and `end` are one operation. Ends the group also where one of them has
+/// thrown: this thread's next calls would be part of it else.
+class NcclGroup {
+ public:
+  NcclGroup() { KOLO_NCCL_TRY(ncclGroupStart()); }
+  NcclGroup(const NcclGroup&) = delete;  // it ends once
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ~NcclGroup() {
+    if (!has_ended_) static_cast<void>(ncclGroupEnd());  // an error is on its way already
+  }
+
+  void end() {
+    has_ended_ = true;
+    KOLO_NCCL_TRY(ncclGroupEnd());
+  }
+
+ private:
+  bool has_ended_ = false;
+};
+
 }  // namespace kolo::comm

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/cuda_gpus.hpp"
 #include "comm/message_bounds.hpp"
 #include "kolo/error.hpp"
 
@@ -119,5 +120,7 @@ Task SelfWorld::make_window(Communicator&, int, std::size_t segment_bytes,
   }
   co_return;
 }
+
+Gpus* SelfWorld::gpus() { return cuda_gpus(); }
 
 }  // namespace kolo::comm

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/gpu.hpp"
 #include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
@@ -33,6 +34,9 @@ class World {
   /// cannot make, fill or map its memory; then nothing is left behind.
   virtual Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                            std::shared_ptr<SharedWindow>& window) = 0;
+
+  /// The GPUs of this process; null where Kolo was built without CUDA.
+  virtual Gpus* gpus() { return nullptr; }
 
   /// The ranks of this node whose processes have ended so far, each named from then on. Never
   /// blocks. May be called by any thread.

@@ -13,6 +13,7 @@
 #include "comm/cuda_handles.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
+#include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -22,11 +23,7 @@ namespace {
 class NcclCommunicatorTest : public testing::Test {
  protected:
   void SetUp() override {
-    int devices = 0;
-    const cudaError_t code = cudaGetDeviceCount(&devices);
-    if (code != cudaSuccess || devices == 0) {
-      GTEST_SKIP() << "no GPU here: " << cudaGetErrorString(code);
-    }
+    if (const std::string why = test::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
     SelfWorld world;
     const std::vector<int> ranks{0};
     const auto messages = world.make_communicator(ranks, 0);
@@ -82,25 +79,122 @@ TEST_F(NcclCommunicatorTest, AllReduceOfOneRankIsACopy) {
   DeviceFloats output(kCount);
   input.set(ramp(kCount, 0.5F));
   output.set(ramp(kCount, 3.0F));
-  communicator_->all_reduce(input.data(), output.data(), kCount, DType::Float32, ReduceOp::Sum,
+  communicator_->all_reduce(input.data(), output.data(), kCount, DType::Float32, {ReduceOp::Sum},
                             stream_.get());
   finish();
   EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
   EXPECT_EQ(input.get(), ramp(kCount, 0.5F));
-  communicator_->all_reduce(output.data(), output.data(), kCount, DType::Float32, ReduceOp::Max,
+  communicator_->all_reduce(output.data(), output.data(), kCount, DType::Float32, {ReduceOp::Max},
                             stream_.get());
   finish();
   EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
 }
 
+TEST_F(NcclCommunicatorTest, AFactorScalesWhatIsSummed) {
+  constexpr std::size_t kCount = 1003;
+  DeviceFloats memory(kCount);
+  memory.set(ramp(kCount, 0.5F));
+  communicator_->all_reduce(memory.data(), memory.data(), kCount, DType::Float32,
+                            {ReduceOp::Sum, 0.25}, stream_.get());
+  finish();
+  std::vector<float> expected = ramp(kCount, 0.5F);
+  for (float& value : expected) value *= 0.25F;
+  EXPECT_EQ(memory.get(), expected);
+}
+
+/// The factor is one of the elements' type: 0.5 in bits of another would be something else.
+TEST_F(NcclCommunicatorTest, AFactorIsOfTheTypeOfTheElements) {
+  const struct {
+    DType dtype;
+    std::uint32_t ones;  // 1.0, as often as it fits
+    std::uint32_t halves;
+  } cases[] = {{DType::Float16, 0x3C003C00, 0x38003800},
+               {DType::BFloat16, 0x3F803F80, 0x3F003F00},
+               {DType::Float32, 0x3F800000, 0x3F000000}};
+  for (const auto& item : cases) {
+    DeviceFloats memory(1);
+    KOLO_CUDA_TRY(cudaMemcpy(memory.data(), &item.ones, sizeof(item.ones), cudaMemcpyDefault));
+    communicator_->all_reduce(memory.data(), memory.data(), 4 / size_of(item.dtype), item.dtype,
+                              {ReduceOp::Sum, 0.5}, stream_.get());
+    finish();
+    std::uint32_t got = 0;
+    KOLO_CUDA_TRY(cudaMemcpy(&got, memory.data(), sizeof(got), cudaMemcpyDefault));
+    EXPECT_EQ(got, item.halves) << name_of(item.dtype);
+  }
+}
+
+TEST_F(NcclCommunicatorTest, CollectivesOfOneRankAreCopies) {
+  constexpr std::size_t kCount = 257;
+  const std::vector<std::size_t> counts{kCount};
+  const std::vector<float> values = ramp(kCount, 2.0F);
+  const auto expect_copied = [&](auto collective) {
+    DeviceFloats input(kCount);
+    DeviceFloats output(kCount);
+    input.set(values);
+    output.set(ramp(kCount, 3.0F));
+    collective(input.data(), output.data());
+    finish();
+    EXPECT_EQ(output.get(), values);
+    EXPECT_EQ(input.get(), values);
+  };
+  expect_copied([&](const float* input, float* output) {
+    communicator_->reduce_scatter(input, output, counts, DType::Float32, {}, stream_.get());
+  });
+  expect_copied([&](const float* input, float* output) {
+    communicator_->all_gather(input, output, counts, DType::Float32, stream_.get());
+  });
+  expect_copied([&](const float* input, float* output) {
+    communicator_->all_to_all(input, counts, output, counts, DType::Float32, stream_.get());
+  });
+  expect_copied([&](const float* input, float* output) {
+    KOLO_CUDA_TRY(cudaMemcpy(output, input, kCount * sizeof(float), cudaMemcpyDefault));
+    communicator_->broadcast(output, kCount, DType::Float32, 0, stream_.get());
+  });
+}
+
+TEST_F(NcclCommunicatorTest, MovesTypesThatNcclCannotReduce) {
+  DeviceFloats input(1);
+  DeviceFloats output(1);
+  input.set({1.5F});
+  const std::vector<std::size_t> counts{2};
+  communicator_->all_gather(input.data(), output.data(), counts, DType::Int16, stream_.get());
+  finish();
+  EXPECT_EQ(output.get(), std::vector<float>{1.5F});
+}
+
+TEST_F(NcclCommunicatorTest, NothingIsNoMistake) {
+  const std::vector<std::size_t> counts{0};
+  communicator_->all_reduce(nullptr, nullptr, 0, DType::Float32, {ReduceOp::Sum, 0.5},
+                            stream_.get());
+  finish();
+  communicator_->reduce_scatter(nullptr, nullptr, counts, DType::Float32, {}, stream_.get());
+  finish();
+  communicator_->all_gather(nullptr, nullptr, counts, DType::Float32, stream_.get());
+  finish();
+  communicator_->broadcast(nullptr, 0, DType::Float32, 0, stream_.get());
+  finish();
+  communicator_->all_to_all(nullptr, counts, nullptr, counts, DType::Float32, stream_.get());
+  finish();
+}
+
+TEST_F(NcclCommunicatorTest, CountsAreThoseOfAllRanks) {
+  DeviceFloats memory(2);
+  const std::vector<std::size_t> counts{1, 1};
+  EXPECT_THROW(communicator_->all_gather(memory.data(), memory.data(), counts, DType::Float32,
+                                         stream_.get()),
+               InvalidArgument);
+  EXPECT_TRUE(communicator_->ready());  // nothing was begun
+}
+
 TEST_F(NcclCommunicatorTest, RefusesWhatNcclCannotReduce) {
   DeviceFloats memory(1);
   const auto reduce = [&](DType dtype, ReduceOp op) {
-    communicator_->all_reduce(memory.data(), memory.data(), 1, dtype, op, stream_.get());
+    communicator_->all_reduce(memory.data(), memory.data(), 1, dtype, {op}, stream_.get());
   };
   EXPECT_THROW(reduce(DType::Int16, ReduceOp::Sum), InvalidArgument);
   EXPECT_THROW(reduce(DType::Bool, ReduceOp::Sum), InvalidArgument);
   EXPECT_THROW(reduce(DType::Float32, ReduceOp::Average), InvalidArgument);
+  EXPECT_TRUE(communicator_->ready());  // nothing was begun
 }
 
 TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
@@ -118,7 +212,7 @@ TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
   EXPECT_NE(error_of([&] { communicator_->ready(); }).find("rank 3 died"), std::string::npos);
   EXPECT_NE(error_of([&] {
               communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Float32,
-                                        ReduceOp::Sum, stream_.get());
+                                        {ReduceOp::Sum}, stream_.get());
             }).find("rank 3 died"),
             std::string::npos);
 }
@@ -145,6 +239,21 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
   }
   EXPECT_NO_THROW(KOLO_NCCL_TRY(ncclInProgress));
   EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
+}
+
+/// Whatever happens in between: a group that stays open would take in all later calls.
+TEST(NcclGroupTest, EndsOnce) {
+  {
+    NcclGroup group;
+    group.end();
+  }
+  EXPECT_THROW(
+      {
+        const NcclGroup group;
+        throw BackendError("in between");
+      },
+      BackendError);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // none is open
 }
 
 }  // namespace

@@ -1,0 +1,177 @@
+#include "comm/cuda_gpu.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/cuda_check.hpp"
+#include "comm/cuda_gpus.hpp"
+#include "comm/scalar.hpp"
+#include "gpu/conversion_cases.hpp"
+#include "gpu/skip_without_gpu.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+class CudaGpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = test::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+    gpu_ = cuda_gpus()->open(0);
+    stream_ = gpu_->make_stream();
+  }
+
+  void synchronize() const { KOLO_CUDA_TRY(cudaStreamSynchronize(stream_.get())); }
+
+  std::shared_ptr<std::byte> upload(std::span<const std::byte> bytes) const {
+    auto memory = gpu_->allocate(bytes.size() + 1);
+    KOLO_CUDA_TRY(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyDefault));
+    return memory;
+  }
+
+  /// By way of the GPU's memory.
+  test::HostConvert on_gpu() const {
+    return [this](std::span<const DeviceRun> runs, std::span<const std::byte> from,
+                  std::span<std::byte> to, DeviceConversion conversion) {
+      const bool in_place = from.data() == to.data();
+      const auto target = upload(to);
+      const auto source = in_place ? target : upload(from);
+      std::vector<DeviceRun> moved;
+      for (const DeviceRun& run : runs) {
+        moved.push_back({source.get() + (run.from - from.data()),
+                         target.get() + (run.to - to.data()), run.count});
+      }
+      gpu_->convert(moved, conversion, stream_.get());
+      moved.clear();
+      synchronize();
+      KOLO_CUDA_TRY(cudaMemcpy(to.data(), target.get(), to.size(), cudaMemcpyDefault));
+    };
+  }
+
+  std::shared_ptr<Gpu> gpu_;
+  std::shared_ptr<CUstream_st> stream_;
+};
+
+TEST_F(CudaGpuTest, ConvertsAsTheCpuDoes) { test::expect_converted_as_on_the_cpu(on_gpu()); }
+
+TEST_F(CudaGpuTest, ConvertsInPlace) { test::expect_converted_in_place(on_gpu()); }
+
+TEST_F(CudaGpuTest, ConvertsMoreRunsThanOneLaunchTakes) {
+  test::expect_many_runs_converted(on_gpu());
+}
+
+TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
+  constexpr std::size_t kCount = (std::size_t{1} << 32) + 7;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  KOLO_CUDA_TRY(cudaMemGetInfo(&free, &total));
+  if (free < 3 * kCount) GTEST_SKIP() << "less than 13 GB of the GPU's memory are free";
+  const auto bytes = gpu_->allocate(2 * kCount);
+  gpu_->fill(bytes.get(), kCount, DType::Int8, scalar_of(DType::Int8, -3), stream_.get());
+  const DeviceRun run{bytes.get(), bytes.get() + kCount, kCount};
+  gpu_->convert({&run, 1}, {.from = DType::Int8, .to = DType::Int8, .factor = 2}, stream_.get());
+  synchronize();
+  std::int8_t last = 0;
+  KOLO_CUDA_TRY(cudaMemcpy(&last, run.to + kCount - 1, 1, cudaMemcpyDefault));
+  EXPECT_EQ(last, -6);
+}
+
+TEST_F(CudaGpuTest, FillsWithEveryType) {
+  constexpr std::size_t kCount = 10'007;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const std::size_t size = size_of(dtype);
+    const auto element = scalar_of(dtype, 77.5);
+    for (const std::size_t begin : {0u, 1u, 5u}) {
+      std::vector<std::byte> expected((kCount + 16) * size, std::byte{0xA5});
+      const auto memory = upload(expected);
+      gpu_->fill(memory.get() + begin * size, kCount, dtype, scalar_of(dtype, 77.5), stream_.get());
+      gpu_->fill(memory.get(), 0, dtype, scalar_of(dtype, 1), stream_.get());
+      synchronize();
+      for (std::size_t j = 0; j < kCount * size; ++j) {
+        expected[begin * size + j] = element[j % size];
+      }
+      std::vector<std::byte> got(expected.size());
+      KOLO_CUDA_TRY(cudaMemcpy(got.data(), memory.get(), got.size(), cudaMemcpyDefault));
+      EXPECT_EQ(got, expected) << name_of(dtype) << " from element " << begin;
+    }
+  }
+}
+
+TEST_F(CudaGpuTest, RefusesWhatNoKernelDoesBeforeAnyLaunch) {
+  const auto memory = gpu_->allocate(64);
+  const DeviceRun run{memory.get(), memory.get(), 3};
+  EXPECT_THROW(
+      gpu_->convert({&run, 1}, {.from = DType::Float32, .to = DType::Int32}, stream_.get()),
+      InvalidArgument);
+  EXPECT_THROW(
+      gpu_->fill(memory.get() + 1, 3, DType::Float32, scalar_of(DType::Float32, 0), stream_.get()),
+      InvalidArgument);
+  synchronize();
+}
+
+TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
+  constexpr std::size_t kBytes = std::size_t{1} << 28;
+  const auto event = gpu_->make_event();
+  EXPECT_TRUE(gpu_->has_passed(event.get()));  // never recorded
+  const auto memory = gpu_->allocate(kBytes);
+  const auto other = gpu_->make_stream();
+  for (int i = 0; i < 20; ++i)
+    gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, i), stream_.get());
+  gpu_->record(event.get(), stream_.get());
+  EXPECT_FALSE(gpu_->has_passed(event.get()));
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);  // "not ready" is no error of anybody's
+  gpu_->wait(other.get(), event.get());
+  gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 99), other.get());
+  KOLO_CUDA_TRY(cudaStreamSynchronize(other.get()));
+  EXPECT_TRUE(gpu_->has_passed(event.get()));
+  std::uint8_t value = 0;
+  KOLO_CUDA_TRY(cudaMemcpy(&value, memory.get() + kBytes - 1, 1, cudaMemcpyDefault));
+  EXPECT_EQ(value, 99);
+}
+
+TEST_F(CudaGpuTest, StreamsGoBeforeOthersAndDoNotWaitForTheDefaultOne) {
+  unsigned flags = 0;
+  int priority = 0;
+  int highest = 0;
+  KOLO_CUDA_TRY(cudaStreamGetFlags(stream_.get(), &flags));
+  KOLO_CUDA_TRY(cudaStreamGetPriority(stream_.get(), &priority));
+  KOLO_CUDA_TRY(cudaDeviceGetStreamPriorityRange(nullptr, &highest));
+  EXPECT_EQ(flags, static_cast<unsigned>(cudaStreamNonBlocking));
+  EXPECT_EQ(priority, highest);
+}
+
+TEST_F(CudaGpuTest, TooMuchMemoryIsAnErrorThatSaysHowMuch) {
+  constexpr std::size_t kTooMuch = std::size_t{1} << 60;
+  try {
+    static_cast<void>(gpu_->allocate(kTooMuch));
+    ADD_FAILURE() << "no error";
+  } catch (const BackendError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(text.find("allocate " + std::to_string(kTooMuch) + " bytes on GPU 0: cudaMalloc"), 0u)
+        << text;
+  }
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_NE(gpu_->allocate(1), nullptr);
+}
+
+TEST_F(CudaGpuTest, AnyThreadMayUseAndGiveUpWhatAnotherMade) {
+  auto memory = gpu_->allocate(4096);
+  std::thread([&, stream = std::move(stream_)]() mutable {
+    const auto event = gpu_->make_event();
+    gpu_->fill(memory.get(), 1024, DType::Float32, scalar_of(DType::Float32, 1), stream.get());
+    gpu_->record(event.get(), stream.get());
+    while (!gpu_->has_passed(event.get())) {
+    }
+    memory.reset();
+    stream.reset();
+  }).join();
+}
+
+}  // namespace
+}  // namespace kolo::comm

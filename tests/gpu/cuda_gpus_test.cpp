@@ -1,0 +1,59 @@
+#include "comm/cuda_gpus.hpp"
+
+#include <cstdlib>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "comm/self_world.hpp"
+#include "gpu/skip_without_gpu.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+TEST(CudaGpusTest, WorldsHaveThem) {
+  SelfWorld world;
+  EXPECT_NE(cuda_gpus(), nullptr);
+  EXPECT_EQ(world.gpus(), cuda_gpus());
+}
+
+TEST(CudaGpusTest, WithoutAGpuTheErrorSaysWhy) {
+  if (test::why_no_gpu().empty()) GTEST_SKIP() << "there is a GPU here";
+  for (const auto& call : {+[] { cuda_gpus()->count(); }, +[] { cuda_gpus()->open(0); }}) {
+    try {
+      call();
+      ADD_FAILURE() << "no error";
+    } catch (const BackendError& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(text.find("this process sees no GPU: cudaGetDeviceCount failed with cudaError"), 0u)
+          << text;
+      EXPECT_NE(text.find("nvidia-smi"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(CudaGpusTest, OpensEachOnce) {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  const std::shared_ptr<Gpu> gpu = cuda_gpus()->open(0);
+  EXPECT_EQ(gpu->index(), 0);
+  EXPECT_EQ(cuda_gpus()->open(0), gpu);
+  EXPECT_THROW(cuda_gpus()->open(-1), BackendError);
+  EXPECT_THROW(cuda_gpus()->open(cuda_gpus()->count()), BackendError);
+}
+
+TEST(CudaGpusTest, ProcessesThatShareGetAHostOfTheirOwn) {
+  ::unsetenv("NCCL_HOSTID");
+  let_ranks_share_gpus();
+  const std::string first = std::getenv("NCCL_HOSTID");
+  EXPECT_EQ(first.rfind("kolo-", 0), 0u) << first;
+  let_ranks_share_gpus();
+  EXPECT_EQ(std::getenv("NCCL_HOSTID"), first);  // what is set stays
+  ::unsetenv("NCCL_HOSTID");
+  let_ranks_share_gpus();
+  EXPECT_NE(std::getenv("NCCL_HOSTID"), first);
+  ::unsetenv("NCCL_HOSTID");
+}
+
+}  // namespace
+}  // namespace kolo::comm

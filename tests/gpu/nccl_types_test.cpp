@@ -1,0 +1,56 @@
+#include "comm/nccl_types.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+TEST(NcclTypesTest, TypesAreOfTheSameSizeAndKind) {
+  EXPECT_EQ(nccl_type(DType::Bool), ncclUint8);
+  EXPECT_EQ(nccl_type(DType::UInt8), ncclUint8);
+  EXPECT_EQ(nccl_type(DType::Int8), ncclInt8);
+  EXPECT_EQ(nccl_type(DType::Int32), ncclInt32);
+  EXPECT_EQ(nccl_type(DType::Int64), ncclInt64);
+  EXPECT_EQ(nccl_type(DType::Float16), ncclFloat16);
+  EXPECT_EQ(nccl_type(DType::BFloat16), ncclBfloat16);
+  EXPECT_EQ(nccl_type(DType::Float32), ncclFloat32);
+  EXPECT_EQ(nccl_type(DType::Float64), ncclFloat64);
+  EXPECT_THROW(nccl_type(DType::Int16), InvalidArgument);
+}
+
+TEST(NcclTypesTest, OperationsAreThoseThatAreDefined) {
+  EXPECT_EQ(nccl_op({ReduceOp::Sum}, DType::Int8), ncclSum);
+  EXPECT_EQ(nccl_op({ReduceOp::Product}, DType::Float16), ncclProd);
+  EXPECT_EQ(nccl_op({ReduceOp::Min}, DType::Bool), ncclMin);
+  EXPECT_EQ(nccl_op({ReduceOp::Max}, DType::Bool), ncclMax);
+  for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Adasum, ReduceOp::Custom}) {
+    EXPECT_THROW(nccl_op({op}, DType::Float32), InvalidArgument);
+  }
+  EXPECT_THROW(nccl_op({ReduceOp::Sum}, DType::Bool), InvalidArgument);
+  EXPECT_THROW(nccl_op({ReduceOp::Product}, DType::Bool), InvalidArgument);
+}
+
+TEST(NcclTypesTest, OnlySumsOfFloatingTypesHaveAFactor) {
+  EXPECT_EQ(nccl_op({ReduceOp::Sum, 0.5}, DType::BFloat16), ncclSum);
+  EXPECT_THROW(nccl_op({ReduceOp::Max, 0.5}, DType::Float32), InvalidArgument);
+  try {
+    nccl_op({ReduceOp::Sum, 0.5}, DType::Int32);
+    ADD_FAILURE() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("int32 by Sum: expected a factor of 1"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(NcclTypesTest, WithoutAFactorAnOperationNeedsNoCommunicator) {
+  const NcclOperation operation({ReduceOp::Max}, DType::Int64, nullptr);
+  EXPECT_EQ(operation.get(), ncclMax);
+}
+
+}  // namespace
+}  // namespace kolo::comm
