@@ -17,6 +17,7 @@
 
 #include "comm/message_bounds.hpp"
 #include "kolo/error.hpp"
+#include "support/fake_gpu.hpp"
 
 namespace kolo::test {
 namespace {
@@ -78,11 +79,13 @@ class FakeNetwork {
   FakeNetwork(int size, FakeOptions options)
       : size_(size),
         options_(options),
+        hub_(options.gpus_per_rank > 0 ? std::make_shared<FakeGpuHub>(size, options) : nullptr),
         random_(options.seed),
         is_dead_(static_cast<std::size_t>(size)) {}
 
   int size() const { return size_; }
   const FakeOptions& options() const { return options_; }
+  const std::shared_ptr<FakeGpuHub>& hub() const { return hub_; }
   bool is_dead(int rank) const { return is_dead_[static_cast<std::size_t>(rank)]; }
   void kill(int rank) { is_dead_[static_cast<std::size_t>(rank)] = true; }
 
@@ -144,6 +147,7 @@ class FakeNetwork {
 
   const int size_;
   const FakeOptions options_;
+  const std::shared_ptr<FakeGpuHub> hub_;
   std::mutex lock_;
   std::mt19937_64 random_;
   std::vector<std::atomic<bool>> is_dead_;
@@ -285,7 +289,17 @@ class FakeCommunicator final : public Communicator {
 FakeWorld::FakeWorld(std::shared_ptr<FakeNetwork> network, int rank)
     : network_(std::move(network)),
       topology_(comm::Topology::from_nodes(
-          rank, comm::contiguous_nodes(network_->size(), network_->options().nodes))) {}
+          rank, comm::contiguous_nodes(network_->size(), network_->options().nodes))) {
+  if (!hub()) return;
+  gpus_ = std::make_unique<FakeGpus>(hub(), rank,
+                                     network_->options().gpus_per_rank * topology_.local_size);
+}
+
+FakeWorld::~FakeWorld() = default;
+
+comm::Gpus* FakeWorld::gpus() { return gpus_.get(); }
+
+std::shared_ptr<FakeGpuHub> FakeWorld::hub() const { return network_->hub(); }
 
 std::unique_ptr<Communicator> FakeWorld::make_communicator(std::span<const int> ranks,
                                                            int channel) {

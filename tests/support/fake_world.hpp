@@ -13,6 +13,8 @@
 
 namespace kolo::test {
 
+class FakeGpuHub;
+class FakeGpus;
 class FakeNetwork;
 
 /// How the network between fake ranks behaves.
@@ -24,6 +26,11 @@ struct FakeOptions {
   /// A send is ready only once it has been received, as MPI does with long messages.
   bool rendezvous = false;
   bool has_shared_memory = true;  ///< otherwise make_window fails on all ranks
+  int gpus_per_rank = 0;          ///< of which a rank uses one; see FakeGpuHub
+  /// As NCCL does without blocking, collectives on GPUs reach their stream only when somebody looks
+  /// whether they have: what is put there before comes before them.
+  bool late_launches = false;
+  bool is_one_gpu = false;  ///< all ranks use the same
 };
 
 /// A world whose ranks are threads of one process, each with its own FakeWorld. Windows are plain
@@ -31,16 +38,21 @@ struct FakeOptions {
 class FakeWorld final : public comm::World {
  public:
   FakeWorld(std::shared_ptr<FakeNetwork> network, int rank);
+  ~FakeWorld() override;
 
   const comm::Topology& topology() const override { return topology_; }
   std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
+  /// Those of the whole node, as a process sees them.
+  comm::Gpus* gpus() override;
   std::vector<int> dead_peers() override;
   void mark_broken() noexcept override { is_broken_ = true; }
 
   /// A communicator over all ranks, on channel 0.
   std::unique_ptr<Communicator> make_communicator();
+  /// What the GPUs of all ranks share; null where there are none.
+  std::shared_ptr<FakeGpuHub> hub() const;
   bool is_broken() const { return is_broken_; }
   /// From now on the other ranks see this one as ended, and nothing more leaves or reaches it.
   void die();
@@ -48,6 +60,7 @@ class FakeWorld final : public comm::World {
  private:
   std::shared_ptr<FakeNetwork> network_;
   comm::Topology topology_;
+  std::unique_ptr<FakeGpus> gpus_;
   std::mutex dead_lock_;
   std::vector<int> dead_;
   std::atomic<bool> is_broken_{false};

@@ -44,6 +44,7 @@ class FaultWorld final : public comm::World {
   std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
+  comm::Gpus* gpus() override { return inner_->gpus(); }
   std::vector<int> dead_peers() override { return inner_->dead_peers(); }
   void mark_broken() noexcept override { inner_->mark_broken(); }
 

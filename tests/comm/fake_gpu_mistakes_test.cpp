@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <cstdint>
+#include <future>
+#include <latch>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/gpu_ranks.hpp"
+
+namespace kolo::test {
+namespace {
+
+enum class Mistake : std::uint8_t {
+  None,
+  NoWaitForReady,
+  NoWaitForDone,
+  ReadyOfAnotherStream,
+  StagingReusedEarly,
+  GradientFreedEarly,
+};
+
+struct MistakeCase {
+  Mistake mistake;
+  std::string name;
+  std::string party;  // that one hazard names; empty: there is none
+  std::string other;  // that the same names too
+};
+
+void PrintTo(const MistakeCase& mistake, std::ostream* out) { *out << mistake.name; }
+
+constexpr std::size_t kCount = 5;
+
+float gradient_at(int rank, std::size_t step, std::size_t i) {
+  return static_cast<float>(static_cast<std::size_t>(rank + 1) * (i + 1) + 10 * step);
+}
+
+/// Two gradients of a user's stream are summed one after another, through one staging buffer.
+class Program {
+ public:
+  Program(const GpuRank& rank, Mistake mistake) : self_(rank), mistake_(mistake) {}
+
+  void run() {
+    for (std::size_t step = 0; step < 2; ++step) produce(step);
+    for (std::size_t step = 0; step < 2; ++step) reduce(step);
+    if (mistake_ == Mistake::GradientFreedEarly) gradients_[1].free();
+    if (mistake_ != Mistake::NoWaitForDone) self_.gpu.wait(compute_.get(), unpacked_.get());
+    for (std::size_t step = 0; step < 2; ++step) consume(step);
+    self_.hub.synchronize(self_.rank, compute_.get());
+    while (!self_.gpu.has_passed(unpacked_.get())) {
+    }
+  }
+
+  std::vector<float> result(std::size_t step) { return results_[step].get(); }
+
+ private:
+  void produce(std::size_t step) {
+    DeviceArray<float>& gradient = gradients_[step];
+    self_.hub.kernel(self_.rank, compute_.get(),
+                     {.name = "produce",
+                      .writes = {gradient.range()},
+                      .run = [data = gradient.elements(), rank = self_.rank, step] {
+                        for (std::size_t i = 0; i < kCount; ++i) {
+                          data[i] = gradient_at(rank, step, i);
+                        }
+                      }});
+    const bool is_right = mistake_ != Mistake::ReadyOfAnotherStream;
+    self_.gpu.record(ready_[step].get(), is_right ? compute_.get() : idle_.get());
+  }
+
+  void reduce(std::size_t step) {
+    DeviceArray<float>& gradient = gradients_[step];
+    if (mistake_ != Mistake::NoWaitForReady) self_.gpu.wait(network_.get(), ready_[step].get());
+    if (mistake_ != Mistake::StagingReusedEarly) {
+      self_.gpu.wait(network_.get(), unpacked_.get());
+    }
+    convert({gradient.data(), staging_.data(), kCount}, DType::Float32, DType::Float16, network_);
+    while (!self_.communicator.ready()) {
+    }
+    self_.communicator.all_reduce(staging_.data(), staging_.data(), kCount, DType::Float16, {},
+                                  network_.get());
+    self_.gpu.record(reduced_.get(), network_.get());
+    self_.gpu.wait(unpacking_.get(), reduced_.get());
+    convert({staging_.data(), gradient.data(), kCount}, DType::Float16, DType::Float32, unpacking_);
+    self_.gpu.record(unpacked_.get(), unpacking_.get());
+  }
+
+  void convert(comm::DeviceRun run, DType from, DType to,
+               const std::shared_ptr<CUstream_st>& stream) {
+    self_.gpu.convert({&run, 1}, {.from = from, .to = to}, stream.get());
+  }
+
+  void consume(std::size_t step) {
+    if (gradients_[step].data() == nullptr) return;
+    self_.hub.kernel(self_.rank, compute_.get(),
+                     {.name = "consume",
+                      .reads = {gradients_[step].range()},
+                      .writes = {results_[step].range()},
+                      .run = [from = gradients_[step].elements(), to = results_[step].elements()] {
+                        for (std::size_t i = 0; i < kCount; ++i) to[i] = 2 * from[i];
+                      }});
+  }
+
+  const GpuRank& self_;
+  Mistake mistake_;
+  std::shared_ptr<CUstream_st> compute_ = self_.hub.make_stream(self_.rank);
+  std::shared_ptr<CUstream_st> idle_ = self_.hub.make_stream(self_.rank);
+  std::shared_ptr<CUstream_st> network_ = self_.gpu.make_stream();
+  std::shared_ptr<CUstream_st> unpacking_ = self_.gpu.make_stream();
+  std::vector<std::shared_ptr<CUevent_st>> ready_{self_.gpu.make_event(), self_.gpu.make_event()};
+  std::shared_ptr<CUevent_st> reduced_ = self_.gpu.make_event();
+  std::shared_ptr<CUevent_st> unpacked_ = self_.gpu.make_event();
+  DeviceArray<std::uint16_t> staging_{self_, kCount};
+  std::vector<DeviceArray<float>> gradients_{{self_, kCount}, {self_, kCount}};
+  std::vector<DeviceArray<float>> results_{{self_, kCount}, {self_, kCount}};
+};
+
+bool has_hazard(const std::vector<std::string>& hazards, const std::string& part,
+                const std::string& other = {}) {
+  return std::any_of(hazards.begin(), hazards.end(), [&](const std::string& hazard) {
+    return hazard.find(part) != std::string::npos && hazard.find(other) != std::string::npos;
+  });
+}
+
+class FakeGpuMistakesTest : public testing::TestWithParam<MistakeCase> {};
+
+TEST_P(FakeGpuMistakesTest, AreFoundOnAnyNumberOfRanks) {
+  for (const int size : {1, 2, 3, 4}) {
+    SCOPED_TRACE(std::to_string(size) + " ranks");
+    const std::vector<std::string> hazards = run_on_gpus(size, [&](const GpuRank& self) {
+      Program program(self, GetParam().mistake);
+      program.run();
+      if (GetParam().mistake != Mistake::None) return;
+      for (std::size_t step = 0; step < 2; ++step) {
+        const std::vector<float> result = program.result(step);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          float sum = 0;
+          for (int rank = 0; rank < size; ++rank) sum += gradient_at(rank, step, i);
+          EXPECT_EQ(result[i], 2 * sum) << "step " << step << ", element " << i;
+        }
+      }
+    });
+    const MistakeCase& expected = GetParam();
+    const bool is_expected = expected.party.empty()
+                                 ? hazards.empty()
+                                 : has_hazard(hazards, expected.party, expected.other);
+    EXPECT_TRUE(is_expected) << testing::PrintToString(hazards);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Planted, FakeGpuMistakesTest,
+    testing::Values(
+        MistakeCase{Mistake::None, "None", "", ""},
+        MistakeCase{Mistake::NoWaitForReady, "NoWaitForReady",
+                    "write: 'convert float",  // to float16, or that back where it came first, too
+                    "what 'produce' (rank 0, stream 1) writes, and does not wait for it: bytes 0x"},
+        MistakeCase{Mistake::NoWaitForDone, "NoWaitForDone",
+                    "read after write: 'consume' (rank 0, stream 1) reads what ",
+                    "'convert float16 to float32' (rank 0, stream 4) writes"},
+        MistakeCase{Mistake::ReadyOfAnotherStream, "ReadyOfAnotherStream", "write: 'convert float",
+                    "what 'produce' (rank 0, stream 1) writes"},
+        MistakeCase{Mistake::StagingReusedEarly, "StagingReusedEarly", "write after read: ",
+                    "(rank 0, stream 3) writes what 'convert float16 to float32' (rank 0, stream "
+                    "4) reads"},
+        MistakeCase{Mistake::GradientFreedEarly, "GradientFreedEarly",
+                    "use after free: 'free' (rank 0, host) frees what ",
+                    "'convert float16 to float32' (rank 0, stream 4) writes"}),
+    [](const auto& mistake) { return mistake.param.name; });
+
+TEST(FakeGpuOrderTest, OverlappingCommunicatorsInDifferentOrderAreFound) {
+  for (const bool is_alike : {true, false}) {
+    const auto hazards = run_on_gpus(3, [&](const GpuRank& self) {
+      if (self.rank == 2) {
+        DeviceArray<float> all(self, {1});
+        self.communicator.all_reduce(all.data(), all.data(), 1, DType::Float32, {}, nullptr);
+        self.hub.synchronize(self.rank, nullptr);
+        return;
+      }
+      const auto pair = connect(self.world, self.gpu, {0, 1}, 1);
+      const auto stream = self.gpu.make_stream();
+      DeviceArray<float> all(self, {1});
+      DeviceArray<float> two(self, {1});
+      const auto reduce_all = [&] {
+        self.communicator.all_reduce(all.data(), all.data(), 1, DType::Float32, {}, nullptr);
+      };
+      if (is_alike || self.rank == 0) reduce_all();
+      pair->all_reduce(two.data(), two.data(), 1, DType::Float32, {}, stream.get());
+      if (!is_alike && self.rank == 1) reduce_all();
+      self.hub.synchronize(self.rank, nullptr);
+      self.hub.synchronize(self.rank, stream.get());
+      EXPECT_EQ(all.get().front(), 3);
+      EXPECT_EQ(two.get().front(), 2);
+    });
+    EXPECT_EQ(has_hazard(hazards, "launch order: operation 0 of communicator 1"), !is_alike)
+        << testing::PrintToString(hazards);
+    EXPECT_EQ(hazards.size(), is_alike ? 0u : 1u);
+  }
+}
+
+/// The hazards of one call that rank 0 makes, and of another that rank 1 does.
+template <class Call>
+std::vector<std::string> hazards_of(const Call& call) {
+  return run_on_gpus(2, [&](const GpuRank& self) {
+    DeviceArray<float> input(self, std::vector<float>(8, 1.0F));
+    DeviceArray<float> output(self, 8);
+    call(self, input.data(), output.data());
+    self.hub.synchronize(self.rank, nullptr);
+  });
+}
+
+TEST(FakeGpuAgreementTest, CallsThatDoNotFitTogetherAreFound) {
+  const auto expect_disagreement = [](const std::vector<std::string>& hazards,
+                                      const std::string& text) {
+    ASSERT_EQ(hazards.size(), 1u);
+    EXPECT_EQ(hazards.front(), "ranks disagree: " + text);
+  };
+  expect_disagreement(
+      hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
+        const std::size_t count = self.rank == 0 ? 4 : 5;
+        self.communicator.all_reduce(input, output, count, DType::Float32, {}, nullptr);
+      }),
+      "'all_reduce of 4 float32 by Sum' on member 0, 'all_reduce of 5 float32 by Sum' on member 1");
+  expect_disagreement(
+      hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
+        const DType dtype = self.rank == 0 ? DType::Float32 : DType::Int32;
+        self.communicator.all_reduce(input, output, 4, dtype, {}, nullptr);
+      }),
+      "'all_reduce of 4 float32 by Sum' on member 0, 'all_reduce of 4 int32 by Sum' on member 1");
+  expect_disagreement(
+      hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
+        if (self.rank == 0) {
+          self.communicator.all_reduce(input, output, 4, DType::Float32, {}, nullptr);
+        } else {
+          self.communicator.broadcast(output, 4, DType::Float32, 1, nullptr);
+        }
+      }),
+      "'all_reduce of 4 float32 by Sum' on member 0, 'broadcast of 4 float32 from rank 1' on "
+      "member 1");
+  expect_disagreement(
+      hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
+        const std::vector<std::size_t> sent{1, self.rank == 0 ? 2u : 1u};
+        const std::vector<std::size_t> received{1, 1};
+        self.communicator.all_to_all(input, sent, output, received, DType::Float32, nullptr);
+      }),
+      "'all_to_all of 1 + 2 float32 for 1 + 1' on member 0, 'all_to_all of 1 + 1 float32 for 1 + "
+      "1' on member 1");
+}
+
+TEST(FakeGpuMemoryTest, OperationsUseTheMemoryOfTheirOwnGpu) {
+  std::vector<float> on_the_host(4);
+  std::promise<std::byte*> others;
+  std::latch used(1);
+  const auto hazards = run_on_gpus(2, [&](const GpuRank& self) {
+    DeviceArray<float> array(self, {1, 2, 3, 4});
+    if (self.rank == 1) {
+      others.set_value(array.data());
+      used.wait();
+      return;
+    }
+    const auto fill = [&](std::byte* to, std::size_t count) {
+      self.gpu.fill(to, count, DType::Float32, comm::scalar_of(DType::Float32, 7), nullptr);
+    };
+    fill(reinterpret_cast<std::byte*>(on_the_host.data()), 4);
+    fill(others.get_future().get(), 4);
+    fill(array.data() + 4, 4);
+    fill(array.data() + 4, 3);
+    self.hub.synchronize(0, nullptr);
+    EXPECT_EQ(array.get(), (std::vector<float>{1, 7, 7, 7}));
+    used.count_down();
+  });
+  const std::string fill = "not device memory: 'fill' on rank 0 uses ";
+  EXPECT_EQ(hazards, (std::vector<std::string>{fill + "memory of no GPU",
+                                               fill + "memory of the GPU of rank 1",
+                                               fill + "more than was allocated there"}));
+  EXPECT_EQ(on_the_host, std::vector<float>(4));
+}
+
+TEST(FakeGpuMemoryTest, InPlaceIsInOnePlace) {
+  const auto hazards = hazards_of([](const GpuRank& self, std::byte* input, std::byte*) {
+    const std::vector<std::size_t> counts{2, 2};
+    self.communicator.all_reduce(input, input + 4, 4, DType::Float32, {}, nullptr);
+    self.communicator.all_to_all(input, counts, input, counts, DType::Float32, nullptr);
+    const comm::DeviceRun run{input, input, 4};
+    self.gpu.convert({&run, 1}, {.from = DType::Float32, .to = DType::Float16}, nullptr);
+  });
+  EXPECT_EQ(hazards.size(), 6u);
+  for (const std::string& hazard : hazards) EXPECT_EQ(hazard.find("in place: "), 0u) << hazard;
+}
+
+TEST(FakeGpuMemoryTest, AHostThatDoesNotWaitSeesOldValues) {
+  const auto hazards = run_on_gpus(1, [&](const GpuRank& self) {
+    DeviceArray<float> array(self, {1});
+    self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 2), nullptr);
+    EXPECT_EQ(array.get(), std::vector<float>{1});
+    self.hub.synchronize(0, nullptr);
+    EXPECT_EQ(array.get(), std::vector<float>{2});
+  });
+  ASSERT_EQ(hazards.size(), 1u);
+  EXPECT_TRUE(has_hazard(hazards, "read after write: ") || has_hazard(hazards, "write after read"))
+      << hazards.front();
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,165 @@
+#include "support/fake_gpu.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/gpu_ranks.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::test {
+namespace {
+
+std::string backend_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const BackendError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
+  expect_sound([](const GpuRank& self) {
+    DeviceArray<float> array(self, {1});
+    const auto reduce = [&] {
+      self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
+    };
+    if (self.rank != 0) reduce();  // which rank 0 never does
+    self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5), nullptr);
+    self.communicator.abort("rank 3 died");
+    self.communicator.abort("another reason");
+    self.hub.synchronize(self.rank, nullptr);
+    EXPECT_EQ(array.get(), std::vector<float>{5});
+    const std::string reason = "fake GPU communicator was aborted: rank 3 died";
+    EXPECT_EQ(backend_error_of(reduce), reason);
+    EXPECT_EQ(backend_error_of([&] { self.communicator.ready(); }), reason);
+  });
+}
+
+TEST(FakeGpuFaultsTest, AFailedOperationIsSeenOnItsRankAndHangsOnTheOthers) {
+  expect_sound([](const GpuRank& self) {
+    if (self.rank == 1) self.hub.fail_collective(1, 1, "the cable is out");
+    DeviceArray<float> array(self, {1});
+    const auto first = self.gpu.make_event();
+    const auto second = self.gpu.make_event();
+    for (const auto& event : {first, second}) {
+      self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
+      self.gpu.record(event.get(), nullptr);
+    }
+    while (!self.gpu.has_passed(first.get())) {
+    }
+    for (int look = 0; look < 100; ++look) EXPECT_FALSE(self.gpu.has_passed(second.get()));
+    if (self.rank == 1) {
+      EXPECT_EQ(backend_error_of([&] { self.communicator.ready(); }),
+                "fake GPU communicator was aborted: the cable is out");
+    } else {
+      EXPECT_TRUE(self.communicator.ready());
+      self.communicator.abort("rank 1 said so");
+    }
+    self.hub.synchronize(self.rank, nullptr);
+    EXPECT_EQ(array.get(), std::vector<float>{static_cast<float>(self.size)});
+  });
+}
+
+TEST(FakeGpuFaultsTest, ARankThatNeverArrivesIsMissedByAll) {
+  expect_sound([](const GpuRank& self) {
+    if (self.rank == 0) self.hub.lose_collective(0, 0);
+    const auto event = self.gpu.make_event();
+    DeviceArray<float> array(self, {1});
+    self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
+    self.gpu.record(event.get(), nullptr);
+    for (int look = 0; look < 100; ++look) EXPECT_FALSE(self.gpu.has_passed(event.get()));
+    EXPECT_TRUE(self.communicator.ready());
+    self.communicator.abort("it takes too long");
+    while (!self.gpu.has_passed(event.get())) {
+    }
+  });
+}
+
+TEST(FakeGpuTest, ConvertsAsTheCpuDoes) {
+  expect_sound([](const GpuRank& self) {
+    DeviceArray<float> floats(self, {1.5F, -2.25F, 1e6F});
+    DeviceArray<std::uint16_t> halves(self, 3);
+    DeviceArray<std::int64_t> integers(self, {7, -7, 1000});
+    DeviceArray<std::int32_t> quotients(self, 3);
+    DeviceArray<std::uint8_t> bools(self, {0, 1, 1});
+    const auto convert = [&](const auto& from, const auto& to, comm::DeviceConversion conversion) {
+      const std::vector<comm::DeviceRun> runs{
+          {from.data(), to.data(), 1},
+          {from.data() + size_of(conversion.from), to.data() + size_of(conversion.to), 2}};
+      self.gpu.convert(runs, conversion, nullptr);
+    };
+    convert(floats, halves, {.to = DType::Float16, .factor = 2});
+    convert(halves, floats, {.from = DType::Float16});
+    convert(integers, quotients, {.from = DType::Int64, .to = DType::Int32, .divisor = 2});
+    convert(integers, integers, {.from = DType::Int64, .to = DType::Int64, .factor = 0.5});
+    convert(integers, bools, {.from = DType::Int64, .to = DType::Bool});
+    self.hub.synchronize(self.rank, nullptr);
+    EXPECT_EQ(floats.get(), (std::vector<float>{3, -4.5F, std::numeric_limits<float>::infinity()}));
+    EXPECT_EQ(quotients.get(), (std::vector<std::int32_t>{3, -3, 500}));
+    EXPECT_EQ(integers.get(), (std::vector<std::int64_t>{3, -3, 500}));
+    EXPECT_EQ(bools.get(), (std::vector<std::uint8_t>{1, 1, 1}));
+    EXPECT_THROW(convert(floats, integers, {.to = DType::Int64}), InvalidArgument);
+    EXPECT_THROW(convert(floats, floats, {.divisor = 2}), InvalidArgument);
+  });
+}
+
+TEST(FakeGpuTest, NothingIsDoneBeforeSomebodyLooks) {
+  expect_sound([](const GpuRank& self) {
+    if (self.rank != 0) return;
+    bool is_done = false;
+    DeviceArray<float> array(self, {1});
+    const auto event = self.gpu.make_event();
+    EXPECT_TRUE(self.gpu.has_passed(event.get())) << "was never recorded";
+    self.hub.kernel(0, nullptr,
+                    {.name = "set", .writes = {array.range()}, .run = [&] { is_done = true; }});
+    self.gpu.record(event.get(), nullptr);
+    EXPECT_FALSE(is_done);
+    while (!self.gpu.has_passed(event.get())) {
+    }
+    EXPECT_TRUE(is_done);
+  });
+}
+
+TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
+  expect_sound([](const GpuRank& self) {
+    auto stream = self.gpu.make_stream();
+    auto event = self.gpu.make_event();
+    const auto* const given_up_stream = stream.get();
+    const auto* const given_up_event = event.get();
+    DeviceArray<float> array(self, 1);
+    self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5),
+                  stream.get());
+    self.gpu.record(event.get(), stream.get());
+    self.gpu.wait(nullptr, event.get());
+    stream.reset();
+    event.reset();
+    self.hub.synchronize(self.rank, nullptr);
+    EXPECT_EQ(array.get(), std::vector<float>{5}) << "done all the same";
+    EXPECT_THROW(self.hub.synchronize(self.rank, const_cast<CUstream_st*>(given_up_stream)),
+                 BackendError);
+    EXPECT_THROW(self.gpu.has_passed(const_cast<CUevent_st*>(given_up_event)), BackendError);
+  });
+}
+
+TEST(FakeWorldGpusTest, AProcessSeesTheGpusOfItsNode) {
+  run_ranks(4,
+            [](FakeWorld& world) {
+              EXPECT_EQ(world.gpus()->count(), 2 * 2);
+              EXPECT_EQ(world.gpus()->open(3)->index(), 3);
+              EXPECT_THROW(world.gpus()->open(4), BackendError);
+            },
+            {.nodes = 2, .gpus_per_rank = 2});
+  run_ranks(1, [](FakeWorld& world) {
+    EXPECT_EQ(world.gpus(), nullptr);
+    EXPECT_EQ(world.hub(), nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test

@@ -1,0 +1,194 @@
+#include "support/fake_gpu_hub.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "kolo/error.hpp"
+#include "support/fake_world.hpp"
+
+namespace kolo::test {
+
+FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
+    : late_launches_(options.late_launches),
+      is_one_gpu_(options.is_one_gpu),
+      streams_(ranks, options.seed),
+      groups_(streams_, ranks) {}
+
+std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
+  const std::lock_guard guard(lock_);
+  std::byte* const memory = memory_.allocate(rank, bytes);
+  streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
+}
+
+void FakeGpuHub::free(int rank, std::byte* memory) {
+  const std::lock_guard guard(lock_);
+  streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  memory_.spoil(memory);
+}
+
+std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
+  const std::lock_guard guard(lock_);
+  return {streams_.open_stream(rank), [hub = shared_from_this()](comm::DeviceStream stream) {
+            const std::lock_guard closing(hub->lock_);
+            hub->streams_.close_stream(stream);
+          }};
+}
+
+std::shared_ptr<CUevent_st> FakeGpuHub::make_event() {
+  const std::lock_guard guard(lock_);
+  return {streams_.make_event(), [hub = shared_from_this()](comm::DeviceEvent event) {
+            const std::lock_guard destroying(hub->lock_);
+            hub->streams_.destroy_event(event);
+          }};
+}
+
+void FakeGpuHub::record(int rank, comm::DeviceEvent event, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  streams_.record(rank, event, stream);
+}
+
+void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event) {
+  const std::lock_guard guard(lock_);
+  streams_.wait(rank, stream, event);
+}
+
+bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
+  const std::lock_guard guard(lock_);
+  streams_.run_some();
+  return streams_.has_passed(rank, event);
+}
+
+void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) {
+  const std::lock_guard guard(lock_);
+  MemoryOperation operation{.name = std::move(kernel.name),
+                            .reads = std::move(kernel.reads),
+                            .writes = std::move(kernel.writes)};
+  if (!check_memory(rank, operation)) {
+    operation = {.name = std::move(operation.name)};
+    kernel.run = [] {};
+  }
+  streams_.put_operation(rank, stream, std::move(operation), std::move(kernel.run));
+}
+
+void FakeGpuHub::synchronize(int rank, comm::DeviceStream stream) {
+  const Deadline deadline = Deadline::after(std::chrono::minutes(1));
+  while (true) {
+    {
+      const std::lock_guard guard(lock_);
+      streams_.run_some();
+      if (streams_.is_done(rank, stream)) return;
+      if (deadline.is_over()) {
+        throw TimeoutError("synchronize on rank " + std::to_string(rank) +
+                           ": the stream does not get beyond '" + streams_.head_of(rank, stream) +
+                           "'");
+      }
+    }
+    std::this_thread::yield();
+  }
+}
+
+void FakeGpuHub::copy_to_device(int rank, ByteRange from, std::byte* to) {
+  const std::lock_guard guard(lock_);
+  const MemoryOperation operation{.name = "copy to device",
+                                  .writes = {ByteRange(to, from.size())},
+                                  .order = streams_.next_order()};
+  if (!check_memory(rank, operation)) return;
+  streams_.graph().operate(streams_.host(rank), operation);
+  std::copy(from.begin(), from.end(), to);
+}
+
+void FakeGpuHub::copy_to_host(int rank, const std::byte* from, std::span<std::byte> to) {
+  const std::lock_guard guard(lock_);
+  const MemoryOperation operation{.name = "copy to host",
+                                  .reads = {ByteRange(from, to.size())},
+                                  .order = streams_.next_order()};
+  if (!check_memory(rank, operation)) return;
+  streams_.graph().operate(streams_.host(rank), operation);
+  std::copy_n(from, to.size(), to.begin());
+}
+
+std::vector<std::string> FakeGpuHub::hazards() {
+  const std::lock_guard guard(lock_);
+  streams_.run_all();
+  return streams_.graph().hazards();
+}
+
+void FakeGpuHub::report(std::string hazard) {
+  const std::lock_guard guard(lock_);
+  streams_.graph().report(std::move(hazard));
+}
+
+void FakeGpuHub::fail_collective(int rank, std::size_t nth, std::string reason) {
+  const std::lock_guard guard(lock_);
+  groups_.disturb(rank, nth, std::move(reason));
+}
+
+void FakeGpuHub::lose_collective(int rank, std::size_t nth) {
+  const std::lock_guard guard(lock_);
+  groups_.disturb(rank, nth, {});
+}
+
+std::size_t FakeGpuHub::make_group(int size) {
+  const std::lock_guard guard(lock_);
+  return groups_.make(size);
+}
+
+void FakeGpuHub::join(std::size_t group, int member, int rank) {
+  const std::lock_guard guard(lock_);
+  groups_.join(group, member, rank);
+}
+
+bool FakeGpuHub::is_complete(std::size_t group) {
+  const std::lock_guard guard(lock_);
+  return groups_.is_complete(group);
+}
+
+std::string FakeGpuHub::failure_of(std::size_t group, int member) {
+  const std::lock_guard guard(lock_);
+  return groups_.failure_of(group, member);
+}
+
+void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeCall call,
+                        comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  bool is_sound = check_memory(rank, accesses_of(call, member));
+  std::string hazard = misplacement_of(call, member);
+  if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";
+  if (!hazard.empty()) {
+    streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
+    is_sound = false;
+  }
+  groups_.put(group, member, std::move(call), stream, is_sound);
+}
+
+bool FakeGpuHub::has_pending(std::size_t group, int member) {
+  const std::lock_guard guard(lock_);
+  streams_.run_some();
+  return groups_.has_pending(group, member);
+}
+
+void FakeGpuHub::drop(std::size_t group, int member) {
+  const std::lock_guard guard(lock_);
+  groups_.drop(group, member);
+}
+
+bool FakeGpuHub::check_memory(int rank, const MemoryOperation& operation) {
+  bool is_sound = true;
+  for (const auto* ranges : {&operation.reads, &operation.writes}) {
+    for (const ByteRange range : *ranges) {
+      const std::string complaint = memory_.complaint(rank, range);
+      if (complaint.empty()) continue;
+      is_sound = false;
+      streams_.graph().report("not device memory: '" + operation.name + "' on rank " +
+                              std::to_string(rank) + " uses " + complaint);
+    }
+  }
+  return is_sound;
+}
+
+}  // namespace kolo::test
