@@ -21,6 +21,11 @@
 /// same name, in any order and at any time, and it runs when all have. The forms `_async` return at
 /// once; memory must stay valid, and untouched, until the handle is ready. The others block.
 ///
+/// On CUDA memory operations are ordered by streams, as kernels are. `stream` is the program's: what is
+/// on it when the operation is submitted comes before it, and what is put on it after Handle::wait(),
+/// or after the call that blocks, comes behind it. `keep_alive` is held until the GPU is through with
+/// the memory. A rank uses one GPU. Adasum and Custom reductions are for CPU memory.
+///
 /// Groups ("grouped_") are several tensors under one name: all of them run, or none, and the handle
 /// is ready, or fails, for all together.
 ///
@@ -37,6 +42,7 @@ struct OperationOptions {
   std::optional<std::chrono::nanoseconds> timeout{};  ///< by default KOLO_TIMEOUT
   ProcessSet* process_set = nullptr;   ///< by default the world of Runtime::current()
   std::shared_ptr<void> keep_alive{};  ///< an owner of the memory, held until the operation ended
+  void* stream = nullptr;              ///< a cudaStream_t; see above
 };
 
 struct AllreduceOptions {
@@ -50,6 +56,7 @@ struct AllreduceOptions {
   std::optional<std::chrono::nanoseconds> timeout{};
   ProcessSet* process_set = nullptr;
   std::shared_ptr<void> keep_alive{};
+  void* stream = nullptr;
 };
 
 /// Combines `input` [...] of all ranks element by element into `output` of the same shape and dtype

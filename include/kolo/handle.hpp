@@ -25,11 +25,14 @@ class [[nodiscard]] Handle {
   Handle& operator=(const Handle&) = delete;
   ~Handle() = default;
 
-  /// Looks without blocking. True once the operation ended, well or not.
+  /// Looks without blocking. True once the operation ended, well or not; on a GPU, once it has been
+  /// launched there.
   bool is_ready() const;
 
   /// Blocks until the operation has ended; meanwhile this thread moves the data of its process set,
   /// and sleeps when there is none to move. Rethrows the operation's error, each time it is called.
+  /// On a GPU it blocks until the operation has been launched, and makes what is put on the
+  /// operation's stream from then on wait for the result there: no thread waits for a GPU.
   void wait();
 
   /// The same for at most `duration`. False where the operation goes on.

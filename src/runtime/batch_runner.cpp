@@ -8,7 +8,8 @@
 #include "kolo/error.hpp"
 #include "ops/identity.hpp"
 #include "ops/pieces.hpp"
-#include "runtime/agreed_failure.hpp"
+#include "runtime/absent_ranks.hpp"
+#include "runtime/numbers.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -34,7 +35,7 @@ BatchRunner::BatchRunner(comm::World& world, const DataPath& path)
 Task BatchRunner::run(Operations operations, bool have_some_joined) {
   for (const auto& operation : operations) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(operations.size());
-  if (have_some_joined) co_await find_absent(operations, absent);
+  if (have_some_joined) co_await find_absent(path_, operations, absent);
   if (operations.front()->request.collective == Collective::AllReduce) {
     co_await all_reduce(operations, absent);
   } else {
@@ -46,21 +47,21 @@ Task BatchRunner::run(Operations operations, bool have_some_joined) {
 Task BatchRunner::all_reduce(const Operations& operations, const std::vector<Bits>& absent) {
   std::size_t end = 0;
   for (std::size_t begin = 0; begin < operations.size(); begin = end) {
-    std::vector<Reducer::Item> items;
+    std::vector<ReductionItem> items;
     for (end = begin; end < operations.size() && absent[end] == absent[begin]; ++end) {
       Operation& operation = *operations[end];
       for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
         items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
       }
     }
-    const Reducer::Absent away = absence(absent[begin]);
+    const JoinedRanks away = joined_of(path_, absent[begin]);
     co_await reducer_.all_reduce(operations[begin]->request, items, away);
   }
 }
 
 Task BatchRunner::run_one(Operation& operation, const Bits& absent) {
   const Request& request = operation.request;
-  refuse_for_absent(request, absent);
+  refuse_for_absent(path_, request, absent);
   if (request.collective == Collective::ShareMemory) {
     co_await share_memory(operation);
     co_return;
@@ -77,8 +78,8 @@ Task BatchRunner::run_one(Operation& operation, const Bits& absent) {
         break;
       case Collective::Broadcast: co_await broadcast(request, i, memory, absent); break;
       case Collective::ReduceScatter: {
-        const Reducer::Item item{&request.tensors[i], &memory};
-        const Reducer::Absent away = absence(absent);
+        const ReductionItem item{&request.tensors[i], &memory};
+        const JoinedRanks away = joined_of(path_, absent);
         co_await reducer_.reduce_scatter(request, item, away);
         break;
       }
@@ -105,7 +106,7 @@ Task BatchRunner::broadcast(const Request& request, std::size_t index, TensorMem
 Task BatchRunner::all_gather(const TensorType& type, TensorMemory& memory) {
   std::vector<std::size_t> counts;
   const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
-  co_await gather_numbers(own, counts);
+  co_await gather_numbers(path_, own, counts);
   memory.output = static_cast<std::byte*>(memory.allocate_output(rows_of(counts)));
 
   std::size_t total = 0;
@@ -145,8 +146,8 @@ Task BatchRunner::all_to_all(const Request& request, std::size_t index, TensorMe
                              const Bits& absent) {
   std::vector<std::size_t> sent(memory.send_splits.begin(), memory.send_splits.end());
   std::vector<std::size_t> received;
-  co_await exchange_numbers(sent, received);
-  if (!absent.none()) co_await refuse_rows_for_absent(request, received, absent);
+  co_await exchange_numbers(path_, sent, received);
+  if (!absent.none()) co_await refuse_rows_for_absent(path_, request, received, absent);
   memory.output = static_cast<std::byte*>(memory.allocate_output(rows_of(received)));
 
   const TensorType& type = request.tensors[index];
@@ -187,92 +188,6 @@ Task BatchRunner::share_memory(Operation& operation) {
                      << ": private memory, not shared: " << error.what();
     }
   }
-}
-
-/// Every rank's numbers, as many on all, in the order of ranks.
-Task BatchRunner::gather_numbers(const std::vector<std::size_t>& own,
-                                 std::vector<std::size_t>& all) {
-  static_assert(sizeof(std::size_t) == size_of(DType::Int64));
-  const std::size_t size = path_.world_ranks.size();
-  all.assign(size * own.size(), 0);
-  const std::vector<std::size_t> counts(size, own.size());
-  CollectiveCall call = path_.make_call();
-  call.dtype = DType::Int64;
-  call.input = reinterpret_cast<const std::byte*>(own.data());
-  call.output = reinterpret_cast<std::byte*>(all.data());
-  call.counts = counts;
-  co_await path_.choose(Collective::AllGather, all.size() * sizeof(std::size_t)).run(call);
-}
-
-/// Gives every rank the number that each has for it.
-Task BatchRunner::exchange_numbers(const std::vector<std::size_t>& sent,
-                                   std::vector<std::size_t>& received) {
-  const std::size_t size = path_.world_ranks.size();
-  received.assign(size, 0);
-  const std::vector<std::size_t> one_each(size, 1);
-  CollectiveCall call = path_.make_call();
-  call.dtype = DType::Int64;
-  call.input = reinterpret_cast<const std::byte*>(sent.data());
-  call.output = reinterpret_cast<std::byte*>(received.data());
-  call.send_counts = one_each;
-  call.receive_counts = one_each;
-  co_await path_.choose(Collective::AllToAll, sizeof(std::size_t)).run(call);
-}
-
-/// For each operation, the ranks that have joined without having submitted it. Only they know: what a
-/// rank submitted before it joined counts in full, whenever it runs.
-Task BatchRunner::find_absent(const Operations& operations, std::vector<Bits>& absent) {
-  std::vector<std::size_t> own;
-  for (const auto& operation : operations) own.push_back(operation->use == 0 ? 1 : 0);
-  std::vector<std::size_t> all;
-  co_await gather_numbers(own, all);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] != 0) absent[i % own.size()].set(static_cast<int>(i / own.size()));
-  }
-}
-
-/// What makes no sense without some ranks ends in an error on the others.
-void BatchRunner::refuse_for_absent(const Request& request, const Bits& absent) const {
-  const auto refuse = [&](const std::string& why) {
-    throw AgreedFailure{{ErrorKind::InvalidArgument,
-                         describe(request) + " on process set " + path_.name + ": " + why}};
-  };
-  absent.for_each([&](int rank) {
-    const std::string who = "rank " + std::to_string(world_rank(static_cast<std::size_t>(rank)));
-    if (request.collective == Collective::Broadcast &&
-        world_rank(static_cast<std::size_t>(rank)) == request.root) {
-      refuse("the root " + who + " has joined and has nothing to send. Choose one that has not.");
-    }
-    if (request.collective == Collective::AddProcessSet ||
-        request.collective == Collective::RemoveProcessSet) {
-      refuse(who + " has joined, and all ranks must take part. Call it outside of join().");
-    }
-  });
-}
-
-/// A rank that has joined waits for nothing: rows for it would be lost. All ranks learn of them.
-Task BatchRunner::refuse_rows_for_absent(const Request& request,
-                                         const std::vector<std::size_t>& received,
-                                         const Bits& absent) {
-  std::vector<std::size_t> own{0};  // a rank that sends some to this one, counted from 1
-  if (absent.test(path_.communicator->rank())) {
-    const auto some = std::find_if(received.begin(), received.end(), [](auto n) { return n > 0; });
-    if (some != received.end()) own[0] = static_cast<std::size_t>(some - received.begin()) + 1;
-  }
-  std::vector<std::size_t> senders;
-  co_await gather_numbers(own, senders);
-  for (std::size_t rank = 0; rank < senders.size(); ++rank) {
-    if (senders[rank] == 0) continue;
-    throw AgreedFailure{
-        {ErrorKind::InvalidArgument, describe(request) + " on process set " + path_.name +
-                                         ": rank " + std::to_string(world_rank(senders[rank] - 1)) +
-                                         " sends rows to rank " + std::to_string(world_rank(rank)) +
-                                         ", which has joined. Send none to ranks that have."}};
-  }
-}
-
-Reducer::Absent BatchRunner::absence(const Bits& absent) const {
-  return {absent.count(), absent.test(path_.communicator->rank())};
 }
 
 std::shared_ptr<Operation> BatchRunner::make_identity(const Request& request) const {

@@ -53,14 +53,6 @@ class BatchRunner {
   static std::span<std::byte* const> reachable(const TensorMemory& memory, const Bits& absent);
   const Algorithm& choose(const CollectiveCall& call, Collective collective,
                           std::size_t bytes) const;
-  Task gather_numbers(const std::vector<std::size_t>& own, std::vector<std::size_t>& all);
-  Task exchange_numbers(const std::vector<std::size_t>& sent, std::vector<std::size_t>& received);
-  Task find_absent(const Operations& operations, std::vector<Bits>& absent);
-  void refuse_for_absent(const Request& request, const Bits& absent) const;
-  Task refuse_rows_for_absent(const Request& request, const std::vector<std::size_t>& received,
-                              const Bits& absent);
-  Reducer::Absent absence(const Bits& absent) const;
-  int world_rank(std::size_t rank) const { return path_.world_ranks[rank]; }
 
   comm::World& world_;
   const DataPath& path_;

@@ -40,6 +40,8 @@ struct DataPath {
   std::shared_ptr<SharedWindow> node_staging{};  ///< among those of this node; null: there is none
   std::optional<Nodes> nodes{};                  ///< a view of the two, where there are several
 
+  int world_rank(std::size_t rank) const { return world_ranks[rank]; }
+
   /// A call of any collective, yet without buffers.
   CollectiveCall make_call() const;
 

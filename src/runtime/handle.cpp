@@ -24,6 +24,7 @@ void Handle::wait() {
   const runtime::Operation& operation = this->operation();
   lane_->wait(operation, runtime::Operation::Clock::time_point::max());
   if (operation.error) std::rethrow_exception(operation.error);
+  lane_->order_after(operation);
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
@@ -35,6 +36,7 @@ bool Handle::wait_for(std::chrono::nanoseconds duration) {
     return false;
   }
   if (operation.error) std::rethrow_exception(operation.error);
+  lane_->order_after(operation);
   return true;
 }
 

@@ -41,7 +41,14 @@ Coordinator::Options coordinator_options(const std::string& name, const std::vec
   return options;
 }
 
-Task nothing() { co_return; }
+/// Awaitable: so many batches on GPUs have been launched.
+struct Launches {
+  const std::uint64_t& ended;
+  std::uint64_t awaited;
+
+  bool ready() const { return ended >= awaited; }
+};
+Task behind(Launches launches) { co_await launches; }
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -59,10 +66,12 @@ Lane::Lane(Parts parts, comm::World& world)
       spin_(spin_of(config_, world.topology())),
       world_(world),
       data_(std::move(parts.data)),
+      device_data_(std::move(parts.device)),
       control_(std::move(parts.control)),
       mailbox_(*control_, kControlTag),
       coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
       runner_(std::make_shared<BatchRunner>(world, data_)),
+      why_no_gpus_(std::move(parts.why_no_gpus)),
       queue_(name_) {
   if (parts.control_window != nullptr) {
     board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
@@ -74,11 +83,31 @@ Lane::Lane(Parts parts, comm::World& world)
     board_ = std::move(board);
   }
   watch_.emplace(data_, world_, *board_);
+  if (device_data_) {
+    device_runner_ = std::make_shared<DeviceRunner>(*parts.gpus, *device_data_, *parts.launch_order,
+                                                    parts.default_gpu);
+    launch_order_ = parts.launch_order;
+    overlaps_ = parts.is_added && size() > 1;
+  }
 }
 
 Lane::~Lane() = default;
 
 // --- any thread ---
+
+void Lane::prepare(Operation& operation) {
+  if (operation.request.device != DeviceKind::Cuda) return;
+  if (device_runner_ == nullptr) {
+    throw InvalidArgument("the tensor lies on a CUDA device, but " + why_no_gpus_ +
+                          ". Or copy it to the CPU.");
+  }
+  device_runner_->prepare(operation);
+}
+
+void Lane::order_after(const Operation& operation) {
+  if (operation.device.done == nullptr) return;
+  device_runner_->order_after(operation, operation.device.stream);
+}
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
   queue_.submit(std::move(operation));
@@ -169,6 +198,10 @@ Lane::Metrics Lane::metrics() {
   metrics.header_bytes = board_->bytes_shown();
   metrics.bytes_sent = runner_->bytes_sent();
   metrics.bytes_packed = runner_->bytes_packed();
+  if (device_runner_ != nullptr) {
+    metrics.bytes_sent += device_runner_->bytes_sent();
+    metrics.bytes_packed += device_runner_->bytes_packed();
+  }
   return metrics;
 }
 
@@ -188,7 +221,12 @@ bool Lane::turn(int looks) {
       if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
     }
     progressed |= advance_protocol(now);
-    progressed |= advance_data(now, looks);
+    progressed |= advance(running_, now, looks);
+    progressed |= advance(launching_, now, looks);
+    if (device_runner_ != nullptr) {
+      device_runner_->retire();
+      launch_order_->serve();
+    }
     if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
   } catch (const std::exception& error) {
     // The others may be in the middle of a batch and wait for this rank's part of it.
@@ -243,7 +281,7 @@ bool Lane::advance_protocol(Clock::time_point now) {
     coordinator_.on_headers(*merged);
     progressed = true;
   }
-  if (coordinator_.is_closed() && running_.empty() && !loss_ && !has_left_) {
+  if (coordinator_.is_closed() && is_data_at_rest() && !loss_ && !has_left_) {
     board_->leave();
     has_left_ = true;
   }
@@ -259,7 +297,8 @@ void Lane::carry_out(Coordinator::Actions actions) {
   if (actions.joined) {  // behind the data of what ran before
     const auto found = operations_.extract(actions.joined->use);
     found.mapped()->result = world_rank(actions.joined->last_rank);
-    running_.push_back({nothing(), {found.mapped()}, Clock::time_point::max()});
+    running_.push_back(
+        {behind({launches_ended_, launches_begun_}), {found.mapped()}, Clock::time_point::max()});
   }
   for (const Verdict::Stall& stall : actions.stalls) {
     KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
@@ -278,16 +317,36 @@ void Lane::start(Coordinator::Batch batch) {
   BatchRunner::Operations operations;
   auto deadline = Clock::time_point::max();
   for (const Coordinator::Batch::Item& item : batch.items) {
-    operations.push_back(item.use ? operations_.extract(*item.use).mapped()
-                                  : runner_->make_identity(*item.request));
+    if (item.use) {
+      operations.push_back(operations_.extract(*item.use).mapped());
+    } else if (item.request->device == DeviceKind::Cuda) {
+      operations.push_back(device_runner_->make_identity(*item.request));
+    } else {
+      operations.push_back(runner_->make_identity(*item.request));
+    }
     deadline = std::min(deadline, operations.back()->deadline);
   }
-  running_.push_back({runner_->run(operations, batch.have_some_joined), operations, deadline});
+  if (operations.front()->request.device == DeviceKind::Cuda) {
+    ++launches_begun_;
+    Task task = device_runner_->run(operations, batch.have_some_joined, overlaps_);
+    launching_.push_back({std::move(task), std::move(operations), deadline});
+  } else {
+    // All sets overlap with the world, which has been alone so far.
+    overlaps_ |= operations.front()->request.collective == Collective::AddProcessSet && size() > 1;
+    Task task = runner_->run(operations, batch.have_some_joined);
+    running_.push_back({std::move(task), std::move(operations), deadline});
+  }
 }
 
-bool Lane::advance_data(Clock::time_point now, int looks) {
-  if (running_.empty()) return false;
-  Running& front = running_.front();
+/// Nothing moves, and nothing is under way on a GPU.
+bool Lane::is_data_at_rest() const {
+  return running_.empty() && launching_.empty() &&
+         (device_runner_ == nullptr || device_runner_->is_idle());
+}
+
+bool Lane::advance(std::deque<Running>& batches, Clock::time_point now, int looks) {
+  if (batches.empty()) return false;
+  Running& front = batches.front();
   Progress progress = Progress::Done;
   bool progressed = false;
   std::exception_ptr error;
@@ -304,7 +363,7 @@ bool Lane::advance_data(Clock::time_point now, int looks) {
     error = to_exception(agreed.failure);
   }
   if (progress == Progress::Done) {
-    finish_front(error);
+    finish_front(batches, error);
     return true;
   }
   if (front.deadline != Clock::time_point::max() && now > front.deadline + config_.lost_after) {
@@ -314,9 +373,10 @@ bool Lane::advance_data(Clock::time_point now, int looks) {
   return progressed;
 }
 
-void Lane::finish_front(std::exception_ptr error) {
-  const BatchRunner::Operations operations = std::move(running_.front().operations);
-  running_.pop_front();
+void Lane::finish_front(std::deque<Running>& batches, std::exception_ptr error) {
+  const BatchRunner::Operations operations = std::move(batches.front().operations);
+  batches.pop_front();
+  if (&batches == &launching_) ++launches_ended_;
   for (const auto& operation : operations) complete(operation, error);
 }
 
@@ -341,16 +401,23 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   }
   watch_->report(loss);
   coordinator_.on_lost(loss.rank, loss.how);
-  // Peers and MPI may still use the memory of what was running: none of it is given back.
-  for (Running& running : std::exchange(running_, {})) {
-    for (const auto& operation : running.operations) {
-      complete(operation, std::make_exception_ptr(PeerLostError(
-                              describe(operation->request) + " on process set " + name_ +
-                              ": rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how)));
+  // Peers, MPI and GPUs may still use the memory of what was running: none of it is given back.
+  for (std::deque<Running>* const batches : {&running_, &launching_}) {
+    for (Running& running : std::exchange(*batches, {})) {
+      for (const auto& operation : running.operations) {
+        complete(operation,
+                 std::make_exception_ptr(PeerLostError(
+                     describe(operation->request) + " on process set " + name_ + ": rank " +
+                     std::to_string(world_rank(loss.rank)) + " " + loss.how)));
+      }
+      keep_for_ever(std::move(running));
     }
-    keep_for_ever(std::move(running));
   }
   keep_for_ever(runner_);
+  if (device_runner_ != nullptr) {
+    device_runner_->abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
+    keep_for_ever(device_runner_);
+  }
   carry_out(coordinator_.decide(to_time(Clock::now())));
 }
 

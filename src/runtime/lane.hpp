@@ -20,6 +20,7 @@
 #include "runtime/control_mailbox.hpp"
 #include "runtime/coordinator.hpp"
 #include "runtime/data_path.hpp"
+#include "runtime/device_runner.hpp"
 #include "runtime/header_board.hpp"
 #include "runtime/loss_watch.hpp"
 #include "runtime/operation.hpp"
@@ -29,8 +30,9 @@
 
 namespace kolo::runtime {
 
-/// One process set on one kind of device: its queue, its protocol, its data, independent of all
-/// other lanes.
+/// One process set: its queue, its protocol, its data, independent of all other lanes. What lies on
+/// GPUs is agreed on with all else, and then moves by itself: data on one kind of device does not
+/// wait for data on the other.
 ///
 /// Whoever holds the turn drives the lane: the progress thread, or a thread that waits on one of its
 /// operations, so that nobody need be woken for the data to move. A turn never blocks, and moves some
@@ -41,6 +43,12 @@ class Lane {
     DataPath data;
     std::unique_ptr<Communicator> control{};         ///< among the members, for the protocol
     std::shared_ptr<SharedWindow> control_window{};  ///< null: the control plane goes by messages
+    comm::Gpus* gpus = nullptr;                      ///< null: this rank has none
+    std::string why_no_gpus{};                       ///< then
+    std::optional<DataPath> device{};                ///< otherwise, with a communicator of its own
+    LaunchOrder* launch_order = nullptr;
+    bool is_added = false;  ///< a set other than the world, with which it overlaps
+    int default_gpu = 0;
   };
 
   /// What is passed by reference outlives the lane.
@@ -49,6 +57,12 @@ class Lane {
 
   /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
+
+  /// Before it is submitted: orders an operation on a GPU behind what is on its stream. Throws
+  /// InvalidArgument where this rank cannot use that GPU.
+  void prepare(Operation& operation);
+  /// What is put on the operation's stream from now on waits for its result. Once it has ended.
+  void order_after(const Operation& operation);
 
   /// Queues an operation. Throws InvalidArgument where one of that name is in flight, ShutdownError
   /// after `stop`. Everything else that is wrong is found later and ends the operation.
@@ -105,8 +119,9 @@ class Lane {
   bool advance_protocol(Clock::time_point now);
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
-  bool advance_data(Clock::time_point now, int looks);
-  void finish_front(std::exception_ptr error);
+  bool advance(std::deque<Running>& batches, Clock::time_point now, int looks);
+  void finish_front(std::deque<Running>& batches, std::exception_ptr error);
+  bool is_data_at_rest() const;
   bool have_all_left();
   void declare_lost(const HeaderBoard::Loss& loss);
   void give_up_silent_rank();
@@ -122,6 +137,7 @@ class Lane {
   // Under the turn.
   std::mutex turn_;
   DataPath data_;
+  std::optional<DataPath> device_data_;
   std::unique_ptr<Communicator> control_;
   ControlMailbox mailbox_;
   TreeBoard* tree_board_ = nullptr;  // the board, where it goes by messages
@@ -130,7 +146,14 @@ class Lane {
   Coordinator coordinator_;
   std::shared_ptr<BatchRunner> runner_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
-  std::deque<Running> running_;  // in the agreed order; the first one moves
+  std::shared_ptr<DeviceRunner> device_runner_;  // null: there are no GPUs
+  const std::string why_no_gpus_;
+  std::deque<Running> running_;    // in the agreed order; the first one moves
+  std::deque<Running> launching_;  // those on GPUs
+  LaunchOrder* launch_order_ = nullptr;
+  bool overlaps_ = false;  // with other sets, from the agreed order's present place on
+  std::uint64_t launches_begun_ = 0;
+  std::uint64_t launches_ended_ = 0;
   std::optional<HeaderBoard::Loss> loss_;
   bool has_left_ = false;
   bool has_taken_leave_ = false;  // and so have all others

@@ -15,7 +15,7 @@ namespace kolo::runtime {
 namespace {
 
 // Every lane has its own communicators.
-enum Channel { kData, kControl, kNode, kChannelsPerLane };
+enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kChannelsPerLane };
 
 int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
 
@@ -53,7 +53,36 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
   parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number);
+  find_gpus(parts, number);
   return std::make_shared<Lane>(std::move(parts), world_);
+}
+
+void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
+  comm::Gpus* const gpus = world_.gpus();
+  if (gpus == nullptr) {
+    parts.why_no_gpus =
+        "this build of Kolo is for CPUs alone: configure it with KOLO_WITH_CUDA=ON where CUDA "
+        "Toolkit 12.4 or newer and NCCL are installed";
+    return;
+  }
+  try {
+    parts.default_gpu = world_.topology().local_rank % gpus->count();
+  } catch (const BackendError& error) {
+    parts.why_no_gpus = error.what();
+    return;
+  }
+  const std::vector<int>& ranks = parts.data.world_ranks;
+  if (number == 0) {
+    launch_order_ = std::make_unique<LaunchOrder>(
+        world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
+  }
+  parts.gpus = gpus;
+  parts.launch_order = launch_order_.get();
+  parts.is_added = number != 0;
+  parts.device.emplace(DataPath{choices_, config_});
+  parts.device->name = parts.data.name;
+  parts.device->world_ranks = ranks;
+  parts.device->communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
 }
 
 void LaneFactory::share_memory(Lane::Parts& parts, int number) {

@@ -7,6 +7,7 @@
 #include "kolo/config.hpp"
 #include "runtime/data_path.hpp"
 #include "runtime/lane.hpp"
+#include "runtime/launch_order.hpp"
 
 namespace kolo::runtime {
 
@@ -27,6 +28,7 @@ class LaneFactory {
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks);
 
  private:
+  void find_gpus(Lane::Parts& parts, int number);
   void share_memory(Lane::Parts& parts, int number);
   void share_memory_inside_nodes(Lane::Parts& parts, int number);
   bool is_everywhere(bool holds, Communicator& communicator);
@@ -36,6 +38,7 @@ class LaneFactory {
   comm::World& world_;
   const Config& config_;
   Choices choices_;
+  std::unique_ptr<LaunchOrder> launch_order_;  // made with the world's lane
 };
 
 }  // namespace kolo::runtime

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/gpu.hpp"
 #include "kolo/shared_window.hpp"
 #include "runtime/request.hpp"
 
@@ -28,10 +29,20 @@ struct TensorMemory {
   std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
+/// How an operation on a GPU is ordered with the program's own work there.
+struct DeviceOrder {
+  int gpu = 0;  ///< that its tensors lie on
+  comm::DeviceStream stream =
+      nullptr;                        ///< the program's: writes inputs before, reads outputs after
+  std::shared_ptr<CUevent_st> ready;  ///< on it, behind what was there when it was submitted
+  std::shared_ptr<CUevent_st> done;   ///< behind the operation; null: it was not launched
+};
+
 /// One submitted operation on this rank: what was agreed on, its memory, and how it ended.
 ///
 /// Set up by the submitting thread, run by whichever thread drives its lane, read by the waiting
-/// one: `is_done` is stored last and orders everything else.
+/// one: `is_done` is stored last and orders everything else. On a GPU it is done when it has been
+/// launched: what comes after it there waits for an event.
 struct Operation {
   using Clock = std::chrono::steady_clock;
 
@@ -39,6 +50,7 @@ struct Operation {
   std::uint64_t use = 0;  ///< its number in its lane, given when it is submitted
   Clock::time_point deadline = Clock::time_point::max();
   std::vector<TensorMemory> tensors;  ///< as many as the request has
+  DeviceOrder device;                 ///< where the request is for a GPU
 
   std::shared_ptr<SharedWindow> shared_window;  ///< share-memory: the result; null: none to be had
   /// Join: the rank that joined last; add process set: the set's number; share memory: which one of

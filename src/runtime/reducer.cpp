@@ -22,25 +22,15 @@ bool has_fragile_identity(ReduceOp op) {
   return op == ReduceOp::Min || op == ReduceOp::Max || op == ReduceOp::Product;
 }
 
-/// How many of `items`, from `first` on, run as one: of one type, and not longer than `limit`.
-std::size_t run_length(std::span<const Reducer::Item> items, std::size_t limit) {
-  std::size_t length = 1;
-  std::size_t bytes = items[0].type->size_bytes();
-  while (length < items.size() && items[length].type->dtype == items[0].type->dtype &&
-         bytes + items[length].type->size_bytes() <= limit) {
-    bytes += items[length++].type->size_bytes();
-  }
-  return length;
-}
-
 }  // namespace
 
-Task Reducer::all_reduce(const Request& request, std::span<const Item> items, Absent absent) {
+Task Reducer::all_reduce(const Request& request, std::span<const ReductionItem> items,
+                         JoinedRanks joined) {
   const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum;
   while (!items.empty()) {
-    const std::size_t length = can_pack ? run_length(items, path_.config.fusion_bytes) : 1;
+    const std::size_t length = can_pack ? fused_run(items, path_.config.fusion_bytes) : 1;
     if (length > 1) {
-      co_await all_reduce_packed(request, items.first(length), absent);
+      co_await all_reduce_packed(request, items.first(length), joined);
     } else {
       const auto [type, memory] = items.front();
       const Buffer buffer{.dtype = type->dtype,
@@ -49,21 +39,21 @@ Task Reducer::all_reduce(const Request& request, std::span<const Item> items, Ab
                           .count = type->count(),
                           .peer_buffers = memory->peer_buffers,
                           .kept = {0, type->count()}};
-      co_await reduce(Collective::AllReduce, request, buffer, absent);
+      co_await reduce(Collective::AllReduce, request, buffer, joined);
     }
     items = items.subspan(length);
   }
 }
 
-Task Reducer::all_reduce_packed(const Request& request, std::span<const Item> items,
-                                Absent absent) {
+Task Reducer::all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                                JoinedRanks joined) {
   std::size_t count = 0;
-  for (const Item& item : items) count += item.type->count();
+  for (const ReductionItem& item : items) count += item.type->count();
   const DType dtype = items[0].type->dtype;
   const std::size_t size_bytes = count * size_of(dtype);
   if (packed_.size() < size_bytes) packed_.resize(size_bytes);
   std::byte* place = packed_.data();
-  for (const Item& item : items) {
+  for (const ReductionItem& item : items) {
     copy_bytes(place, item.memory->input, item.type->size_bytes());
     place += item.type->size_bytes();
   }
@@ -73,15 +63,15 @@ Task Reducer::all_reduce_packed(const Request& request, std::span<const Item> it
                       .output = packed_.data(),
                       .count = count,
                       .kept = {0, count}};
-  co_await reduce(Collective::AllReduce, request, buffer, absent);
+  co_await reduce(Collective::AllReduce, request, buffer, joined);
   place = packed_.data();
-  for (const Item& item : items) {
+  for (const ReductionItem& item : items) {
     copy_bytes(item.memory->output, place, item.type->size_bytes());
     place += item.type->size_bytes();
   }
 }
 
-Task Reducer::reduce_scatter(const Request& request, Item item, Absent absent) {
+Task Reducer::reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined) {
   const int size = path_.communicator->size();
   const std::vector<std::int64_t>& shape = item.type->shape;
   const std::size_t rows = static_cast<std::size_t>(shape.front());
@@ -98,20 +88,21 @@ Task Reducer::reduce_scatter(const Request& request, Item item, Absent absent) {
                       .peer_buffers = item.memory->peer_buffers,
                       .counts = counts,
                       .kept = {own.begin * row, own.length * row}};
-  co_await reduce(Collective::ReduceScatter, request, buffer, absent);
+  co_await reduce(Collective::ReduceScatter, request, buffer, joined);
 }
 
-Task Reducer::reduce(Collective collective, const Request& request, Buffer buffer, Absent absent) {
+Task Reducer::reduce(Collective collective, const Request& request, Buffer buffer,
+                     JoinedRanks joined) {
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
   const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
   const bool is_scaled_here =
-      absent.ranks > 0 && request.prescale != 1.0 && has_fragile_identity(request.op);
+      joined.count > 0 && request.prescale != 1.0 && has_fragile_identity(request.op);
   // Compressed data is no tensor that peers could reach; and a joined rank has no place in shared
   // memory.
   const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
-                                !is_scaled_here && absent.ranks == 0;
+                                !is_scaled_here && joined.count == 0;
   const Algorithm& algorithm =
       path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
   const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_scaled_here;
@@ -121,7 +112,7 @@ Task Reducer::reduce(Collective collective, const Request& request, Buffer buffe
   const ops::ReductionPlan plan =
       ops::plan_reduction(payload, request.op, is_scaled_here ? 1.0 : request.prescale,
                           request.postscale, algorithm.rank_ordered,
-                          request.join_divisor == JoinDivisor::Active ? size - absent.ranks : size);
+                          request.join_divisor == JoinDivisor::Active ? size - joined.count : size);
 
   CollectiveCall call = path_.make_call();
   call.count = buffer.count;
@@ -140,7 +131,7 @@ Task Reducer::reduce(Collective collective, const Request& request, Buffer buffe
   if (is_copied) {
     const std::size_t wire_bytes = buffer.count * size_of(plan.wire);
     if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
-    const double scale = is_scaled_here && !absent.is_here ? request.prescale : 1.0;
+    const double scale = is_scaled_here && !joined.is_here ? request.prescale : 1.0;
     const Reduction factor{request.op, scale};
     co_await to_wire(passage, factor, buffer.input, buffer.count);
     call.input = wire_.data();

@@ -9,8 +9,7 @@
 #include "kolo/task.hpp"
 #include "ops/pieces.hpp"
 #include "runtime/data_path.hpp"
-#include "runtime/operation.hpp"
-#include "runtime/request.hpp"
+#include "runtime/reduction_items.hpp"
 
 namespace kolo::runtime {
 
@@ -20,24 +19,12 @@ class Reducer {
  public:
   explicit Reducer(const DataPath& path) : path_(path) {}
 
-  /// One tensor to be reduced. Both outlive the Task.
-  struct Item {
-    const TensorType* type;
-    TensorMemory* memory;
-  };
-
-  /// Who has joined and contributes the identity.
-  struct Absent {
-    int ranks = 0;
-    bool is_here = false;  ///< this rank is one of them
-  };
-
   /// All-reduces items that were asked for as `request` asks, one after another; small ones of one
   /// type that follow one another share a run.
-  Task all_reduce(const Request& request, std::span<const Item> items, Absent absent);
+  Task all_reduce(const Request& request, std::span<const ReductionItem> items, JoinedRanks joined);
 
   /// The same for a reduce-scatter of dimension 0.
-  Task reduce_scatter(const Request& request, Item item, Absent absent);
+  Task reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined);
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
@@ -60,8 +47,9 @@ class Reducer {
     const Compressor* compressor;  // null: plain conversion
   };
 
-  Task reduce(Collective collective, const Request& request, Buffer buffer, Absent absent);
-  Task all_reduce_packed(const Request& request, std::span<const Item> items, Absent absent);
+  Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
+  Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                         JoinedRanks joined);
   Task to_wire(Passage passage, Reduction scale, const std::byte* tensor, std::size_t count);
   Task from_wire(Passage passage, const std::byte* wire, std::byte* tensor, std::size_t count);
 

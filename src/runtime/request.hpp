@@ -39,9 +39,9 @@ struct Request {
   std::string compression = "none";  ///< reductions: a compressor's name
   std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
   std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
-  std::vector<int> members;  ///< add, remove process set: world ranks
-  int set_number = 0;        ///< remove process set
-  bool fusible = true;       ///< may run in one batch with others
+  std::vector<int> members;        ///< add, remove process set: world ranks
+  int set_number = 0;              ///< remove process set
+  bool fusible = true;             ///< may run in one batch with others
   /// What is wrong with the call on the rank that made it; or empty. It never runs: the text becomes
   /// the error of all ranks.
   std::string defect;

@@ -19,11 +19,6 @@ Operation::Clock::time_point deadline_after(std::chrono::nanoseconds timeout) {
 }
 
 void check_memory(Operation& operation, const TensorView& tensor) {
-  if (tensor.device.kind != DeviceKind::Cpu) {
-    add_defect(
-        operation,
-        "memory of CUDA devices is not supported by this build of Kolo. Copy it to the CPU.");
-  }
   if (std::any_of(tensor.shape.begin(), tensor.shape.end(),
                   [](auto extent) { return extent < 0; })) {
     add_defect(operation, "a dimension of the tensor is negative");
@@ -33,7 +28,9 @@ void check_memory(Operation& operation, const TensorView& tensor) {
   }
 }
 
-void check_reduction(Operation& operation, DType dtype, const AllreduceOptions& options) {
+void check_reduction(Operation& operation, const TensorView& tensor,
+                     const AllreduceOptions& options) {
+  const DType dtype = tensor.dtype;
   const std::string op(name_of(options.op));
   const bool is_order = options.op == ReduceOp::Min || options.op == ReduceOp::Max;
   if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
@@ -42,6 +39,10 @@ void check_reduction(Operation& operation, DType dtype, const AllreduceOptions& 
   if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
     add_defect(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
                               ". Use Sum or Average.");
+  }
+  if (tensor.device.kind == DeviceKind::Cuda &&
+      (options.op == ReduceOp::Adasum || options.op == ReduceOp::Custom)) {
+    add_defect(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
   }
   if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {
     add_defect(operation, "a scale is not a finite number");
@@ -54,6 +55,9 @@ void check_reduction(Operation& operation, DType dtype, const AllreduceOptions& 
 void check_output(Operation& operation, const InputOutput& tensor, const ProcessSet& set) {
   const TensorView& input = tensor.input;
   const TensorView& output = tensor.output;
+  if (input.device != output.device) {
+    add_defect(operation, "the output does not lie on the device of the input");
+  }
   if (input.dtype != output.dtype) {
     add_defect(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
                               ", that of the input " + std::string(name_of(input.dtype)));
@@ -100,6 +104,14 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   return splits;
 }
 
+void prepare(ProcessSet& set, Operation& operation) {
+  try {
+    set.lane()->prepare(operation);
+  } catch (const InvalidArgument& error) {
+    add_defect(operation, error.what());
+  }
+}
+
 }  // namespace
 
 ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
@@ -112,12 +124,19 @@ std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective
   request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
   operation->deadline = deadline_after(options.timeout.value_or(set.runtime().config().timeout));
   operation->keep_alive = options.keep_alive;
+  operation->device.stream = static_cast<comm::DeviceStream>(options.stream);
   return operation;
 }
 
 TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
   operation.request.tensors.push_back({tensor.dtype, tensor.shape});
+  const bool is_first = operation.tensors.empty();
+  if (!is_first && (operation.request.device != tensor.device.kind ||
+                    operation.device.gpu != tensor.device.index)) {
+    add_defect(operation, "the tensors of the group do not lie on one device");
+  }
   operation.request.device = tensor.device.kind;
+  operation.device.gpu = tensor.device.index;
   check_memory(operation, tensor);
   TensorMemory& memory = operation.tensors.emplace_back();
   memory.input = static_cast<const std::byte*>(tensor.data);
@@ -159,7 +178,8 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
                                           const std::vector<InputOutput>& tensors,
                                           const AllreduceOptions& options) {
   auto operation = make_operation(
-      set, collective, {options.name, options.timeout, options.process_set, options.keep_alive});
+      set, collective,
+      {options.name, options.timeout, options.process_set, options.keep_alive, options.stream});
   Request& request = operation->request;
   request.op = options.op;
   if (options.op == ReduceOp::Custom) request.custom = options.custom;
@@ -172,7 +192,7 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   }
   for (const InputOutput& tensor : tensors) {
     add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);
-    check_reduction(*operation, tensor.input.dtype, options);
+    check_reduction(*operation, tensor.input, options);
     check_output(*operation, tensor, set);
   }
   try {
@@ -209,13 +229,16 @@ std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& inpu
 }
 
 Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation) {
+  prepare(set, *operation);
   set.lane()->submit(operation);
   return Handle(set.lane(), std::move(operation));
 }
 
 void run(ProcessSet& set, std::shared_ptr<Operation> operation) {
+  prepare(set, *operation);
   set.lane()->run(operation);
   if (operation->error) std::rethrow_exception(operation->error);
+  set.lane()->order_after(*operation);
 }
 
 Handle submit_defect(Collective collective, std::string text, const OperationOptions& options) {

@@ -4,9 +4,11 @@ test that must find them and expects it to fail.
 
     tests/mutations/run.py [--suite protocol] [--seeds 10000] [--jobs 2] [NAME...]
     tests/mutations/run.py --suite algorithms [NAME...]
+    tests/mutations/run.py --suite device [NAME...]
 
 protocol: the patches of this folder, in the coordinator; found by the protocol gate.
 algorithms: those of algorithms/, in the collectives of ops/; found by their tests.
+device: those of device/, in the order of work on GPUs; found by the tests on the double of GPUs.
 
 Prints which seed or test found which mutation. Exit code 1: a mutation survives, does not apply or
 does not compile. Without any patch the test must pass.
@@ -27,6 +29,13 @@ CORE = ["coordinator", "coordinator_outcome", "header", "history", "negotiation"
         "request_table", "tree_board"]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
              "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
+
+
+FAKES = sorted(f"tests/support/{path.name}" for path in (ROOT / "tests/support").glob("fake_*.cpp"))
+GRAPH = [f"tests/support/{name}.cpp" for name in ("happens_before", "launch_order")]
+LIBRARY = sorted(f"{folder}/{path.name}" for folder in ("compression", "ops")
+                 for path in (ROOT / folder).glob("*.cpp"))
+GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
 
 
 class Protocol:
@@ -52,18 +61,16 @@ class Protocol:
 class Algorithms:
     """The collectives under their contract suites, and the tests of what these do not reach."""
     patches = FOLDER / "algorithms"
-    sources = (sorted(f"{folder}/{path.name}" for folder in ("compression", "ops")
-                      for path in (ROOT / folder).glob("*.cpp")) +
+    sources = (LIBRARY + FAKES + GRAPH +
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
                [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
-               ["tests/support/fake_world.cpp"] +
                [f"tests/ops/{name}_test.cpp" for name in
                 ("adasum", "algorithms", "compressed_reductions", "hierarchical",
                  "sub_communicator", "window_slots")])
-    libraries = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
+    libraries = GTEST
 
     @staticmethod
-    def command(program, arguments):
+    def command(program, _):
         return [program, "--gtest_fail_fast"]
 
     @staticmethod
@@ -75,15 +82,37 @@ class Algorithms:
         return begun[-1] if begun else "no test"
 
 
-SUITES = {"protocol": Protocol, "algorithms": Algorithms}
+def is_needed(path):
+    return not re.match("build_info|cuda_|library_versions|nccl_", path.name)
+
+
+class Device(Algorithms):
+    """What is launched on GPUs, when, and in which order."""
+    patches = FOLDER / "device"
+    sources = (LIBRARY + FAKES + GRAPH +
+               sorted(f"src/{folder}/{path.name}" for folder in ("base", "comm", "runtime")
+                      for path in (ROOT / "src" / folder).glob("*.cpp") if is_needed(path)) +
+               [f"tests/runtime/{name}_test.cpp" for name in
+                ("allreduce", "collectives", "device", "join", "process_set")])
+    libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
+                                       check=False).stdout.split()
+
+    @staticmethod
+    def command(program, _):
+        return [program, "--gtest_fail_fast", "--gtest_filter=*Gpu*:*Device*"]
+
+
+SUITES = {"protocol": Protocol, "algorithms": Algorithms, "device": Device}
 LONGEST_S = 600  # without any mutation
+MPI_FLAGS = subprocess.run(["mpicc", "--showme:compile"], capture_output=True, text=True,
+                           check=False).stdout.split()
 
 
 def compile_source(tree, source, folder="objects"):
     target = tree / folder / (source.replace("/", "_") + ".o")
     target.parent.mkdir(exist_ok=True)
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O2", f"-I{tree}", f"-I{tree}/include",
-               f"-I{tree}/src", f"-I{tree}/tests", "-c", str(tree / source), "-o",
+               f"-I{tree}/src", f"-I{tree}/tests", *MPI_FLAGS, "-c", str(tree / source), "-o",
                str(target)]
     subprocess.run(command, check=True)
     return target
@@ -148,8 +177,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="kolo-mutations-") as folder:
         tree = pathlib.Path(folder)
         for part in ("compression", "include", "ops", "src", "tests/contract", "tests/ops",
-                     "tests/support", "tests/tools"):
+                     "tests/runtime", "tests/support", "tests/tools"):
             shutil.copytree(ROOT / part, tree / part)
+        subprocess.run(["flatc", "--cpp", "--scoped-enums", "-o", str(tree / "src/runtime"),
+                        str(tree / "src/runtime/wire.fbs")], check=True)
         objects = {source: compile_source(tree, source) for source in suite.sources}
         program = tree / "test"
         link(suite, objects.values(), program)

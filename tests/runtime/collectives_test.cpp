@@ -52,23 +52,14 @@ void expect_gathered(const Runtime& runtime, RowsOf rows_of, DType dtype, const 
   };
   Tensor input(dtype, {rows_of(runtime.rank()), 3});
   input.fill([&](std::size_t i) { return value(runtime.rank(), i); });
-  std::vector<std::int64_t> seen_rows;
-  std::vector<std::byte> output;
-  allgather(input.view(),
-            [&](const std::vector<std::int64_t>& rows) {
-              seen_rows = rows;
-              std::int64_t total = 0;
-              for (const std::int64_t row_count : rows) total += row_count;
-              output.resize(static_cast<std::size_t>(total) * 3 * size_of(dtype) + 1);
-              return output.data();
-            },
-            {.name = name});
-  ASSERT_EQ(seen_rows.size(), static_cast<std::size_t>(runtime.size())) << name;
+  Rows output{dtype, 3};
+  allgather(input.view(), output.allocator(), {.name = name});
+  ASSERT_EQ(output.counts.size(), static_cast<std::size_t>(runtime.size())) << name;
   std::size_t at = 0;
   for (int rank = 0; rank < runtime.size(); ++rank) {
-    ASSERT_EQ(seen_rows[static_cast<std::size_t>(rank)], rows_of(rank)) << name;
+    ASSERT_EQ(output.counts[static_cast<std::size_t>(rank)], rows_of(rank)) << name;
     for (std::size_t i = 0; i < static_cast<std::size_t>(rows_of(rank)) * 3; ++i, ++at) {
-      ASSERT_EQ(value_at(dtype, output.data(), at), value(rank, i))
+      ASSERT_EQ(output.at(at), value(rank, i))
           << name << ": element " << i << " of rank " << rank;
     }
   }

@@ -56,7 +56,7 @@ void run_with_reductions(const Setting& setting, const std::function<void(Runtim
 
 class CustomReductionTest : public testing::TestWithParam<Setting> {};
 
-INSTANTIATE_TEST_SUITE_P(, CustomReductionTest, testing::ValuesIn(all_settings()),
+INSTANTIATE_TEST_SUITE_P(, CustomReductionTest, testing::ValuesIn(cpu_settings()),
                          [](const auto& setting) {
                            return setting.param.name + "Np" + std::to_string(setting.param.size);
                          });

@@ -20,7 +20,7 @@ inline constexpr int kSizes[] = {1, 2, 3, 4, 7};
 
 /// Worlds of all sizes, with and without shared memory, with messages that come late or wait for
 /// their receivers, and with pieces so small that everything runs in many.
-inline std::vector<Setting> all_settings() {
+inline std::vector<Setting> cpu_settings() {
   using namespace std::chrono_literals;
   std::vector<Setting> settings;
   for (const int size : kSizes) {
@@ -42,6 +42,24 @@ inline std::vector<Setting> all_settings() {
     settings.push_back({.name = "SmallPieces", .size = size});
     settings.back().config.segment_bytes = 64;
     settings.back().config.staging_bytes = 4096;
+    settings.back().config.fusion = false;
+  }
+  return settings;
+}
+
+/// And with tensors on GPUs.
+inline std::vector<Setting> all_settings() {
+  std::vector<Setting> settings = cpu_settings();
+  for (const int size : kSizes) {
+    settings.push_back(
+        {.name = "Gpu", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
+    settings.push_back({.name = "GpuLate",
+                        .size = size,
+                        .network = {.nodes = std::min(size, 2),
+                                    .longest_delay = std::chrono::microseconds(200),
+                                    .seed = 13,
+                                    .gpus_per_rank = 1,
+                                    .late_launches = true}});
     settings.back().config.fusion = false;
   }
   return settings;

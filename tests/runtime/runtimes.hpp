@@ -11,6 +11,7 @@
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 #include "kolo/runtime.hpp"
+#include "support/fake_tensor_place.hpp"
 #include "support/fake_world.hpp"
 
 namespace kolo::test {
@@ -40,16 +41,27 @@ inline InitOptions options_in(comm::World& world, const Config& config) {
   return {.config = config, .world = std::shared_ptr<comm::World>(std::shared_ptr<void>(), &world)};
 }
 
-/// Runs `body` on every rank with its own, current Runtime.
+/// Runs `body` on every rank with its own, current Runtime; where it has GPUs, with its tensors there,
+/// and then nothing may have been hazardous.
 inline void run_runtimes(const Setting& setting, const std::function<void(Runtime&)>& body) {
+  std::shared_ptr<FakeGpuHub> hub;
   run_ranks(
       setting.size,
       [&](FakeWorld& world) {
-        Runtime runtime(options_in(world, setting.config));
-        Runtime::set_thread_current(&runtime);
-        body(runtime);
+        const comm::Topology& topology = world.topology();
+        FakeTensorPlace place(world.hub(), topology.rank, topology.local_rank);
+        if (place.has_gpu()) tensor_place = &place;
+        if (topology.rank == 0) hub = world.hub();
+        {
+          Runtime runtime(options_in(world, setting.config));
+          Runtime::set_thread_current(&runtime);
+          body(runtime);
+        }
+        tensor_place = nullptr;
       },
       setting.network);
+  if (hub == nullptr) return;
+  for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
 }
 
 inline void run_runtimes(int size, const std::function<void(Runtime&)>& body) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,16 +12,18 @@
 
 #include "contract/reference.hpp"
 #include "kolo/collectives.hpp"
+#include "support/tensor_place.hpp"
 
 namespace kolo::test {
 
-/// A tensor with memory of its own.
+/// A tensor with memory of its own, where this thread's tensors lie.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<std::int64_t> shape)
       : view_{nullptr, dtype, std::move(shape), {}} {
     memory_.resize(view_.size_bytes() + 1);  // an empty tensor has an address too
     view_.data = memory_.data();
+    view_.device = memory_.device();
   }
   explicit Tensor(std::int64_t count, DType dtype = DType::Float32) : Tensor(dtype, {count}) {}
   Tensor(const Tensor&) = delete;  // views refer to it
@@ -29,24 +32,30 @@ class Tensor {
 
   const TensorView& view() const { return view_; }
   std::size_t count() const { return view_.count(); }
-  double at(std::size_t index) const { return value_at(view_.dtype, memory_.data(), index); }
+  double at(std::size_t index) const { return value_at(view_.dtype, memory_.look(), index); }
 
   template <class Formula>
   void fill(Formula formula) {
-    for (std::size_t i = 0; i < count(); ++i) set_value(view_.dtype, memory_.data(), i, formula(i));
+    for (std::size_t i = 0; i < count(); ++i) set_value(view_.dtype, memory_.host(), i, formula(i));
+    memory_.put();
   }
 
   template <class Formula>
   void expect(Formula formula, const std::string& what, double relative_tolerance = 0) const {
+    const std::byte* const values = memory_.look();
     for (std::size_t i = 0; i < count(); ++i) {
       const double expected = formula(i);
-      ASSERT_NEAR(at(i), expected, relative_tolerance * std::fabs(expected))
+      ASSERT_NEAR(value_at(view_.dtype, values, i), expected,
+                  relative_tolerance * std::max(std::fabs(expected), smallest_scale()))
           << what << ", element " << i << " of " << count();
     }
   }
 
  private:
-  std::vector<std::byte> memory_;
+  /// On GPUs averages are sums of scaled elements: those that cancel leave their rounding.
+  double smallest_scale() const { return memory_.device() == Device{} ? 0.0 : 1.0; }
+
+  PlacedMemory memory_;
   TensorView view_;
 };
 
@@ -78,7 +87,7 @@ struct Rows {
   DType dtype = DType::Float32;
   std::int64_t row_elements = 1;
   std::vector<std::int64_t> counts{};
-  std::vector<std::byte> memory{};
+  PlacedMemory memory{};
 
   AllocateRows allocator() {
     return [this](const std::vector<std::int64_t>& rows) -> void* {
@@ -91,7 +100,7 @@ struct Rows {
     const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     return static_cast<std::size_t>(total * row_elements);
   }
-  double at(std::size_t index) const { return value_at(dtype, memory.data(), index); }
+  double at(std::size_t index) const { return value_at(dtype, memory.look(), index); }
 };
 
 }  // namespace kolo::test

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "kolo/task.hpp"
+#include "runtime/bits.hpp"
+#include "runtime/data_path.hpp"
+#include "runtime/operation.hpp"
+#include "runtime/reduction_items.hpp"
+
+/// Ranks that have joined, and what runs without them.
+namespace kolo::runtime {
+
+/// For each operation, the ranks that have joined without having submitted it. Only they know: what a
+/// rank submitted before it joined counts in full, whenever it runs.
+Task find_absent(const DataPath& path, const std::vector<std::shared_ptr<Operation>>& operations,
+                 std::vector<Bits>& absent);
+
+/// Those of one operation, as reductions see them.
+JoinedRanks joined_of(const DataPath& path, const Bits& absent);
+
+/// What makes no sense without some ranks ends in an AgreedFailure on the others.
+void refuse_for_absent(const DataPath& path, const Request& request, const Bits& absent);
+
+/// A rank that has joined waits for nothing: rows for it would be lost. All ranks learn of them.
+Task refuse_rows_for_absent(const DataPath& path, const Request& request,
+                            const std::vector<std::size_t>& received, const Bits& absent);
+
+}  // namespace kolo::runtime

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/device_communicator.hpp"
+#include "comm/gpu.hpp"
+#include "kolo/task.hpp"
+#include "runtime/bits.hpp"
+#include "runtime/data_path.hpp"
+#include "runtime/device_reducer.hpp"
+#include "runtime/event_pool.hpp"
+#include "runtime/launch_order.hpp"
+#include "runtime/operation.hpp"
+#include "runtime/request.hpp"
+#include "runtime/ring_traffic.hpp"
+
+namespace kolo::runtime {
+
+/// Moves the data of a lane that lies on GPUs: puts agreed batches on a stream of its own, in the
+/// agreed order, and waits for none of them. The stream waits for each operation's `ready` before its
+/// work, and passes its `done` after it; whatever an operation keeps alive is kept until then.
+///
+/// GPUs are connected when the first batch runs. What is not said otherwise is for the thread that
+/// drives the lane.
+class DeviceRunner {
+ public:
+  using Operations = std::vector<std::shared_ptr<Operation>>;
+
+  /// All arguments outlive the runner; messages of `path` are its alone. `default_gpu` is the one that
+  /// this rank uses where it takes part without tensors of its own. Two ranks may use one GPU only
+  /// where KOLO_SHARE_GPU says so.
+  DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int default_gpu);
+
+  /// Makes the operation wait for what is on its stream now. Its GPU is this rank's from then on:
+  /// throws InvalidArgument where that is another one already. Any thread.
+  void prepare(Operation& operation);
+  /// What is put on `stream` from now on waits for an operation that was launched. Any thread.
+  void order_after(const Operation& operation, comm::DeviceStream stream);
+
+  /// Launches one batch, as BatchRunner::run runs it. `is_ordered`, the same on all ranks: in the one
+  /// order of all sets that overlap.
+  Task run(Operations operations, bool have_some_joined, bool is_ordered);
+  /// The part of a rank that has joined in `request`: memory with what changes nothing.
+  std::shared_ptr<Operation> make_identity(const Request& request);
+
+  /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there.
+  void retire();
+  /// Nothing that was launched is under way any more, as far as retire() knows.
+  bool is_idle() const { return launched_.empty(); }
+  /// Ends on this rank what is under way.
+  void abort(const std::string& reason) noexcept;
+
+  std::uint64_t bytes_sent() const { return traffic_.bytes(); }
+  std::uint64_t bytes_packed() const { return reducer_ ? reducer_->bytes_packed() : 0; }
+
+ private:
+  comm::Gpu& use(int gpu);
+  int own_gpu();
+  Task connect(const Request& first);
+  Task require_own_gpus(const Request& first);
+  Task launch(const Operations& operations, const std::vector<Bits>& absent);
+  Task launch_one(Operation& operation, const Bits& absent);
+  Task all_gather(const TensorType& type, TensorMemory& memory, const DeviceOrder& order);
+  Task all_gather_in_place(const Request& request, TensorMemory& memory);
+  Task all_to_all(const Request& request, std::size_t index, TensorMemory& memory,
+                  const DeviceOrder& order, const Bits& absent);
+  void allocate(TensorMemory& memory, const std::vector<std::size_t>& rows,
+                const DeviceOrder& order);
+
+  struct Launched {
+    std::shared_ptr<CUevent_st> done;
+    Operations operations;
+    std::vector<std::shared_ptr<std::byte>> outgrown;
+  };
+
+  comm::Gpus& gpus_;
+  const DataPath& path_;
+  LaunchOrder& order_;
+  const int default_gpu_;
+  std::mutex opening_;
+  std::shared_ptr<comm::Gpu> gpu_;  // with its stream made once, before anything else is done there
+  std::shared_ptr<CUstream_st> stream_;
+  EventPool events_;
+  RingTraffic traffic_;
+  std::unique_ptr<comm::DeviceCommunicator> communicator_;
+  std::optional<DeviceReducer> reducer_;
+  std::deque<Launched> launched_;  // in their order
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "kolo/communicator.hpp"
+#include "kolo/task.hpp"
+#include "runtime/data_path.hpp"
+
+namespace kolo::runtime {
+
+/// The one order in which batches of process sets that overlap are launched on GPUs. A collective
+/// holds its GPU until all its ranks have launched it: two ranks that launch two of them in different
+/// order may wait for one another for ever.
+///
+/// World rank 0 numbers the batches; a ticket also says which one each rank has to launch before.
+/// Any thread.
+class LaunchOrder {
+ public:
+  /// `world` is a communicator of all ranks for this alone.
+  explicit LaunchOrder(std::unique_ptr<Communicator> world) : world_(std::move(world)) {}
+  /// Messages that are under way are abandoned with their memory.
+  ~LaunchOrder();
+  LaunchOrder(const LaunchOrder&) = delete;  // Tasks refer to it
+  LaunchOrder& operator=(const LaunchOrder&) = delete;
+
+  /// Gives the next batch of a process set its place, and ends when it is this rank's turn to launch
+  /// it. Collective over the set of `path`.
+  Task enter(const DataPath& path, std::uint64_t& ticket);
+  /// It has been launched, or has failed.
+  void leave(std::uint64_t ticket);
+  /// Something is lost: there is no order any more that all could keep, and nobody waits for it.
+  void give_up();
+
+  /// On world rank 0: answers who asks. Never blocks.
+  void serve();
+
+ private:
+  using Numbers = std::vector<std::uint64_t>;
+  struct Reply {
+    Numbers numbers;
+    Transfer transfer;
+  };
+
+  Task ask(const std::vector<int>& members, Numbers& answer);
+  Numbers answer_to(const Numbers& members);
+  bool is_turn_after(std::uint64_t previous);
+
+  std::mutex lock_;
+  std::unique_ptr<Communicator> world_;
+  std::uint64_t last_left_ = 0;
+  bool is_given_up_ = false;
+  // On world rank 0:
+  std::uint64_t last_ticket_ = 0;
+  std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
+  std::list<Reply> replies_;
+};
+
+}  // namespace kolo::runtime
