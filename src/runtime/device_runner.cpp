@@ -33,11 +33,11 @@ class Turn {
 }  // namespace
 
 DeviceRunner::DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order,
-                           int default_gpu)
+                           int local_rank)
     : gpus_(gpus),
       path_(path),
       order_(order),
-      default_gpu_(default_gpu),
+      local_rank_(local_rank),
       traffic_(path.communicator->size()) {}
 
 // --- any thread ---
@@ -57,7 +57,7 @@ comm::Gpu& DeviceRunner::use(int gpu) {
 
 int DeviceRunner::own_gpu() {
   const std::lock_guard lock(opening_);
-  return gpu_ == nullptr ? default_gpu_ : gpu_->index();
+  return gpu_ == nullptr ? local_rank_ % gpus_.count() : gpu_->index();
 }
 
 void DeviceRunner::prepare(Operation& operation) {
@@ -119,7 +119,8 @@ Task DeviceRunner::run(Operations operations, bool have_some_joined, bool is_ord
   const std::shared_ptr<CUevent_st> done = events_.take(*gpu_);
   gpu_->record(done.get(), stream_.get());
   for (const auto& operation : operations) operation->device.done = done;
-  launched_.push_back({done, std::move(operations), reducer_->take_outgrown()});
+  const auto give_up_at = give_up_time(operations);
+  launched_.push_back({done, give_up_at, std::move(operations), reducer_->take_outgrown()});
 }
 
 Task DeviceRunner::launch(const Operations& operations, const std::vector<Bits>& absent) {
@@ -281,6 +282,20 @@ void DeviceRunner::retire() {
   while (!launched_.empty() && gpu_->has_passed(launched_.front().done.get())) {
     launched_.pop_front();
   }
+  if (launched_.empty() || Operation::Clock::now() < launched_.front().give_up_at) return;
+  throw BackendError(describe(launched_.front().operations.front()->request) +
+                     " was launched on the GPU, and has not ended there although its deadline is "
+                     "long over: a GPU hangs, or GPUs do not reach one another. NCCL_DEBUG=INFO "
+                     "says more.");
+}
+
+/// Some time after the last of their deadlines.
+Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& operations) const {
+  using TimePoint = Operation::Clock::time_point;
+  TimePoint last = TimePoint::min();
+  for (const auto& operation : operations) last = std::max(last, operation->deadline);
+  return last < TimePoint::max() - path_.config.lost_after ? last + path_.config.lost_after
+                                                           : TimePoint::max();
 }
 
 void DeviceRunner::abort(const std::string& reason) noexcept {

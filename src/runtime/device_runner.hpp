@@ -33,13 +33,14 @@ class DeviceRunner {
  public:
   using Operations = std::vector<std::shared_ptr<Operation>>;
 
-  /// All arguments outlive the runner; messages of `path` are its alone. `default_gpu` is the one that
-  /// this rank uses where it takes part without tensors of its own. Two ranks may use one GPU only
+  /// All arguments outlive the runner; messages of `path` are its alone. Where a rank takes part
+  /// without tensors of its own, it uses the GPU with the number of its `local_rank`. Two ranks may use one GPU only
   /// where KOLO_SHARE_GPU says so.
-  DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int default_gpu);
+  DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int local_rank);
 
   /// Makes the operation wait for what is on its stream now. Its GPU is this rank's from then on:
-  /// throws InvalidArgument where that is another one already. Any thread.
+  /// throws InvalidArgument where that is another one already, BackendError where there is none. Any
+  /// thread.
   void prepare(Operation& operation);
   /// What is put on `stream` from now on waits for an operation that was launched. Any thread.
   void order_after(const Operation& operation, comm::DeviceStream stream);
@@ -50,7 +51,8 @@ class DeviceRunner {
   /// The part of a rank that has joined in `request`: memory with what changes nothing.
   std::shared_ptr<Operation> make_identity(const Request& request);
 
-  /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there.
+  /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there, or
+  /// has not ended long after its deadline.
   void retire();
   /// Nothing that was launched is under way any more, as far as retire() knows.
   bool is_idle() const { return launched_.empty(); }
@@ -74,8 +76,11 @@ class DeviceRunner {
   void allocate(TensorMemory& memory, const std::vector<std::size_t>& rows,
                 const DeviceOrder& order);
 
+  Operation::Clock::time_point give_up_time(const Operations& operations) const;
+
   struct Launched {
     std::shared_ptr<CUevent_st> done;
+    Operation::Clock::time_point give_up_at;
     Operations operations;
     std::vector<std::shared_ptr<std::byte>> outgrown;
   };
@@ -83,7 +88,7 @@ class DeviceRunner {
   comm::Gpus& gpus_;
   const DataPath& path_;
   LaunchOrder& order_;
-  const int default_gpu_;
+  const int local_rank_;
   std::mutex opening_;
   std::shared_ptr<comm::Gpu> gpu_;  // with its stream made once, before anything else is done there
   std::shared_ptr<CUstream_st> stream_;

@@ -71,7 +71,6 @@ Lane::Lane(Parts parts, comm::World& world)
       mailbox_(*control_, kControlTag),
       coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
       runner_(std::make_shared<BatchRunner>(world, data_)),
-      why_no_gpus_(std::move(parts.why_no_gpus)),
       queue_(name_) {
   if (parts.control_window != nullptr) {
     board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
@@ -85,7 +84,7 @@ Lane::Lane(Parts parts, comm::World& world)
   watch_.emplace(data_, world_, *board_);
   if (device_data_) {
     device_runner_ = std::make_shared<DeviceRunner>(*parts.gpus, *device_data_, *parts.launch_order,
-                                                    parts.default_gpu);
+                                                    world.topology().local_rank);
     launch_order_ = parts.launch_order;
     overlaps_ = parts.is_added && size() > 1;
   }
@@ -98,8 +97,11 @@ Lane::~Lane() = default;
 void Lane::prepare(Operation& operation) {
   if (operation.request.device != DeviceKind::Cuda) return;
   if (device_runner_ == nullptr) {
-    throw InvalidArgument("the tensor lies on a CUDA device, but " + why_no_gpus_ +
-                          ". Or copy it to the CPU.");
+    throw InvalidArgument(
+        "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone. Configure it "
+        "with KOLO_WITH_CUDA=ON where CUDA Toolkit 12.4 or newer and NCCL are installed, or copy "
+        "the "
+        "tensor to the CPU");
   }
   device_runner_->prepare(operation);
 }

@@ -43,12 +43,10 @@ class Lane {
     DataPath data;
     std::unique_ptr<Communicator> control{};         ///< among the members, for the protocol
     std::shared_ptr<SharedWindow> control_window{};  ///< null: the control plane goes by messages
-    comm::Gpus* gpus = nullptr;                      ///< null: this rank has none
-    std::string why_no_gpus{};                       ///< then
+    comm::Gpus* gpus = nullptr;                      ///< null: this build has none
     std::optional<DataPath> device{};                ///< otherwise, with a communicator of its own
     LaunchOrder* launch_order = nullptr;
     bool is_added = false;  ///< a set other than the world, with which it overlaps
-    int default_gpu = 0;
   };
 
   /// What is passed by reference outlives the lane.
@@ -59,7 +57,7 @@ class Lane {
   void check(const Request& request) const { data_.check(request); }
 
   /// Before it is submitted: orders an operation on a GPU behind what is on its stream. Throws
-  /// InvalidArgument where this rank cannot use that GPU.
+  /// InvalidArgument or BackendError where this rank cannot use that GPU.
   void prepare(Operation& operation);
   /// What is put on the operation's stream from now on waits for its result. Once it has ended.
   void order_after(const Operation& operation);
@@ -146,10 +144,9 @@ class Lane {
   Coordinator coordinator_;
   std::shared_ptr<BatchRunner> runner_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
-  std::shared_ptr<DeviceRunner> device_runner_;  // null: there are no GPUs
-  const std::string why_no_gpus_;
-  std::deque<Running> running_;    // in the agreed order; the first one moves
-  std::deque<Running> launching_;  // those on GPUs
+  std::shared_ptr<DeviceRunner> device_runner_;  // null: a build for CPUs alone
+  std::deque<Running> running_;                  // in the agreed order; the first one moves
+  std::deque<Running> launching_;                // those on GPUs
   LaunchOrder* launch_order_ = nullptr;
   bool overlaps_ = false;  // with other sets, from the agreed order's present place on
   std::uint64_t launches_begun_ = 0;

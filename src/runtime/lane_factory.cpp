@@ -58,25 +58,13 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
 }
 
 void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
-  comm::Gpus* const gpus = world_.gpus();
-  if (gpus == nullptr) {
-    parts.why_no_gpus =
-        "this build of Kolo is for CPUs alone: configure it with KOLO_WITH_CUDA=ON where CUDA "
-        "Toolkit 12.4 or newer and NCCL are installed";
-    return;
-  }
-  try {
-    parts.default_gpu = world_.topology().local_rank % gpus->count();
-  } catch (const BackendError& error) {
-    parts.why_no_gpus = error.what();
-    return;
-  }
+  parts.gpus = world_.gpus();
+  if (parts.gpus == nullptr) return;
   const std::vector<int>& ranks = parts.data.world_ranks;
   if (number == 0) {
     launch_order_ = std::make_unique<LaunchOrder>(
         world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
   }
-  parts.gpus = gpus;
   parts.launch_order = launch_order_.get();
   parts.is_added = number != 0;
   parts.device.emplace(DataPath{choices_, config_});

@@ -107,7 +107,7 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
 void prepare(ProcessSet& set, Operation& operation) {
   try {
     set.lane()->prepare(operation);
-  } catch (const InvalidArgument& error) {
+  } catch (const Error& error) {
     add_defect(operation, error.what());
   }
 }

@@ -104,8 +104,8 @@ class Device(Algorithms):
 
 SUITES = {"protocol": Protocol, "algorithms": Algorithms, "device": Device}
 LONGEST_S = 600  # without any mutation
-MPI_FLAGS = subprocess.run(["mpicc", "--showme:compile"], capture_output=True, text=True,
-                           check=False).stdout.split()
+MPI_FLAGS = ["-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"] + subprocess.run(
+    ["mpicc", "--showme:compile"], capture_output=True, text=True, check=False).stdout.split()
 
 
 def compile_source(tree, source, folder="objects"):

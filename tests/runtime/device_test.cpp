@@ -296,5 +296,29 @@ TEST(DeviceFailureTest, WhatFailsOnTheGpuEndsTheSetOnAllRanks) {
   }
 }
 
+TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
+  Config config = test_config();
+  config.timeout = 300ms;
+  config.lost_after = 200ms;
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              Program program(world);
+              if (world.topology().rank == 1) world.hub()->lose_collective(1, 1);
+              Runtime runtime(options_in(world, config));
+              Runtime::set_thread_current(&runtime);
+              const auto memory = program.allocate(8);
+              const TensorView view = program.view(memory, 8);
+              allreduce(view, view, {.name = "good", .stream = program.stream()});
+              // Launched everywhere, and so no error yet.
+              allreduce(view, view, {.name = "bad", .stream = program.stream()});
+              std::this_thread::sleep_for(1s);
+              const std::string text = text_thrown_by<PeerLostError>(
+                  [&] { allreduce(view, view, {.name = "next", .stream = program.stream()}); });
+              expect_contains(text, "'next'");
+              expect_contains(text, "allreduce 'bad' was launched on the GPU, and has not ended");
+            },
+            {.gpus_per_rank = 1, .late_launches = true});
+}
+
 }  // namespace
 }  // namespace kolo::test
