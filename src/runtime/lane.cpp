@@ -87,6 +87,7 @@ Lane::Lane(Parts parts, comm::World& world)
                                                     world.topology().local_rank);
     launch_order_ = parts.launch_order;
     overlaps_ = parts.is_added && size() > 1;
+    if (parts.is_added) launch_order_->expect_questions();
   }
 }
 
@@ -334,7 +335,10 @@ void Lane::start(Coordinator::Batch batch) {
     launching_.push_back({std::move(task), std::move(operations), deadline});
   } else {
     // All sets overlap with the world, which has been alone so far.
-    overlaps_ |= operations.front()->request.collective == Collective::AddProcessSet && size() > 1;
+    if (operations.front()->request.collective == Collective::AddProcessSet) {
+      overlaps_ = size() > 1;
+      if (launch_order_ != nullptr) launch_order_->expect_questions();
+    }
     Task task = runner_->run(operations, batch.have_some_joined);
     running_.push_back({std::move(task), std::move(operations), deadline});
   }

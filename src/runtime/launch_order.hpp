@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -37,10 +39,14 @@ class LaunchOrder {
   /// Something is lost: there is no order any more that all could keep, and nobody waits for it.
   void give_up();
 
-  /// On world rank 0: answers who asks. Never blocks.
+  /// From now on somebody may ask.
+  void expect_questions() { has_questions_ = true; }
+  /// On world rank 0: answers who asks. Never blocks; at most a look at the clock where nobody can ask,
+  /// or has just been looked for.
   void serve();
 
  private:
+  using Clock = std::chrono::steady_clock;
   using Numbers = std::vector<std::uint64_t>;
   struct Reply {
     Numbers numbers;
@@ -56,6 +62,8 @@ class LaunchOrder {
   std::uint64_t last_left_ = 0;
   bool is_given_up_ = false;
   // On world rank 0:
+  std::atomic<bool> has_questions_{false};
+  std::atomic<Clock::time_point> next_look_{};
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
   std::list<Reply> replies_;
