@@ -100,6 +100,13 @@ void BucketInFlight::advance() {
   if (waiting_ && parts_->is_ready()) begin_replicas();
 }
 
+bool BucketInFlight::is_over() const {
+  const auto is_ready = [](const std::optional<Handle>& handle) {
+    return !handle || handle->is_ready();
+  };
+  return handle_.is_ready() && is_ready(parts_) && !waiting_ && is_ready(replicas_) && !hooked_;
+}
+
 void BucketInFlight::begin_replicas() {
   const TensorView view = view_of(waiting_->part, waiting_->options.name);
   replicas_ = allreduce_async(view, view, waiting_->options);

@@ -34,6 +34,8 @@ class BucketInFlight {
 
   /// Begins what can begin now, without blocking.
   void advance();
+  /// Looks without blocking: wait() would not block.
+  bool is_over() const;
   /// Blocks until gradients and flags of all ranks are reduced in their place.
   void wait();
 

@@ -100,7 +100,8 @@ void GradientReducer::take_gradient(std::size_t index) {
   if (step_.no_sync > 0) return;
   if (!follows_arrival_) arrived_.note(index, tensors_[index].grad().is_sparse());
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
-  if (!recycles_) buckets_->adopt(index);
+  // While it is in the cache.
+  if (!recycles_ || has_its_slot(bucket_of_[index])) buckets_->adopt(index);
   ++arrivals_[index];
   watch_.remember(index);
   const bool is_another = is_new_[index];
@@ -109,6 +110,25 @@ void GradientReducer::take_gradient(std::size_t index) {
   if (--states_[bucket_of_[index]].missing > 0) return;
   step_.times.last_gradient = seconds(Clock::now());
   submit_what_is_ready(bucket_of_[index]);
+}
+
+/// Whether the memory of a bucket is its own by now, until it is submitted: it comes next there, and
+/// the one before is over. That one gives its memory up here where it need not be waited for.
+bool GradientReducer::has_its_slot(std::size_t bucket) {
+  const std::size_t slots = passing_.size();
+  if (rounds_ > 1 || bucket < next_ || bucket >= next_ + slots) return false;
+  if (bucket < slots) return true;
+  BucketState& before = states_[bucket - slots];
+  if (!before.is_handed_out && before.in_flight->is_over()) {
+    try {
+      hand_out(bucket - slots);
+    } catch (...) {
+      if (!first_error_) first_error_ = std::current_exception();
+      step_.has_failed = true;
+      throw;
+    }
+  }
+  return before.is_handed_out;
 }
 
 void GradientReducer::submit_what_is_ready(std::size_t bucket) {

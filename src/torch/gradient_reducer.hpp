@@ -123,6 +123,7 @@ class GradientReducer {
   void divide(torch::optim::Optimizer& wrapped);
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
+  bool has_its_slot(std::size_t bucket);
   void submit(std::size_t bucket);
   std::exception_ptr submit_next();
   void submit_what_is_ready(std::size_t bucket);
