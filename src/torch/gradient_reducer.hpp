@@ -47,8 +47,8 @@ struct ReducedParameter {
 /// back. Buckets are laid out anew once gradients have arrived for the first time, in their order.
 /// Where the optimizer is sharded, the parameters are divided then, and from the next time on each
 /// rank gets the gradients of its part only. Where gradients are sharded too, buckets then share the
-/// memory of a few: a bucket takes its gradients when all have come and the one before it in that
-/// memory is over. For that all ranks submit buckets in their order, several times in a step where
+/// memory of a few: a bucket takes its gradients as they come where the one before it in that memory
+/// is over, and otherwise when all have come, waiting for that one. For this all ranks submit buckets in their order, several times in a step where
 /// passes are reduced one by one.
 class GradientReducer {
  public:

@@ -108,7 +108,8 @@ void measure(Gpu& gpu, int rounds) {
   const auto stream = gpu.make_stream();
   const auto from = gpu.allocate(room);
   const auto to = gpu.allocate(room);
-  gpu.fill(from.get(), room / sizeof(float), DType::Float32, 1.1, stream.get());
+  gpu.fill(from.get(), room / sizeof(float), DType::Float32, scalar_of(DType::Float32, 1.1),
+           stream.get());
 
   std::vector<Contestant> contestants;
   const auto add = [&](DType source, DType target, double factor, bool gather) {
