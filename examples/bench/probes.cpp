@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <functional>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -89,10 +90,8 @@ Space shared_memory_space() {
 }
 
 std::string why_no_window(std::size_t bytes) {
-  const std::string name = "/kolo-bench-" + std::to_string(::getpid());
-  const Descriptor file(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
-  if (file.number() < 0) return "shm_open: " + text_of(errno);
-  ::shm_unlink(name.c_str());
+  const Descriptor file(::open("/dev/shm", O_TMPFILE | O_EXCL | O_RDWR, S_IRUSR | S_IWUSR));
+  if (file.number() < 0) return "open a file without a name in /dev/shm: " + text_of(errno);
   if (const int error = ::posix_fallocate(file.number(), 0, static_cast<off_t>(bytes))) {
     return "/dev/shm has no room for " + std::to_string(bytes) + " bytes: " + text_of(error);
   }

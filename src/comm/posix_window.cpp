@@ -1,7 +1,6 @@
 #include "comm/posix_window.hpp"
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -59,24 +59,17 @@ struct Notice {
 
 std::string system_text(int error) { return std::strerror(error); }
 
-/// A new segment without a name. Sets `notice.failure` where there is none to be had.
+/// A new segment. Sets `notice.failure` where there is none to be had.
 FileDescriptor make_segment(std::size_t size_bytes, Notice& notice) {
-  static std::atomic<unsigned> counter{0};
-  std::string name;
-  int fd = -1;
-  do {  // containers that share /dev/shm may number their processes alike
-    name = "/kolo-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  } while (fd < 0 && errno == EEXIST);
-  if (fd < 0) {
-    notice.fail("shm_open: " + system_text(errno));
+  FileDescriptor segment(
+      ::open("/dev/shm", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!segment.is_open()) {
+    notice.fail("open a file without a name in /dev/shm: " + system_text(errno));
     return {};
   }
-  ::shm_unlink(name.c_str());
-  FileDescriptor segment(fd);
   int error = 0;
   do {
-    error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+    error = ::posix_fallocate(segment.get(), 0, static_cast<off_t>(size_bytes));
   } while (error == EINTR);
   if (error != 0) {
     notice.fail("cannot reserve " + std::to_string(size_bytes) +

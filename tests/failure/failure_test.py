@@ -47,6 +47,10 @@ def read(path):
     return path.read_text(errors="replace") if path.exists() else ""
 
 
+def kolo_files():
+    return {name for name in os.listdir("/dev/shm") if "kolo" in name}
+
+
 def require(condition, text):
     if not condition:
         raise Problems(text)
@@ -61,6 +65,7 @@ class Job:
         self.recovery = recovery
         self.mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kolo-failure-"))
+        self.files_before = kolo_files()
         program, *mpirun = command
         environment = dict(os.environ, KOLO_TEST_FOLDER=str(self.folder),
                            KOLO_TEST_VICTIM=str(victim), **settings)
@@ -118,9 +123,7 @@ class Job:
         while self.processes() and time.monotonic() < until:
             time.sleep(0.02)
         require(not self.processes(), "a process is left")
-        pids = {pid for rank in self.ranks() for pid in rank.pid}
-        left = [path.name for path in pathlib.Path("/dev/shm").glob("kolo-*")
-                if path.name.split("-")[1] in pids]
+        left = kolo_files() - self.files_before
         require(not left, f"left in /dev/shm: {left}")
 
     def end(self):

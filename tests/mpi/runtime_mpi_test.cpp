@@ -2,12 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <latch>
 #include <string>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -231,15 +229,6 @@ TEST_P(RuntimeMpiTest, AShutdownElsewhereEndsWhatIsPending) {
       [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
   expect_contains(text, "'x'");
   if (runtime.rank() != leaving) expect_contains(text, "rank " + std::to_string(leaving));
-}
-
-TEST_P(RuntimeMpiTest, LeavesNothingInTheFileSystem) {
-  const Runtime runtime(options());
-  const SharedBuffer buffer(1 << 20);
-  const std::string own = "kolo-" + std::to_string(::getpid()) + "-";
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    EXPECT_NE(entry.path().filename().string().rfind(own, 0), 0u) << entry.path();
-  }
 }
 
 TEST_P(RuntimeMpiTest, ReduceScatterOfUnevenRows) {
