@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kolo/runtime.hpp"
 #include "shard/process_memory.hpp"
 
 namespace shard {
-namespace {
-
-std::size_t own_segment_bytes() {
-  std::size_t sum = 0;
-  for (const auto& [begin, size] : own_segments()) sum += size;
-  return sum;
-}
-
-}  // namespace
 
 PeakWatch::PeakWatch(Allocations& allocations)
-    : allocations_(allocations), segment_bytes_(own_segment_bytes()) {
+    : allocations_(allocations), segment_bytes_(own_share()) {
   allocations_.take_peak_bytes();  // of the time before
   thread_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -34,9 +26,13 @@ std::size_t PeakWatch::stop() {
   return peak_bytes_;
 }
 
+std::size_t PeakWatch::own_share() {
+  return shared_segment_bytes() / static_cast<std::size_t>(kolo::size());
+}
+
 void PeakWatch::look() {
   const std::size_t before = segment_bytes_;
-  segment_bytes_ = own_segment_bytes();
+  segment_bytes_ = own_share();
   peak_bytes_ =
       std::max(peak_bytes_, std::max(before, segment_bytes_) + allocations_.take_peak_bytes());
 }

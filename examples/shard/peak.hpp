@@ -19,6 +19,8 @@ class PeakWatch {
   std::size_t stop();
 
  private:
+  /// All ranks have made equal segments for all to map.
+  static std::size_t own_share();
   void look();
 
   Allocations& allocations_;

@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <cstdlib>  // defines __GLIBC__
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <unistd.h>
+#include <utility>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -21,20 +22,40 @@ std::ifstream open_own(const std::string& name) {
   return file;
 }
 
+using Segment = std::pair<const std::byte*, std::size_t>;
+
+/// Of a line that begins a mapping of shared memory without a name, which is how Kolo makes it.
+std::optional<Segment> shared_segment(const std::string& line) {
+  if (line.find(" /dev/shm/#") == std::string::npos) return std::nullopt;
+  std::istringstream range(line);
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  char dash = 0;
+  range >> std::hex >> begin >> dash >> end;
+  return Segment(reinterpret_cast<const std::byte*>(begin), end - begin);
+}
+
 }  // namespace
 
-std::map<const std::byte*, std::size_t> own_segments() {
-  const std::string own_name = "/kolo-" + std::to_string(::getpid()) + "-";
-  std::map<const std::byte*, std::size_t> segments;
+std::size_t shared_segment_bytes() {
+  std::size_t sum = 0;
   std::ifstream maps = open_own("maps");
   for (std::string line; std::getline(maps, line);) {
-    if (line.find(own_name) == std::string::npos) continue;
-    std::istringstream range(line);
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    char dash = 0;
-    range >> std::hex >> begin >> dash >> end;
-    segments.emplace(reinterpret_cast<const std::byte*>(begin), end - begin);
+    if (const auto segment = shared_segment(line)) sum += segment->second;
+  }
+  return sum;
+}
+
+std::map<const std::byte*, std::size_t> own_segments() {
+  // Those of other ranks are left out of core dumps, which the flag dd says.
+  std::map<const std::byte*, std::size_t> segments;
+  std::ifstream maps = open_own("smaps");
+  std::optional<Segment> segment;
+  for (std::string line; std::getline(maps, line);) {
+    if (const auto found = shared_segment(line)) segment = found;
+    if (!line.starts_with("VmFlags:")) continue;
+    if (segment && line.find(" dd") == std::string::npos) segments.insert(*segment);
+    segment.reset();
   }
   return segments;
 }

@@ -10,6 +10,9 @@ namespace shard {
 /// other ranks, mapped here too, are theirs.
 std::map<const std::byte*, std::size_t> own_segments();
 
+/// Of the segments of all ranks that are mapped here. It takes no look at their pages, so it is quick.
+std::size_t shared_segment_bytes();
+
 /// Proportional set sizes: a page that k processes have in use counts a k-th in each.
 struct Pss {
   std::size_t total = 0;

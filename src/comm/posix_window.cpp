@@ -39,6 +39,7 @@ class Mapping {
   }
 
   bool is_valid() const { return memory_ != MAP_FAILED; }
+  void leave_out_of_core_dumps() const { ::madvise(memory_, size_bytes_, MADV_DONTDUMP); }
   std::byte* data() const { return static_cast<std::byte*>(memory_); }
 
  private:
@@ -78,22 +79,24 @@ FileDescriptor make_segment(std::size_t size_bytes, Notice& notice) {
   return segment;
 }
 
-/// Maps every rank's segment. Sets `notice.failure` where that fails.
-std::vector<Mapping> map_all(const std::vector<Notice>& segments, Notice& notice) {
+/// Maps every rank's segment. Sets `own.failure` where that fails.
+std::vector<Mapping> map_all(const std::vector<Notice>& segments, Notice& own) {
   std::vector<Mapping> mappings;
   for (const Notice& segment : segments) {
     const std::string path =
         "/proc/" + std::to_string(segment.pid) + "/fd/" + std::to_string(segment.fd);
     const FileDescriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (!opened.is_open()) {
-      notice.fail("open " + path + ": " + system_text(errno));
+      own.fail("open " + path + ": " + system_text(errno));
       break;
     }
     mappings.emplace_back(opened.get(), segment.size_bytes);
     if (!mappings.back().is_valid()) {
-      notice.fail("mmap " + std::to_string(segment.size_bytes) + " bytes: " + system_text(errno));
+      own.fail("mmap " + std::to_string(segment.size_bytes) + " bytes: " + system_text(errno));
       break;
     }
+    // A rank's dump has what that rank made: the dumps of n ranks are not n times everybody's memory.
+    if (segment.pid != own.pid) mappings.back().leave_out_of_core_dumps();
   }
   return mappings;
 }

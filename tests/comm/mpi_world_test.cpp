@@ -156,6 +156,19 @@ std::size_t count_nameless_mappings() {
   return count;
 }
 
+/// How many of them are in a core dump of this process.
+std::size_t count_dumped_mappings() {
+  std::ifstream smaps("/proc/self/smaps");
+  std::size_t count = 0;
+  bool is_nameless = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find("-") < line.find(":")) is_nameless = line.find("/dev/shm/#") != std::string::npos;
+    if (!line.starts_with("VmFlags:")) continue;
+    count += is_nameless && line.find(" dd") == std::string::npos;
+  }
+  return count;
+}
+
 TEST(PosixWindowTest, HasNoNameAndLeavesNoDescriptorAndNoMapping) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
@@ -165,6 +178,7 @@ TEST(PosixWindowTest, HasNoNameAndLeavesNoDescriptorAndNoMapping) {
     const auto window = make_window(world, *communicator, 100'000);
     EXPECT_EQ(count_open_files(), files);
     EXPECT_EQ(count_nameless_mappings(), static_cast<std::size_t>(size()));
+    EXPECT_EQ(count_dumped_mappings(), 1u);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(window->segment(0).data()) % 4096, 0u);
   }
   EXPECT_EQ(count_nameless_mappings(), 0u);
