@@ -20,15 +20,19 @@ namespace kolo {
 /// on it have ended.
 ///
 /// Elsewhere, or where shared memory cannot be had, it is private memory, and operations on it move
-/// its data by messages: slower, otherwise the same.
+/// its data by messages: slower, otherwise the same. Memory of a GPU is private, too.
 class SharedBuffer {
  public:
   /// Collective over the set and blocking, under `options.name`, or one from the order of calls;
   /// `size_bytes` must agree. Errors are those of collectives.
   explicit SharedBuffer(std::size_t size_bytes, const OperationOptions& options = {});
+  /// Private memory that is there already, on a GPU for one: the bytes of `memory`, as long as `owner`
+  /// lives. A local call. All ranks give theirs of one size under the same name, each buffer its own.
+  SharedBuffer(std::string name, const TensorView& memory, std::shared_ptr<void> owner);
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
+  Device device() const { return device_; }
   /// The name under which it was made, the same on all ranks.
   const std::string& name() const { return name_; }
   /// What tells it from all others, which may have its name; the same on all ranks, for error texts.
@@ -46,6 +50,7 @@ class SharedBuffer {
   std::string identity_;
   std::size_t size_bytes_;
   std::byte* data_ = nullptr;
+  Device device_{};
   std::vector<std::byte*> peers_;      // every rank's data, as seen from here; empty: private
   std::weak_ptr<runtime::Lane> lane_;  // of the set it was made in
   std::shared_ptr<void> owner_;

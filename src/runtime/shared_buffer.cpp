@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "runtime/submit.hpp"
 
@@ -43,6 +44,14 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
     data_ = static_cast<std::byte*>(owner_.get());
   }
 }
+
+SharedBuffer::SharedBuffer(std::string name, const TensorView& memory, std::shared_ptr<void> owner)
+    : name_(std::move(name)),
+      identity_(name_),
+      size_bytes_(memory.size_bytes()),
+      data_(static_cast<std::byte*>(memory.data)),
+      device_(memory.device),
+      owner_(std::move(owner)) {}
 
 std::vector<std::byte*> SharedBuffer::peers(const ProcessSet& set) const {
   return set.lane() == lane_.lock() ? peers_ : std::vector<std::byte*>{};

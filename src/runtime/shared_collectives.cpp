@@ -29,7 +29,7 @@ class Stretch {
           std::vector<std::int64_t> shape)
       : buffer_(buffer),
         offset_(offset_bytes),
-        view_{buffer.data() + offset_bytes, dtype, std::move(shape), Device{}} {}
+        view_{buffer.data() + offset_bytes, dtype, std::move(shape), buffer.device()} {}
 
   /// On this rank.
   const TensorView& view() const { return view_; }

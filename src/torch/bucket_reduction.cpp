@@ -20,7 +20,7 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
   for (const Bucket::Member& member : bucket.members) {
     if (buckets.is_sparse(member.parameter)) continue;
     const TensorView view{buckets.memory().data() + member.offset, bucket.dtype,
-                          buckets.shape_of(member.parameter), Device{}};
+                          buckets.shape_of(member.parameter), buckets.memory().device()};
     gradients.push_back({view, view});
   }
   return grouped_allreduce_async(gradients, options);
@@ -45,26 +45,32 @@ Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const s
   options.op = ReduceOp::Sum;
   options.process_set = process_set;
   options.name = name + ".flags";
-  options.keep_alive = buckets.memory().owner();
-  const TensorView flags{buckets.memory().data() + bucket.flags_offset,
-                         bucket.dtype,
-                         {static_cast<std::int64_t>(bucket.flag_count())},
-                         Device{}};
-  return allreduce_async(flags, flags, options);
+  const at::Tensor& flags = buckets.flags_of(bucket);
+  options.keep_alive = std::make_shared<at::Tensor>(flags);
+  const TensorView view = view_of(flags, options.name);
+  return allreduce_async(view, view, options);
 }
 
 }  // namespace
 
 BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                               const DistributedOptimizerOptions& options, const BucketHook& hook) {
+                               const DistributedOptimizerOptions& options, const BucketHook& hook)
+    : stream_(ProgramStream::current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   AllreduceOptions all = reduction_of(options, name);
-  if (!hook && options.op != ReduceOp::Adasum) {
+  all.stream = stream_.handle();
+  const bool is_plain = !hook && options.op != ReduceOp::Adasum;
+  if (is_plain && !buckets.has_flags_apart()) {
     handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
     return;
   }
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;  // all of them sparse
+  if (is_plain) {
+    parts_ = allreduce_async(buckets.memory(), bucket.offset, bucket.gradient_count(), bucket.dtype,
+                             all);
+    return;
+  }
   if (!hook) {
     all.keep_alive = buckets.memory().owner();
     parts_ = begin_adasum(buckets, bucket, all);
@@ -76,12 +82,15 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
 
 BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
                                const DistributedOptimizerOptions& options, const ShardSets& sets,
-                               const at::Tensor& part) {
+                               const at::Tensor& part)
+    : stream_(sets.replicas == nullptr ? ProgramStream::current(buckets.device())
+                                       : ProgramStream::beside_current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;
   AllreduceOptions scatter = reduction_of(options, name);
   scatter.process_set = sets.divided;
+  scatter.stream = stream_.handle();
   scatter.keep_alive = std::make_shared<at::Tensor>(part);
   if (sets.replicas != nullptr) {
     waiting_ = {part, scatter};
@@ -97,7 +106,13 @@ BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index
 }
 
 void BucketInFlight::advance() {
-  if (waiting_ && parts_->is_ready()) begin_replicas();
+  if (!waiting_ || !parts_->is_ready()) return;
+  try {
+    parts_->wait();  // does not block, but orders streams
+  } catch (const Error&) {
+    // The other nodes wait for this one all the same, and wait() throws it again.
+  }
+  begin_replicas();
 }
 
 bool BucketInFlight::is_over() const {
@@ -127,6 +142,7 @@ void BucketInFlight::wait() {
   if (parts_) end(*parts_);
   if (waiting_) begin_replicas();  // the other nodes wait for this one all the same
   if (replicas_) end(*replicas_);
+  stream_.come_before_current();
   if (first_error) std::rethrow_exception(first_error);
   if (!hooked_) return;
   const at::Tensor result = hooked_->result();

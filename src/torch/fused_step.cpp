@@ -94,7 +94,10 @@ void step_adam(Optimizer& optimizer, OptimizerParamGroup& group) {
     at::Tensor gradient = gradient_of(parameter);
     auto& state = begin_step<typename Kernel::State>(optimizer, parameter, options.amsgrad());
     at::Tensor& counter = counters[state.step()];
-    if (!counter.defined()) counter = at::scalar_tensor(state.step(), at::kFloat);
+    if (!counter.defined()) {
+      counter = at::scalar_tensor(state.step(),
+                                  parameter.options().dtype(at::kFloat).requires_grad(false));
+    }
     AdamTensors& tensors = of_type[parameter.scalar_type()];
     tensors.parameters.push_back(parameter);
     tensors.gradients.push_back(std::move(gradient));

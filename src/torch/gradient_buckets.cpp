@@ -5,42 +5,33 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "torch/flat_memory.hpp"
+
 namespace kolo::tensors {
-namespace {
-
-/// A tensor over shared memory, which it keeps alive. Not a view in autograd's sense: zero_grad
-/// detaches gradients in place, and views refuse that.
-at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset, at::IntArrayRef shape,
-                       const at::TensorOptions& options) {
-  return at::from_blob(
-      memory.data() + offset, shape, [owner = memory.owner()](void*) {}, options);
-}
-
-}  // namespace
-
 GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                                  const std::vector<bool>& sparse, const OperationOptions& options)
     : parameters_(parameters),
       plan_(std::move(plan)),
-      memory_(plan_.size_bytes, options),
+      memory_(make_flat_memory(plan_.size_bytes, device(), options)),
       views_(parameters.size()) {
   for (const Bucket& bucket : plan_.buckets) {
     const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
     for (const Bucket::Member& member : bucket.members) {
       if (sparse[member.parameter]) continue;
-      views_[member.parameter] = tensor_over(
-          memory_, member.offset, parameters_[member.parameter].sizes(), type.requires_grad(false));
+      views_[member.parameter] =
+          tensor_over(memory_, member.offset, parameters_[member.parameter].sizes(), type);
     }
-    flags_.push_back(tensor_over(memory_, bucket.flags_offset,
-                                 {static_cast<std::int64_t>(bucket.flag_count())},
-                                 type.requires_grad(false)));
+    const auto flag_count = static_cast<std::int64_t>(bucket.flag_count());
+    flags_.push_back(has_flags_apart()
+                         ? at::empty({flag_count}, at::TensorOptions(type.dtype()))
+                         : tensor_over(memory_, bucket.flags_offset, {flag_count}, type));
   }
 }
 
 at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
   const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
   return tensor_over(memory_, bucket.offset, {static_cast<std::int64_t>(bucket.gradient_count())},
-                     type.requires_grad(false));
+                     type);
 }
 
 std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {

@@ -12,13 +12,15 @@
 
 namespace kolo::tensors {
 
-/// The memory of a plan's buckets, and the parameters' gradients as views of it.
+/// The memory of a plan's buckets, and the parameters' gradients as views of it. On a GPU, whatever
+/// says which gradients there are lies apart in memory of the CPU: nobody has to wait for a GPU to
+/// read it.
 ///
 /// Autograd takes any new gradient as it comes, without a copy; `adopt` moves it into its place.
 /// From then on backward() adds into that place, until the gradient is dropped again.
 class GradientBuckets {
  public:
-  /// `sparse[i]`: parameter i gets no place. Collective over the set of `options`, whose name names
+  /// `sparse[i]`: parameter i gets no place. All lie on one device. Collective over the set of `options`, whose name names
   /// the memory among all ranks.
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                   const std::vector<bool>& sparse, const OperationOptions& options);
@@ -26,6 +28,9 @@ class GradientBuckets {
   const BucketPlan& plan() const { return plan_; }
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
+  at::Device device() const { return parameters_.front().device(); }
+  /// Whether flags do not lie behind the gradients of their bucket, to be reduced with them.
+  bool has_flags_apart() const { return !device().is_cpu(); }
 
   /// All gradients of a bucket as one tensor [n], without what says which there are.
   at::Tensor flat(const Bucket& bucket) const;
@@ -43,6 +48,8 @@ class GradientBuckets {
   /// Fills in what a bucket says of gradients that this rank does not have, which it has, and whether
   /// it takes part as one that `is_active`.
   void complete(const Bucket& bucket, bool is_active);
+  /// What a bucket says of its gradients [n].
+  const at::Tensor& flags_of(const Bucket& bucket) const;
   /// After the reduction: every parameter that has a gradient on any rank gets it.
   void hand_out(const Bucket& bucket);
   /// After the reduction: whether any rank has the gradient of a bucket's member.
@@ -54,8 +61,6 @@ class GradientBuckets {
   void drop_gradients(const Bucket& bucket);
 
  private:
-  const at::Tensor& flags_of(const Bucket& bucket) const;
-
   std::vector<at::Tensor> parameters_;
   BucketPlan plan_;
   SharedBuffer memory_;

@@ -9,6 +9,7 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
@@ -18,9 +19,15 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // as torch::nn::utils::clip_grad_norm_
 
-double norm_of(const at::Tensor& gradient, double norm_type) {
-  return at::linalg_vector_norm(gradient, norm_type, at::nullopt, false, at::kDouble)
-      .item<double>();
+/// The norm of each; waits for a GPU once.
+std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& gradient : gradients) {
+    norms.push_back(at::linalg_vector_norm(gradient, norm_type, at::nullopt, false, at::kDouble));
+  }
+  if (norms.empty()) return {};
+  const at::Tensor all = at::stack(norms).cpu();
+  return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
 /// Not std::max, which may drop a NaN.
@@ -33,8 +40,10 @@ GradientCheck::GradientCheck(ProcessSet& set, const ShardSets& sets, std::string
 
 void GradientCheck::unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_alone) {
   const at::NoGradGuard no_grad;
-  at::Tensor overflow = at::scalar_tensor(0.0, at::kFloat);
-  const at::Tensor inverse = at::scalar_tensor(1.0 / scale, at::kFloat);
+  const at::Device device = gradients.empty() ? at::kCPU : gradients.front().device();
+  const at::TensorOptions type = at::TensorOptions(at::kFloat).device(device);
+  at::Tensor overflow = at::scalar_tensor(0.0, type);
+  const at::Tensor inverse = at::scalar_tensor(1.0 / scale, type);
   for (const at::Tensor& gradient : gradients) {
     at::_amp_foreach_non_finite_check_and_unscale_(
         gradient.is_sparse() ? gradient._values() : gradient, overflow, inverse);
@@ -49,8 +58,7 @@ double GradientCheck::clip(const std::vector<at::Tensor>& gradients, double max_
   const at::NoGradGuard no_grad;
   const bool is_largest = std::isinf(norm_type);
   double own = 0.0;
-  for (const at::Tensor& gradient : gradients) {
-    const double norm = norm_of(gradient, norm_type);
+  for (const double norm : norms_of(gradients, norm_type)) {
     own = is_largest ? larger(own, norm) : own + std::pow(norm, norm_type);
   }
   double total = 0.0;

@@ -102,6 +102,7 @@ void GradientReducer::take_gradient(std::size_t index) {
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
   // While it is in the cache.
   if (!recycles_ || has_its_slot(bucket_of_[index])) buckets_->adopt(index);
+  note_stream(states_[bucket_of_[index]]);
   ++arrivals_[index];
   watch_.remember(index);
   const bool is_another = is_new_[index];
@@ -112,10 +113,20 @@ void GradientReducer::take_gradient(std::size_t index) {
   submit_what_is_ready(bucket_of_[index]);
 }
 
+/// backward() runs on the streams that forward() ran on.
+void GradientReducer::note_stream(BucketState& state) const {
+  const ProgramStream stream = ProgramStream::current(buckets_->device());
+  if (std::ranges::find(state.streams, stream) == state.streams.end()) {
+    state.streams.push_back(stream);
+  }
+}
+
 /// Whether the memory of a bucket is its own by now, until it is submitted: it comes next there, and
 /// the one before is over. That one gives its memory up here where it need not be waited for.
 bool GradientReducer::has_its_slot(std::size_t bucket) {
   const std::size_t slots = passing_.size();
+  // On a GPU there is no cache to gain from, and backward()'s stream would wait.
+  if (!buckets_->device().is_cpu()) return false;
   if (rounds_ > 1 || bucket < next_ || bucket >= next_ + slots) return false;
   if (bucket < slots) return true;
   BucketState& before = states_[bucket - slots];
@@ -178,6 +189,8 @@ std::exception_ptr GradientReducer::submit_next() {
 void GradientReducer::submit(std::size_t bucket) {
   BucketState& state = states_[bucket];
   const Bucket& plan = buckets_->buckets()[bucket];
+  for (const ProgramStream& stream : state.streams) stream.come_before_current();
+  state.streams.clear();
   buckets_->complete(plan, step_.is_active);
   if (recycles_) buckets_->drop_gradients(plan);
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
@@ -215,8 +228,8 @@ TensorHandle GradientReducer::submit_sparse(std::size_t index) {
   if (!gradient.defined()) {
     std::vector<std::int64_t> shape = tensors_[index].sizes().vec();
     shape.front() = 0;
-    own = at::sparse_coo_tensor(at::empty({1, 0}, at::kLong),
-                                at::empty(shape, tensors_[index].options().requires_grad(false)),
+    const at::TensorOptions type = tensors_[index].options().requires_grad(false);
+    own = at::sparse_coo_tensor(at::empty({1, 0}, type.dtype(at::kLong)), at::empty(shape, type),
                                 tensors_[index].sizes());
   } else if (!gradient.is_sparse() || gradient.sparse_dim() != 1) {
     own = gradient.to_dense().to_sparse(1);  // rows, as on all ranks
@@ -293,7 +306,7 @@ void GradientReducer::hand_out(std::size_t bucket) {
 void GradientReducer::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const int size = options_.process_set->size();
   const double marks = buckets_->active(buckets_->buckets()[bucket]);
-  const bool is_mean = !shards_ && options_.op == ReduceOp::Average;
+  const bool is_mean = !shards_ && !buckets_->has_flags_apart() && options_.op == ReduceOp::Average;
   step_.active_ranks = static_cast<int>(std::lround(is_mean ? marks * size : marks));
   if (options_.op == ReduceOp::Average && options_.join_divisor == JoinDivisor::Active &&
       step_.active_ranks > 0 && step_.active_ranks < size) {
@@ -315,6 +328,7 @@ std::size_t GradientReducer::optimizer_group_of(std::size_t bucket) const {
 Handle GradientReducer::gather_parameters(std::size_t bucket) const {
   OperationOptions options;
   options.process_set = sets_.divided;
+  options.stream = ProgramStream::current(buckets_->device()).handle();
   return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
 }
 

@@ -19,6 +19,7 @@
 #include "torch/gradient_buckets.hpp"
 #include "torch/parameter_shards.hpp"
 #include "torch/parameter_watch.hpp"
+#include "torch/program_stream.hpp"
 #include "torch/save_guard.hpp"
 #include "torch/shard_sets.hpp"
 
@@ -110,6 +111,7 @@ class GradientReducer {
     bool is_handed_out = false;
     // Of its members with sparse gradients, by their place among the members.
     std::vector<std::pair<std::size_t, TensorHandle>> sparse;
+    std::vector<ProgramStream> streams;  // on which its gradients have been made
     std::chrono::steady_clock::time_point submitted{};
   };
 
@@ -123,6 +125,7 @@ class GradientReducer {
   void divide(torch::optim::Optimizer& wrapped);
   void check_arrival(std::size_t index);
   void take_gradient(std::size_t index);
+  void note_stream(BucketState& state) const;
   bool has_its_slot(std::size_t bucket);
   void submit(std::size_t bucket);
   std::exception_ptr submit_next();

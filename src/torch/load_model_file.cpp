@@ -45,7 +45,7 @@ class TorchFile final : public ModelFile {
  public:
   explicit TorchFile(const std::filesystem::path& path) {
     try {
-      archive_.load_from(path.string());
+      archive_.load_from(path.string(), at::kCPU);
     } catch (const c10::Error& error) {
       throw InvalidArgument(path.string() + " is not what torch::save writes of a module: " +
                             error.what_without_backtrace());

@@ -107,7 +107,8 @@ std::vector<StateField> fields_in(const Checkpoint& checkpoint, const TrainingVi
     const Checkpoint::Tensor& saved = checkpoint.tensors().at(key);
     const at::ScalarType type = scalar_type_of(saved.dtype);
     const bool has_elements = is_elementwise.get<bool>();
-    fields.push_back({field, at::empty(has_elements ? part.values.sizes() : saved.shape, type)});
+    fields.push_back({field, at::empty(has_elements ? part.values.sizes() : saved.shape,
+                                       at::TensorOptions(type).device(part.values.device()))});
   }
   return fields;
 }
@@ -173,7 +174,9 @@ void restore_random(const at::Tensor& state) {
 void read_into(const Checkpoint& checkpoint, const Read& read) {
   const at::NoGradGuard no_grad;
   at::Tensor target = read.target;
-  const at::Tensor values = target.is_contiguous() ? target : at::empty_like(target).contiguous();
+  const at::Tensor values = target.is_cpu() && target.is_contiguous()
+                                ? target
+                                : at::empty(target.sizes(), target.scalar_type());
   checkpoint.read(read.key, read.begin, values.numel(), values.data_ptr());
   if (!values.is_same(target)) target.copy_(values);
 }

@@ -181,6 +181,11 @@ std::string defect_of(const std::vector<ReducedParameter>& parameters,
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
     if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
+    if (parameter.tensor.device() != parameters.front().tensor.device()) {
+      return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
+             parameters.front().name + "' on " + parameters.front().tensor.device().str() +
+             ". Move the model to one device, or wrap an optimizer for each.";
+    }
     const DType dtype = view_of(parameter.tensor, where).dtype;
     if (shard != Shard::None) {
       if (const std::string defect = defect_of_storage(parameter, storages); !defect.empty()) {
@@ -214,6 +219,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"fused", options.fused ? "true" : "false"},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},
+      {"device", parameters.empty() || parameters.front().tensor.is_cpu() ? "cpu" : "cuda"},
       {"number of parameters", std::to_string(parameters.size())},
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {

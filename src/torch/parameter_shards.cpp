@@ -1,36 +1,32 @@
 #include "torch/parameter_shards.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "torch/flat_memory.hpp"
 #include "torch/state_cut.hpp"
 
 namespace kolo::tensors {
 namespace {
 
-// Optimizers go over their tensors several times: pieces this long, with their gradients and their
-// state, stay in a core's cache meanwhile.
-constexpr std::size_t kMostPieceBytes = std::size_t{512} << 10;
-
-at::Tensor elements_at(std::byte* place, std::size_t count, const at::Tensor& like,
-                       const std::shared_ptr<void>& owner) {
-  return at::from_blob(
-      place, {static_cast<std::int64_t>(count)}, [owner](void*) {},
-      like.options().requires_grad(false));
+/// Optimizers go over their tensors several times: pieces of this length, with their gradients and
+/// their state, stay in a core's cache meanwhile. On a GPU each would cost kernels of its own.
+std::size_t most_piece_bytes(const at::Device& device) {
+  return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
-/// Makes the tensor's memory `place`, with the elements that it has.
-void rebind(const at::Tensor& tensor, std::byte* place, const std::shared_ptr<void>& owner) {
-  if (tensor.nbytes() > 0) std::memcpy(place, tensor.data_ptr(), tensor.nbytes());
-  auto* const keeper = new std::shared_ptr<void>(owner);
+/// Moves the tensor's elements to their place in `memory`, and makes that its storage.
+void move_to(const SharedBuffer& memory, std::size_t offset, const at::Tensor& tensor) {
+  tensor_over(memory, offset, tensor.sizes(), tensor.options()).copy_(tensor.detach());
+  auto* const keeper = new std::shared_ptr<void>(memory.owner());
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
-      place, keeper, [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); },
-      tensor.device()));
+      memory.data() + offset, keeper,
+      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, tensor.device()));
 }
 
 }  // namespace
@@ -40,32 +36,33 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
                                  const OperationOptions& options)
     : parameters_(parameters),
       layout_(buckets.buckets()),
-      memory_(buckets.memory().size_bytes(), options) {
+      memory_(make_flat_memory(buckets.memory().size_bytes(), buckets.device(), options)) {
   const ProcessSet& set = *options.process_set;
   for (const Bucket& bucket : layout_) {
     const std::size_t element = size_of(bucket.dtype);
     const std::size_t own_bytes =
         bucket.gradient_count() * element / static_cast<std::size_t>(set.size());
     const std::size_t own_begin = bucket.offset + static_cast<std::size_t>(set.rank()) * own_bytes;
-    at::Tensor part =
-        elements_at(buckets.memory().data() + own_begin, own_bytes / element,
-                    parameters_[bucket.members.front().parameter], buckets.memory().owner());
+    const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
+    const auto elements = [&](const SharedBuffer& memory, std::size_t offset, std::size_t bytes) {
+      return tensor_over(memory, offset, {static_cast<std::int64_t>(bytes / element)}, type);
+    };
+    at::Tensor part = elements(buckets.memory(), own_begin, own_bytes);
     if (recycles) part = part.clone();
     std::vector<Piece>& pieces = pieces_.emplace_back();
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
       const auto [index, offset] = bucket.members[i];
       const at::Tensor& parameter = parameters_[index];
-      rebind(parameter, memory_.data() + offset, memory_.owner());
+      move_to(memory_, offset, parameter);
       const std::size_t end = std::min(offset + parameter.nbytes(), own_begin + own_bytes);
       std::size_t begin = std::max(offset, own_begin);
       for (std::size_t bytes = 0; begin < end; begin += bytes) {
-        bytes = std::min(end - begin, kMostPieceBytes);
-        Piece piece{
-            index, i, static_cast<std::int64_t>((begin - offset) / element),
-            elements_at(memory_.data() + begin, bytes / element, parameter, memory_.owner()),
-            part.narrow(0, static_cast<std::int64_t>((begin - own_begin) / element),
-                        static_cast<std::int64_t>(bytes / element))
-                .detach()};
+        bytes = std::min(end - begin, most_piece_bytes(buckets.device()));
+        Piece piece{index, i, static_cast<std::int64_t>((begin - offset) / element),
+                    elements(memory_, begin, bytes),
+                    part.narrow(0, static_cast<std::int64_t>((begin - own_begin) / element),
+                                static_cast<std::int64_t>(bytes / element))
+                        .detach()};
         piece.values.set_requires_grad(true);
         pieces.push_back(std::move(piece));
       }

@@ -42,6 +42,14 @@ std::string defect_of(const std::string& what, Part&& part) {
   }
 }
 
+/// Of its parameters: the root's may have another number.
+at::Device device_of(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params().front().device();
+  }
+  return at::kCPU;
+}
+
 }  // namespace
 
 void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* process_set) {
@@ -96,7 +104,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
   if (!is_root) {
     defect = defect_of("cannot take the root's", [&] {
       std::istringstream stream(std::move(bytes));
-      torch::load(optimizer, stream);
+      torch::load(optimizer, stream, device_of(optimizer));
     });
   }
   tensors::agree(set, name + ".read", name, {}, defect);

@@ -56,7 +56,9 @@ void ParameterWatch::require_no_whole_state(torch::optim::Optimizer& optimizer) 
 
 ParameterWatch::Sample ParameterWatch::sample(const at::Tensor& parameter) {
   Sample elements{};
-  const std::int64_t count = parameter.is_non_overlapping_and_dense() ? parameter.numel() : 0;
+  // To look at a GPU's memory would be to wait for the GPU.
+  const bool can_look = parameter.is_cpu() && parameter.is_non_overlapping_and_dense();
+  const std::int64_t count = can_look ? parameter.numel() : 0;
   if (count == 0) return elements;
   const auto* const bytes = static_cast<const std::byte*>(parameter.const_data_ptr());
   const auto size = static_cast<std::size_t>(parameter.element_size());

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/host_bytes.hpp"
 #include "torch/save_training.hpp"
 #include "torch/state_fields.hpp"
 #include "torch/tensor_memory.hpp"
@@ -95,9 +97,10 @@ void gather(const TrainingView& view, const DividedTensor& tensor, std::int64_t 
     const std::int64_t from = std::max(begin, first);
     const std::int64_t to = std::min(end, first + elements.numel());
     if (from >= to) continue;
-    const auto* const data = static_cast<const std::byte*>(elements.data_ptr()) +
-                             static_cast<std::size_t>(from - first) * element;
-    own.insert(own.end(), data, data + static_cast<std::size_t>(to - from) * element);
+    const std::size_t place = own.size();
+    own.resize(place + static_cast<std::size_t>(to - from) * element);
+    copy_bytes(elements, static_cast<std::size_t>(from - first) * element,
+               std::span(own).subspan(place));
   }
   allgather({own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}},
             [&](const std::vector<std::int64_t>&) -> void* { return chunk.data(); },
@@ -112,8 +115,20 @@ class Output {
     if (!is_root) return;
     attempt([&] { writer_.emplace(file, tensors, SafetensorsMetadata{}); });
   }
-  void append(const void* data, std::size_t bytes) {
-    if (writer_) attempt([&] { writer_->append(data, bytes); });
+  void append(std::span<const std::byte> bytes) {
+    if (writer_) attempt([&] { writer_->append(bytes.data(), bytes.size()); });
+  }
+  /// All elements of a contiguous tensor.
+  void append(const at::Tensor& tensor, std::vector<std::byte>& chunk) {
+    if (!writer_) return;
+    if (tensor.is_cpu()) {
+      return append({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+    }
+    for (std::size_t done = 0; done < tensor.nbytes(); done += kChunkBytes) {
+      const auto piece = std::span(chunk).first(std::min(kChunkBytes, tensor.nbytes() - done));
+      copy_bytes(tensor, done, piece);
+      append(piece);
+    }
   }
   void close() {
     if (writer_) attempt([&] { writer_->close(); });
@@ -152,22 +167,20 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
   for (const DividedTensor& tensor : divided) entries.push_back(tensor.entry);
 
   Output output(view.set.rank() == root, file, entries);
-  for (const at::Tensor& tensor : whole) output.append(tensor.data_ptr(), tensor.nbytes());
   std::vector<std::byte> chunk(kChunkBytes);
+  for (const at::Tensor& tensor : whole) output.append(tensor, chunk);
   for (const DividedTensor& tensor : divided) {
+    if (!view.is_divided) {
+      output.append(tensor.own.front().second, chunk);
+      continue;
+    }
     const std::size_t element = size_of(tensor.entry.dtype);
     const auto step = static_cast<std::int64_t>(kChunkBytes / element);
     const std::int64_t count = elements_of(tensor.entry.shape).value_or(0);
     for (std::int64_t begin = 0; begin < count; begin += step) {
       const std::int64_t end = std::min(begin + step, count);
-      if (view.is_divided) {
-        gather(view, tensor, begin, end, chunk, name + ".chunk");
-        output.append(chunk.data(), static_cast<std::size_t>(end - begin) * element);
-      } else {
-        output.append(static_cast<const std::byte*>(tensor.own.front().second.data_ptr()) +
-                          static_cast<std::size_t>(begin) * element,
-                      static_cast<std::size_t>(end - begin) * element);
-      }
+      gather(view, tensor, begin, end, chunk, name + ".chunk");
+      output.append(std::span(chunk).first(static_cast<std::size_t>(end - begin) * element));
     }
   }
   on_all_ranks({.name = name + ".close", .process_set = &view.set}, "writing " + file.string(),

@@ -13,6 +13,7 @@
 #include "torch/agreement.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
+#include "torch/host_bytes.hpp"
 #include "torch/state_fields.hpp"
 #include "torch/tensor_memory.hpp"
 
@@ -27,9 +28,8 @@ class Slices {
   /// What only this rank has, from element `begin` of a tensor of `shape` on.
   void add(std::string name, const at::Tensor& elements, std::vector<std::int64_t> shape,
            std::int64_t begin) {
-    const TensorView view = keep(name, elements);
-    slices_.push_back(
-        {std::move(name), view.dtype, std::move(shape), begin, elements.numel(), view.data});
+    const at::Tensor kept = keep(name, elements);
+    add_slice(std::move(name), kept, std::move(shape), begin, 0, elements.numel());
   }
   void add(std::string name, const at::Tensor& tensor) {
     add(std::move(name), tensor, tensor.sizes().vec(), 0);
@@ -45,9 +45,9 @@ class Slices {
     const auto rank = static_cast<std::size_t>(set_.rank());
     std::size_t offset = 0;
     for (const auto& [name, tensor] : shared_) {
-      const TensorView view = keep(name, tensor);
+      const at::Tensor kept = keep(name, tensor);
       const auto count = static_cast<std::size_t>(tensor.numel());
-      const std::size_t element = size_of(view.dtype);
+      const auto element = static_cast<std::size_t>(tensor.element_size());
       const auto first_from = [&](std::size_t place) {
         const std::size_t bytes = place > offset ? place - offset : 0;
         return std::min((bytes + element - 1) / element, count);
@@ -55,9 +55,9 @@ class Slices {
       const std::size_t begin = first_from(shared_bytes_ * rank / size);
       const std::size_t end = first_from(shared_bytes_ * (rank + 1) / size);
       if (begin < end || (count == 0 && rank == 0)) {
-        slices_.push_back({name, view.dtype, tensor.sizes().vec(), static_cast<std::int64_t>(begin),
-                           static_cast<std::int64_t>(end - begin),
-                           static_cast<const std::byte*>(view.data) + begin * element});
+        const auto first = static_cast<std::int64_t>(begin);
+        add_slice(name, kept, tensor.sizes().vec(), first, first,
+                  static_cast<std::int64_t>(end - begin));
       }
       offset += tensor.nbytes();
     }
@@ -65,12 +65,27 @@ class Slices {
   }
 
  private:
-  TensorView keep(const std::string& name, const at::Tensor& tensor) {
+  at::Tensor keep(const std::string& name, const at::Tensor& tensor) {
     if (std::string defect = defect_of(tensor); !defect.empty()) {
       throw InvalidArgument("'" + name + "': " + defect);
     }
-    kept_.push_back(tensor.contiguous());
-    return view_of(kept_.back(), name);
+    return kept_.emplace_back(tensor.contiguous());
+  }
+
+  /// `count` of the elements of `kept`, from `skipped` on.
+  void add_slice(std::string name, const at::Tensor& kept, std::vector<std::int64_t> shape,
+                 std::int64_t begin, std::int64_t skipped, std::int64_t count) {
+    const TensorView view = view_of(kept, name);
+    const std::size_t offset = static_cast<std::size_t>(skipped) * size_of(view.dtype);
+    slices_.push_back({std::move(name), view.dtype, std::move(shape), begin, count});
+    TensorSlice& slice = slices_.back();
+    if (kept.is_cpu()) {
+      slice.data = static_cast<const std::byte*>(view.data) + offset;
+    } else {
+      slice.copy_to = [kept, offset](std::size_t more, std::span<std::byte> place) {
+        copy_bytes(kept, offset + more, place);
+      };
+    }
   }
 
   const ProcessSet& set_;

@@ -41,8 +41,10 @@ std::string defect_of(const at::Tensor& tensor, const AllreduceOptions& options)
 void add_gather(Operation& operation, const at::Tensor& input,
                 const std::shared_ptr<at::Tensor>& output) {
   runtime::add_rows(operation, tensors::view_of(input, "sparse_allreduce")).allocate_output =
-      [output, shape = input.sizes().vec(),
-       options = input.options()](const std::vector<std::int64_t>& rows) mutable {
+      [output, shape = input.sizes().vec(), options = input.options(),
+       stream = tensors::ProgramStream::current(input.device())](
+          const std::vector<std::int64_t>& rows) mutable {
+        const auto guard = stream.make_current();
         shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
         *output = at::empty(shape, options);
         return static_cast<std::byte*>(output->data_ptr());
@@ -51,12 +53,12 @@ void add_gather(Operation& operation, const at::Tensor& input,
 
 /// Gathers nothing, of a row shape on which the ranks then have to agree: `shape`. Counts the ranks
 /// that take part in `ranks`.
-void add_agreement(Operation& operation, std::vector<std::int64_t> shape,
+void add_agreement(Operation& operation, std::vector<std::int64_t> shape, Device device,
                    const std::shared_ptr<std::int64_t>& ranks) {
   shape.insert(shape.begin(), 0);
-  const TensorView no_rows{nullptr, DType::UInt8, std::move(shape), Device{}};
+  const TensorView no_rows{nullptr, DType::UInt8, std::move(shape), device};
   runtime::add_rows(operation, no_rows).allocate_output = [](const auto&) { return nullptr; };
-  const TensorView empty_row{nullptr, DType::UInt8, {1, 0}, Device{}};
+  const TensorView empty_row{nullptr, DType::UInt8, {1, 0}, device};
   runtime::add_rows(operation, empty_row).allocate_output = [ranks](const auto& rows) {
     *ranks = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     return nullptr;
@@ -92,7 +94,7 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
   operation->request.postscale = options.postscale;
   operation->request.join_divisor = options.join_divisor;
   const Gathered all;
-  add_agreement(*operation, shape, all.ranks);
+  add_agreement(*operation, shape, tensors::device_of(values.device()), all.ranks);
   add_gather(*operation, indices, all.indices);
   add_gather(*operation, values, all.values);
 
@@ -105,7 +107,8 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
     if (factor != 1.0) all.values->mul_(factor);
     return at::sparse_coo_tensor(all.indices->t(), *all.values, shape);
   };
-  return {runtime::submit(set, std::move(operation)), std::move(finish)};
+  Handle handle = runtime::submit(set, std::move(operation));
+  return {std::move(handle), tensors::after_operation({values}, std::move(finish))};
 }
 
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {

@@ -40,7 +40,8 @@ TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
     if (is_root) output.copy_(tensor.detach());
     outputs.push_back(std::move(output));
   }
-  return {start(outputs, root, options), [outputs] { return outputs; }};
+  Handle handle = start(outputs, root, options);
+  return {std::move(handle), tensors::after_operation(outputs, [outputs] { return outputs; })};
 }
 
 TensorsHandle grouped_broadcast_async_(const Tensors& tensors, int root,
@@ -49,10 +50,11 @@ TensorsHandle grouped_broadcast_async_(const Tensors& tensors, int root,
     return tensors::refused<Tensors>(Collective::Broadcast, std::move(defect), options);
   }
   const Tensors work = tensors::contiguous(tensors);
-  return {start(work, root, options), [work, tensors] {
+  Handle handle = start(work, root, options);
+  return {std::move(handle), tensors::after_operation(work, [work, tensors] {
             tensors::write_back(work, tensors);
             return tensors;
-          }};
+          })};
 }
 
 Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptions& options) {
@@ -69,7 +71,7 @@ Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptio
     Tensors means = grouped_allreduce(gradients, backward);
     if (forward.process_set->runtime().rank() == root) return means;
     // Zeros that come from the means: what is differentiated once more communicates on all ranks.
-    const at::Tensor everywhere = at::ones({}, at::kBool);
+    const at::Tensor everywhere = at::ones({}, means.front().options().dtype(at::kBool));
     for (at::Tensor& mean : means) mean = mean.masked_fill(everywhere, 0);
     return means;
   });

@@ -43,14 +43,19 @@ at::ScalarType scalar_type_of(DType dtype) {
   return at::ScalarType::Undefined;
 }
 
+Device device_of(const at::Device& device) {
+  if (device.is_cpu()) return {};
+  return {DeviceKind::Cuda, device.index()};
+}
+
 std::string defect_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kStrided) {
     return "sparse tensors are not supported. Use tensor.to_dense(), or sparse_allreduce.";
   }
-  if (!tensor.is_cpu()) {
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
     return "the tensor lies on " + tensor.device().str() +
-           ", and this build of Kolo moves CPU tensors only. Use tensor.cpu().";
+           ", and Kolo moves tensors of the CPU and of CUDA devices only. Use tensor.cpu().";
   }
   if (!dtype_of(tensor.scalar_type())) {
     return std::string("tensors of type ") + c10::toString(tensor.scalar_type()) +
@@ -84,7 +89,8 @@ TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
   if (const std::string defect = defect_of(tensor); !defect.empty()) {
     throw InvalidArgument(std::string(operation) + ": " + defect);
   }
-  return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(), Device{}};
+  return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
+          device_of(tensor.device())};
 }
 
 }  // namespace kolo::tensors

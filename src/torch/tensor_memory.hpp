@@ -10,14 +10,17 @@
 
 namespace kolo::tensors {
 
-/// Why no collective can move the tensor, for an error text; empty where it can: strided CPU memory
-/// of a type that Kolo knows.
+/// Why no collective can move the tensor, for an error text; empty where it can: strided memory of
+/// the CPU or of a CUDA device, of a type that Kolo knows.
 std::string defect_of(const at::Tensor& tensor);
 /// The first defect in a group, naming the tensor.
 std::string defect_of(const std::vector<at::Tensor>& tensors);
 
 /// Why nothing can be written to any of the tensors in place; empty where it can.
 std::string in_place_defect_of(const std::vector<at::Tensor>& tensors);
+
+/// Kolo's name of the CPU, or of a CUDA device.
+Device device_of(const at::Device& device);
 
 /// LibTorch's name of a type.
 at::ScalarType scalar_type_of(DType dtype);

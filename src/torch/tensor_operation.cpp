@@ -12,6 +12,10 @@ ProcessSet& member_set(ProcessSet* set) {
   return chosen;
 }
 
+ProgramStream stream_of(const Tensors& tensors) {
+  return tensors.empty() ? ProgramStream() : ProgramStream::current(tensors.front().device());
+}
+
 at::Tensor contiguous(const at::Tensor& tensor) {
   return tensor.detach().resolve_neg().contiguous();
 }

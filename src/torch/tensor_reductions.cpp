@@ -53,7 +53,7 @@ TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOpt
   for (const at::Tensor& input : inputs) outputs.push_back(at::empty_like(input));
   Handle handle = grouped_allreduce_async(views(inputs, outputs, Collective::AllReduce),
                                           keeping(options, both(inputs, outputs)));
-  return {std::move(handle), [outputs] { return outputs; }};
+  return {std::move(handle), tensors::after_operation(inputs, [outputs] { return outputs; })};
 }
 
 TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
@@ -67,10 +67,10 @@ TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOp
   Handle handle = shared != nullptr ? allreduce_async(*shared, 0, pairs.front().input.count(),
                                                       pairs.front().input.dtype, kept)
                                     : grouped_allreduce_async(pairs, kept);
-  return {std::move(handle), [work, tensors] {
+  return {std::move(handle), tensors::after_operation(work, [work, tensors] {
             tensors::write_back(work, tensors);
             return tensors;
-          }};
+          })};
 }
 
 Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& options) {
@@ -126,7 +126,7 @@ TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
   Handle handle = shared != nullptr ? reduce_scatter_async(*shared, 0, pairs.front().input.shape,
                                                            pairs.front().output, kept)
                                     : grouped_reduce_scatter_async(pairs, kept);
-  return {std::move(handle), [outputs] { return outputs; }};
+  return {std::move(handle), tensors::after_operation(inputs, [outputs] { return outputs; })};
 }
 
 Tensors grouped_reduce_scatter(const Tensors& tensors, const AllreduceOptions& options) {

@@ -18,10 +18,13 @@ using tensors::Tensors;
 
 using Received = std::shared_ptr<AlltoallResult>;
 
-/// Makes the tensor for the rows that arrive, once it is known how many come from each rank.
+/// Makes the tensor for the rows that arrive, once it is known how many come from each rank, as the
+/// submitting thread would.
 AllocateRows allocate_in(Received place, const at::Tensor& input) {
-  return [place = std::move(place), shape = input.sizes().vec(),
-          options = input.options()](const std::vector<std::int64_t>& rows) mutable -> void* {
+  return [place = std::move(place), shape = input.sizes().vec(), options = input.options(),
+          stream = tensors::ProgramStream::current(input.device())](
+             const std::vector<std::int64_t>& rows) mutable -> void* {
+    const auto guard = stream.make_current();
     place->received_splits = rows;
     shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     place->output = at::empty(shape, options);
@@ -53,7 +56,7 @@ GatherHandle gather(const Tensors& tensors, const GatherOptions& options) {
   }
   Handle handle =
       grouped_allgather_async(std::move(rows), tensors::keeping(common_options(options), inputs));
-  return {std::move(handle), [places] { return places; }};
+  return {std::move(handle), tensors::after_operation(inputs, [places] { return places; })};
 }
 
 Tensors outputs_of(const std::vector<Received>& places) {
@@ -129,7 +132,7 @@ AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::i
   Handle handle = shared != nullptr ? alltoall_async(*shared, 0, view.shape, view.dtype, splits,
                                                      allocate_in(place, input), kept)
                                     : alltoall_async(view, splits, allocate_in(place, input), kept);
-  return {std::move(handle), [place] { return *place; }};
+  return {std::move(handle), tensors::after_operation({input}, [place] { return *place; })};
 }
 
 AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,

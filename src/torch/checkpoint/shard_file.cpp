@@ -30,7 +30,8 @@ void require_valid(const TensorSlice& slice) {
                           std::to_string(slice.count) + " from " + std::to_string(slice.begin) +
                           " on were given");
   }
-  if (slice.count > 0 && slice.data == nullptr) throw InvalidArgument(tensor + " has no data");
+  if (slice.count > 0 && slice.data == nullptr && !slice.copy_to)
+    throw InvalidArgument(tensor + " has no data");
 }
 
 std::string header_of(const std::vector<TensorSlice>& slices) {
@@ -84,11 +85,17 @@ CheckpointIndex::File ShardFile::write(const std::filesystem::path& path) const 
   FileWriter file(path, about.bytes);
   file.append(header_.data(), header_.size());
   BlockChecksums checksums;
+  std::vector<std::byte> copied;
   for (const TensorSlice& slice : written_) {
     const std::int64_t bytes = bytes_of(slice.dtype, slice.count);
     for (std::int64_t done = 0; done < bytes; done += kPieceBytes) {
-      const std::byte* piece = static_cast<const std::byte*>(slice.data) + done;
       const std::size_t size = static_cast<std::size_t>(std::min(kPieceBytes, bytes - done));
+      const std::byte* piece = static_cast<const std::byte*>(slice.data) + done;
+      if (slice.copy_to) {
+        copied.resize(size);
+        slice.copy_to(static_cast<std::size_t>(done), copied);
+        piece = copied.data();
+      }
       checksums.append(piece, size);
       file.append(piece, size);
     }

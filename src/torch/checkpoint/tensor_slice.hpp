@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,9 @@ struct TensorSlice {
   std::int64_t begin = 0;           ///< first element, among those of the whole in row-major order
   std::int64_t count = 0;
   const void* data = nullptr;
+  /// Instead of `data`, where the elements do not lie in the CPU's memory: copies their bytes from
+  /// `offset` on to `place`.
+  std::function<void(std::size_t offset, std::span<std::byte> place)> copy_to{};
 };
 
 /// How many elements a tensor of this shape has; nothing where an extent is negative, or where their
