@@ -19,6 +19,7 @@
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
+#include "common/device.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
 #include "common/statistics.hpp"
@@ -37,6 +38,7 @@ struct Options {
   int iterations = 10;
   int warm_up = 2;
   std::string compression = "none";
+  kolo::DeviceKind device = kolo::DeviceKind::Cpu;
   std::optional<kolo::Shard> shard;
   bool fused = false;
   bool efficiency = false;
@@ -62,6 +64,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--compression", options.compression, "of gradients on their way between ranks")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->capture_default_str();
+  examples::add_device_option(app, options.device);
   examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
   app.add_flag("--efficiency", options.efficiency,
@@ -76,8 +79,15 @@ struct Batch {
 };
 
 Batch random_batch(const Options& options, int image) {
-  return {at::randn({options.batch, 3, image, image}),
-          at::randint(1000, {options.batch}, at::kLong)};
+  const c10::Device device = examples::device_of_rank(options.device);
+  return {at::randn({options.batch, 3, image, image}, device),
+          at::randint(1000, {options.batch}, at::TensorOptions(at::kLong).device(device))};
+}
+
+resnet::ResNet50 make_model(const Options& options) {
+  resnet::ResNet50 model;
+  model->to(examples::device_of_rank(options.device));
+  return model;
 }
 
 torch::optim::SGD make_optimizer(resnet::ResNet50& model) {
@@ -103,7 +113,7 @@ void train_step(resnet::ResNet50& model, torch::optim::Optimizer& optimizer, con
 
 nlohmann::ordered_json measure_speed(const Options& options, int image) {
   using Clock = std::chrono::steady_clock;
-  resnet::ResNet50 model;
+  resnet::ResNet50 model = make_model(options);
   torch::optim::SGD sgd = make_optimizer(model);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(sgd, *model, distribution(options));
@@ -114,6 +124,7 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
   for (int i = 0; i < options.iterations; ++i) {
     const auto start = Clock::now();
     train_step(model, optimizer, batch);
+    examples::synchronize(batch.images.device());
     step_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }
   const double step_ms_median = examples::mean_over_ranks(examples::median(step_ms));
@@ -127,9 +138,9 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
 }
 
 nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
-  resnet::ResNet50 local_model;
+  resnet::ResNet50 local_model = make_model(options);
   torch::optim::SGD local_sgd = make_optimizer(local_model);
-  resnet::ResNet50 model;
+  resnet::ResNet50 model = make_model(options);
   torch::optim::SGD sgd = make_optimizer(model);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(sgd, *model, distribution(options));
@@ -140,7 +151,8 @@ nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
         compute_gradients(local_model, local_sgd, batch);
         examples::step_alone(local_sgd, options.fused);
       },
-      [&] { train_step(model, optimizer, batch); });
+      [&] { train_step(model, optimizer, batch); },
+      [&] { examples::synchronize(batch.images.device()); });
   if (kolo::rank() == 0) {
     std::cout << image << "x" << image << ", batch " << options.batch << ": " << efficiency;
   }
@@ -164,6 +176,7 @@ int main(int argc, char** argv) {
     if (!json) error = "cannot write " + options.json.string();
   }
   if (!examples::all_ranks_succeeded(error)) return kWrongInput;
+  if (!examples::has_device(options.device)) return kWrongInput;
 
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const int image : options.images) {

@@ -30,6 +30,16 @@ void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard) {
       ->check(CLI::IsMember({"none", "optimizer", "gradients"}));
 }
 
+void add_device_option(CLI::App& app, kolo::DeviceKind& device) {
+  app.add_option_function<std::string>(
+         "--device",
+         [&device](const std::string& name) {
+           device = name == "cuda" ? kolo::DeviceKind::Cuda : kolo::DeviceKind::Cpu;
+         },
+         "where to train: cpu (the default), or cuda, a GPU for each rank")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
+
 int leave(const Exit& exit, bool speaks) {
   if (speaks) std::fputs(exit.text.c_str(), exit.code == 0 ? stdout : stderr);
   return exit.code;

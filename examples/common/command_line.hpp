@@ -5,6 +5,7 @@
 
 #include <CLI/App.hpp>
 
+#include "kolo/device.hpp"
 #include "kolo/shard.hpp"
 
 namespace examples {
@@ -20,6 +21,9 @@ std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* cons
 
 /// --shard, which leaves `shard` alone where it is not given.
 void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard);
+
+/// --device, cpu unless given.
+void add_device_option(CLI::App& app, kolo::DeviceKind& device);
 
 /// Prints what `exit` has to say on the one rank that `speaks`, and returns its code.
 int leave(const Exit& exit, bool speaks);

@@ -18,11 +18,13 @@ constexpr int kWarmUpSteps = 3;
 constexpr double kBlockSeconds = 1.0;
 
 // Seconds that a step takes, in a block of `steps`; the same on all ranks.
-double time_block(const std::function<void()>& step, int steps) {
+double time_block(const std::function<void()>& step, const std::function<void()>& finish,
+                  int steps) {
   using Clock = std::chrono::steady_clock;
   mean_over_ranks(0);  // all begin together
   const auto start = Clock::now();
   for (int i = 0; i < steps; ++i) step();
+  finish();
   const std::chrono::duration<double> seconds = Clock::now() - start;
   return mean_over_ranks(seconds.count() / steps);
 }
@@ -37,7 +39,11 @@ Share share(const std::vector<double>& without, const std::vector<double>& with)
 }  // namespace
 
 Efficiency measure_efficiency(const std::function<void()>& step_without,
-                              const std::function<void()>& step_with) {
+                              const std::function<void()>& step_with,
+                              const std::function<void()>& finish) {
+  const auto time_block = [&](const std::function<void()>& step, int steps) {
+    return examples::time_block(step, finish, steps);
+  };
   const auto step_meeting = [&] {
     step_without();
     mean_over_ranks(0);

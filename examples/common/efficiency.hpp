@@ -29,9 +29,11 @@ struct Efficiency {
 /// all ranks after each step, and of `step_with`, so that whatever else slows the machine meets all
 /// of them. What the meeting costs is the machine's: no rank can be ahead of the slowest, whatever
 /// library trains them. Blocks last about a second; the ranks begin each together, and its time is
-/// the mean over them. Collective.
+/// the mean over them. `finish` waits, at the end of a block, for what its steps have left to be
+/// done. Collective.
 Efficiency measure_efficiency(const std::function<void()>& step_without,
-                              const std::function<void()>& step_with);
+                              const std::function<void()>& step_with,
+                              const std::function<void()>& finish);
 
 nlohmann::ordered_json to_json(const Efficiency& efficiency);
 

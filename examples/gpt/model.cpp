@@ -95,8 +95,9 @@ at::Tensor GptImpl::forward(const at::Tensor& bytes) {
 
 at::Tensor next_byte_loss(Gpt& model, const at::Tensor& windows) {
   const std::int64_t length = windows.size(1) - 1;
-  const at::Tensor logits = model(windows.narrow(1, 0, length));
-  return at::cross_entropy_loss(logits.flatten(0, 1), windows.narrow(1, 1, length).flatten());
+  const at::Tensor bytes = windows.to(model->device());
+  const at::Tensor logits = model(bytes.narrow(1, 0, length));
+  return at::cross_entropy_loss(logits.flatten(0, 1), bytes.narrow(1, 1, length).flatten());
 }
 
 }  // namespace gpt

@@ -24,10 +24,12 @@ class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const ModelOptions& options);
 
-  /// Logits [batch, length, 256] for what follows each byte of `bytes` [batch, length], int64.
+  /// Logits [batch, length, 256] for what follows each byte of `bytes` [batch, length], int64, on
+  /// the model's device.
   at::Tensor forward(const at::Tensor& bytes);
 
   const ModelOptions& options() const { return options_; }
+  at::Device device() const { return position_embedding_.device(); }
 
  private:
   ModelOptions options_;
@@ -39,7 +41,7 @@ class GptImpl : public torch::nn::Module {
 TORCH_MODULE(Gpt);
 
 /// Mean of -ln P in nats a byte that `model` gives the bytes 1 … length of `windows`
-/// [batch, length + 1], int64, each from those before it.
+/// [batch, length + 1], int64, on any device, each from those before it.
 at::Tensor next_byte_loss(Gpt& model, const at::Tensor& windows);
 
 }  // namespace gpt

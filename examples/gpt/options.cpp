@@ -36,6 +36,7 @@ void add_training_options(CLI::App& app, Options& options) {
       ->check(count);
   app.add_option("--lr", options.learning_rate, "learning rate of AdamW at its highest")
       ->check(CLI::Validator(accept_learning_rate, ""));
+  examples::add_device_option(app, options.device);
   examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for AdamW");
   app.add_option("--seed", options.seed, "for initial weights, batches and the sample")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/command_line.hpp"
+#include "kolo/device.hpp"
 #include "kolo/shard.hpp"
 
 namespace gpt {
@@ -25,10 +26,11 @@ struct Options {
 
   std::vector<std::filesystem::path> text;  ///< empty: the headers of LibTorch
   std::string compression = "none";         ///< none, fp16 or bf16
-  std::optional<kolo::Shard> shard;         ///< what the ranks divide among themselves
-  bool fused = false;                       ///< LibTorch's fused kernel for AdamW
-  bool efficiency = false;                  ///< measure it instead of training
-  std::filesystem::path json;               ///< empty: no report in a file
+  kolo::DeviceKind device = kolo::DeviceKind::Cpu;
+  std::optional<kolo::Shard> shard;  ///< what the ranks divide among themselves
+  bool fused = false;                ///< LibTorch's fused kernel for AdamW
+  bool efficiency = false;           ///< measure it instead of training
+  std::filesystem::path json;        ///< empty: no report in a file
 
   std::filesystem::path save;         ///< folder of checkpoints; empty: none
   int save_every = 0;                 ///< steps; 0: only after the last

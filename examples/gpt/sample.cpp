@@ -24,7 +24,8 @@ std::string sample(Gpt& model, std::string_view prompt, std::size_t bytes) {
   while (text.size() < prompt.size() + bytes) {
     const std::size_t length = std::min(context, text.size());
     const std::array<std::size_t, 1> start{text.size() - length};
-    const at::Tensor logits = model(read_windows(text, start, length)).select(1, -1);
+    const at::Tensor window = read_windows(text, start, length).to(model->device());
+    const at::Tensor logits = model(window).select(1, -1);
     const at::Tensor next = at::multinomial(at::softmax(logits / kTemperature, -1), 1);
     text.push_back(static_cast<char>(next.item<std::int64_t>()));
   }

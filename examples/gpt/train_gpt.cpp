@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
+#include "common/device.hpp"
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
@@ -90,7 +91,7 @@ std::int64_t count_parameters(gpt::Gpt& model) {
 examples::Digest digest_of_parameters(gpt::Gpt& model) {
   examples::Digest digest;
   for (const at::Tensor& parameter : model->parameters()) {
-    const at::Tensor whole = parameter.detach().contiguous();
+    const at::Tensor whole = parameter.detach().cpu().contiguous();
     digest.add(std::span(static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()));
   }
   return digest;
@@ -211,7 +212,8 @@ int measure_efficiency(const gpt::Options& options, Files files) {
         gpt::compute_gradients(local_model, *local_adamw, batches.next());
         examples::step_alone(*local_adamw, options.fused);
       },
-      [&] { gpt::train_step(model, optimizer, batches.next()); });
+      [&] { gpt::train_step(model, optimizer, batches.next()); },
+      [&] { examples::synchronize(model->device()); });
   if (kolo::rank() == 0) {
     print_task(options, files.corpus, count_parameters(model));
     std::cout << efficiency;
@@ -231,6 +233,7 @@ int main(int argc, char** argv) {
     return examples::leave(*exit, runtime.rank() == 0);
   }
   const auto& options = std::get<gpt::Options>(parsed);
+  if (!examples::has_device(options.device)) return kWrongInput;
   std::optional<Files> files = open_files_on_all_ranks(options);
   if (!files) return kWrongInput;
   return options.efficiency ? measure_efficiency(options, std::move(*files))

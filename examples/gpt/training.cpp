@@ -12,6 +12,7 @@
 #include <torch/optim/adamw.h>
 
 #include "common/agreement.hpp"
+#include "common/device.hpp"
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/checkpoints.hpp"
@@ -35,10 +36,12 @@ kolo::ProcessSet::Metrics metrics() { return kolo::Runtime::current().world().me
 
 Gpt make_model(const Options& options) {
   at::manual_seed(static_cast<std::uint64_t>(options.seed));
-  return Gpt(ModelOptions{.layers = options.layers,
-                          .width = options.width,
-                          .heads = options.heads,
-                          .context = options.context});
+  Gpt model(ModelOptions{.layers = options.layers,
+                         .width = options.width,
+                         .heads = options.heads,
+                         .context = options.context});
+  model->to(examples::device_of_rank(options.device));
+  return model;
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options) {

@@ -14,11 +14,15 @@
 /// Collectives on at::Tensor. What kolo/collectives.hpp says of names, groups, blocking and errors
 /// holds here too.
 ///
-/// Tensors: strided, on the CPU, of uint8, int8, int16, int32, int64, float16, bfloat16, float32,
-/// float64 or bool, of any shape, contiguous or not, with zero elements too; with anything else the
-/// operation ends with InvalidArgument on all ranks. Operations keep their tensors alive until they
-/// have ended. Results are contiguous, those of the forms with a trailing underscore the tensors that
+/// Tensors: strided, on the CPU or on a CUDA device, of uint8, int8, int16, int32, int64, float16,
+/// bfloat16, float32, float64 or bool, of any shape, contiguous or not, with zero elements too; with
+/// anything else the operation ends with InvalidArgument on all ranks. Operations keep their tensors
+/// alive until they have ended. Results are contiguous, those of the forms with a trailing underscore the tensors that
 /// were given; these are written to no later than when the caller waits.
+///
+/// On a CUDA device an operation comes behind what is on the current stream when it is called, and
+/// what the waiting thread puts on its current stream afterwards comes behind the operation; no
+/// thread waits for the GPU. OperationOptions::stream is not looked at.
 ///
 /// Autograd: the forms that block and return a new tensor are differentiable, where gradients are on
 /// and a tensor requires them. Every rank must then run backward alike, for it communicates, under

@@ -62,6 +62,8 @@ TEST(Options, EveryFlag_ReachesItsField) {
                                       "b",
                                       "--compression",
                                       "bf16",
+                                      "--device",
+                                      "cuda",
                                       "--shard",
                                       "optimizer",
                                       "--fused",
@@ -85,6 +87,7 @@ TEST(Options, EveryFlag_ReachesItsField) {
   EXPECT_EQ(given.json, "out");
   EXPECT_EQ(given.text, (std::vector<std::filesystem::path>{"a", "b"}));
   EXPECT_EQ(given.compression, "bf16");
+  EXPECT_EQ(given.device, kolo::DeviceKind::Cuda);
   EXPECT_EQ(given.shard, kolo::Shard::Optimizer);
   EXPECT_TRUE(given.fused);
   EXPECT_TRUE(given.efficiency);
@@ -98,9 +101,10 @@ TEST(Options, Help_ExitsWithZeroAndNamesTheFlags) {
   const auto exit = std::get<examples::Exit>(parse({"--help"}));
   EXPECT_EQ(exit.code, 0);
   for (const char* flag :
-       {"--preset", "--steps", "--batch", "--layers", "--width", "--heads", "--context", "--lr",
-        "--seed", "--json", "--text", "--compression", "--shard", "--fused", "--efficiency",
-        "--save", "--save-every", "--load", "--export"}) {
+       {"--preset",     "--steps",       "--batch",      "--layers", "--width",
+        "--heads",      "--context",     "--lr",         "--seed",   "--json",
+        "--text",       "--compression", "--device",     "--shard",  "--fused",
+        "--efficiency", "--save",        "--save-every", "--load",   "--export"}) {
     EXPECT_NE(exit.text.find(flag), std::string::npos) << flag;
   }
 }

@@ -1,0 +1,31 @@
+#include "common/device.hpp"
+
+#include <string>
+
+#include <torch/cuda.h>
+
+#include "common/agreement.hpp"
+#include "kolo/runtime.hpp"
+
+namespace examples {
+
+bool has_device(kolo::DeviceKind kind) {
+  std::string error;
+  if (kind == kolo::DeviceKind::Cuda && torch::cuda::device_count() == 0) {
+    error = "--device cuda: LibTorch finds no GPU on rank " + std::to_string(kolo::rank()) +
+            ". It takes a GPU with its driver, and a program linked with LibTorch for CUDA.";
+  }
+  return all_ranks_succeeded(error);
+}
+
+c10::Device device_of_rank(kolo::DeviceKind kind) {
+  if (kind == kolo::DeviceKind::Cpu) return c10::kCPU;
+  const auto count = static_cast<int>(torch::cuda::device_count());
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(kolo::local_rank() % count)};
+}
+
+void synchronize(const c10::Device& device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+}  // namespace examples
