@@ -31,6 +31,38 @@ void FakeGpuHub::free(int rank, std::byte* memory) {
   memory_.spoil(memory);
 }
 
+std::byte* FakeGpuHub::allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes) {
+  const std::lock_guard guard(lock_);
+  std::byte* const memory = memory_.allocate(rank, bytes);
+  streams_.put(rank, stream, "allocate",
+               [this, block = memory_.block_at(memory),
+                order = streams_.next_order()](FakeStreams::Timeline timeline) {
+                 streams_.graph().allocate(timeline, block, order);
+                 return true;
+               });
+  return memory;
+}
+
+void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
+                         std::byte* memory) noexcept {
+  const std::lock_guard guard(lock_);
+  try {
+    const bool is_of_one_stream = streams.size() == 1;
+    const comm::DeviceStream stream =
+        is_of_one_stream ? streams.front() : streams_.open_stream_behind(rank, streams);
+    streams_.put(rank, stream, "free",
+                 [this, block = memory_.block_at(memory), order = streams_.next_order(),
+                  memory](FakeStreams::Timeline timeline) {
+                   streams_.graph().free(timeline, block, order);
+                   memory_.spoil(memory);
+                   return true;
+                 });
+    if (!is_of_one_stream) streams_.close_stream(stream);
+  } catch (const BackendError& error) {
+    streams_.graph().report(std::string("free: ") + error.what());
+  }
+}
+
 std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
   const std::lock_guard guard(lock_);
   return {streams_.open_stream(rank), [hub = shared_from_this()](comm::DeviceStream stream) {
@@ -76,12 +108,35 @@ void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) 
 }
 
 void FakeGpuHub::synchronize(int rank, comm::DeviceStream stream) {
+  run_until(rank, stream, [&] { return streams_.is_done(rank, stream); });
+}
+
+void FakeGpuHub::synchronize_device(int rank) {
+  run_until(rank, nullptr, [&] { return streams_.is_done(rank); });
+}
+
+void FakeGpuHub::synchronize_event(int rank, comm::DeviceEvent event) {
+  run_until(rank, nullptr, [&] { return streams_.has_passed(rank, event); });
+}
+
+bool FakeGpuHub::is_done(int rank, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  streams_.run_some();
+  return streams_.is_done(rank, stream);
+}
+
+void FakeGpuHub::drain(int rank, comm::DeviceStream stream) {
+  run_until(rank, stream, [&] { return streams_.is_empty(rank, stream); });
+}
+
+void FakeGpuHub::run_until(int rank, comm::DeviceStream stream,
+                           const std::function<bool()>& is_over) {
   const Deadline deadline = Deadline::after(std::chrono::minutes(1));
   while (true) {
     {
       const std::lock_guard guard(lock_);
       streams_.run_some();
-      if (streams_.is_done(rank, stream)) return;
+      if (is_over()) return;
       if (deadline.is_over()) {
         throw TimeoutError("synchronize on rank " + std::to_string(rank) +
                            ": the stream does not get beyond '" + streams_.head_of(rank, stream) +

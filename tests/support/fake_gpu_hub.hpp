@@ -42,6 +42,10 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// The user's side. Streams may be null, for the default stream.
 
   std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
+  /// Memory that streams order, as a caching allocator's: it exists from what is on `stream` by now.
+  std::byte* allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes);
+  /// Given up behind all that is on `streams` by now, of which there is at least one. Never throws.
+  void free_on(int rank, std::span<const comm::DeviceStream> streams, std::byte* memory) noexcept;
   std::shared_ptr<CUstream_st> make_stream(int rank);
   std::shared_ptr<CUevent_st> make_event();
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
@@ -51,6 +55,14 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
   /// Blocks until all on the stream has been done. Throws TimeoutError after a minute.
   void synchronize(int rank, comm::DeviceStream stream);
+  /// Likewise for all streams of the rank's GPU, and for an event.
+  void synchronize_device(int rank);
+  void synchronize_event(int rank, comm::DeviceEvent event);
+  /// Looks without blocking, as a host that may go by the answer.
+  bool is_done(int rank, comm::DeviceStream stream);
+  /// Blocks as `synchronize` does, but the graph does not learn that the host did: what is launched
+  /// afterwards is ordered by streams and events alone.
+  void drain(int rank, comm::DeviceStream stream);
   /// The host's own accesses; they wait for nothing.
   void copy_to_device(int rank, ByteRange from, std::byte* to);
   void copy_to_host(int rank, const std::byte* from, std::span<std::byte> to);
@@ -76,6 +88,9 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
  private:
   void free(int rank, std::byte* memory);
+  /// Runs streams until `is_over`, which is asked under the lock, says so; `stream` is for the text
+  /// of the TimeoutError.
+  void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);
 

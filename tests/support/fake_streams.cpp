@@ -33,6 +33,17 @@ DeviceStream FakeStreams::open_stream(int rank) {
   return handle;
 }
 
+DeviceStream FakeStreams::open_stream_behind(int rank, std::span<const DeviceStream> others) {
+  const DeviceStream stream = open_stream(rank);
+  const DeviceEvent event = make_event();
+  for (const DeviceStream other : others) {
+    record(rank, event, other);
+    wait(rank, stream, event);
+  }
+  destroy_event(event);
+  return stream;
+}
+
 void FakeStreams::close_stream(DeviceStream stream) {
   const auto found = streams_.find(stream);
   found->second->is_open = false;
@@ -95,6 +106,21 @@ bool FakeStreams::is_done(int rank, DeviceStream stream) {
   const Stream& found = find(rank, stream, "synchronize");
   if (found.items.empty()) graph_.join(host(rank), graph_.clock(found.timeline));
   return found.items.empty();
+}
+
+bool FakeStreams::is_done(int rank) {
+  const auto is_under_way = [rank](const auto& known) {
+    return known.second->rank == rank && !known.second->items.empty();
+  };
+  if (std::any_of(streams_.begin(), streams_.end(), is_under_way)) return false;
+  for (const auto& [handle, stream] : streams_) {
+    if (stream->rank == rank) graph_.join(host(rank), graph_.clock(stream->timeline));
+  }
+  return true;
+}
+
+bool FakeStreams::is_empty(int rank, DeviceStream stream) {
+  return find(rank, stream, "drain").items.empty();
 }
 
 std::string FakeStreams::head_of(int rank, DeviceStream stream) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ class FakeStreams {
   std::uint64_t next_order() { return ++last_order_; }
 
   DeviceStream open_stream(int rank);
+  /// One whose operations come behind all that is on `others`, streams of the same GPU, by now.
+  DeviceStream open_stream_behind(int rank, std::span<const DeviceStream> others);
   /// What is on it is done all the same.
   void close_stream(DeviceStream stream);
   DeviceEvent make_event();
@@ -50,6 +53,9 @@ class FakeStreams {
   /// Looks, and tells the host's timeline.
   bool has_passed(int rank, DeviceEvent event);
   bool is_done(int rank, DeviceStream stream);
+  bool is_done(int rank);  ///< on all streams of the rank's GPU
+  /// Looks, and tells nobody.
+  bool is_empty(int rank, DeviceStream stream);
   /// The name of what the stream cannot go on from; empty where it is done.
   std::string head_of(int rank, DeviceStream stream);
 
