@@ -1,0 +1,90 @@
+// Ranks as threads, each with tensors on its own cuda:<rank>, where there is neither a GPU nor
+// libtorch_cuda:
+//
+//   run_cuda_ranks(3, [](CudaRank& rank) {
+//     const at::Tensor x = at::ones({4}, rank.options());
+//     ... kolo operations with `.process_set = &rank.world()` and `.stream = rank.stream()` ...
+//     EXPECT_EQ(rank.host_syncs(), 0);
+//   });
+//
+// Kernels run at once by the CPU's, and wait for collectives on their stream to do so; but for the
+// graph of happens-before they are as asynchronous as CUDA's: whatever is not ordered by streams,
+// events and what makes a host wait is a failure at the end. Each rank needs its own device: backward()
+// has one thread a device.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+#include <gtest/gtest.h>
+
+#include "runtime/runtimes.hpp"
+#include "support/fake_cuda/device.hpp"
+
+namespace kolo::test {
+
+class CudaRank {
+ public:
+  CudaRank(Runtime& runtime, std::shared_ptr<FakeCudaDevice> gpu)
+      : runtime_(runtime), gpu_(std::move(gpu)) {}
+
+  Runtime& runtime() const { return runtime_; }
+  /// To be named in all operations: threads of LibTorch's and hooks have no current Runtime.
+  ProcessSet& world() const { return runtime_.world(); }
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+
+  at::Device device() const { return gpu_->device(); }
+  at::TensorOptions options(at::ScalarType type = at::kFloat) const {
+    return at::TensorOptions().device(device()).dtype(type);
+  }
+  /// The thread's current one.
+  CUstream_st* stream() const { return native_stream(current_cuda_stream(device())); }
+  /// How often this rank's host has waited for its GPU by LibTorch: item(), copies to the CPU,
+  /// copies from there, synchronize(). Kolo itself should add none.
+  int host_syncs() const { return gpu_->host_syncs(); }
+
+ private:
+  Runtime& runtime_;
+  std::shared_ptr<FakeCudaDevice> gpu_;
+};
+
+inline Setting cuda_setting(int size) {
+  return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
+}
+
+/// Runs `body` on each rank, with its device as the thread's current one, and says what was hazardous.
+/// A rank's tensors that the others need must be kept by Kolo, not by the test.
+inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
+                                                      const std::function<void(CudaRank&)>& body) {
+  std::shared_ptr<FakeGpuHub> hub;
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        const int rank = world.topology().rank;
+        if (rank == 0) hub = world.hub();
+        const auto gpu = std::make_shared<FakeCudaDevice>(world.hub(), rank);
+        const FakeCudaAttachment attachment(gpu);
+        const c10::DeviceGuard guard(gpu->device());
+        Runtime runtime(options_in(world, setting.config));
+        Runtime::set_thread_current(&runtime);
+        CudaRank cuda_rank(runtime, gpu);
+        body(cuda_rank);
+      },
+      setting.network);
+  return hub->hazards();
+}
+
+inline void run_cuda_ranks(const Setting& setting, const std::function<void(CudaRank&)>& body) {
+  for (const std::string& hazard : hazards_of_cuda_ranks(setting, body)) ADD_FAILURE() << hazard;
+}
+inline void run_cuda_ranks(int size, const std::function<void(CudaRank&)>& body) {
+  run_cuda_ranks(cuda_setting(size), body);
+}
+
+}  // namespace kolo::test
