@@ -1,0 +1,360 @@
+// DistributedOptimizer on CUDA tensors, on the double: it trains as one process would on the CPU, in
+// every mode, without a hazard and without making a host wait.
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "kolo/grad_scaler.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "torch/fake_cuda_fixture.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test {
+namespace {
+
+constexpr std::int64_t kRows = 2;  // of each rank
+constexpr std::int64_t kWidth = 9;
+constexpr int kSteps = 6;
+
+struct Case {
+  int ranks;
+  Shard shard;
+  Algorithm algorithm;
+  bool fused = false;
+};
+void PrintTo(const Case& tried, std::ostream* out) {
+  *out << tried.ranks << " ranks, " << name_of(tried.shard) << ", " << name_of(tried.algorithm)
+       << (tried.fused ? ", fused" : "");
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+      cases.push_back({ranks, shard, Algorithm::Sgd});
+      cases.push_back({ranks, shard, Algorithm::AdamW});
+    }
+  }
+  for (const Shard shard : {Shard::None, Shard::Gradients}) {
+    cases.push_back({2, shard, Algorithm::AdamW, true});
+    cases.push_back({3, shard, Algorithm::Sgd, true});
+  }
+  return cases;
+}
+
+DistributedOptimizer::Options options_of(CudaRank& rank, Shard shard) {
+  DistributedOptimizer::Options options;
+  options.shard = shard;
+  options.bucket_bytes = 500;  // several
+  options.process_set = &rank.world();
+  return options;
+}
+
+at::Tensor rows_of(const CudaRank& rank, int step) {
+  return batch_rows(step, kRows * rank.rank(), kRows, kWidth, at::kFloat).to(rank.device());
+}
+
+/// Random numbers come from one generator for all ranks, which are threads here.
+torch::nn::Sequential make_model() {
+  static std::mutex generating;
+  const std::lock_guard lock(generating);
+  return make_mlp(at::kFloat, kWidth);
+}
+
+/// Parameters after steps of one process on the CPU with the batches of `ranks`.
+at::Tensor train_alone(Algorithm algorithm, int ranks, int steps,
+                       const std::function<void(torch::nn::Sequential&)>& before_step = {}) {
+  torch::nn::Sequential model = make_model();
+  const auto optimizer = make_optimizer(algorithm, model->parameters());
+  for (int step = 0; step < steps; ++step) {
+    optimizer->zero_grad();
+    loss_of(model, batch_rows(step, 0, kRows * ranks, kWidth, at::kFloat)).backward();
+    if (before_step) before_step(model);
+    optimizer->step();
+  }
+  return flat(*model);
+}
+
+/// A model on the rank's device, and its optimizer.
+struct Training {
+  Training(CudaRank& rank, Algorithm algorithm, DistributedOptimizer::Options options)
+      : model(make_model()) {
+    model->to(rank.device());
+    wrapped = make_optimizer(algorithm, model->parameters());
+    optimizer = std::make_unique<DistributedOptimizer>(*wrapped, *model, std::move(options));
+  }
+  void compute_gradients(const CudaRank& rank, int step) {
+    optimizer->zero_grad();
+    loss_of(model, rows_of(rank, step)).backward();
+  }
+  void step(const CudaRank& rank, int number) {
+    compute_gradients(rank, number);
+    optimizer->step();
+  }
+
+  torch::nn::Sequential model;
+  std::unique_ptr<torch::optim::Optimizer> wrapped;
+  std::unique_ptr<DistributedOptimizer> optimizer;
+};
+
+void expect_close(Training& training, const at::Tensor& expected, double tolerance = 1e-5) {
+  EXPECT_LT(largest_difference(flat(*training.model).cpu(), expected), tolerance);
+}
+
+class CudaOptimizerTest : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Cases, CudaOptimizerTest, testing::ValuesIn(all_cases()));
+
+TEST_P(CudaOptimizerTest, TrainsAsOneProcessWouldAndMakesNoHostWait) {
+  const Case& tried = GetParam();
+  const at::Tensor expected = train_alone(tried.algorithm, tried.ranks, kSteps);
+  run_cuda_ranks(tried.ranks, [&](CudaRank& rank) {
+    DistributedOptimizer::Options options = options_of(rank, tried.shard);
+    options.fused = tried.fused;
+    Training training(rank, tried.algorithm, options);
+    std::vector<at::Tensor> batches;
+    for (int step = 0; step < kSteps; ++step) batches.push_back(rows_of(rank, step));
+    int waited = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == 2) waited = rank.host_syncs();
+      training.optimizer->zero_grad();
+      loss_of(training.model, batches[static_cast<std::size_t>(step)]).backward();
+      training.optimizer->step();
+    }
+    EXPECT_EQ(rank.host_syncs(), waited);
+    expect_close(training, expected);
+  });
+}
+
+class CudaModesTest : public testing::TestWithParam<Shard> {};
+INSTANTIATE_TEST_SUITE_P(Modes, CudaModesTest,
+                         testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients),
+                         [](const auto& tried) { return std::string(name_of(tried.param)); });
+
+TEST_P(CudaModesTest, ClipsTheNormOverAllRanks) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 3, kSteps, [](auto& model) {
+    torch::nn::utils::clip_grad_norm_(model->parameters(), 0.1);
+  });
+  run_cuda_ranks(3, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
+    for (int step = 0; step < kSteps; ++step) {
+      training.compute_gradients(rank, step);
+      EXPECT_GT(training.optimizer->clip_grad_norm_(0.1), 0.1);
+      training.optimizer->step();
+    }
+    expect_close(training, expected);
+  });
+}
+
+TEST_P(CudaModesTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
+    GradScaler scaler;
+    const double scale = scaler.get_scale();
+    for (int step = 0; step < kSteps; ++step) {
+      training.optimizer->zero_grad();
+      scaler.scale(loss_of(training.model, rows_of(rank, step))).backward();
+      EXPECT_TRUE(scaler.step(*training.optimizer));
+      scaler.update();
+      if (step != 3) continue;
+      training.optimizer->zero_grad();
+      at::Tensor loss = loss_of(training.model, rows_of(rank, step));
+      if (rank.rank() == 1) loss = loss * std::numeric_limits<float>::infinity();
+      scaler.scale(loss).backward();
+      EXPECT_FALSE(scaler.step(*training.optimizer));
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), scale / 2);
+    }
+    expect_close(training, expected);
+  });
+}
+
+TEST_P(CudaModesTest, GradientsAddUpOverPasses) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    DistributedOptimizer::Options options = options_of(rank, GetParam());
+    options.backward_passes_per_step = 2;
+    if (GetParam() == Shard::Gradients) options.accumulation = Accumulation::Reduced;
+    Training training(rank, Algorithm::Sgd, options);
+    for (int step = 0; step < kSteps; ++step) {
+      training.optimizer->zero_grad();
+      for (int pass = 0; pass < 2; ++pass) {
+        (loss_of(training.model, rows_of(rank, step)) / 2).backward();
+      }
+      training.optimizer->step();
+    }
+    expect_close(training, expected);
+  });
+}
+
+TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks) {
+  run_cuda_ranks(3, [&](CudaRank& rank) {
+    torch::nn::ParameterDict model;
+    for (const char* name : {"a", "b", "c"}) {
+      model->insert(name, torch::ones({5}, rank.options()).requires_grad_());
+    }
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(1.0));
+    DistributedOptimizer optimizer(sgd, *model, options_of(rank, GetParam()));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      // Of a on all ranks, of b on one, of c on none.
+      at::Tensor loss = (*model)["a"].sum() * (1.0 + rank.rank());
+      if (rank.rank() == step % 3) loss = loss + (*model)["b"].sum() * 3.0;
+      loss.backward();
+      optimizer.step();
+    }
+    EXPECT_TRUE(at::allclose((*model)["a"].cpu(), torch::full({5}, 1.0 - 4 * 2.0)));
+    EXPECT_TRUE(at::allclose((*model)["b"].cpu(), torch::full({5}, 1.0 - 4 * 1.0)));
+    EXPECT_TRUE(at::equal((*model)["c"].cpu(), torch::ones({5})));
+  });
+}
+
+TEST_P(CudaModesTest, RanksMayHaveFewerSteps) {
+  run_cuda_ranks(3, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
+    for (int step = 0; step < 2 + rank.rank(); ++step) training.step(rank, step);
+    training.optimizer->join();
+    const at::Tensor own = flat(*training.model);
+    const at::Tensor first = broadcast(own, 0, {.process_set = &rank.world()});
+    EXPECT_TRUE(at::equal(own.cpu(), first.cpu()));
+    training.step(rank, 9);
+  });
+}
+
+TEST_P(CudaModesTest, CheckpointsGoOnInAnyMode) {
+  const at::Tensor expected = train_alone(Algorithm::AdamW, 2, 2 * kSteps);
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
+                                       ("cuda-checkpoint-" + std::string(name_of(GetParam())));
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::AdamW, options_of(rank, GetParam()));
+    for (int step = 0; step < kSteps; ++step) training.step(rank, step);
+    training.optimizer->save(folder);
+    training.optimizer->save_full_state(folder / "all.safetensors");
+  });
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    run_cuda_ranks(2, [&](CudaRank& rank) {
+      Training training(rank, Algorithm::AdamW, options_of(rank, shard));
+      training.optimizer->load(folder);
+      for (int step = kSteps; step < 2 * kSteps; ++step) training.step(rank, step);
+      expect_close(training, expected);
+    });
+  }
+  const at::Tensor halfway = train_alone(Algorithm::AdamW, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::AdamW, options_of(rank, GetParam()));
+    training.optimizer->load(folder / "all.safetensors");
+    expect_close(training, halfway);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_P(CudaModesTest, ForwardMayRunOnSeveralStreams) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
+    const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+    const c10::Stream main = cuda.getStream(rank.device());
+    const c10::Stream other = cuda.getNewStream(rank.device());
+    const auto order = [](const c10::Stream& first, const c10::Stream& then) {
+      c10::Event event(c10::kCUDA);
+      event.record(first);
+      event.block(then);
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      training.optimizer->zero_grad();
+      const at::Tensor rows = rows_of(rank, step);
+      order(main, other);
+      {
+        const c10::StreamGuard guard(other);
+        loss_of(training.model, rows).backward();
+      }
+      order(other, main);
+      training.optimizer->step();
+    }
+    expect_close(training, expected);
+  });
+}
+
+TEST(CudaOptimizerHybridTest, PartsAreReducedInsideNodesAndBetweenThem) {
+  const at::Tensor expected = train_alone(Algorithm::AdamW, 4, kSteps);
+  for (const Shard shard : {Shard::Optimizer, Shard::Gradients}) {
+    Setting setting = cuda_setting(4);
+    setting.config.fake_nodes = 2;
+    run_cuda_ranks(setting, [&](CudaRank& rank) {
+      DistributedOptimizer::Options options = options_of(rank, shard);
+      options.shard_scope = ShardScope::Node;
+      Training training(rank, Algorithm::AdamW, options);
+      for (int step = 0; step < kSteps; ++step) training.step(rank, step);
+      expect_close(training, expected);
+    });
+  }
+}
+
+TEST(CudaOptimizerHookTest, ReducesBucketsInItsOwnWay) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::Sgd, options_of(rank, Shard::None));
+    training.optimizer->register_bucket_hook([&](const GradientBucket& bucket) {
+      at::Tensor gradients = bucket.gradients;
+      return allreduce_async_(gradients, {.name = bucket.name, .process_set = &rank.world()});
+    });
+    for (int step = 0; step < kSteps; ++step) training.step(rank, step);
+    expect_close(training, expected);
+  });
+}
+
+TEST(CudaSyncTest, ParametersAndStateOfTheRoot) {
+  run_cuda_ranks(3, [&](CudaRank& rank) {
+    torch::nn::Sequential model = make_model();
+    model->to(rank.device());
+    const auto adamw = make_optimizer(Algorithm::AdamW, model->parameters());
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model->parameters()) parameter.add_(rank.rank());
+    }
+    loss_of(model, rows_of(rank, 0)).backward();
+    adamw->step();
+    broadcast_parameters(*model, 1, &rank.world());
+    broadcast_optimizer_state(*adamw, 1, &rank.world());
+    std::vector<at::Tensor> moments{flat(*model)};
+    for (const at::Tensor& parameter : model->parameters()) {
+      const auto& state = dynamic_cast<const torch::optim::AdamWParamState&>(
+          *adamw->state().at(parameter.unsafeGetTensorImpl()));
+      EXPECT_EQ(state.exp_avg().device(), rank.device());
+      moments.push_back(state.exp_avg().flatten());
+    }
+    const at::Tensor own = torch::cat(moments);
+    const at::Tensor roots = broadcast(own, 1, {.process_set = &rank.world()});
+    EXPECT_TRUE(at::equal(own.cpu(), roots.cpu()));
+  });
+}
+
+TEST(CudaOptimizerErrorTest, ParametersLieOnOneDevice) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+    model[1]->to(rank.device());
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+    try {
+      const DistributedOptimizer optimizer(sgd, *model, options_of(rank, Shard::None));
+      ADD_FAILURE() << "no error";
+    } catch (const InvalidArgument& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("'1.weight': it lies on cuda:"), std::string::npos) << text;
+      EXPECT_NE(text.find("'0.weight' on cpu"), std::string::npos) << text;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test
