@@ -1,5 +1,6 @@
 // DistributedOptimizer on CUDA tensors, on the double: it trains as one process would on the CPU, in
 // every mode, without a hazard and without making a host wait.
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -7,8 +8,12 @@
 #include <mutex>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -59,6 +64,20 @@ DistributedOptimizer::Options options_of(CudaRank& rank, Shard shard) {
   options.bucket_bytes = 500;  // several
   options.process_set = &rank.world();
   return options;
+}
+
+c10::Stream new_stream(const CudaRank& rank) {
+  return c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(rank.device());
+}
+
+c10::Stream current_stream(const CudaRank& rank) {
+  return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(rank.device());
+}
+
+void order(const c10::Stream& first, const c10::Stream& then) {
+  c10::Event event(c10::kCUDA);
+  event.record(first);
+  event.block(then);
 }
 
 at::Tensor rows_of(const CudaRank& rank, int step) {
@@ -119,6 +138,7 @@ TEST_P(CudaOptimizerTest, TrainsAsOneProcessWouldAndMakesNoHostWait) {
   const Case& tried = GetParam();
   const at::Tensor expected = train_alone(tried.algorithm, tried.ranks, kSteps);
   run_cuda_ranks(tried.ranks, [&](CudaRank& rank) {
+    const c10::StreamGuard guard(new_stream(rank));
     DistributedOptimizer::Options options = options_of(rank, tried.shard);
     options.fused = tried.fused;
     Training training(rank, tried.algorithm, options);
@@ -263,26 +283,53 @@ TEST_P(CudaModesTest, ForwardMayRunOnSeveralStreams) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
   run_cuda_ranks(2, [&](CudaRank& rank) {
     Training training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
-    const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
-    const c10::Stream main = cuda.getStream(rank.device());
-    const c10::Stream other = cuda.getNewStream(rank.device());
-    const auto order = [](const c10::Stream& first, const c10::Stream& then) {
-      c10::Event event(c10::kCUDA);
-      event.record(first);
-      event.block(then);
-    };
+    const std::vector<c10::Stream> streams{new_stream(rank), new_stream(rank)};
     for (int step = 0; step < kSteps; ++step) {
       training.optimizer->zero_grad();
-      const at::Tensor rows = rows_of(rank, step);
-      order(main, other);
-      {
-        const c10::StreamGuard guard(other);
-        loss_of(training.model, rows).backward();
+      // Kept until the streams that use them are done: this program's duty, not Kolo's.
+      std::vector<at::Tensor> values{rows_of(rank, step)};
+      c10::Stream last = current_stream(rank);
+      for (torch::nn::AnyModule& layer : *training.model) {
+        const c10::Stream stream = streams[values.size() % 2];
+        order(last, stream);
+        const c10::StreamGuard guard(stream);
+        values.push_back(layer.forward(values.back()));
+        last = stream;
       }
-      order(other, main);
+      order(last, current_stream(rank));
+      torch::mse_loss(values.back(), values.front().narrow(1, 0, 3)).backward();
       training.optimizer->step();
+      for (const c10::Stream& stream : streams) {
+        order(stream, current_stream(rank));
+        order(current_stream(rank), stream);
+      }
     }
     expect_close(training, expected);
+  });
+}
+
+TEST_P(CudaModesTest, AverageDividesByTheRanksThatAreActive) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(3, [&](CudaRank& rank) {
+    DistributedOptimizer::Options options = options_of(rank, GetParam());
+    options.join_divisor = JoinDivisor::Active;
+    Training training(rank, Algorithm::Sgd, options);
+    for (int step = 0; rank.rank() < 2 && step < kSteps; ++step) training.step(rank, step);
+    training.optimizer->join();
+    expect_close(training, expected);
+  });
+}
+
+TEST_P(CudaModesTest, MayBeDestroyedWhileGradientsAreReduced) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    {
+      Training training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
+      for (int step = 0; step < 3; ++step) training.step(rank, step);
+      training.compute_gradients(rank, 3);
+    }
+    at::Tensor others = torch::ones({4096}, rank.options());
+    allreduce_(others, {.process_set = &rank.world()});
+    EXPECT_TRUE(at::equal(others.cpu(), torch::ones({4096})));
   });
 }
 
@@ -295,6 +342,11 @@ TEST(CudaOptimizerHybridTest, PartsAreReducedInsideNodesAndBetweenThem) {
       DistributedOptimizer::Options options = options_of(rank, shard);
       options.shard_scope = ShardScope::Node;
       Training training(rank, Algorithm::AdamW, options);
+      for (const at::Tensor& parameter : training.model->parameters()) {
+        // So long that what goes between nodes begins while backward() runs.
+        parameter.register_hook(
+            [](const at::Tensor&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+      }
       for (int step = 0; step < kSteps; ++step) training.step(rank, step);
       expect_close(training, expected);
     });
