@@ -147,6 +147,46 @@ TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
   });
 }
 
+/// The hazards of a GPU on whose default stream memory is made and given up, and which another stream
+/// uses in between.
+template <class Between>
+std::vector<std::string> hazards_with_stream_ordered_memory(Between&& between) {
+  return run_on_gpus(1, [&](const GpuRank& self) {
+    constexpr std::size_t kBytes = 8;
+    const auto other = self.gpu.make_stream();
+    const auto event = self.gpu.make_event();
+    std::byte* const memory = self.hub.allocate_on(0, nullptr, kBytes);
+    self.gpu.record(event.get(), nullptr);
+    self.gpu.wait(other.get(), event.get());
+    self.hub.kernel(0, other.get(), {.name = "use", .writes = {ByteRange(memory, kBytes)}});
+    std::vector<comm::DeviceStream> streams{nullptr};
+    between(self, other.get(), streams);
+    self.hub.free_on(0, streams, memory);
+  });
+}
+
+TEST(FakeGpuTest, MemoryThatStreamsOrderIsGivenUpBehindThem) {
+  const auto nothing = [](auto&&...) {};
+  ASSERT_EQ(hazards_with_stream_ordered_memory(nothing).size(), 1U);
+  EXPECT_NE(hazards_with_stream_ordered_memory(nothing).front().find("'free' (rank 0, default"),
+            std::string::npos);
+  const auto name_stream = [](const GpuRank&, comm::DeviceStream other, auto& streams) {
+    streams.push_back(other);
+  };
+  EXPECT_EQ(hazards_with_stream_ordered_memory(name_stream), std::vector<std::string>());
+  const auto synchronize = [](const GpuRank& self, comm::DeviceStream, auto&&) {
+    self.hub.synchronize_device(0);
+  };
+  EXPECT_EQ(hazards_with_stream_ordered_memory(synchronize), std::vector<std::string>());
+}
+
+TEST(FakeGpuTest, DrainingAStreamTellsTheGraphNothing) {
+  const auto drain = [](const GpuRank& self, comm::DeviceStream other, auto&&) {
+    self.hub.drain(0, other);
+  };
+  EXPECT_EQ(hazards_with_stream_ordered_memory(drain).size(), 1U);
+}
+
 TEST(FakeWorldGpusTest, AProcessSeesTheGpusOfItsNode) {
   run_ranks(4,
             [](FakeWorld& world) {
