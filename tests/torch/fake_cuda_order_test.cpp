@@ -5,9 +5,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -93,6 +95,20 @@ TEST(CudaOrderTest, NobodyLearnsFromRunningAtOnce) {
                 "'aten::sum' (rank 0, stream");
 }
 
+TEST(CudaOrderTest, RunningStatisticsAreWrittenWhateverTheSchemaSays) {
+  expect_hazard(hazards_of([&](CudaRank& rank) {
+                  const at::Tensor x = at::ones({4, 2}, rank.options());
+                  const at::Tensor mean = at::zeros({2}, rank.options());
+                  const at::Tensor variance = at::ones({2}, rank.options());
+                  const c10::Stream other = other_stream(rank);
+                  order(current_cuda_stream(rank.device()), other);
+                  at::native_batch_norm(x, {}, {}, mean, variance, true, 0.1, 1e-5);
+                  const c10::StreamGuard guard(other);
+                  mean.clone();
+                }),
+                "'aten::native_batch_norm'");
+}
+
 TEST(CudaOrderTest, WhatMakesTheHostWaitOrdersAll) {
   run_cuda_ranks(1, [&](CudaRank& rank) {
     at::Tensor x = at::ones({5}, rank.options());
@@ -141,6 +157,7 @@ TEST(CudaOrderTest, CountsWhatMakesTheHostWait) {
     expect_syncs(0, [&] { x = at::ones({5}, rank.options()).mul_(2) + 1; });
     expect_syncs(1, [&] { EXPECT_EQ(x.sum().item<float>(), 15.0F); });
     expect_syncs(1, [&] { x.cpu(); });
+    expect_syncs(0, [&] { at::empty({0}, rank.options()).cpu(); });
     expect_syncs(0, [&] { x.to(at::kCPU, /*non_blocking=*/true); });
     expect_syncs(1, [&] { at::ones({5}).to(rank.device()); });
     expect_syncs(1, [&] { EXPECT_EQ(at::nonzero(x).size(0), 5); });

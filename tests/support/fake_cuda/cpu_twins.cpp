@@ -57,18 +57,16 @@ at::Tensor CpuTwins::twin_of(const at::Tensor& original) {
 
 void CpuTwins::bring_back_sizes() {
   for (const Pair& pair : pairs_) {
-    const at::Tensor& twin = pair.twin;
-    if (twin.storage().data() != pair.memory) {
-      pair.original.unsafeGetTensorImpl()->set_storage_keep_dtype(copy_on_gpu(twin).storage());
-    } else if (twin.sizes() == pair.original.sizes() && twin.strides() == pair.original.strides()) {
-      continue;
-    }
-    pair.original.unsafeGetTensorImpl()->set_sizes_and_strides(twin.sizes(), twin.strides(),
-                                                               twin.storage_offset());
+    const bool is_elsewhere = pair.twin.storage().data() != pair.memory;
+    const at::Tensor resized = is_elsewhere ? copy_on_gpu(pair.twin) : pair.twin;
+    c10::TensorImpl* const original = pair.original.unsafeGetTensorImpl();
+    if (is_elsewhere) original->set_storage_keep_dtype(resized.storage());
+    original->set_sizes_and_strides(resized.sizes(), resized.strides(), resized.storage_offset());
   }
 }
 
 std::optional<at::Tensor> CpuTwins::original_of(const at::Tensor& result) const {
+  TORCH_CHECK(result.layout() == c10::kStrided, "the double of CUDA has strided tensors only");
   for (const Pair& pair : pairs_) {
     if (pair.twin.is_same(result)) return pair.original;
   }
@@ -81,7 +79,6 @@ std::optional<at::Tensor> CpuTwins::original_of(const at::Tensor& result) const 
 }
 
 at::Tensor CpuTwins::copy_on_gpu(const at::Tensor& result) const {
-  TORCH_CHECK(result.layout() == c10::kStrided, "the double of CUDA has strided tensors only");
   const at::Tensor dense = result.is_non_overlapping_and_dense() ? result : result.contiguous();
   const c10::DeviceGuard guard(device_);
   at::Tensor made(at::detail::empty_strided_generic(

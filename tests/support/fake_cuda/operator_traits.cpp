@@ -29,8 +29,12 @@ bool is_of_tensors(const c10::Type& type) {
   return type.kind() == c10::TypeKind::ListType && is_of_tensors(*type.containedType(0));
 }
 
-bool copies_between_cpu_and_gpu(c10::ArrayRef<c10::IValue> arguments) {
-  return arguments[0].toTensor().is_cuda() != arguments[1].toTensor().is_cuda();
+/// Of copy_(self, source, non_blocking).
+bool is_blocking_copy(c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& to = arguments[0].toTensor();
+  const at::Tensor& from = arguments[1].toTensor();
+  const bool non_blocking = arguments[2].toBool();
+  return to.is_cuda() != from.is_cuda() && to.numel() > 0 && !non_blocking;
 }
 
 }  // namespace
@@ -45,10 +49,7 @@ bool takes_cpu_tensors(const c10::FunctionSchema& schema) {
 }
 
 bool makes_the_host_wait(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  if (schema.name() == "aten::copy_") {
-    const bool non_blocking = arguments[2].toBool();
-    return copies_between_cpu_and_gpu(arguments) && !non_blocking;
-  }
+  if (schema.name() == "aten::copy_") return is_blocking_copy(arguments);
   if (kOfUnknownSize.contains(schema.name())) return true;
   return std::any_of(schema.returns().begin(), schema.returns().end(),
                      [](const c10::Argument& result) { return !is_of_tensors(*result.type()); });
