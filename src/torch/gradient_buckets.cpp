@@ -48,33 +48,36 @@ bool GradientBuckets::is_adopted(std::size_t parameter) const {
   return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
 }
 
-void GradientBuckets::adopt(std::size_t parameter) {
-  if (is_sparse(parameter) || is_adopted(parameter)) return;
+at::Tensor GradientBuckets::adopt(std::size_t parameter) {
+  if (is_sparse(parameter) || is_adopted(parameter)) return {};
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const at::Tensor& view = views_[parameter];
   const at::NoGradGuard no_grad;
   view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
-  gradient = view;
+  return std::exchange(gradient, view);
 }
 
 const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
   return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
 }
 
-void GradientBuckets::complete(const Bucket& bucket, bool is_active) {
+std::vector<at::Tensor> GradientBuckets::complete(const Bucket& bucket, bool is_active) {
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> replaced;
   const at::Tensor& flags = flags_of(bucket);
   flags.fill_(1);
   if (!is_active) flags[-1] = 0;
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     if (parameters_[parameter].grad().defined()) {
-      adopt(parameter);  // one that the user put there
+      at::Tensor gradient = adopt(parameter);  // one that the user put there
+      if (!device().is_cpu()) replaced.push_back(std::move(gradient));
     } else {
       if (!is_sparse(parameter)) views_[parameter].zero_();
       flags[static_cast<std::int64_t>(i)] = 0;
     }
   }
+  return replaced;
 }
 
 void GradientBuckets::hand_out(const Bucket& bucket) {

@@ -190,8 +190,9 @@ void GradientReducer::submit(std::size_t bucket) {
   BucketState& state = states_[bucket];
   const Bucket& plan = buckets_->buckets()[bucket];
   for (const ProgramStream& stream : state.streams) stream.come_before_current();
+  const std::vector<at::Tensor> replaced = buckets_->complete(plan, step_.is_active);
+  for (const ProgramStream& stream : state.streams) stream.come_behind_current();
   state.streams.clear();
-  buckets_->complete(plan, step_.is_active);
   if (recycles_) buckets_->drop_gradients(plan);
   if (step_.first_gradient == Clock::time_point{}) step_.first_gradient = Clock::now();
   state.submitted = Clock::now();

@@ -28,9 +28,16 @@ ProgramStream ProgramStream::beside_current(const c10::Device& device) {
   return beside;
 }
 
+c10::Stream ProgramStream::current() const {
+  return c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
+}
+
 void ProgramStream::come_before_current() const {
-  if (!stream_) return;
-  order(*stream_, c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  if (stream_) order(*stream_, current());
+}
+
+void ProgramStream::come_behind_current() const {
+  if (stream_) order(current(), *stream_);
 }
 
 }  // namespace kolo::tensors

@@ -27,11 +27,14 @@ class ProgramStream {
   }
   /// What the calling thread puts on its current stream from now on comes behind what is on this one.
   void come_before_current() const;
+  /// What is put on this one from now on comes behind what is on the calling thread's current one.
+  void come_behind_current() const;
 
   bool operator==(const ProgramStream& other) const = default;
 
  private:
   explicit ProgramStream(c10::Stream stream) : stream_(stream) {}
+  c10::Stream current() const;
 
   std::optional<c10::Stream> stream_;
 };
