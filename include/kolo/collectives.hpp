@@ -21,19 +21,20 @@
 /// same name, in any order and at any time, and it runs when all have. The forms `_async` return at
 /// once; memory must stay valid, and untouched, until the handle is ready. The others block.
 ///
-/// On CUDA memory operations are ordered by streams, as kernels are. `stream` is the program's: what is
-/// on it when the operation is submitted comes before it, and what is put on it after Handle::wait(),
-/// or after the call that blocks, comes behind it. `keep_alive` is held until the GPU is through with
-/// the memory. A rank uses one GPU. Adasum and Custom reductions are for CPU memory.
+/// On CUDA memory operations are ordered by streams, as kernels are. `stream` is the program's:
+/// what is on it when the operation is submitted comes before it, and what is put on it after
+/// Handle::wait(), or after the call that blocks, comes behind it. `keep_alive` is held until the
+/// GPU is through with the memory. A rank uses one GPU. Adasum and Custom reductions are for CPU
+/// memory.
 ///
 /// Groups ("grouped_") are several tensors under one name: all of them run, or none, and the handle
 /// is ready, or fails, for all together.
 ///
 /// Errors, at the call: InvalidArgument where a name is in flight already or this rank is no member
-/// of the set; ShutdownError after the Runtime ended. From the handle, on all ranks: InvalidArgument
-/// where the arguments of any rank cannot be right, MismatchError where ranks disagree, TimeoutError
-/// where the deadline passed on any, PeerLostError, ShutdownError. After the first three the process
-/// set works on. Semantics after Horovod's operations of the same names.
+/// of the set; ShutdownError after the Runtime ended. From the handle, on all ranks:
+/// InvalidArgument where the arguments of any rank cannot be right, MismatchError where ranks
+/// disagree, TimeoutError where the deadline passed on any, PeerLostError, ShutdownError. After the
+/// first three the process set works on. Semantics after Horovod's operations of the same names.
 namespace kolo {
 
 /// What every operation may be given.
@@ -82,8 +83,8 @@ std::int64_t scattered_rows(std::int64_t rows, int size, int rank);
 
 /// Combines `input` [rows, ...] of all ranks element by element, and puts this rank's rows of the
 /// result into `output` [scattered_rows(rows), ...]. Ranks in their order get the rows in theirs;
-/// with fewer rows than ranks the last get none. `output` may be this rank's place in `input`. Takes
-/// every reduction but Adasum.
+/// with fewer rows than ranks the last get none. `output` may be this rank's place in `input`.
+/// Takes every reduction but Adasum.
 Handle reduce_scatter_async(const TensorView& input, const TensorView& output,
                             const AllreduceOptions& options = {});
 void reduce_scatter(const TensorView& input, const TensorView& output,
@@ -113,8 +114,8 @@ struct InputRows {
 
 /// Puts `input` [rows, ...] of all ranks one after another, in the order of ranks. Rows may differ
 /// between ranks and may be 0; the other dimensions must agree. Once all row counts are known,
-/// `allocate` is called, on any thread that drives the process set, and returns memory for all rows,
-/// which must stay valid until the handle is ready.
+/// `allocate` is called, on any thread that drives the process set, and returns memory for all
+/// rows, which must stay valid until the handle is ready.
 Handle allgather_async(const TensorView& input, AllocateRows allocate,
                        const OperationOptions& options = {});
 void allgather(const TensorView& input, AllocateRows allocate,
@@ -135,15 +136,15 @@ void alltoall(const TensorView& input, std::vector<std::int64_t> splits, Allocat
 Handle barrier_async(const OperationOptions& options = {});
 void barrier(const OperationOptions& options = {});
 
-/// Says that this rank has no more operations to submit, and blocks until all ranks have said so and
-/// all that they submitted before has ended. Meanwhile it takes part in the others' with what changes
-/// nothing: zeros in sums, ones in products, no rows. Average divides as
-/// AllreduceOptions::join_divisor says. A broadcast from a rank that has joined, rows sent to one, and
-/// process sets added or removed meanwhile are InvalidArgument on all others. What this rank
+/// Says that this rank has no more operations to submit, and blocks until all ranks have said so
+/// and all that they submitted before has ended. Meanwhile it takes part in the others' with what
+/// changes nothing: zeros in sums, ones in products, no rows. Average divides as
+/// AllreduceOptions::join_divisor says. A broadcast from a rank that has joined, rows sent to one,
+/// and process sets added or removed meanwhile are InvalidArgument on all others. What this rank
 /// submitted before counts in full. Returns the world rank that joined last, of several at once the
-/// highest; the same on all ranks. It waits as long as the others work: it has no deadline of its own.
-/// One call at a time and process set: a second one throws InvalidArgument. After Horovod's join, for
-/// every operation and any process set.
+/// highest; the same on all ranks. It waits as long as the others work: it has no deadline of its
+/// own. One call at a time and process set: a second one throws InvalidArgument. After Horovod's
+/// join, for every operation and any process set.
 int join(ProcessSet* process_set = nullptr);
 
 }  // namespace kolo

@@ -11,8 +11,8 @@ namespace kolo::comm {
 /// enough. `open` gives the same object for an index as long as somebody has it.
 Gpus* cuda_gpus();
 
-/// Lets ranks connect that use the same GPU, which NCCL refuses within one host: each process gets a
-/// NCCL_HOSTID of its own unless it has one. To be called before any of them connects.
+/// Lets ranks connect that use the same GPU, which NCCL refuses within one host: each process gets
+/// a NCCL_HOSTID of its own unless it has one. To be called before any of them connects.
 void let_ranks_share_gpus();
 
 }  // namespace kolo::comm

@@ -29,8 +29,8 @@ struct DeviceRun {
   std::size_t count;
 };
 
-/// to[i] = from[i] · factor / divisor. Floating types are multiplied in float32, float64 in its own;
-/// integers in double and truncated toward zero, as on the CPU; the division is one of int64.
+/// to[i] = from[i] · factor / divisor. Floating types are multiplied in float32, float64 in its
+/// own; integers in double and truncated toward zero, as on the CPU; the division is one of int64.
 struct DeviceConversion {
   DType from = DType::Float32;
   DType to = DType::Float32;
@@ -39,8 +39,8 @@ struct DeviceConversion {
 };
 
 /// One GPU, as Kolo uses it. Calls that are given a stream put their work there and return; it runs
-/// behind all that was put there before, as kernels do. No call waits for the GPU. Any thread may call, one at a
-/// time and stream. All throw BackendError.
+/// behind all that was put there before, as kernels do. No call waits for the GPU. Any thread may
+/// call, one at a time and stream. All throw BackendError.
 class Gpu {
  public:
   virtual ~Gpu() = default;
@@ -82,9 +82,9 @@ class Gpus {
   virtual int count() = 0;
   virtual std::shared_ptr<Gpu> open(int index) = 0;
 
-  /// Connects the GPUs of the ranks of `communicator`, here `gpu`. Collective; uses the communicator's tag
-  /// `tag` meanwhile. When the Task has ended `made` is set. Throws BackendError; given up, it aborts
-  /// on this rank.
+  /// Connects the GPUs of the ranks of `communicator`, here `gpu`. Collective; uses the
+  /// communicator's tag `tag` meanwhile. When the Task has ended `made` is set. Throws
+  /// BackendError; given up, it aborts on this rank.
   virtual Task connect(Communicator& communicator, int tag, Gpu& gpu,
                        std::unique_ptr<DeviceCommunicator>& made) = 0;
 };

@@ -37,25 +37,9 @@ Task BatchRunner::run(Operations operations, bool have_some_joined) {
   std::vector<Bits> absent(operations.size());
   if (have_some_joined) co_await find_absent(path_, operations, absent);
   if (operations.front()->request.collective == Collective::AllReduce) {
-    co_await all_reduce(operations, absent);
+    co_await all_reduce_together(path_, reducer_, operations, absent);
   } else {
     co_await run_one(*operations.front(), absent.front());
-  }
-}
-
-/// Those to which the same ranks contribute share runs.
-Task BatchRunner::all_reduce(const Operations& operations, const std::vector<Bits>& absent) {
-  std::size_t end = 0;
-  for (std::size_t begin = 0; begin < operations.size(); begin = end) {
-    std::vector<ReductionItem> items;
-    for (end = begin; end < operations.size() && absent[end] == absent[begin]; ++end) {
-      Operation& operation = *operations[end];
-      for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
-        items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
-      }
-    }
-    const JoinedRanks away = joined_of(path_, absent[begin]);
-    co_await reducer_.all_reduce(operations[begin]->request, items, away);
   }
 }
 

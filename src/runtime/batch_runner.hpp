@@ -41,7 +41,6 @@ class BatchRunner {
   std::uint64_t bytes_packed() const { return reducer_.bytes_packed(); }
 
  private:
-  Task all_reduce(const Operations& operations, const std::vector<Bits>& absent);
   Task run_one(Operation& operation, const Bits& absent);
   Task broadcast(const Request& request, std::size_t index, TensorMemory& memory,
                  const Bits& absent);

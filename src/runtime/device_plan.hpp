@@ -28,11 +28,11 @@ struct DevicePlan {
 };
 
 /// `payload` is what travels of elements of `dtype`: the same, or what they are compressed to.
-/// `must_stage`: several tensors run as one. Sums of floating types that are not staged are scaled by
-/// the library below, in the pass that combines them; staged ones while they are copied, in float32.
-/// int16, which NCCL does not know, travels as int32. Averages are those of ops::plan_reduction where
-/// sums have no order. Neither Adasum nor
-/// Custom. Throws InvalidArgument for what is not defined.
+/// `must_stage`: several tensors run as one. Sums of floating types that are not staged are scaled
+/// by the library below, in the pass that combines them; staged ones while they are copied, in
+/// float32. int16, which NCCL does not know, travels as int32. Averages are those of
+/// ops::plan_reduction where sums have no order. Neither Adasum nor Custom. Throws InvalidArgument
+/// for what is not defined.
 DevicePlan plan_on_device(DType dtype, DType payload, ReduceOp op, double prescale,
                           double postscale, int size, bool must_stage);
 

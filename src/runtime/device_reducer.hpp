@@ -17,9 +17,9 @@
 namespace kolo::runtime {
 
 /// Puts the reductions of a lane on its stream: packs what runs fused, with scale and cast in one
-/// pass, and leaves everything else where it is. Staging memory is used on that stream alone, so that
-/// each use of it comes behind the one before. The communicator is ready when a Task begins and when it
-/// ends.
+/// pass, and leaves everything else where it is. Staging memory is used on that stream alone, so
+/// that each use of it comes behind the one before. The communicator is ready when a Task begins
+/// and when it ends.
 class DeviceReducer {
  public:
   /// All arguments outlive the reducer.
@@ -27,8 +27,8 @@ class DeviceReducer {
                 comm::DeviceStream stream, RingTraffic& traffic)
       : path_(path), gpu_(gpu), communicator_(communicator), stream_(stream), traffic_(traffic) {}
 
-  /// All-reduces items that were asked for as `request` asks; small ones of one type that follow one
-  /// another share a run.
+  /// All-reduces items that were asked for as `request` asks; small ones of one type that follow
+  /// one another share a run.
   Task all_reduce(const Request& request, std::span<const ReductionItem> items, JoinedRanks joined);
   /// The same for a reduce-scatter of dimension 0.
   Task reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined);

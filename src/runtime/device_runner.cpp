@@ -67,9 +67,9 @@ void DeviceRunner::prepare(Operation& operation) {
   gpu.record(order.ready.get(), order.stream);
 }
 
-void DeviceRunner::order_after(const Operation& operation, comm::DeviceStream stream) {
-  if (operation.device.done == nullptr) return;  // it failed
-  use(operation.device.gpu).wait(stream, operation.device.done.get());
+void DeviceRunner::order_after(const Operation& operation) {
+  const DeviceOrder& order = operation.device;
+  use(order.gpu).wait(order.stream, order.done.get());
 }
 
 // --- batches ---
@@ -124,22 +124,10 @@ Task DeviceRunner::run(Operations operations, bool have_some_joined, bool is_ord
 }
 
 Task DeviceRunner::launch(const Operations& operations, const std::vector<Bits>& absent) {
-  if (operations.front()->request.collective != Collective::AllReduce) {
+  if (operations.front()->request.collective == Collective::AllReduce) {
+    co_await all_reduce_together(path_, *reducer_, operations, absent);
+  } else {
     co_await launch_one(*operations.front(), absent.front());
-    co_return;
-  }
-  // Those to which the same ranks contribute share runs.
-  std::size_t end = 0;
-  for (std::size_t begin = 0; begin < operations.size(); begin = end) {
-    std::vector<ReductionItem> items;
-    for (end = begin; end < operations.size() && absent[end] == absent[begin]; ++end) {
-      Operation& operation = *operations[end];
-      for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
-        items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
-      }
-    }
-    const JoinedRanks joined = joined_of(path_, absent[begin]);
-    co_await reducer_->all_reduce(operations[begin]->request, items, joined);
   }
 }
 

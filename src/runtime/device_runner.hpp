@@ -24,8 +24,8 @@
 namespace kolo::runtime {
 
 /// Moves the data of a lane that lies on GPUs: puts agreed batches on a stream of its own, in the
-/// agreed order, and waits for none of them. The stream waits for each operation's `ready` before its
-/// work, and passes its `done` after it; whatever an operation keeps alive is kept until then.
+/// agreed order, and waits for none of them. The stream waits for each operation's `ready` before
+/// its work, and passes its `done` after it; whatever an operation keeps alive is kept until then.
 ///
 /// GPUs are connected when the first batch runs. What is not said otherwise is for the thread that
 /// drives the lane.
@@ -34,25 +34,26 @@ class DeviceRunner {
   using Operations = std::vector<std::shared_ptr<Operation>>;
 
   /// All arguments outlive the runner; messages of `path` are its alone. Where a rank takes part
-  /// without tensors of its own, it uses the GPU with the number of its `local_rank`. Two ranks may use one GPU only
-  /// where KOLO_SHARE_GPU says so.
+  /// without tensors of its own, it uses the GPU with the number of its `local_rank`. Two ranks may
+  /// use one GPU only where KOLO_SHARE_GPU says so.
   DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int local_rank);
 
   /// Makes the operation wait for what is on its stream now. Its GPU is this rank's from then on:
-  /// throws InvalidArgument where that is another one already, BackendError where there is none. Any
-  /// thread.
+  /// throws InvalidArgument where that is another one already, BackendError where there is none.
+  /// Any thread.
   void prepare(Operation& operation);
-  /// What is put on `stream` from now on waits for an operation that was launched. Any thread.
-  void order_after(const Operation& operation, comm::DeviceStream stream);
+  /// What is put on the operation's stream from now on waits for it. Once it has been launched. Any
+  /// thread.
+  void order_after(const Operation& operation);
 
-  /// Launches one batch, as BatchRunner::run runs it. `is_ordered`, the same on all ranks: in the one
-  /// order of all sets that overlap.
+  /// Launches one batch, as BatchRunner::run runs it. `is_ordered`, the same on all ranks: in the
+  /// one order of all sets that overlap.
   Task run(Operations operations, bool have_some_joined, bool is_ordered);
   /// The part of a rank that has joined in `request`: memory with what changes nothing.
   std::shared_ptr<Operation> make_identity(const Request& request);
 
-  /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there, or
-  /// has not ended long after its deadline.
+  /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there,
+  /// or has not ended long after its deadline.
   void retire();
   /// Nothing that was launched is under way any more, as far as retire() knows.
   bool is_idle() const { return launched_.empty(); }

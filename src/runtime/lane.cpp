@@ -16,10 +16,8 @@ namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
 
-// A turn costs a chunk's time when much moves, and the waits between chunks are short: a caller, who
-// has nothing else to do, looks several times before it goes round again. Where ranks share cores,
-// the core is needed by whoever is waited for.
-constexpr int kChunksPerTurn = 16;
+// The waits between chunks are short: a caller, who has nothing else to do, looks several times
+// before it goes round again. Where ranks share cores, the core is needed by whoever is waited for.
 constexpr int kCallersLooks = 128;
 constexpr int kLooksOnSharedCores = 4;
 
@@ -41,14 +39,7 @@ Coordinator::Options coordinator_options(const std::string& name, const std::vec
   return options;
 }
 
-/// Awaitable: so many batches on GPUs have been launched.
-struct Launches {
-  const std::uint64_t& ended;
-  std::uint64_t awaited;
-
-  bool ready() const { return ended >= awaited; }
-};
-Task behind(Launches launches) { co_await launches; }
+Task wait_for(BatchQueue::Place place) { co_await place; }
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -66,7 +57,6 @@ Lane::Lane(Parts parts, comm::World& world)
       spin_(spin_of(config_, world.topology())),
       world_(world),
       data_(std::move(parts.data)),
-      device_data_(std::move(parts.device)),
       control_(std::move(parts.control)),
       mailbox_(*control_, kControlTag),
       coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
@@ -82,12 +72,14 @@ Lane::Lane(Parts parts, comm::World& world)
     board_ = std::move(board);
   }
   watch_.emplace(data_, world_, *board_);
-  if (device_data_) {
-    device_runner_ = std::make_shared<DeviceRunner>(*parts.gpus, *device_data_, *parts.launch_order,
-                                                    world.topology().local_rank);
-    launch_order_ = parts.launch_order;
-    overlaps_ = parts.is_added && size() > 1;
-    if (parts.is_added) launch_order_->expect_questions();
+  if (parts.device) {
+    const bool is_added = parts.device->is_added;
+    launch_order_ = &parts.device->launch_order;
+    device_data_.emplace(std::move(parts.device->data));
+    device_runner_ = std::make_shared<DeviceRunner>(parts.device->gpus, *device_data_,
+                                                    *launch_order_, world.topology().local_rank);
+    overlaps_ = is_added && size() > 1;
+    if (is_added) launch_order_->expect_questions();
   }
 }
 
@@ -101,15 +93,13 @@ void Lane::prepare(Operation& operation) {
     throw InvalidArgument(
         "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone. Configure it "
         "with KOLO_WITH_CUDA=ON where CUDA Toolkit 12.4 or newer and NCCL are installed, or copy "
-        "the "
-        "tensor to the CPU");
+        "the tensor to the CPU");
   }
   device_runner_->prepare(operation);
 }
 
 void Lane::order_after(const Operation& operation) {
-  if (operation.device.done == nullptr) return;
-  device_runner_->order_after(operation, operation.device.stream);
+  if (operation.device.done != nullptr) device_runner_->order_after(operation);
 }
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
@@ -300,8 +290,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
   if (actions.joined) {  // behind the data of what ran before
     const auto found = operations_.extract(actions.joined->use);
     found.mapped()->result = world_rank(actions.joined->last_rank);
-    running_.push_back(
-        {behind({launches_ended_, launches_begun_}), {found.mapped()}, Clock::time_point::max()});
+    running_.push({wait_for(launching_.behind()), {found.mapped()}, Clock::time_point::max()});
   }
   for (const Verdict::Stall& stall : actions.stalls) {
     KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
@@ -330,9 +319,8 @@ void Lane::start(Coordinator::Batch batch) {
     deadline = std::min(deadline, operations.back()->deadline);
   }
   if (operations.front()->request.device == DeviceKind::Cuda) {
-    ++launches_begun_;
     Task task = device_runner_->run(operations, batch.have_some_joined, overlaps_);
-    launching_.push_back({std::move(task), std::move(operations), deadline});
+    launching_.push({std::move(task), std::move(operations), deadline});
   } else {
     // All sets overlap with the world, which has been alone so far.
     if (operations.front()->request.collective == Collective::AddProcessSet) {
@@ -340,7 +328,7 @@ void Lane::start(Coordinator::Batch batch) {
       if (launch_order_ != nullptr) launch_order_->expect_questions();
     }
     Task task = runner_->run(operations, batch.have_some_joined);
-    running_.push_back({std::move(task), std::move(operations), deadline});
+    running_.push({std::move(task), std::move(operations), deadline});
   }
 }
 
@@ -350,40 +338,11 @@ bool Lane::is_data_at_rest() const {
          (device_runner_ == nullptr || device_runner_->is_idle());
 }
 
-bool Lane::advance(std::deque<Running>& batches, Clock::time_point now, int looks) {
-  if (batches.empty()) return false;
-  Running& front = batches.front();
-  Progress progress = Progress::Done;
-  bool progressed = false;
-  std::exception_ptr error;
-  try {
-    for (int chunks = 0; chunks < kChunksPerTurn && looks > 0;) {
-      progress = front.task.poll();
-      if (progress == Progress::Done) break;
-      if (progress == Progress::Advanced) ++chunks;
-      if (progress == Progress::Waiting) --looks;
-      progressed |= progress == Progress::Advanced;
-    }
-  } catch (const AgreedFailure& agreed) {
-    progress = Progress::Done;
-    error = to_exception(agreed.failure);
-  }
-  if (progress == Progress::Done) {
-    finish_front(batches, error);
-    return true;
-  }
-  if (front.deadline != Clock::time_point::max() && now > front.deadline + config_.lost_after) {
-    front.deadline = now;
-    give_up_silent_rank();
-  }
-  return progressed;
-}
-
-void Lane::finish_front(std::deque<Running>& batches, std::exception_ptr error) {
-  const BatchRunner::Operations operations = std::move(batches.front().operations);
-  batches.pop_front();
-  if (&batches == &launching_) ++launches_ended_;
-  for (const auto& operation : operations) complete(operation, error);
+bool Lane::advance(BatchQueue& batches, Clock::time_point now, int looks) {
+  const BatchQueue::Step step = batches.advance(looks);
+  for (const auto& operation : step.operations) complete(operation, step.error);
+  if (batches.is_overdue(now, config_.lost_after)) give_up_silent_rank();
+  return step.has_progressed;
 }
 
 // --- ends ---
@@ -408,15 +367,15 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   watch_->report(loss);
   coordinator_.on_lost(loss.rank, loss.how);
   // Peers, MPI and GPUs may still use the memory of what was running: none of it is given back.
-  for (std::deque<Running>* const batches : {&running_, &launching_}) {
-    for (Running& running : std::exchange(*batches, {})) {
-      for (const auto& operation : running.operations) {
+  for (BatchQueue* const batches : {&running_, &launching_}) {
+    for (BatchQueue::Batch& batch : batches->take_all()) {
+      for (const auto& operation : batch.operations) {
         complete(operation,
                  std::make_exception_ptr(PeerLostError(
                      describe(operation->request) + " on process set " + name_ + ": rank " +
                      std::to_string(world_rank(loss.rank)) + " " + loss.how)));
       }
-      keep_for_ever(std::move(running));
+      keep_for_ever(std::move(batch));
     }
   }
   keep_for_ever(runner_);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "kolo/communicator.hpp"
 #include "kolo/config.hpp"
 #include "kolo/task.hpp"
+#include "runtime/batch_queue.hpp"
 #include "runtime/batch_runner.hpp"
 #include "runtime/control_mailbox.hpp"
 #include "runtime/coordinator.hpp"
@@ -34,19 +34,23 @@ namespace kolo::runtime {
 /// GPUs is agreed on with all else, and then moves by itself: data on one kind of device does not
 /// wait for data on the other.
 ///
-/// Whoever holds the turn drives the lane: the progress thread, or a thread that waits on one of its
-/// operations, so that nobody need be woken for the data to move. A turn never blocks, and moves some
-/// chunks at most.
+/// Whoever holds the turn drives the lane: the progress thread, or a thread that waits on one of
+/// its operations, so that nobody need be woken for the data to move. A turn never blocks, and
+/// moves some chunks at most.
 class Lane {
  public:
+  /// What moves data between GPUs.
+  struct DeviceParts {
+    comm::Gpus& gpus;
+    LaunchOrder& launch_order;
+    DataPath data;          ///< with a communicator of its own
+    bool is_added = false;  ///< a set other than the world, with which it overlaps
+  };
   struct Parts {
     DataPath data;
     std::unique_ptr<Communicator> control{};         ///< among the members, for the protocol
     std::shared_ptr<SharedWindow> control_window{};  ///< null: the control plane goes by messages
-    comm::Gpus* gpus = nullptr;                      ///< null: this build has none
-    std::optional<DataPath> device{};                ///< otherwise, with a communicator of its own
-    LaunchOrder* launch_order = nullptr;
-    bool is_added = false;  ///< a set other than the world, with which it overlaps
+    std::optional<DeviceParts> device{};             ///< none: a build for CPUs alone
   };
 
   /// What is passed by reference outlives the lane.
@@ -104,11 +108,6 @@ class Lane {
 
  private:
   using Clock = Operation::Clock;
-  struct Running {
-    Task task;
-    BatchRunner::Operations operations;
-    Clock::time_point deadline;
-  };
 
   bool try_turn(int looks);
   bool turn(int looks);
@@ -117,8 +116,7 @@ class Lane {
   bool advance_protocol(Clock::time_point now);
   void carry_out(Coordinator::Actions actions);
   void start(Coordinator::Batch batch);
-  bool advance(std::deque<Running>& batches, Clock::time_point now, int looks);
-  void finish_front(std::deque<Running>& batches, std::exception_ptr error);
+  bool advance(BatchQueue& batches, Clock::time_point now, int looks);
   bool is_data_at_rest() const;
   bool have_all_left();
   void declare_lost(const HeaderBoard::Loss& loss);
@@ -145,12 +143,10 @@ class Lane {
   std::shared_ptr<BatchRunner> runner_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
   std::shared_ptr<DeviceRunner> device_runner_;  // null: a build for CPUs alone
-  std::deque<Running> running_;                  // in the agreed order; the first one moves
-  std::deque<Running> launching_;                // those on GPUs
+  BatchQueue running_;
+  BatchQueue launching_;  // those on GPUs
   LaunchOrder* launch_order_ = nullptr;
   bool overlaps_ = false;  // with other sets, from the agreed order's present place on
-  std::uint64_t launches_begun_ = 0;
-  std::uint64_t launches_ended_ = 0;
   std::optional<HeaderBoard::Loss> loss_;
   bool has_left_ = false;
   bool has_taken_leave_ = false;  // and so have all others

@@ -58,19 +58,19 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
 }
 
 void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
-  parts.gpus = world_.gpus();
-  if (parts.gpus == nullptr) return;
+  comm::Gpus* const gpus = world_.gpus();
+  if (gpus == nullptr) return;
   const std::vector<int>& ranks = parts.data.world_ranks;
   if (number == 0) {
     launch_order_ = std::make_unique<LaunchOrder>(
         world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
   }
-  parts.launch_order = launch_order_.get();
-  parts.is_added = number != 0;
-  parts.device.emplace(DataPath{choices_, config_});
-  parts.device->name = parts.data.name;
-  parts.device->world_ranks = ranks;
-  parts.device->communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
+  parts.device.emplace(
+      Lane::DeviceParts{*gpus, *launch_order_, DataPath{choices_, config_}, number != 0});
+  DataPath& path = parts.device->data;
+  path.name = parts.data.name;
+  path.world_ranks = ranks;
+  path.communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
 }
 
 void LaneFactory::share_memory(Lane::Parts& parts, int number) {

@@ -11,8 +11,8 @@
 
 namespace kolo::runtime {
 
-/// Makes the lanes of process sets: their communicators and their shared memory. All that it is given
-/// outlives the lanes.
+/// Makes the lanes of process sets: their communicators and their shared memory. All that it is
+/// given outlives the lanes.
 class LaneFactory {
  public:
   LaneFactory(comm::World& world, const Config& config, Choices choices)

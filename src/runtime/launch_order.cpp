@@ -51,12 +51,12 @@ Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
 
 /// Answers come in the order of the questions of a rank, whichever of its lanes asked.
 Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
-  const auto question = std::make_shared<Numbers>(members.begin(), members.end());
+  const Numbers question(members.begin(), members.end());
   Transfer sent;
   Transfer received;
   {
     const std::lock_guard guard(lock_);
-    sent = world_->send(std::as_bytes(std::span(*question)), 0, kQuestion);
+    sent = world_->send(std::as_bytes(std::span(question)), 0, kQuestion);
     received = world_->receive(std::as_writable_bytes(std::span(answer)), 0, kAnswer);
   }
   co_await Locked{lock_, sent};

@@ -17,8 +17,8 @@
 namespace kolo::runtime {
 
 /// The one order in which batches of process sets that overlap are launched on GPUs. A collective
-/// holds its GPU until all its ranks have launched it: two ranks that launch two of them in different
-/// order may wait for one another for ever.
+/// holds its GPU until all its ranks have launched it: two ranks that launch two of them in
+/// different order may wait for one another for ever.
 ///
 /// World rank 0 numbers the batches; a ticket also says which one each rank has to launch before.
 /// Any thread.
@@ -31,8 +31,8 @@ class LaunchOrder {
   LaunchOrder(const LaunchOrder&) = delete;  // Tasks refer to it
   LaunchOrder& operator=(const LaunchOrder&) = delete;
 
-  /// Gives the next batch of a process set its place, and ends when it is this rank's turn to launch
-  /// it. Collective over the set of `path`.
+  /// Gives the next batch of a process set its place, and ends when it is this rank's turn to
+  /// launch it. Collective over the set of `path`.
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// It has been launched, or has failed.
   void leave(std::uint64_t ticket);
@@ -41,8 +41,8 @@ class LaunchOrder {
 
   /// From now on somebody may ask.
   void expect_questions() { has_questions_ = true; }
-  /// On world rank 0: answers who asks. Never blocks; at most a look at the clock where nobody can ask,
-  /// or has just been looked for.
+  /// On world rank 0: answers who asks. Never blocks; at most a look at the clock where nobody can
+  /// ask, or has just been looked for.
   void serve();
 
  private:
