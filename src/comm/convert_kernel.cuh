@@ -4,54 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <type_traits>
 
 #include "base/scale_integer.hpp"
 #include "comm/convert_table.hpp"
+#include "comm/device_elements.cuh"
 #include "kolo/dtype.hpp"
 
 namespace kolo::comm {
 
 inline constexpr std::uint32_t kConvertThreads = 256;  // of a block
-
-/// A byte that holds 0 or 1.
-struct BoolElement {
-  std::uint8_t value;
-};
-
-template <DType kDType>
-auto element_of() {
-  if constexpr (kDType == DType::UInt8) return std::uint8_t();
-  if constexpr (kDType == DType::Int8) return std::int8_t();
-  if constexpr (kDType == DType::Int16) return std::int16_t();
-  if constexpr (kDType == DType::Int32) return std::int32_t();
-  if constexpr (kDType == DType::Int64) return std::int64_t();
-  if constexpr (kDType == DType::Float16) return __half();
-  if constexpr (kDType == DType::BFloat16) return __nv_bfloat16();
-  if constexpr (kDType == DType::Float32) return float();
-  if constexpr (kDType == DType::Float64) return double();
-  if constexpr (kDType == DType::Bool) return BoolElement();
-}
-template <DType kDType>
-using ElementOf = decltype(element_of<kDType>());
-
-__host__ __device__ inline float to_float(float value) { return value; }
-__host__ __device__ inline float to_float(double value) { return static_cast<float>(value); }
-__host__ __device__ inline float to_float(__half value) { return __half2float(value); }
-__host__ __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-template <class To>
-__host__ __device__ To from_float(float value) {
-  if constexpr (std::is_same_v<To, __half>) {
-    return __float2half_rn(value);
-  } else if constexpr (std::is_same_v<To, __nv_bfloat16>) {
-    return __float2bfloat16_rn(value);
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 /// One element of a conversion among floating types.
 template <class FromElement, class ToElement>
@@ -123,12 +85,6 @@ struct Fill {
   __host__ __device__ T operator()(T) const { return value; }
 };
 
-/// Elements that one instruction loads or stores.
-template <class T, std::uint32_t kWidth>
-struct alignas(kWidth * sizeof(T)) Vector {
-  T elements[kWidth];
-};
-
 template <class T, std::uint32_t kWidth, class Convert>
 __host__ __device__ auto convert_vector(const Vector<T, kWidth>& vector, Convert convert) {
   Vector<typename Convert::To, kWidth> converted;
@@ -192,22 +148,6 @@ __host__ __device__ void convert_block(const ConvertTable& table, Convert conver
     convert_vectors<kWidth>(from + before, to + before, vectors, convert, thread);
     convert_vectors<1>(from + after, to + after, count - after, convert, thread);
   });
-}
-
-template <class Visit>
-void visit_dtype(DType dtype, Visit visit) {
-  switch (dtype) {
-    case DType::UInt8: return visit(std::integral_constant<DType, DType::UInt8>());
-    case DType::Int8: return visit(std::integral_constant<DType, DType::Int8>());
-    case DType::Int16: return visit(std::integral_constant<DType, DType::Int16>());
-    case DType::Int32: return visit(std::integral_constant<DType, DType::Int32>());
-    case DType::Int64: return visit(std::integral_constant<DType, DType::Int64>());
-    case DType::Float16: return visit(std::integral_constant<DType, DType::Float16>());
-    case DType::BFloat16: return visit(std::integral_constant<DType, DType::BFloat16>());
-    case DType::Float32: return visit(std::integral_constant<DType, DType::Float32>());
-    case DType::Float64: return visit(std::integral_constant<DType, DType::Float64>());
-    case DType::Bool: return visit(std::integral_constant<DType, DType::Bool>());
-  }
 }
 
 /// Calls `visit` with an unsigned integer of `size` bytes.

@@ -9,6 +9,7 @@
 #include "comm/cuda_device_guard.hpp"
 #include "comm/cuda_handles.hpp"
 #include "comm/scalar.hpp"
+#include "comm/vector_kernel.hpp"
 
 namespace kolo::comm {
 namespace {
@@ -114,6 +115,27 @@ void CudaGpu::fill(std::byte* to, std::size_t count, DType dtype, const Scalar& 
   std::uint64_t bits = 0;
   std::memcpy(&bits, element.data(), sizeof(bits));
   launch_fill(table, bits, size_of(dtype), stream);
+}
+
+void CudaGpu::add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+                     DeviceStream stream) {
+  check_vectors("sum", vectors);
+  if (vectors.count == 0) return;
+  const CudaDeviceGuard guard(index_);
+  launch_add_up(vectors, weights, to, blocks_, stream);
+}
+
+void CudaGpu::multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                           DeviceStream stream) {
+  check_vectors("dot products", vectors);
+  const CudaDeviceGuard guard(index_);
+  launch_multiply_all(vectors, products, partial, stream);
+}
+
+void CudaGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                           DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  launch_weigh_adasum(products, matrices, vectors, weights, stream);
 }
 
 }  // namespace kolo::comm

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "comm/scalar.hpp"
 #include "kolo/communicator.hpp"
@@ -38,6 +39,33 @@ struct DeviceConversion {
   std::int64_t divisor = 1;  ///< 1 unless `from` is Int64
 };
 
+/// Vectors of `count` elements of a floating type, each `stride` elements behind the one before.
+struct DeviceVectors {
+  const std::byte* first = nullptr;
+  DType dtype = DType::Float32;
+  std::size_t count = 0;
+  std::size_t stride = 0;
+  int vectors = 1;
+};
+
+/// Throws InvalidArgument for a type that is not floating, and where vectors do not begin at the
+/// address of an element. `what` is done with them.
+void check_vectors(std::string_view what, const DeviceVectors& vectors);
+
+/// What vectors are multiplied by.
+struct DeviceWeights {
+  double before = 1.0;
+  const double* each = nullptr;  ///< on the GPU, one for each vector; null: 1
+  double after = 1.0;
+};
+
+/// Partial results of multiply_all, each of `vectors`² numbers. Few vectors are cut into many parts,
+/// so that the GPU has enough to do; many have enough pairs for that.
+constexpr std::size_t dot_product_parts(int vectors) {
+  const auto count = static_cast<std::size_t>(vectors);
+  return 1 + 8192 / (count * count + 16);
+}
+
 /// One GPU, as Kolo uses it. Calls that are given a stream put their work there and return; it runs
 /// behind all that was put there before, as kernels do. No call waits for the GPU. Any thread may
 /// call, one at a time and stream. All throw BackendError.
@@ -71,6 +99,21 @@ class Gpu {
   /// to[i] = element, of `count` elements.
   virtual void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
                     DeviceStream stream) = 0;
+
+  /// Of several vectors. Throw InvalidArgument, as check_vectors does, before anything is done.
+
+  /// to[i] = after · Σ before · each[v] · v[i], added up in the order of the vectors: in float64
+  /// where there is `each`, else in float32, float64 in its own. Every product is rounded, as by the
+  /// CPU. `to` overlaps none of the vectors.
+  virtual void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+                      DeviceStream stream) = 0;
+  /// products[a · vectors + b] = the dot product of vectors a and b in float64, with the same bits
+  /// whenever it is computed. `partial` has room for dot_product_parts of such matrices.
+  virtual void multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                            DeviceStream stream) = 0;
+  /// Adasum's weights of as many vectors for each of `matrices` of multiply_all's.
+  virtual void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                            DeviceStream stream) = 0;
 };
 
 /// The GPUs that this process sees, and how those of several ranks are connected.

@@ -7,21 +7,6 @@
 #include "ops/select.hpp"
 
 namespace kolo::runtime {
-namespace {
-
-std::string preferred(Collective collective, const Config& config) {
-  switch (collective) {
-    case Collective::AllReduce: return config.allreduce;
-    case Collective::AllGather: return config.allgather;
-    case Collective::Broadcast: return config.broadcast;
-    case Collective::ReduceScatter: return config.reduce_scatter;
-    case Collective::AllToAll: return config.alltoall;
-    default: return {};
-  }
-}
-
-}  // namespace
-
 const CustomReduction& Choices::find_reduction(std::string_view name) const {
   std::string choices;
   for (const CustomReduction& reduction : reductions) {
@@ -41,6 +26,17 @@ CollectiveCall DataPath::make_call() const {
   return call;
 }
 
+std::string_view DataPath::preferred(Collective collective) const {
+  switch (collective) {
+    case Collective::AllReduce: return config.allreduce;
+    case Collective::AllGather: return config.allgather;
+    case Collective::Broadcast: return config.broadcast;
+    case Collective::ReduceScatter: return config.reduce_scatter;
+    case Collective::AllToAll: return config.alltoall;
+    default: return {};
+  }
+}
+
 const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, ReduceOp op,
                                   bool has_peer_buffers) const {
   ops::Situation situation;
@@ -52,7 +48,7 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
   situation.has_peer_buffers = has_peer_buffers;
   situation.has_native = communicator->native() != nullptr;
   situation.has_nodes = nodes && nodes->is_homogeneous && nodes->window != nullptr;
-  return ops::select(choices.algorithms, situation, preferred(collective, config));
+  return ops::select(choices.algorithms, situation, preferred(collective));
 }
 
 void DataPath::check(const Request& request) const {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compression/registry.hpp"
@@ -45,6 +46,8 @@ struct DataPath {
   /// A call of any collective, yet without buffers.
   CollectiveCall make_call() const;
 
+  /// The algorithm that the knobs prefer, by name; empty: the fastest that fits.
+  std::string_view preferred(Collective collective) const;
   /// The algorithm for `bytes` of data.
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
                           bool has_peer_buffers = false) const;

@@ -40,8 +40,7 @@ void check_reduction(Operation& operation, const TensorView& tensor,
     add_defect(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
                               ". Use Sum or Average.");
   }
-  if (tensor.device.kind == DeviceKind::Cuda &&
-      (options.op == ReduceOp::Adasum || options.op == ReduceOp::Custom)) {
+  if (tensor.device.kind == DeviceKind::Cuda && options.op == ReduceOp::Custom) {
     add_defect(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
   }
   if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {

@@ -13,6 +13,7 @@
 #include "comm/scalar.hpp"
 #include "gpu/conversion_cases.hpp"
 #include "gpu/skip_without_gpu.hpp"
+#include "gpu/vector_cases.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -57,12 +58,103 @@ class CudaGpuTest : public testing::Test {
   std::shared_ptr<CUstream_st> stream_;
 };
 
+/// By way of the GPU's memory.
+class VectorsOnGpu final : public test::VectorOperations {
+ public:
+  VectorsOnGpu(Gpu& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {}
+
+  void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to) override {
+    const Uploaded uploaded(gpu_, vectors);
+    const auto count = static_cast<std::size_t>(vectors.vectors);
+    const std::size_t bytes = vectors.count * size_of(vectors.dtype);
+    const std::size_t offset = offset_of(to);
+    const auto result = gpu_.allocate(offset + bytes);
+    const auto each = gpu_.allocate(count * sizeof(double));
+    if (weights.each != nullptr) {
+      copy(each.get(), weights.each, count * sizeof(double));
+      weights.each = reinterpret_cast<const double*>(each.get());
+    }
+    gpu_.add_up(uploaded.vectors, weights, result.get() + offset, stream_);
+    KOLO_CUDA_TRY(cudaStreamSynchronize(stream_));
+    copy(to, result.get() + offset, bytes);
+  }
+
+  void multiply_all(const DeviceVectors& vectors, std::span<double> products) override {
+    const Uploaded uploaded(gpu_, vectors);
+    const std::size_t parts = dot_product_parts(vectors.vectors);
+    const auto result = gpu_.allocate(products.size_bytes());
+    const auto partial = gpu_.allocate(parts * products.size_bytes());
+    gpu_.multiply_all(uploaded.vectors, reinterpret_cast<double*>(result.get()),
+                      reinterpret_cast<double*>(partial.get()), stream_);
+    KOLO_CUDA_TRY(cudaStreamSynchronize(stream_));
+    copy(products.data(), result.get(), products.size_bytes());
+  }
+
+ private:
+  static void copy(void* to, const void* from, std::size_t bytes) {
+    KOLO_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  }
+  /// Behind an address that kernels like.
+  static std::size_t offset_of(const std::byte* memory) {
+    return reinterpret_cast<std::uintptr_t>(memory) % 16;
+  }
+
+  /// Vectors of host memory, as they lie there.
+  struct Uploaded {
+    Uploaded(Gpu& gpu, const DeviceVectors& host) : vectors(host) {
+      const auto last = static_cast<std::size_t>(host.vectors - 1);
+      const std::size_t bytes = (last * host.stride + host.count) * size_of(host.dtype);
+      memory = gpu.allocate(offset_of(host.first) + bytes);
+      vectors.first = memory.get() + offset_of(host.first);
+      copy(memory.get() + offset_of(host.first), host.first, bytes);
+    }
+
+    DeviceVectors vectors;
+    std::shared_ptr<std::byte> memory;
+  };
+
+  Gpu& gpu_;
+  DeviceStream stream_;
+};
+
 TEST_F(CudaGpuTest, ConvertsAsTheCpuDoes) { test::expect_converted_as_on_the_cpu(on_gpu()); }
 
 TEST_F(CudaGpuTest, ConvertsInPlace) { test::expect_converted_in_place(on_gpu()); }
 
 TEST_F(CudaGpuTest, ConvertsMoreRunsThanOneLaunchTakes) {
   test::expect_many_runs_converted(on_gpu());
+}
+
+TEST_F(CudaGpuTest, AddsUpVectorsInOrder) {
+  VectorsOnGpu operations(*gpu_, stream_.get());
+  test::expect_added_up_in_order(operations);
+}
+
+TEST_F(CudaGpuTest, MultipliesAllPairsOfVectors) {
+  VectorsOnGpu operations(*gpu_, stream_.get());
+  test::expect_multiplied(operations);
+}
+
+TEST_F(CudaGpuTest, WeighsManyMatricesForAdasum) {
+  constexpr int kMatrices = 100;
+  std::vector<double> products;
+  for (int i = 0; i < kMatrices; ++i) {
+    const double ab = i % 5 - 2;
+    products.insert(products.end(), {10.0 + i, ab, ab, 6.0});
+  }
+  const auto matrices = upload(std::as_bytes(std::span(products)));
+  const auto weights = gpu_->allocate(2 * kMatrices * sizeof(double));
+  gpu_->weigh_adasum(reinterpret_cast<const double*>(matrices.get()), kMatrices, 2,
+                     reinterpret_cast<double*>(weights.get()), stream_.get());
+  synchronize();
+  std::vector<double> got(2 * kMatrices);
+  KOLO_CUDA_TRY(
+      cudaMemcpy(got.data(), weights.get(), got.size() * sizeof(double), cudaMemcpyDefault));
+  for (std::size_t i = 0; i < kMatrices; ++i) {
+    const double ab = products[4 * i + 1];
+    EXPECT_DOUBLE_EQ(got[2 * i], 1 - ab / (2 * products[4 * i])) << i;
+    EXPECT_DOUBLE_EQ(got[2 * i + 1], 1 - ab / 12) << i;
+  }
 }
 
 TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
@@ -112,6 +204,11 @@ TEST_F(CudaGpuTest, RefusesWhatNoKernelDoesBeforeAnyLaunch) {
   EXPECT_THROW(
       gpu_->fill(memory.get() + 1, 3, DType::Float32, scalar_of(DType::Float32, 0), stream_.get()),
       InvalidArgument);
+  const DeviceVectors integers{memory.get(), DType::Int32, 3, 3, 1};
+  const DeviceVectors crooked{memory.get() + 1, DType::Float32, 3, 3, 1};
+  for (const DeviceVectors& vectors : {integers, crooked}) {
+    EXPECT_THROW(gpu_->add_up(vectors, {}, memory.get() + 16, stream_.get()), InvalidArgument);
+  }
   synchronize();
 }
 

@@ -93,7 +93,7 @@ class Device(Algorithms):
                sorted(f"src/{folder}/{path.name}" for folder in ("base", "comm", "runtime")
                       for path in (ROOT / "src" / folder).glob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
-                ("allreduce", "collectives", "device", "join", "process_set")])
+                ("allreduce", "collectives", "device", "device_exchange", "join", "process_set")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 

@@ -61,6 +61,11 @@ inline std::vector<Setting> all_settings() {
                                     .gpus_per_rank = 1,
                                     .late_launches = true}});
     settings.back().config.fusion = false;
+    settings.push_back({.name = "GpuDirect",
+                        .size = size,
+                        .network = {.gpus_per_rank = 1, .late_launches = true}});
+    settings.back().config.allreduce = "direct";
+    settings.back().config.reduce_scatter = "direct";
   }
   return settings;
 }

@@ -149,7 +149,6 @@ void expect_reductions(const Active& active) {
 
 /// Whoever has joined gives zeros: equal vectors of the others stay, orthogonal ones add up.
 void expect_adasum(const Active& active) {
-  if (tensor_place != nullptr) return;  // of CPU memory only
   ProcessSet& set = active.set();
   const auto owner = [&](std::size_t i) {
     return static_cast<int>(i % static_cast<std::size_t>(set.size()));

@@ -75,13 +75,11 @@ void expect_all_work(ProcessSet& set) {
         i % static_cast<std::size_t>(set.size()) == static_cast<std::size_t>(set.rank());
     return is_own ? static_cast<double>(i) + 1 : 0.0;
   });
-  if (tensor_place == nullptr) {  // of CPU memory only
-    for (const Tensor* const vector : {&alike, &apart}) {
-      allreduce(vector->view(), vector->view(), {.op = ReduceOp::Adasum, .process_set = &set});
-    }
-    alike.expect([](std::size_t i) { return static_cast<double>(i) - 3; }, "Adasum of equals");
-    apart.expect([](std::size_t i) { return static_cast<double>(i) + 1; }, "Adasum of orthogonals");
+  for (const Tensor* const vector : {&alike, &apart}) {
+    allreduce(vector->view(), vector->view(), {.op = ReduceOp::Adasum, .process_set = &set});
   }
+  alike.expect([](std::size_t i) { return static_cast<double>(i) - 3; }, "Adasum of equals");
+  apart.expect([](std::size_t i) { return static_cast<double>(i) + 1; }, "Adasum of orthogonals");
 
   for (int member = 0; member < set.size(); ++member) {
     Tensor sent(9);

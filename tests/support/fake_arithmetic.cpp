@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,29 @@ bool is_known(DType from, DType to) {
   return from == to || from == DType::Int64 || to == DType::Int64 || is_short;
 }
 
+const std::byte* vector_at(const comm::DeviceVectors& vectors, int which) {
+  const auto elements = static_cast<std::size_t>(which) * vectors.stride;
+  return vectors.first + elements * size_of(vectors.dtype);
+}
+
+template <class Sum>
+void add_up_as(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
+               std::byte* to) {
+  constexpr DType kSum = sizeof(Sum) == 8 ? DType::Float64 : DType::Float32;
+  std::vector<Sum> values(vectors.count);
+  std::vector<Sum> sums(vectors.count, Sum(-0.0));
+  const auto multiply = [&](std::vector<Sum>& factors, double by) {
+    base::convert(kSum, factors.data(), kSum, factors.data(), factors.size(), by);
+  };
+  for (int v = 0; v < vectors.vectors; ++v) {
+    base::convert(vectors.dtype, vector_at(vectors, v), kSum, values.data(), values.size());
+    multiply(values, weights.before * (weights.each == nullptr ? 1.0 : weights.each[v]));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+  }
+  multiply(sums, weights.after);
+  base::convert(kSum, sums.data(), vectors.dtype, to, sums.size());
+}
+
 }  // namespace
 
 void check_conversion(const comm::DeviceConversion& conversion) {
@@ -58,6 +82,28 @@ void convert_run(const comm::DeviceRun& run, const comm::DeviceConversion& conve
   widen(run.from, from, values);
   for (std::int64_t& value : values) value = base::scale_integer(value, factor) / divisor;
   narrow(values, to, run.to);
+}
+
+void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
+                    std::byte* to) {
+  if (vectors.dtype == DType::Float64 || weights.each != nullptr) {
+    add_up_as<double>(vectors, weights, to);
+  } else {
+    add_up_as<float>(vectors, weights, to);
+  }
+}
+
+void multiply_vectors(const comm::DeviceVectors& vectors, double* products) {
+  std::vector<std::vector<double>> values;
+  for (int v = 0; v < vectors.vectors; ++v) {
+    values.emplace_back(vectors.count);
+    base::convert(vectors.dtype, vector_at(vectors, v), DType::Float64, values.back().data(),
+                  vectors.count);
+  }
+  for (const auto& a : values) {
+    for (const auto& b : values)
+      *products++ = std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  }
 }
 
 }  // namespace kolo::test

@@ -10,4 +10,9 @@ namespace kolo::test {
 void check_conversion(const comm::DeviceConversion& conversion);
 void convert_run(const comm::DeviceRun& run, const comm::DeviceConversion& conversion);
 
+void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
+                    std::byte* to);
+/// products[a * n + b] of n vectors.
+void multiply_vectors(const comm::DeviceVectors& vectors, double* products);
+
 }  // namespace kolo::test

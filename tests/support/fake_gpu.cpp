@@ -1,11 +1,14 @@
 #include "support/fake_gpu.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/adasum_weights.hpp"
 #include "comm/outgoing.hpp"
 #include "kolo/error.hpp"
 #include "support/fake_arithmetic.hpp"
@@ -26,6 +29,20 @@ ByteRange target_of(const comm::DeviceRun& run, DType to) {
 bool is_well_placed(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
   const bool is_in_place = run.from == run.to && size_of(conversion.from) == size_of(conversion.to);
   return is_in_place || !overlap(source_of(run, conversion.from), target_of(run, conversion.to));
+}
+
+/// Numbers of float64.
+ByteRange range_of(const double* numbers, std::size_t count) {
+  return std::as_bytes(std::span(numbers, count));
+}
+
+std::vector<ByteRange> ranges_of(const comm::DeviceVectors& vectors) {
+  const std::size_t size = size_of(vectors.dtype);
+  std::vector<ByteRange> ranges;
+  for (std::size_t v = 0; v < static_cast<std::size_t>(vectors.vectors); ++v) {
+    ranges.emplace_back(vectors.first + v * vectors.stride * size, vectors.count * size);
+  }
+  return ranges;
 }
 
 /// The group that the first rank of `communicator` makes, on all of them.
@@ -74,6 +91,54 @@ void FakeGpu::fill(std::byte* to, std::size_t count, DType dtype, const comm::Sc
                {.name = "fill", .writes = {ByteRange(to, count * size_of(dtype))}, .run = [=] {
                   for (std::size_t i = 0; i < count; ++i) {
                     std::copy_n(element.begin(), size_of(dtype), to + i * size_of(dtype));
+                  }
+                }});
+}
+
+void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
+                     comm::DeviceStream stream) {
+  comm::check_vectors("sum", vectors);
+  FakeKernel kernel{.name = "sum of vectors",
+                    .reads = ranges_of(vectors),
+                    .writes = {ByteRange(to, vectors.count * size_of(vectors.dtype))},
+                    .run = [=] { add_up_vectors(vectors, weights, to); }};
+  for (const ByteRange vector : kernel.reads) {
+    if (!overlap(vector, kernel.writes.front())) continue;
+    hub_->report("in place: '" + kernel.name + "' on rank " + std::to_string(rank_) +
+                 " has its output overlap a vector");
+  }
+  if (weights.each != nullptr) {
+    kernel.reads.push_back(range_of(weights.each, static_cast<std::size_t>(vectors.vectors)));
+  }
+  hub_->kernel(rank_, stream, std::move(kernel));
+}
+
+void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
+                           comm::DeviceStream stream) {
+  comm::check_vectors("dot products", vectors);
+  const auto count = static_cast<std::size_t>(vectors.vectors);
+  const std::size_t partial_count = comm::dot_product_parts(vectors.vectors) * count * count;
+  hub_->kernel(rank_, stream,
+               {.name = "dot products",
+                .reads = ranges_of(vectors),
+                .writes = {range_of(products, count * count), range_of(partial, partial_count)},
+                .run = [=] {
+                  std::fill_n(partial, partial_count, std::nan(""));
+                  multiply_vectors(vectors, products);
+                }});
+}
+
+void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                           comm::DeviceStream stream) {
+  const auto count = static_cast<std::size_t>(vectors);
+  const auto weight_count = static_cast<std::size_t>(matrices) * count;
+  hub_->kernel(rank_, stream,
+               {.name = "weights of Adasum",
+                .reads = {range_of(products, weight_count * count)},
+                .writes = {range_of(weights, weight_count)},
+                .run = [=] {
+                  for (std::size_t done = 0; done < weight_count; done += count) {
+                    comm::AdasumWeights(products + done * count, vectors, weights + done).compute();
                   }
                 }});
 }

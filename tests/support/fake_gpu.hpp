@@ -39,6 +39,12 @@ class FakeGpu final : public comm::Gpu {
                comm::DeviceStream stream) override;
   void fill(std::byte* to, std::size_t count, DType dtype, const comm::Scalar& element,
             comm::DeviceStream stream) override;
+  void add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
+              comm::DeviceStream stream) override;
+  void multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
+                    comm::DeviceStream stream) override;
+  void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                    comm::DeviceStream stream) override;
 
  private:
   std::shared_ptr<FakeGpuHub> hub_;

@@ -1,0 +1,116 @@
+#include "gpu/vector_cases.hpp"
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/convert.hpp"
+#include "support/fake_arithmetic.hpp"
+
+namespace kolo::test {
+namespace {
+
+using Buffer = std::vector<std::byte>;
+
+constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
+                                    DType::Float64};
+constexpr std::byte kPoison{0xA5};
+
+struct Case {
+  DType dtype;
+  int vectors;
+  std::size_t count;
+  std::size_t gap;     // elements between vectors
+  std::size_t offset;  // and before the first, and before the result
+
+  std::string text() const {
+    return std::to_string(vectors) + " vectors of " + std::to_string(count) + " " +
+           std::string(name_of(dtype)) + ", gaps of " + std::to_string(gap) + ", offset " +
+           std::to_string(offset);
+  }
+};
+
+void for_each_case(const std::function<void(const Case&)>& test) {
+  for (const DType dtype : kFloatingTypes) {
+    for (const int vectors : {1, 2, 3, 4, 5, 9}) {
+      for (const std::size_t count : {1u, 7u, 16u, 2049u, 30'011u}) {
+        for (const std::size_t gap : {0u, 3u}) {
+          test({dtype, vectors, count, gap, count % 4});
+        }
+      }
+    }
+  }
+}
+
+/// Of magnitudes so different that every other order of summing them gives other bits.
+double value_at(int vector, std::size_t i) {
+  const auto mixed = static_cast<double>((i * 31 + static_cast<std::size_t>(vector) * 17) % 97);
+  const bool is_large = (i + static_cast<std::size_t>(vector)) % 5 == 0;
+  return (mixed - 48) / 7 * (is_large ? 100 : 1);
+}
+
+/// The memory of a case, filled.
+struct Memory {
+  explicit Memory(const Case& item)
+      : stride(item.count + item.gap),
+        bytes((item.offset + static_cast<std::size_t>(item.vectors) * stride) *
+              size_of(item.dtype)) {
+    vectors = {bytes.data() + item.offset * size_of(item.dtype), item.dtype, item.count, stride,
+               item.vectors};
+    for (int v = 0; v < item.vectors; ++v) {
+      std::vector<double> values;
+      for (std::size_t i = 0; i < item.count; ++i) values.push_back(value_at(v, i));
+      std::byte* const place =
+          bytes.data() + (item.offset + static_cast<std::size_t>(v) * stride) * size_of(item.dtype);
+      base::convert(DType::Float64, values.data(), item.dtype, place, item.count);
+    }
+  }
+
+  std::size_t stride;
+  Buffer bytes;
+  comm::DeviceVectors vectors;
+};
+
+}  // namespace
+
+void expect_added_up_in_order(VectorOperations& operations) {
+  for_each_case([&](const Case& item) {
+    const Memory memory(item);
+    std::vector<double> each;
+    for (int v = 0; v < item.vectors; ++v) each.push_back(1.0 / (v + 1) - 0.3);
+    for (const bool is_weighted : {false, true}) {
+      const std::size_t size = size_of(item.dtype);
+      Buffer expected((item.offset + item.count + 16) * size, kPoison);
+      Buffer got = expected;
+      const comm::DeviceWeights factors{1.0 / 3, is_weighted ? each.data() : nullptr,
+                                        is_weighted ? 0.7 : 1.0};
+      add_up_vectors(memory.vectors, factors, expected.data() + item.offset * size);
+      operations.add_up(memory.vectors, factors, got.data() + item.offset * size);
+      ASSERT_EQ(got, expected) << item.text() << (is_weighted ? ", weights" : "");
+    }
+  });
+}
+
+void expect_multiplied(VectorOperations& operations) {
+  for_each_case([&](const Case& item) {
+    const Memory memory(item);
+    const auto n = static_cast<std::size_t>(item.vectors);
+    std::vector<double> expected(n * n);
+    std::vector<double> got(n * n, std::nan(""));
+    std::vector<double> again(n * n, std::nan(""));
+    multiply_vectors(memory.vectors, expected.data());
+    operations.multiply_all(memory.vectors, got);
+    operations.multiply_all(memory.vectors, again);
+    ASSERT_EQ(got, again) << item.text();
+    for (std::size_t i = 0; i < n * n; ++i) {
+      const double scale = std::sqrt(expected[i / n * (n + 1)] * expected[i % n * (n + 1)]);
+      ASSERT_NEAR(got[i], expected[i], 1e-12 * scale) << item.text() << ", pair " << i;
+      ASSERT_EQ(got[i], got[i % n * n + i / n]) << item.text() << ", pair " << i;
+    }
+  });
+}
+
+}  // namespace kolo::test

@@ -1,0 +1,22 @@
+// The kernels' code, run by the CPU: which elements are added up and multiplied, and in what order.
+#include <gtest/gtest.h>
+
+#include "gpu/vectors_on_cpu.hpp"
+
+namespace kolo::test {
+namespace {
+
+TEST(VectorKernelTest, AddsUpInOrder) {
+  for (const std::uint64_t blocks : {1u, 5u}) {
+    VectorsOnCpu operations(blocks);
+    expect_added_up_in_order(operations);
+  }
+}
+
+TEST(VectorKernelTest, MultipliesAllPairs) {
+  VectorsOnCpu operations(1);
+  expect_multiplied(operations);
+}
+
+}  // namespace
+}  // namespace kolo::test
