@@ -24,8 +24,7 @@
 /// On CUDA memory operations are ordered by streams, as kernels are. `stream` is the program's:
 /// what is on it when the operation is submitted comes before it, and what is put on it after
 /// Handle::wait(), or after the call that blocks, comes behind it. `keep_alive` is held until the
-/// GPU is through with the memory. A rank uses one GPU. Adasum and Custom reductions are for CPU
-/// memory.
+/// GPU is through with the memory. A rank uses one GPU. Custom reductions are for CPU memory.
 ///
 /// Groups ("grouped_") are several tensors under one name: all of them run, or none, and the handle
 /// is ready, or fails, for all together.

@@ -67,7 +67,9 @@ const std::array kKnobs{
     Knob{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
          "Several ranks may use one GPU, for trying things: slow. Off: each rank has its own."},
     Knob{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
-         "Preferred all-reduce algorithm, by name; empty: the fastest that fits."},
+         "Preferred all-reduce algorithm, by name; empty: the fastest that fits. On GPUs direct "
+         "sums "
+         "floating types in rank order, all others are NCCL's."},
     Knob{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
          "Preferred all-gather algorithm, by name; empty: the fastest that fits."},
     Knob{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
@@ -75,7 +77,8 @@ const std::array kKnobs{
     Knob{"KOLO_BROADCAST", &Config::broadcast, 0, 0,
          "Preferred broadcast algorithm, by name; empty: the fastest that fits."},
     Knob{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
-         "Preferred reduce-scatter algorithm, by name; empty: the fastest that fits."},
+         "Preferred reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
+         "KOLO_ALLREDUCE."},
     Knob{
         "KOLO_SHARD", &Config::shard, 0, 0,
         "What the ranks divide among themselves where the program does not say: none, optimizer or "

@@ -3,8 +3,9 @@
 
 #include "comm/adasum_weights.hpp"
 #include "comm/cuda_check.hpp"
-#include "comm/vector_kernel.cuh"
+#include "comm/dot_products.cuh"
 #include "comm/vector_kernel.hpp"
+#include "comm/vector_sum.cuh"
 
 namespace kolo::comm {
 namespace {

@@ -286,8 +286,9 @@ TEST(FakeGpuMemoryTest, InPlaceIsInOnePlace) {
     self.communicator.all_to_all(input, counts, input, counts, DType::Float32, nullptr);
     const comm::DeviceRun run{input, input, 4};
     self.gpu.convert({&run, 1}, {.from = DType::Float32, .to = DType::Float16}, nullptr);
+    self.gpu.add_up({input, DType::Float32, 2, 2, 2}, {}, input + 12, nullptr);
   });
-  EXPECT_EQ(hazards.size(), 6u);
+  EXPECT_EQ(hazards.size(), 8u);
   for (const std::string& hazard : hazards) EXPECT_EQ(hazard.find("in place: "), 0u) << hazard;
 }
 

@@ -1,7 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "comm/vector_kernel.cuh"
+#include "comm/dot_products.cuh"
+#include "comm/vector_sum.cuh"
 #include "gpu/vectors_on_cpu.hpp"
 
 namespace kolo::test {
