@@ -140,7 +140,7 @@ TEST_P(DeviceTest, StagesMoreAndMoreWhileTheGpuIsBehind) {
     Program program(world);
     const float own = static_cast<float>(runtime.rank() + 1);
     std::vector<std::pair<std::size_t, std::shared_ptr<std::byte>>> results;
-    for (std::size_t floats = 3; floats < 3000; floats *= 3) {
+    for (std::size_t floats = 100; floats < 20000; floats += floats / 3) {
       const auto one = program.allocate(floats);
       const auto other = program.allocate(floats);
       program.write(one, floats, own);
