@@ -68,8 +68,7 @@ const std::array kKnobs{
          "Several ranks may use one GPU, for trying things: slow. Off: each rank has its own."},
     Knob{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
          "Preferred all-reduce algorithm, by name; empty: the fastest that fits. On GPUs direct "
-         "sums "
-         "floating types in rank order, all others are NCCL's."},
+         "sums floating types in rank order, all others are NCCL's."},
     Knob{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
          "Preferred all-gather algorithm, by name; empty: the fastest that fits."},
     Knob{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
