@@ -53,6 +53,9 @@ class ProcessSet {
     std::uint64_t header_bytes = 0;         ///< shown or sent by this rank
     std::uint64_t bytes_sent = 0;    ///< payload sent, or moved to or from others' shared memory
     std::uint64_t bytes_packed = 0;  ///< payload copied to fuse tensors or to compress them
+    /// That operations took on this rank's GPU, from the first kernel of a batch to its last, waiting
+    /// for other ranks' GPUs there included; of those that the host has seen end.
+    double gpu_seconds = 0.0;
   };
   /// Throws InvalidArgument where this rank is no member.
   Metrics metrics() const;

@@ -35,6 +35,9 @@ struct TrainingReport {
   /// nodes together, and with Accumulation::Reduced once more for every further pass.
   std::uint64_t sent_per_step = 0;
   std::uint64_t expected_sent_per_step = 0;
+  /// What reductions took on this rank's GPU, of those seen to end between the last two steps; most of
+  /// it while kernels of the program ran. 0 without a GPU.
+  double gpu_seconds_per_step = 0.0;
 };
 
 /// As a table of a few lines.

@@ -8,6 +8,7 @@
 #include "comm/convert_table.hpp"
 #include "comm/cuda_device_guard.hpp"
 #include "comm/cuda_handles.hpp"
+#include "comm/nvtx_range.hpp"
 #include "comm/scalar.hpp"
 #include "comm/vector_kernel.hpp"
 
@@ -58,7 +59,12 @@ std::shared_ptr<CUstream_st> CudaGpu::make_stream() {
 
 std::shared_ptr<CUevent_st> CudaGpu::make_event() {
   const CudaDeviceGuard guard(index_);
-  return share(comm::make_event(), index_);
+  return share(comm::make_event(cudaEventDisableTiming), index_);
+}
+
+std::shared_ptr<CUevent_st> CudaGpu::make_timer() {
+  const CudaDeviceGuard guard(index_);
+  return share(comm::make_event(cudaEventDefault), index_);
 }
 
 std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
@@ -93,6 +99,15 @@ bool CudaGpu::has_passed(DeviceEvent event) {
   if (code != cudaSuccess) throw_device_error(describe(code, "cudaEventQuery"));
   return true;
 }
+
+double CudaGpu::seconds_between(DeviceEvent first, DeviceEvent last) {
+  const CudaDeviceGuard guard(index_);
+  float milliseconds = 0.0F;
+  KOLO_CUDA_TRY(cudaEventElapsedTime(&milliseconds, first, last));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+std::shared_ptr<void> CudaGpu::mark(const std::string& name) { return begin_nvtx_range(name); }
 
 void CudaGpu::convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
                       DeviceStream stream) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "comm/gpu.hpp"
 
@@ -18,10 +19,13 @@ class CudaGpu final : public Gpu {
   std::uint64_t id() const override { return id_; }
   std::shared_ptr<CUstream_st> make_stream() override;
   std::shared_ptr<CUevent_st> make_event() override;
+  std::shared_ptr<CUevent_st> make_timer() override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   void record(DeviceEvent event, DeviceStream stream) override;
   void wait(DeviceStream stream, DeviceEvent event) override;
   bool has_passed(DeviceEvent event) override;
+  double seconds_between(DeviceEvent first, DeviceEvent last) override;
+  std::shared_ptr<void> mark(const std::string& name) override;
   void convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
                DeviceStream stream) override;
   void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,

@@ -41,10 +41,9 @@ inline CudaStream make_high_priority_stream() {
   return CudaStream(stream);
 }
 
-/// An event for ordering streams; it keeps no time.
-inline CudaEvent make_event() {
+inline CudaEvent make_event(unsigned flags) {
   cudaEvent_t event = nullptr;
-  KOLO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  KOLO_CUDA_TRY(cudaEventCreateWithFlags(&event, flags));
   return CudaEvent(event);
 }
 

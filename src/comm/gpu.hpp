@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "comm/scalar.hpp"
@@ -82,6 +83,8 @@ class Gpu {
   virtual std::shared_ptr<CUstream_st> make_stream() = 0;
   /// An event for ordering streams; it keeps no time. One that was never recorded has passed.
   virtual std::shared_ptr<CUevent_st> make_event() = 0;
+  /// An event that keeps the time at which it passes, too.
+  virtual std::shared_ptr<CUevent_st> make_timer() = 0;
   /// Memory of this GPU. Giving it up may wait for the GPU: not in a loop.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
@@ -91,6 +94,12 @@ class Gpu {
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
   /// Looks without blocking.
   virtual bool has_passed(DeviceEvent event) = 0;
+  /// Between two timers that have passed.
+  virtual double seconds_between(DeviceEvent first, DeviceEvent last) = 0;
+
+  /// A range of this name in profilers' timelines (NVTX), until its last owner lets go of it. Null
+  /// where no profiler listens.
+  virtual std::shared_ptr<void> mark(const std::string& name) = 0;
 
   /// Converts all `runs` in one pass. They may be given up when it returns. Throws InvalidArgument,
   /// before anything is done, for pairs of types and divisors that are not converted.

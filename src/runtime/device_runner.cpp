@@ -115,12 +115,16 @@ Task DeviceRunner::run(Operations operations, bool have_some_joined, bool is_ord
   for (const auto& operation : operations) {
     gpu_->wait(stream_.get(), operation->device.ready.get());
   }
+  std::shared_ptr<void> mark = gpu_->mark(operations.front()->request.name);
+  const std::shared_ptr<CUevent_st> began = timers_.take(*gpu_);
+  gpu_->record(began.get(), stream_.get());
   co_await launch(operations, absent);
-  const std::shared_ptr<CUevent_st> done = events_.take(*gpu_);
+  const std::shared_ptr<CUevent_st> done = timers_.take(*gpu_);
   gpu_->record(done.get(), stream_.get());
   for (const auto& operation : operations) operation->device.done = done;
   const auto give_up_at = give_up_time(operations);
-  launched_.push_back({done, give_up_at, std::move(operations), reducer_->take_outgrown()});
+  launched_.push_back(
+      {began, done, std::move(mark), give_up_at, std::move(operations), reducer_->take_outgrown()});
 }
 
 Task DeviceRunner::launch(const Operations& operations, const std::vector<Bits>& absent) {
@@ -268,6 +272,8 @@ void DeviceRunner::retire() {
   if (launched_.empty()) return;
   communicator_->ready();
   while (!launched_.empty() && gpu_->has_passed(launched_.front().done.get())) {
+    const Launched& ended = launched_.front();
+    seconds_ += gpu_->seconds_between(ended.began.get(), ended.done.get());
     launched_.pop_front();
   }
   if (launched_.empty() || Operation::Clock::now() < launched_.front().give_up_at) return;

@@ -62,6 +62,8 @@ class DeviceRunner {
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
   std::uint64_t bytes_packed() const { return reducer_ ? reducer_->bytes_packed() : 0; }
+  /// That batches took on the GPU, of those that retire() has let go.
+  double seconds() const { return seconds_; }
 
  private:
   comm::Gpu& use(int gpu);
@@ -80,7 +82,9 @@ class DeviceRunner {
   Operation::Clock::time_point give_up_time(const Operations& operations) const;
 
   struct Launched {
+    std::shared_ptr<CUevent_st> began;
     std::shared_ptr<CUevent_st> done;
+    std::shared_ptr<void> mark;  // for profilers
     Operation::Clock::time_point give_up_at;
     Operations operations;
     std::vector<std::shared_ptr<std::byte>> outgrown;
@@ -93,11 +97,13 @@ class DeviceRunner {
   std::mutex opening_;
   std::shared_ptr<comm::Gpu> gpu_;  // with its stream made once, before anything else is done there
   std::shared_ptr<CUstream_st> stream_;
-  EventPool events_;
+  EventPool events_{&comm::Gpu::make_event};
+  EventPool timers_{&comm::Gpu::make_timer};
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceReducer> reducer_;
   std::deque<Launched> launched_;  // in their order
+  double seconds_ = 0.0;
 };
 
 }  // namespace kolo::runtime

@@ -194,6 +194,7 @@ Lane::Metrics Lane::metrics() {
   if (device_runner_ != nullptr) {
     metrics.bytes_sent += device_runner_->bytes_sent();
     metrics.bytes_packed += device_runner_->bytes_packed();
+    metrics.gpu_seconds = device_runner_->seconds();
   }
   return metrics;
 }

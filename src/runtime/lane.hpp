@@ -103,6 +103,7 @@ class Lane {
     std::uint64_t header_bytes = 0;  ///< shown or sent by this rank
     std::uint64_t bytes_sent = 0;    ///< payload given to messages or moved through windows
     std::uint64_t bytes_packed = 0;  ///< copied by Kolo to fuse or compress
+    double gpu_seconds = 0.0;        ///< that batches took on the GPU
   };
   Metrics metrics();
 

@@ -36,6 +36,7 @@ ProcessSet::Metrics ProcessSet::metrics() const {
   metrics.header_bytes = lane.header_bytes;
   metrics.bytes_sent = lane.bytes_sent;
   metrics.bytes_packed = lane.bytes_packed;
+  metrics.gpu_seconds = lane.gpu_seconds;
   return metrics;
 }
 

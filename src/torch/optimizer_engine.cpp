@@ -230,6 +230,8 @@ at::Tensor OptimizerEngine::step(const torch::optim::Optimizer::LossClosure& clo
   unused_changes_ = 0;
   const std::uint64_t sent = bytes_sent();
   sent_per_step_ = sent - std::exchange(sent_before_, sent);
+  const double on_gpu = gpu_seconds();
+  gpu_seconds_per_step_ = on_gpu - std::exchange(gpu_seconds_before_, on_gpu);
   return loss;
 }
 

@@ -96,6 +96,7 @@ class OptimizerEngine {
   TrainingView view() const;
   static std::size_t peak_resident();
   std::uint64_t bytes_sent() const;
+  double gpu_seconds() const;
   Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
   nlohmann::json layout() const;
   void follow_layout(const nlohmann::json& layout);
@@ -116,6 +117,8 @@ class OptimizerEngine {
   int unused_changes_ = 0;  // since the last step: parameters changed, gradients were thrown away
   std::uint64_t sent_before_ = 0;  // up to the last step
   std::uint64_t sent_per_step_ = 0;
+  double gpu_seconds_before_ = 0.0;  // up to the last step
+  double gpu_seconds_per_step_ = 0.0;
   std::size_t peak_at_construction_ = 0;
 
   ShardSets sets_;

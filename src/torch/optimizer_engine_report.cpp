@@ -48,6 +48,12 @@ std::uint64_t OptimizerEngine::bytes_sent() const {
   return bytes + sets_.divided->metrics().bytes_sent + sets_.replicas->metrics().bytes_sent;
 }
 
+double OptimizerEngine::gpu_seconds() const {
+  const double seconds = set_.metrics().gpu_seconds;
+  if (sets_.replicas == nullptr) return seconds;
+  return seconds + sets_.divided->metrics().gpu_seconds + sets_.replicas->metrics().gpu_seconds;
+}
+
 TrainingReport OptimizerEngine::report() const {
   TrainingReport report;
   report.shard = *options_.shard;
@@ -80,6 +86,7 @@ TrainingReport OptimizerEngine::report() const {
   report.peak_resident = peak_resident();
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = sent_per_step_;
+  report.gpu_seconds_per_step = gpu_seconds_per_step_;
   const int passes =
       options_.accumulation == Accumulation::Reduced ? options_.backward_passes_per_step : 1;
   const auto rounds = static_cast<std::uint64_t>(passes);

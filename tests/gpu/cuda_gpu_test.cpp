@@ -232,6 +232,26 @@ TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
   EXPECT_EQ(value, 99);
 }
 
+TEST_F(CudaGpuTest, TimersTellHowLongWhatIsBetweenThemTakes) {
+  constexpr std::size_t kBytes = std::size_t{1} << 28;
+  const auto memory = gpu_->allocate(kBytes);
+  const auto first = gpu_->make_timer();
+  const auto last = gpu_->make_timer();
+  gpu_->record(first.get(), stream_.get());
+  gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 1), stream_.get());
+  gpu_->record(last.get(), stream_.get());
+  synchronize();
+  const double seconds = gpu_->seconds_between(first.get(), last.get());
+  EXPECT_GT(seconds, 1e-6);  // no GPU writes 256 MiB in a microsecond, or takes a second for it
+  EXPECT_LT(seconds, 1.0);
+}
+
+TEST_F(CudaGpuTest, MarksNeedNoProfiler) {
+  const std::shared_ptr<void> mark = gpu_->mark("a range");
+  gpu_->record(gpu_->make_event().get(), stream_.get());
+  synchronize();
+}
+
 TEST_F(CudaGpuTest, StreamsGoBeforeOthersAndDoNotWaitForTheDefaultOne) {
   unsigned flags = 0;
   int priority = 0;

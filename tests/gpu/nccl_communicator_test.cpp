@@ -221,7 +221,7 @@ TEST_F(NcclCommunicatorTest, OwnersOfStreamsAndEventsMove) {
   CudaStream moved = std::move(stream_);
   EXPECT_EQ(stream_, nullptr);
   stream_ = std::move(moved);
-  CudaEvent event = make_event();
+  CudaEvent event = make_event(cudaEventDisableTiming);
   KOLO_CUDA_TRY(cudaEventRecord(event.get(), stream_.get()));
   const CudaEvent owner = std::move(event);
   EXPECT_EQ(event, nullptr);

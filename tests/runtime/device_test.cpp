@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,31 @@ TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
           .wait();
       EXPECT_EQ(program.read(memory, 1000),
                 std::vector<float>(1000, sum_of_ranks(static_cast<float>(step))));
+    }
+  });
+}
+
+TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
+  run_programs(setting_of(size()), [&](Runtime& runtime, FakeWorld& world) {
+    Program program(world);
+    const auto memory = program.allocate(16);
+    const auto view = program.view(memory, 16);
+    program.write(memory, 16, 1.0F);
+    EXPECT_EQ(runtime.world().metrics().gpu_seconds, 0.0);
+    for (const char* name : {"first", "second"}) {
+      allreduce(view, view, {.op = ReduceOp::Sum, .name = name, .stream = program.stream()});
+    }
+    program.synchronize();
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    // The runtime looks from time to time. Each batch takes the double a millisecond at least.
+    while (runtime.world().metrics().gpu_seconds < 2e-3) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(world.hub()->marks(runtime.rank()), (std::vector<std::string>{"first", "second"}));
+    while (world.hub()->live_marks() > 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::sleep_for(1ms);
     }
   });
 }

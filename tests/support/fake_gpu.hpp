@@ -23,6 +23,7 @@ class FakeGpu final : public comm::Gpu {
 
   std::shared_ptr<CUstream_st> make_stream() override { return hub_->make_stream(rank_); }
   std::shared_ptr<CUevent_st> make_event() override { return hub_->make_event(); }
+  std::shared_ptr<CUevent_st> make_timer() override { return hub_->make_event(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     return hub_->allocate(rank_, bytes);
   }
@@ -34,6 +35,11 @@ class FakeGpu final : public comm::Gpu {
     hub_->wait(rank_, stream, event);
   }
   bool has_passed(comm::DeviceEvent event) override { return hub_->has_passed(rank_, event); }
+  /// A millisecond for whatever was on the stream between them.
+  double seconds_between(comm::DeviceEvent first, comm::DeviceEvent last) override {
+    return 1e-3 * static_cast<double>(hub_->steps_between(first, last));
+  }
+  std::shared_ptr<void> mark(const std::string& name) override { return hub_->mark(rank_, name); }
 
   void convert(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion,
                comm::DeviceStream stream) override;

@@ -89,6 +89,35 @@ void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent eve
   streams_.wait(rank, stream, event);
 }
 
+std::uint64_t FakeGpuHub::steps_between(comm::DeviceEvent first, comm::DeviceEvent last) {
+  const std::lock_guard lock(lock_);
+  return streams_.steps_between(first, last);
+}
+
+std::shared_ptr<void> FakeGpuHub::mark(int rank, std::string name) {
+  const std::lock_guard lock(lock_);
+  marks_.emplace_back(rank, std::move(name));
+  ++live_marks_;
+  return {this, [hub = shared_from_this()](void*) {
+            const std::lock_guard ending(hub->lock_);
+            --hub->live_marks_;
+          }};
+}
+
+int FakeGpuHub::live_marks() {
+  const std::lock_guard lock(lock_);
+  return live_marks_;
+}
+
+std::vector<std::string> FakeGpuHub::marks(int rank) {
+  const std::lock_guard lock(lock_);
+  std::vector<std::string> names;
+  for (const auto& [owner, name] : marks_) {
+    if (owner == rank) names.push_back(name);
+  }
+  return names;
+}
+
 bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
   const std::lock_guard guard(lock_);
   streams_.run_some();

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/gpu.hpp"
@@ -51,6 +52,13 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
   void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
   bool has_passed(int rank, comm::DeviceEvent event);
+  /// How much its stream did between two events that have passed, and the first of them.
+  std::uint64_t steps_between(comm::DeviceEvent first, comm::DeviceEvent last);
+  /// A mark of a rank that lives until its owner lets go of it.
+  std::shared_ptr<void> mark(int rank, std::string name);
+  /// The names of a rank's marks so far, and how many marks of all ranks live.
+  std::vector<std::string> marks(int rank);
+  int live_marks();
   /// Puts `kernel` on a stream. It runs when somebody looks: by `synchronize` at the latest.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
   /// Blocks until all on the stream has been done. Throws TimeoutError after a minute.
@@ -100,6 +108,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeStreams streams_;
   FakeDeviceMemory memory_;
   FakeGroups groups_;
+  std::vector<std::pair<int, std::string>> marks_;  // of ranks
+  int live_marks_ = 0;
 };
 
 }  // namespace kolo::test

@@ -77,8 +77,10 @@ void FakeStreams::put_operation(int rank, DeviceStream stream, MemoryOperation o
 void FakeStreams::record(int rank, DeviceEvent event, DeviceStream stream) {
   const auto recording = std::make_shared<Recording>();
   Event& recorded = find(event, "record");
-  put(rank, stream, "record", [this, recording](Timeline timeline) {
+  const Stream& recorded_on = find(rank, stream, "record");
+  put(rank, stream, "record", [this, recording, &recorded_on](Timeline timeline) {
     recording->clock = graph_.clock(timeline);
+    recording->step = recorded_on.steps;
     recording->is_done = true;
     return true;
   });
@@ -93,6 +95,10 @@ void FakeStreams::wait(int rank, DeviceStream stream, DeviceEvent event) {
     graph_.join(timeline, recording->clock);
     return true;
   });
+}
+
+std::uint64_t FakeStreams::steps_between(DeviceEvent first, DeviceEvent last) {
+  return find(last, "steps_between").last->step - find(first, "steps_between").last->step;
 }
 
 bool FakeStreams::has_passed(int rank, DeviceEvent event) {
@@ -150,6 +156,7 @@ bool FakeStreams::run_one() {
       graph_.join(stream.timeline, head.launched);
       if (head.poll(stream.timeline)) {
         stream.items.pop_front();
+        ++stream.steps;
         if (stream.items.empty() && !stream.is_open) streams_.erase(candidate);
         return true;
       }

@@ -49,6 +49,8 @@ class FakeStreams {
                      std::function<void()> run);
   void record(int rank, DeviceEvent event, DeviceStream stream);
   void wait(int rank, DeviceStream stream, DeviceEvent event);
+  /// What the stream did between two events that have passed, and the first of them.
+  std::uint64_t steps_between(DeviceEvent first, DeviceEvent last);
 
   /// Looks, and tells the host's timeline.
   bool has_passed(int rank, DeviceEvent event);
@@ -65,6 +67,7 @@ class FakeStreams {
  private:
   struct Recording {
     bool is_done = false;
+    std::uint64_t step = 0;  // of its stream
     VectorClock clock;
   };
   struct Event {
@@ -79,6 +82,7 @@ class FakeStreams {
     int rank;
     Timeline timeline;
     bool is_open = true;
+    std::uint64_t steps = 0;  // done so far
     std::deque<Item> items;
   };
   struct Rank {
