@@ -2,21 +2,31 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace bench {
 namespace {
 
 constexpr std::align_val_t kAlignment{4096};
 
+std::shared_ptr<std::byte> allocate_written(std::size_t bytes) {
+  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(::operator new(bytes, kAlignment)),
+                                    [](std::byte* freed) { ::operator delete(freed, kAlignment); });
+  std::memset(memory.get(), 0, bytes);
+  return memory;
+}
+
 }  // namespace
 
-void Arena::Free::operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+Arena::Arena() : Arena(allocate_written) {}
+
+Arena::Arena(Allocate allocate) : allocate_(std::move(allocate)) {}
 
 std::byte* Arena::reserve(std::size_t bytes) {
   if (bytes > size_bytes_) {
+    size_bytes_ = 0;
     memory_.reset();
-    memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
-    std::memset(memory_.get(), 0, bytes);
+    memory_ = allocate_(bytes);
     size_bytes_ = bytes;
   }
   return memory_.get();

@@ -9,9 +9,10 @@ namespace bench {
 
 /// Calls of one contestant in a row, over all ranks.
 struct Block {
-  std::vector<double> calls_us;  ///< each on its slowest rank
+  std::vector<double> calls_us;  ///< each on its slowest rank; or the block's mean alone
   double mean_us = 0;            ///< per call, on the rank that took longest
   double cpu_s = 0;              ///< of all threads of all ranks, with all that a block holds
+  double host_us = 0;            ///< per call, until it returned, on the rank that took longest
 };
 
 /// Ranks that measure together, as who leads the measurement sees them: this process and others

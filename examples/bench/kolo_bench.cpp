@@ -12,6 +12,7 @@
 
 #include "bench/config_table.hpp"
 #include "bench/driver.hpp"
+#include "bench/host_referee.hpp"
 #include "bench/kolo_contestants.hpp"
 #include "bench/lead.hpp"
 #include "bench/local_job.hpp"
@@ -52,17 +53,18 @@ bool first_rank_succeeded(bool success) {
   return answer != 0;
 }
 
-/// Kolo's contestants and, where `with_mpi` says so, MPI's beside them.
-bench::Station::MakeContestants maker(const bench::Options& options, bool with_mpi) {
+/// A rank of Kolo's contestants and, where `with_mpi` says so, MPI's beside them.
+bench::Station make_station(const bench::Options& options, bool with_mpi) {
   const auto kolo = std::make_shared<bench::KoloContestants>(options);
   const auto mpi = std::make_shared<bench::MpiContestants>();
-  return [=](const bench::Workload& workload) {
+  const auto make = [=](const bench::Workload& workload) {
     std::vector<bench::Contestant> contestants = kolo->make(workload);
     if (with_mpi) {
       for (bench::Contestant& one : mpi->make(workload)) contestants.push_back(std::move(one));
     }
     return contestants;
   };
+  return {make, std::make_unique<bench::HostReferee>()};
 }
 
 /// Under an mpirun of the user's.
@@ -81,7 +83,7 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
   }
   if (!first_rank_succeeded(files.has_value())) return kWrongUsage;
   try {
-    bench::LocalJob job(bench::Station(maker(options, true)));
+    bench::LocalJob job(make_station(options, true));
     return bench::lead(options, "mpi in the same processes", {&job}, files ? &*files : nullptr);
   } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
     return examples::leave({kWrongUsage, "kolo-bench: " + std::string(error.what()) + '\n'},
@@ -91,7 +93,7 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
 
 int measure(const bench::Options& options, int argc, char** argv) {
   if (!bench::leading_socket().empty()) {
-    return bench::serve(MPI_THREAD_MULTIPLE, [&options] { return maker(options, false); });
+    return bench::serve(MPI_THREAD_MULTIPLE, [&options] { return make_station(options, false); });
   }
   return bench::drive(options, argc, argv);
 }

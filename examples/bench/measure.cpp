@@ -14,6 +14,7 @@ struct Entry {
   Label label;
   std::vector<double> means_us{};
   std::vector<double> calls_us{};
+  std::vector<double> hosts_us{};
   double cpu_s = 0;
 };
 
@@ -39,6 +40,7 @@ void run_rounds(std::vector<Entry>& entries, const Repetition& repetition) {
       if (round < repetition.warmup) continue;
       entry.means_us.push_back(block.mean_us);
       entry.calls_us.insert(entry.calls_us.end(), block.calls_us.begin(), block.calls_us.end());
+      entry.hosts_us.push_back(block.host_us);
       entry.cpu_s += block.cpu_s;
     }
   }
@@ -94,11 +96,12 @@ std::vector<Row> measure(const std::vector<Job*>& jobs, const Workload& workload
             .min_us = *std::ranges::min_element(entry.means_us),
             .median_us = median,
             .p99_us = percentile_99(entry.calls_us),
+            .host_us = examples::median(entry.hosts_us),
             .algbw_gbps = gbps,
             .busbw_gbps = gbps * bus_factor(workload.operation, ranks),
             .wrong = entry.job->count_wrong(entry.number),
             .cpu_s = entry.cpu_s,
-            .calls = static_cast<int>(entry.calls_us.size()),
+            .calls = repetition.rounds * repetition.iterations,
             .ratios = {}};
     for (const Entry* const reference : references) {
       row.ratios.emplace_back(reference->label.reference, compare(entry, *reference));

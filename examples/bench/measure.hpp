@@ -25,7 +25,8 @@ struct Row {
   Label label;
   double min_us;     ///< of blocks, per call
   double median_us;  ///< of blocks, per call
-  double p99_us;     ///< of calls
+  double p99_us;     ///< of calls, or of blocks where these alone are timed
+  double host_us;    ///< median of blocks, per call, until it returned
   double algbw_gbps;
   double busbw_gbps;
   std::uint64_t wrong;

@@ -17,6 +17,6 @@
 namespace bench {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Workload, operation, dtype, counts)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Block, calls_us, mean_us, cpu_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Block, calls_us, mean_us, cpu_s, host_us)
 
 }  // namespace bench

@@ -130,13 +130,14 @@ std::vector<Label> RemoteJob::prepare(const Workload& workload) {
 Block RemoteJob::run(std::size_t contestant, int iterations) {
   const auto answers = ask({{"do", "run"}, {"contestant", contestant}, {"iterations", iterations}});
   Block all;
-  all.calls_us.resize(static_cast<std::size_t>(iterations));
   for (const auto& answer : answers) {
     const auto block = answer.get<Block>();
+    all.calls_us.resize(block.calls_us.size());
     for (std::size_t i = 0; i < all.calls_us.size(); ++i) {
-      all.calls_us[i] = std::max(all.calls_us[i], block.calls_us.at(i));
+      all.calls_us[i] = std::max(all.calls_us[i], block.calls_us[i]);
     }
     all.mean_us = std::max(all.mean_us, block.mean_us);
+    all.host_us = std::max(all.host_us, block.host_us);
     all.cpu_s += block.cpu_s;
   }
   return all;

@@ -43,6 +43,7 @@ nlohmann::ordered_json to_json(const Row& row) {
                               {"min_us", row.min_us},
                               {"median_us", row.median_us},
                               {"p99_us", row.p99_us},
+                              {"host_us", row.host_us},
                               {"algbw_gbps", row.algbw_gbps},
                               {"busbw_gbps", row.busbw_gbps},
                               {"wrong", row.wrong},

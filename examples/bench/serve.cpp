@@ -42,13 +42,13 @@ std::string leading_socket() {
   return path == nullptr ? "" : path;
 }
 
-int serve(int thread_level, const std::function<Station::MakeContestants()>& make) {
+int serve(int thread_level, const std::function<Station()>& make) {
   Channel channel = Channel::connect(leading_socket());
   bool is_over = false;
   try {
     int provided = thread_level;
     MPI_Init_thread(nullptr, nullptr, thread_level, &provided);
-    Station station(make());
+    Station station = make();
     is_over = obey(channel, station);
   } catch (const kolo::InvalidArgument& error) {
     channel.send({{"error", error.what()}, {"is_usage", true}});

@@ -10,9 +10,9 @@ namespace bench {
 /// The path of the socket over which this rank is told what to do; empty where nobody leads it.
 std::string leading_socket();
 
-/// A rank's whole life under one who leads: starts MPI with `thread_level`, makes the contestants'
-/// maker, measures what it is told. Between orders it sleeps. An error goes to the one who leads.
+/// A rank's whole life under one who leads: starts MPI with `thread_level`, makes its
+/// station, measures what it is told. Between orders it sleeps. An error goes to the one who leads.
 /// Returns the process's exit status.
-int serve(int thread_level, const std::function<Station::MakeContestants()>& make);
+int serve(int thread_level, const std::function<Station()>& make);
 
 }  // namespace bench

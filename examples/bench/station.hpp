@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "bench/contestant.hpp"
 #include "bench/job.hpp"
+#include "bench/referee.hpp"
 
 namespace bench {
 
@@ -14,21 +16,21 @@ class Station {
  public:
   using MakeContestants = std::function<std::vector<Contestant>(const Workload&)>;
 
-  explicit Station(MakeContestants make_contestants);
+  Station(MakeContestants make_contestants, std::unique_ptr<Referee> referee);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
   std::vector<Label> prepare(const Workload& workload);
 
-  /// A block as this rank alone sees it. Every rank writes all of its input before each call, as
-  /// programs do: otherwise what a rank wrote last time would still lie in its own cache.
+  /// A block as this rank alone sees it.
   Block run(std::size_t contestant, int iterations);
 
   std::uint64_t count_wrong(std::size_t contestant);
 
  private:
   MakeContestants make_contestants_;
+  std::unique_ptr<Referee> referee_;
   int rank_ = 0;
   int ranks_ = 1;
   Workload workload_;

@@ -16,7 +16,7 @@ PROGRAM, *LAUNCH = sys.argv[1:]
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 TINY = "--min 1KB --max 16KB --factor 16 --iterations 2 --warmup 1 --rounds 3".split()
 LONG = "--min 1MB --max 1MB --rounds 3001".split()
-FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p99_us",
+FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p99_us", "host_us",
           "algbw_gbps", "busbw_gbps", "wrong", "cpu_s", "ratio", "ratio_low", "ratio_high"}
 
 
@@ -74,6 +74,7 @@ class Bench(unittest.TestCase):
             self.assertEqual(row["wrong"], 0, row)
             self.assertGreater(row["min_us"], 0)
             self.assertLessEqual(row["min_us"], row["median_us"])
+            self.assertEqual(row["host_us"], row["median_us"])
             self.assertGreater(row["cpu_s"], 0)
         return report
 

@@ -44,7 +44,7 @@ class FakeJob : public bench::Job {
     const double mean = members_[contestant].means_us.at(rounds_[contestant]++);
     std::vector<double> calls(static_cast<std::size_t>(iterations), mean);
     calls.back() = 2 * mean;  // one call that takes longer
-    return {calls, mean, 0.5};
+    return {calls, mean, 0.5, mean / 2};
   }
   std::uint64_t count_wrong(std::size_t contestant) override { return members_[contestant].wrong; }
 
@@ -94,6 +94,7 @@ TEST(Measure, RowsHoldWhatTheRoundsAfterTheWarmUpHaveShown) {
   EXPECT_DOUBLE_EQ(row.min_us, 2);
   EXPECT_DOUBLE_EQ(row.median_us, 3);
   EXPECT_DOUBLE_EQ(row.p99_us, 6);  // of 120 calls, of which 3 take 8, 6 and 4: the 119th
+  EXPECT_DOUBLE_EQ(row.host_us, 1.5);
   EXPECT_DOUBLE_EQ(row.algbw_gbps, 1.0 / 3);
   EXPECT_DOUBLE_EQ(row.busbw_gbps, 1.0 / 3);  // the factor of two ranks is 1
   EXPECT_DOUBLE_EQ(row.cpu_s, 1.5);
