@@ -69,12 +69,7 @@ std::vector<Contestant> KoloContestants::make(const Workload& workload) {
     if (!has_peer_buffers_ && why_no_window_.empty()) why_no_window_ = "none is left";
   }
   for (const bool in_place : {true, false}) {
-    const bool is_possible =
-        in_place ? can_be_in_place(workload.operation) : can_be_out_of_place(workload.operation);
-    const bool is_only_way =
-        !can_be_in_place(workload.operation) || !can_be_out_of_place(workload.operation);
-    const bool is_wanted = in_place ? options_.in_place : options_.out_of_place;
-    if (!is_possible || !(is_wanted || is_only_way)) continue;
+    if (!options_.wants(workload.operation, in_place)) continue;
     if (!options_.is_gradients()) add_bare(workload, in_place, contestants);
     whole_path_.add(workload, in_place, memory_, contestants);
   }

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/collective.hpp"
+#include "bench/contestant.hpp"
 #include "bench/model_gradients.hpp"
 #include "ops/registry.hpp"
 
@@ -205,6 +206,12 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   }
   if (const std::string mistake = find_mistake(options); !mistake.empty()) return wrong(mistake);
   return options;
+}
+
+bool Options::wants(Operation what, bool is_in_place) const {
+  const bool is_possible = is_in_place ? can_be_in_place(what) : can_be_out_of_place(what);
+  const bool is_only_way = !can_be_in_place(what) || !can_be_out_of_place(what);
+  return is_possible && (is_only_way || (is_in_place ? in_place : out_of_place));
 }
 
 std::vector<std::size_t> sizes_of(const Options& options) {

@@ -53,6 +53,8 @@ struct Options {
   /// How many ranks to start where nobody else has.
   int ranks_to_start() const { return np > 0 ? np : 2; }
   bool is_gradients() const { return !model.empty(); }
+  /// Whether the operation is to be measured in place, or apart. Where there is one way only, it is.
+  bool wants(Operation what, bool is_in_place) const;
 };
 
 /// The options, or how to end after --help or an error.

@@ -1,105 +1,19 @@
 #include "bench/whole_path.hpp"
 
 #include <algorithm>
-#include <numeric>
 
+#include "bench/bucket_layout.hpp"
+#include "bench/public_calls.hpp"
 #include "kolo/collectives.hpp"
-#include "kolo/compression.hpp"
-#include "torch/bucket_plan.hpp"
 
 namespace bench {
 namespace {
 
 using namespace kolo;
 
-constexpr int kRoot = 0;
-
-/// What a contestant's calls need to know besides the tensors.
-struct Calls {
-  Operation operation;
-  DType dtype;
-  int ranks;
-  std::string name;  ///< of the first; others get a number
-  std::string compression;
-
-  TensorView view(std::byte* data, std::size_t count) const {
-    return {data, dtype, {static_cast<std::int64_t>(count)}};
-  }
-  TensorView input(const Tensor& tensor) const {
-    return view(tensor.input, input_count(operation, tensor.count, ranks));
-  }
-  TensorView output(const Tensor& tensor) const {
-    return view(tensor.output, output_count(operation, tensor.count, ranks));
-  }
-  AllreduceOptions reduce_options(const std::string& suffix = "") const {
-    return {
-        .op = ReduceOp::Sum, .compression = Compression::named(compression), .name = name + suffix};
-  }
-};
-
-AllocateRows rows_at(std::byte* output) {
-  return [output](const std::vector<std::int64_t>&) { return output; };
-}
-
-Handle start(const Calls& calls, const Tensor& tensor, const std::string& suffix) {
-  const OperationOptions options{.name = calls.name + suffix};
-  switch (calls.operation) {
-    case Operation::AllReduce:
-      return allreduce_async(calls.input(tensor), calls.output(tensor),
-                             calls.reduce_options(suffix));
-    case Operation::ReduceScatter:
-      return reduce_scatter_async(calls.input(tensor), calls.output(tensor),
-                                  calls.reduce_options(suffix));
-    case Operation::AllGather:
-      return allgather_async(calls.input(tensor), rows_at(tensor.output), options);
-    case Operation::Broadcast: return broadcast_async(calls.output(tensor), kRoot, options);
-    case Operation::AllToAll:
-      return alltoall_async(calls.input(tensor), {}, rows_at(tensor.output), options);
-  }
-  return {};
-}
-
-Handle start_group(const Calls& calls, const std::vector<Tensor>& tensors) {
-  std::vector<InputOutput> pairs;
-  std::vector<InputRows> rows;
-  std::vector<TensorView> outputs;
-  for (const Tensor& tensor : tensors) {
-    pairs.push_back({calls.input(tensor), calls.output(tensor)});
-    rows.push_back({calls.input(tensor), rows_at(tensor.output)});
-    outputs.push_back(calls.output(tensor));
-  }
-  switch (calls.operation) {
-    case Operation::ReduceScatter:
-      return grouped_reduce_scatter_async(pairs, calls.reduce_options());
-    case Operation::AllGather:
-      return grouped_allgather_async(std::move(rows), {.name = calls.name});
-    case Operation::Broadcast: return grouped_broadcast_async(outputs, kRoot, {.name = calls.name});
-    default: return grouped_allreduce_async(pairs, calls.reduce_options());
-  }
-}
-
-bool has_groups(Operation operation) { return operation != Operation::AllToAll; }
-
-/// All tensors at once, each under a name of its own.
-void run_each(const Calls& calls, const std::vector<Tensor>& tensors,
-              const std::vector<std::string>& suffixes) {
-  std::vector<Handle> handles;
-  handles.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    handles.push_back(start(calls, tensors[i], suffixes[i]));
-  }
-  for (Handle& handle : handles) handle.wait();
-}
-
-std::vector<std::string> suffixes_of(std::size_t count) {
-  std::vector<std::string> suffixes;
-  for (std::size_t i = 0; i < count; ++i) suffixes.push_back('.' + std::to_string(i));
-  return suffixes;
-}
-
 Handle start_shared(const Calls& calls, const SharedBuffer& buffer, const Layout::Place& place,
                     const std::string& suffix) {
-  const OperationOptions options{.name = calls.name + suffix};
+  const OperationOptions options = calls.options(suffix);
   const auto count = static_cast<std::int64_t>(place.count);
   switch (calls.operation) {
     case Operation::AllReduce:
@@ -180,7 +94,7 @@ void WholePath::add_staged(const Workload& workload, bool in_place, Arena& memor
     const Calls calls{workload.operation, workload.dtype, runtime_.size(),
                       algorithm + (in_place ? ".staged." : ".apart.") + compression, compression};
     if (as_group) {
-      contestants.push_back({label, tensors, [=] { start_group(calls, tensors).wait(); }});
+      contestants.push_back({label, tensors, [=] { run_group(calls, tensors); }});
     } else {
       contestants.push_back({label, tensors, [=, suffixes = suffixes_of(tensors.size())] {
                                run_each(calls, tensors, suffixes);
@@ -217,30 +131,17 @@ void WholePath::add_in_window(const Workload& workload, bool in_place,
 void WholePath::add_buckets(const Workload& workload, const std::string& compression,
                             std::vector<Contestant>& contestants) {
   if (!is_wanted(kBuckets, kWindow)) return;
-  std::vector<tensors::PlannedParameter> parameters;
-  for (const std::size_t count : workload.counts) parameters.push_back({count, workload.dtype});
-  std::vector<std::size_t> order(parameters.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const tensors::BucketPlan plan =
-      tensors::plan_buckets(parameters, order, tensors::default_bucket_bytes(parameters));
-  const SharedBuffer& buffer = reserve_shared(plan.size_bytes);
+  const BucketLayout layout = plan_buckets(workload);
+  const SharedBuffer& buffer = reserve_shared(layout.gradients.size_bytes);
   if (!buffer.is_shared()) return;
-  std::vector<Layout::Place> places;
-  std::vector<Tensor> tensors;
-  for (const tensors::Bucket& bucket : plan.buckets) {
-    places.push_back({bucket.offset, bucket.offset, bucket.count()});
-    for (const tensors::Bucket::Member& member : bucket.members) {
-      std::byte* const gradient = buffer.data() + member.offset;
-      tensors.push_back({gradient, gradient, workload.counts[member.parameter]});
-    }
-  }
   const Calls calls{workload.operation, workload.dtype, runtime_.size(),
                     std::string("buckets.") + compression, compression};
-  contestants.push_back({{.algorithm = kBuckets, .placement = kWindow, .compression = compression},
-                         tensors,
-                         [=, suffixes = suffixes_of(places.size())] {
-                           run_shared(calls, buffer, places, suffixes);
-                         }});
+  contestants.push_back(
+      {{.algorithm = kBuckets, .placement = kWindow, .compression = compression},
+       layout.gradients.at(buffer.data()),
+       [=, places = layout.buckets.places, suffixes = suffixes_of(layout.buckets.places.size())] {
+         run_shared(calls, buffer, places, suffixes);
+       }});
 }
 
 }  // namespace bench
