@@ -38,20 +38,22 @@ std::string version_of(const std::string& mpirun) {
   return line.data();
 }
 
-/// How to start so many ranks: each on a core of its own where there are as many.
+/// How to start so many ranks: each on a core of its own where there are as many, unless it needs
+/// more than one.
 class Launch {
  public:
-  explicit Launch(int ranks)
+  Launch(int ranks, bool one_core_each)
       : has_cores_(ranks <= look_at_machine().usable_cores()),
+        is_bound_(has_cores_ && one_core_each),
         command_{mpirun(), "-n", std::to_string(ranks)} {
     const std::string version = version_of(mpirun());
     if (version.find("Open MPI") == std::string::npos &&
         version.find("OpenRTE") == std::string::npos) {
-      if (has_cores_) command_.insert(command_.end(), {"-bind-to", "core"});  // MPICH's and Intel's
+      if (is_bound_) command_.insert(command_.end(), {"-bind-to", "core"});  // MPICH's and Intel's
       return;
     }
     if (!has_cores_) command_.emplace_back("--oversubscribe");
-    command_.insert(command_.end(), {"--bind-to", has_cores_ ? "core" : "none"});
+    command_.insert(command_.end(), {"--bind-to", is_bound_ ? "core" : "none"});
   }
 
   std::vector<std::string> command(const std::filesystem::path& program) const {
@@ -73,25 +75,26 @@ class Launch {
 
  private:
   bool has_cores_;
+  bool is_bound_;
   std::vector<std::string> command_;
 };
 
 int drive_under(const Interrupts& interrupts, const Options& options, int argc, char** argv) {
   OutputFiles files(options);
   const int ranks = options.ranks_to_start();
-  const Launch launch(ranks);
+  const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have threads of their own
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<std::string> kolo_command = launch.command(program);
   kolo_command.insert(kolo_command.end(), argv + 1, argv + argc);
   RemoteJob kolo("Kolo's ranks", kolo_command, launch.environment(), ranks, interrupts);
   std::optional<RemoteJob> mpi;
   std::vector<Job*> jobs{&kolo};
-  if (options.has_baseline) {
+  if (options.has_baseline() && !options.is_on_gpu()) {
     mpi.emplace("plain MPI's ranks", launch.command(program.parent_path() / "kolo-bench-mpi"),
                 launch.environment(), ranks, interrupts);
     jobs.push_back(&*mpi);
   }
-  const int status = lead(options, options.has_baseline ? "mpi" : "", jobs, &files);
+  const int status = lead(options, options.baseline, jobs, &files);
   if (mpi) mpi->finish();
   kolo.finish();
   return status;

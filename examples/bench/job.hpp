@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/contestant.hpp"
+#include "bench/gpu_description.hpp"
 
 namespace bench {
 
@@ -22,6 +23,9 @@ class Job {
   virtual ~Job() = default;
 
   virtual int ranks() const = 0;
+
+  /// Of rank 0, where tensors lie on one.
+  virtual GpuDescription gpu() const { return {}; }
 
   /// From now on `workload` is measured. Returns who can do it.
   virtual std::vector<Label> prepare(const Workload& workload) = 0;

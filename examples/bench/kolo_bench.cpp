@@ -11,6 +11,7 @@
 #include <mpi.h>
 
 #include "bench/config_table.hpp"
+#include "bench/device_station.hpp"
 #include "bench/driver.hpp"
 #include "bench/host_referee.hpp"
 #include "bench/kolo_contestants.hpp"
@@ -53,8 +54,9 @@ bool first_rank_succeeded(bool success) {
   return answer != 0;
 }
 
-/// A rank of Kolo's contestants and, where `with_mpi` says so, MPI's beside them.
+/// A rank of Kolo's contestants and, on the CPU where `with_mpi` says so, MPI's beside them.
 bench::Station make_station(const bench::Options& options, bool with_mpi) {
+  if (options.is_on_gpu()) return bench::make_device_station(options);
   const auto kolo = std::make_shared<bench::KoloContestants>(options);
   const auto mpi = std::make_shared<bench::MpiContestants>();
   const auto make = [=](const bench::Workload& workload) {
@@ -69,9 +71,9 @@ bench::Station make_station(const bench::Options& options, bool with_mpi) {
 
 /// Under an mpirun of the user's.
 int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
-  if (options.has_baseline || options.np > 0) {
+  if ((options.has_baseline() && !options.is_on_gpu()) || options.np > 0) {
     return examples::leave({kWrongUsage,
-                            "--baseline and --np start processes of their own: run kolo-bench "
+                            "--np and --baseline mpi start processes of their own: run kolo-bench "
                             "without mpirun, as in kolo-bench --np 2 --baseline mpi\n"},
                            mpi.is_first());
   }
@@ -84,7 +86,9 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
   if (!first_rank_succeeded(files.has_value())) return kWrongUsage;
   try {
     bench::LocalJob job(make_station(options, true));
-    return bench::lead(options, "mpi in the same processes", {&job}, files ? &*files : nullptr);
+    const std::string baseline =
+        options.is_on_gpu() ? options.baseline : "mpi in the same processes";
+    return bench::lead(options, baseline, {&job}, files ? &*files : nullptr);
   } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
     return examples::leave({kWrongUsage, "kolo-bench: " + std::string(error.what()) + '\n'},
                            mpi.is_first());

@@ -37,7 +37,7 @@ int lead(const Options& options, const std::string& baseline, const std::vector<
          OutputFiles* files) {
   const bool speaks = files != nullptr;
   const int ranks = jobs.front()->ranks();
-  Report report{options, ranks, baseline, look_at_machine()};
+  Report report{options, ranks, baseline, look_at_machine(), {}, jobs.front()->gpu()};
   if (speaks) print(table_head(report));
   std::uint64_t wrong = 0;
   for (const Workload& workload : workloads_of(options, ranks)) {
@@ -45,7 +45,7 @@ int lead(const Options& options, const std::string& baseline, const std::vector<
                                 iterations_of(options, size_bytes(workload, ranks))};
     for (Row& row : measure(jobs, workload, repetition)) {
       wrong += row.wrong;
-      if (speaks) print(table_line(row));
+      if (speaks) print(table_line(report, row));
       report.rows.push_back(std::move(row));
     }
   }

@@ -14,6 +14,7 @@ class LocalJob : public Job {
   explicit LocalJob(Station station) : station_(std::move(station)) {}
 
   int ranks() const override { return station_.ranks(); }
+  GpuDescription gpu() const override { return station_.gpu(); }
   std::vector<Label> prepare(const Workload& workload) override {
     return station_.prepare(workload);
   }

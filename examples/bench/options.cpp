@@ -18,7 +18,12 @@ using kolo::DType;
 
 constexpr int kMostIterations = 200;
 constexpr std::size_t kBytesInABlock = std::size_t{16} << 20;
+// Calls reach a GPU ahead of their turn, but for the first of a block: blocks there are long.
+constexpr int kLeastOnGpu = 20;
+constexpr std::size_t kBytesInABlockOnGpu = std::size_t{4} << 30;
 constexpr const char* kGradients = "gradients";
+constexpr const char* kMpi = "mpi";
+constexpr const char* kNccl = "nccl";
 constexpr int kMany = 1'000'000;
 
 constexpr const char* kDescription =
@@ -47,6 +52,7 @@ std::vector<std::string> operation_names() {
 /// Names that --algorithm may take.
 std::vector<std::string> algorithm_names(const Options& options) {
   if (options.is_gradients()) return {kTensors, kBuckets, kGroup};
+  if (options.is_on_gpu()) return {kWholePath};
   std::vector<std::string> names{kWholePath, kAllAlgorithms};
   const kolo::ops::Registry registry;
   for (const kolo::Algorithm& algorithm : registry.algorithms()) {
@@ -69,7 +75,7 @@ std::string find_mistake_in_sizes(const Options& options) {
     return "--min is less than one element, which has " + std::to_string(element) + " bytes";
   }
   if (options.max_bytes < options.min_bytes) return "--max is less than --min";
-  if (options.has_baseline && options.max_bytes / element > std::numeric_limits<int>::max()) {
+  if (options.baseline == kMpi && options.max_bytes / element > std::numeric_limits<int>::max()) {
     return "--max is more than MPI can count";
   }
   return "";
@@ -79,7 +85,10 @@ std::string find_mistake_in_type(const Options& options) {
   if (is_reduction(options.operation) && options.dtype == DType::Bool) {
     return "--dtype bool: booleans cannot be added; take it with allgather, broadcast or alltoall";
   }
-  if (options.has_baseline && !mpi_can_do(options.operation, options.dtype)) {
+  if (options.is_on_gpu() && is_reduction(options.operation) && options.dtype == DType::Int16) {
+    return "--dtype int16: NCCL cannot reduce it, so Kolo cannot on GPUs";
+  }
+  if (options.baseline == kMpi && !mpi_can_do(options.operation, options.dtype)) {
     return "--dtype " + std::string(kolo::name_of(options.dtype)) +
            ": MPI cannot reduce it, so there is no baseline";
   }
@@ -90,7 +99,23 @@ std::string find_mistake_in_type(const Options& options) {
   return "";
 }
 
+std::string find_mistake_in_device(const Options& options) {
+  if (!options.is_on_gpu()) {
+    return options.baseline == kNccl ? "--baseline nccl: NCCL knows GPUs only; add --device cuda"
+                                     : "";
+  }
+  if (options.baseline == kMpi) {
+    return "--baseline mpi: plain MPI is measured in the CPU's memory; with --device cuda take "
+           "--baseline nccl";
+  }
+  if (options.placements != Options().placements) {
+    return "--placement: with --device cuda all tensors lie in the GPU's memory; leave it out";
+  }
+  return "";
+}
+
 std::string find_mistake(const Options& options) {
+  if (const std::string mistake = find_mistake_in_device(options); !mistake.empty()) return mistake;
   const std::vector<std::string> names = algorithm_names(options);
   for (const std::string& name : options.algorithms) {
     if (std::ranges::find(names, name) != names.end()) continue;
@@ -153,8 +178,10 @@ void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
       ->type_name("NAME");
   app.add_option("--group", options.group, "split the buffer into so many tensors, a group")
       ->check(CLI::Range(1, 10'000));
-  app.add_option("--iterations", options.iterations,
-                 "calls in a block; by default as many as move 16 MB, at most 200")
+  app.add_option(
+         "--iterations", options.iterations,
+         "calls in a block; by default as many as move 16 MB, at most 200; on GPUs 4 GB, 20 to "
+         "200")
       ->check(CLI::Range(1, kMany));
   app.add_option("--warmup", options.warmup, "rounds that are not counted")
       ->check(CLI::Range(0, kMany));
@@ -166,9 +193,20 @@ void add_where(CLI::App& app, Options& options) {
   app.add_option("--np", options.np, "start so many ranks; without it and mpirun, 2")
       ->check(CLI::Range(1, 4096));
   app.add_option_function<std::string>(
-         "--baseline", [&options](const std::string&) { options.has_baseline = true; },
-         "mpi: compare with plain MPI, in processes of its own that take turns with Kolo's")
-      ->check(CLI::IsMember({"mpi"}))
+         "--device",
+         [&options](const std::string& name) {
+           options.device = name == "cuda" ? kolo::DeviceKind::Cuda : kolo::DeviceKind::Cpu;
+         },
+         "where tensors lie: cpu (default), or cuda: on GPUs, of which the ranks of a node take "
+         "one "
+         "each; the GPU's clock times blocks of calls")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("NAME");
+  app.add_option(
+         "--baseline", options.baseline,
+         "mpi: compare with plain MPI, in processes of its own that take turns with Kolo's; "
+         "with --device cuda nccl: with NCCL's own calls on the same memory")
+      ->check(CLI::IsMember({kMpi, kNccl}))
       ->type_name("NAME");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   app.add_option("--csv", options.csv, "the same, comma-separated")->type_name("FILE");
@@ -224,6 +262,10 @@ std::vector<std::size_t> sizes_of(const Options& options) {
 
 int iterations_of(const Options& options, std::size_t bytes) {
   if (options.iterations > 0) return options.iterations;
+  if (options.is_on_gpu()) {
+    return static_cast<int>(
+        std::clamp<std::size_t>(kBytesInABlockOnGpu / bytes, kLeastOnGpu, kMostIterations));
+  }
   return static_cast<int>(std::clamp<std::size_t>(kBytesInABlock / bytes, 1, kMostIterations));
 }
 

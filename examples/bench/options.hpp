@@ -8,6 +8,7 @@
 
 #include "bench/workload.hpp"
 #include "common/command_line.hpp"
+#include "kolo/device.hpp"
 
 namespace bench {
 
@@ -22,6 +23,8 @@ inline constexpr const char* kAllAlgorithms = "all";
 
 inline constexpr const char* kStaged = "staged";
 inline constexpr const char* kWindow = "window";
+/// Memory of a GPU.
+inline constexpr const char* kDevice = "device";
 
 enum class Mode { Measure, PrintConfig, SelfCheck };
 
@@ -29,6 +32,7 @@ enum class Mode { Measure, PrintConfig, SelfCheck };
 struct Options {
   Mode mode = Mode::Measure;
   Operation operation = Operation::AllReduce;
+  kolo::DeviceKind device = kolo::DeviceKind::Cpu;  ///< where tensors lie
   std::string model;  ///< whose gradients to reduce; empty: buffers of growing size
   std::size_t min_bytes = std::size_t{1} << 10;
   std::size_t max_bytes = std::size_t{64} << 20;
@@ -36,7 +40,7 @@ struct Options {
   kolo::DType dtype = kolo::DType::Float32;
   std::vector<std::string>
       algorithms;  ///< empty: what the library would choose, and the whole path
-  std::vector<std::string> placements{kStaged, kWindow};
+  std::vector<std::string> placements{kStaged, kWindow};  ///< of tensors in the CPU's memory
   bool in_place = true;
   bool out_of_place = false;
   std::vector<std::string> compressions{"none"};
@@ -44,8 +48,8 @@ struct Options {
   int iterations = 0;  ///< calls in a block; 0: by size
   int warmup = 2;      ///< rounds that are not counted
   int rounds = 15;
-  int np = 0;  ///< ranks to start; 0: not said
-  bool has_baseline = false;
+  int np = 0;                  ///< ranks to start; 0: not said
+  std::string baseline;        ///< "mpi", "nccl", or none
   std::filesystem::path json;  ///< empty: no file
   std::filesystem::path csv;
   std::filesystem::path plot;
@@ -53,6 +57,8 @@ struct Options {
   /// How many ranks to start where nobody else has.
   int ranks_to_start() const { return np > 0 ? np : 2; }
   bool is_gradients() const { return !model.empty(); }
+  bool is_on_gpu() const { return device == kolo::DeviceKind::Cuda; }
+  bool has_baseline() const { return !baseline.empty(); }
   /// Whether the operation is to be measured in place, or apart. Where there is one way only, it is.
   bool wants(Operation what, bool is_in_place) const;
 };

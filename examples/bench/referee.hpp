@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "bench/contestant.hpp"
+#include "bench/gpu_description.hpp"
 #include "bench/job.hpp"
 
 namespace bench {
@@ -18,6 +19,9 @@ class Referee {
 
   /// Elements that a call on known inputs gets wrong on this rank.
   virtual std::uint64_t count_wrong(const Workload& workload, const Contestant& contestant) = 0;
+
+  /// Of this rank, where tensors lie on one.
+  virtual GpuDescription gpu() const { return {}; }
 };
 
 }  // namespace bench

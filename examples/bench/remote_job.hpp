@@ -31,6 +31,7 @@ class RemoteJob : public Job {
   ~RemoteJob() override;
 
   int ranks() const override { return static_cast<int>(ranks_.size()); }
+  GpuDescription gpu() const override { return gpu_; }
   std::vector<Label> prepare(const Workload& workload) override;
   Block run(std::size_t contestant, int iterations) override;
   std::uint64_t count_wrong(std::size_t contestant) override;
@@ -54,6 +55,7 @@ class RemoteJob : public Job {
   std::unique_ptr<Listener> listener_;  // until all ranks are there
   ChildProcess mpirun_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  GpuDescription gpu_;
 };
 
 }  // namespace bench

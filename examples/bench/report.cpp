@@ -67,6 +67,19 @@ nlohmann::ordered_json to_json(const Machine& machine) {
           {"quota", machine.quota}, {"memory_bytes", machine.memory_bytes}};
 }
 
+nlohmann::ordered_json to_json(const GpuDescription& gpu) {
+  return {{"name", gpu.name},
+          {"driver", gpu.driver},
+          {"cuda", gpu.cuda},
+          {"nccl", gpu.nccl},
+          {"nccl_algo", gpu.nccl_algo}};
+}
+
+std::string describe(const GpuDescription& gpu) {
+  return gpu.name + ", driver " + gpu.driver + ", CUDA " + gpu.cuda + ", NCCL " + gpu.nccl +
+         " with NCCL_ALGO=" + gpu.nccl_algo;
+}
+
 }  // namespace
 
 std::string table_head(const Report& report) {
@@ -79,26 +92,32 @@ std::string table_head(const Report& report) {
   if (options.group > 1) text += ", groups of " + std::to_string(options.group) + " tensors";
   if (report.baseline == "mpi") {
     text += "; x MPI: time / that of plain MPI in processes of its own, with its 95 % interval";
+  } else if (report.baseline == "nccl") {
+    text += "; x NCCL: time / that of NCCL's own calls on the same memory, with its 95 % interval";
   } else if (!report.baseline.empty()) {
     text += "; x MPI: time / that of MPI in the same processes, with its 95 % interval";
   }
   text += '\n';
-  text += format("%11s %11s  %-24s %-14s %11s %11s %11s %8s %8s %6s %7s", "bytes", "count",
-                 "algorithm", "placement", "min us", "median us", "p99 us", "alg GB/s", "bus GB/s",
-                 "wrong", "cpu s");
-  if (!report.baseline.empty()) text += format(" %7s %15s", "x MPI", "interval");
-  if (options.is_gradients() && !report.baseline.empty()) {
+  if (options.is_on_gpu()) text += describe(report.gpu) + '\n';
+  text +=
+      format("%11s %11s  %-24s %-14s %11s %11s %11s %8s %8s %6s %7s", "bytes", "count", "algorithm",
+             "placement", "min us", "median us", options.is_on_gpu() ? "host us" : "p99 us",
+             "alg GB/s", "bus GB/s", "wrong", "cpu s");
+  if (!report.baseline.empty()) {
+    text += format(" %7s %15s", options.is_on_gpu() ? "x NCCL" : "x MPI", "interval");
+  }
+  if ((options.is_gradients() || options.group > 1) && !report.baseline.empty()) {
     text += format(" %8s %15s", "x flat", "interval");
   }
   return text + '\n';
 }
 
-std::string table_line(const Row& row) {
+std::string table_line(const Report& report, const Row& row) {
   std::string text =
       format("%11zu %11zu  %-24s %-14s %11.1f %11.1f %11.1f %8.3f %8.3f %6llu %7.2f", row.bytes,
              row.count, row.label.algorithm.c_str(), placement_of(row.label).c_str(), row.min_us,
-             row.median_us, row.p99_us, row.algbw_gbps, row.busbw_gbps,
-             static_cast<unsigned long long>(row.wrong), row.cpu_s);
+             row.median_us, report.options.is_on_gpu() ? row.host_us : row.p99_us, row.algbw_gbps,
+             row.busbw_gbps, static_cast<unsigned long long>(row.wrong), row.cpu_s);
   for (const auto& [reference, ratio] : row.ratios) {
     text += format(" %7.2f %7.2f -%6.2f", ratio.median, ratio.interval.low, ratio.interval.high);
   }
@@ -112,12 +131,15 @@ std::string to_json(const Report& report) {
                               {"dtype", kolo::name_of(options.dtype)},
                               {"baseline", nullptr},
                               {"machine", to_json(report.machine)},
+                              {"device", kolo::name_of(options.device)},
+                              {"gpu", nullptr},
                               {"rounds", options.rounds},
                               {"warmup", options.warmup},
                               {"group", options.group},
                               {"rows", nlohmann::ordered_json::array()}};
   if (options.is_gradients()) json["model"] = options.model;
   if (!report.baseline.empty()) json["baseline"] = report.baseline;
+  if (options.is_on_gpu()) json["gpu"] = to_json(report.gpu);
   for (const Row& row : report.rows) json["rows"].push_back(to_json(row));
   return json.dump(2) + '\n';
 }

@@ -14,14 +14,16 @@ struct Report {
   const Options& options;
   int ranks;
   std::string
-      baseline;  ///< "mpi": in processes of its own; "mpi in the same processes"; or nothing
+      baseline;  ///< "mpi": in processes of its own; "mpi in the same processes"; "nccl"; or
+                 ///< nothing
   Machine machine;
   std::vector<Row> rows{};
+  GpuDescription gpu{};
 };
 
-/// For people: two lines above the rows, and a line a row.
+/// For people: two lines above the rows, with a GPU three, and a line a row.
 std::string table_head(const Report& report);
-std::string table_line(const Row& row);
+std::string table_line(const Report& report, const Row& row);
 
 std::string to_json(const Report& report);
 std::string to_csv(const Report& report);

@@ -27,7 +27,10 @@ nlohmann::json answer(Station& station, const nlohmann::json& order) {
 
 /// Until it is told to end; false where nobody tells it anything any more.
 bool obey(Channel& channel, Station& station) {
-  channel.send({{"rank", station.rank()}, {"ranks", station.ranks()}, {"pid", ::getpid()}});
+  channel.send({{"rank", station.rank()},
+                {"ranks", station.ranks()},
+                {"pid", ::getpid()},
+                {"gpu", station.gpu()}});
   while (const auto order = channel.receive()) {
     if (order->at("do") == "end") return true;
     if (!channel.send(answer(station, *order))) break;

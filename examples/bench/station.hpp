@@ -20,6 +20,7 @@ class Station {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  GpuDescription gpu() const { return referee_->gpu(); }
 
   std::vector<Label> prepare(const Workload& workload);
 

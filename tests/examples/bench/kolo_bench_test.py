@@ -74,7 +74,8 @@ class Bench(unittest.TestCase):
             self.assertEqual(row["wrong"], 0, row)
             self.assertGreater(row["min_us"], 0)
             self.assertLessEqual(row["min_us"], row["median_us"])
-            self.assertEqual(row["host_us"], row["median_us"])
+            if report["device"] == "cpu":
+                self.assertEqual(row["host_us"], row["median_us"])
             self.assertGreater(row["cpu_s"], 0)
         return report
 
@@ -232,6 +233,34 @@ class Leading(Bench):
         result = self.run_bench("--algorithm", "hierarchical", *TINY)
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertEqual(result.stderr.count("--algorithm hierarchical cannot run here"), 1)
+
+    def test_cuda_without_a_gpu_is_told_once(self):
+        result = self.run_bench("--device", "cuda", "--baseline", "nccl", *TINY,
+                                CUDA_VISIBLE_DEVICES="")
+        self.assertIn((result.returncode, result.stderr.count("sees no GPU"),
+                       result.stderr.count("built without CUDA")), ((1, 1, 0), (2, 0, 1)),
+                      result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assert_nothing_is_left()
+
+    def test_cuda_beside_nccl(self):
+        for arguments in (["allreduce", "--out-of-place"], ["alltoall"], ["broadcast"],
+                          ["allgather", "--dtype", "bfloat16"], ["reduce_scatter", "--group", "3"],
+                          ["allreduce", "--compression", "none,fp16"]):
+            arguments += ["--np", "1", "--device", "cuda", "--baseline", "nccl", *TINY]
+            result = self.run_bench(*arguments)
+            if "sees no GPU" in result.stderr or "built without CUDA" in result.stderr:
+                self.skipTest(result.stderr.strip())
+            with self.subTest(" ".join(arguments)):
+                report = self.measure(*arguments)
+                self.assertEqual(report["device"], "cuda")
+                self.assertEqual(report["baseline"], "nccl")
+                for field in ("name", "driver", "cuda", "nccl", "nccl_algo"):
+                    self.assertTrue(report["gpu"][field], field)
+                for row in report["rows"]:
+                    self.assertEqual(row["placement"], "device")
+                    self.assertLessEqual(row["ratio_low"], row["ratio"])
+                    self.assertLessEqual(row["ratio"], row["ratio_high"])
 
     def test_a_file_that_cannot_be_written_is_found_first(self):
         result = self.run_bench(*LONG, "--plot", "/no/such/folder/x")

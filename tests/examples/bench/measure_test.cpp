@@ -142,7 +142,38 @@ TEST(Report, WithoutBaselineRatiosAreNull) {
   const bench::Options options;
   const auto json = nlohmann::json::parse(bench::to_json({options, 2, "", {}, rows}));
   EXPECT_TRUE(json["baseline"].is_null());
+  EXPECT_EQ(json["device"], "cpu");
+  EXPECT_TRUE(json["gpu"].is_null());
   EXPECT_TRUE(json["rows"][0]["ratio"].is_null());
+}
+
+TEST(Report, OfAGpuNamesItAndTellsTheHostsTime) {
+  std::string log;
+  FakeJob job(
+      "g",
+      {{{"kolo", bench::kDevice}, {3}},
+       {{.algorithm = "ncclAllReduce", .placement = bench::kDevice, .reference = "NCCL"}, {2}}},
+      log);
+  const auto rows = bench::measure({&job}, kWorkload, {.warmup = 0, .rounds = 1});
+  bench::Options options;
+  options.device = kolo::DeviceKind::Cuda;
+  const bench::Report report{options, 2,    "nccl",
+                             {},      rows, {"H", "570.1 (CUDA 12.8)", "13.0", "2.28.9", "Ring"}};
+  const std::string head = bench::table_head(report);
+  EXPECT_NE(
+      head.find("\nH, driver 570.1 (CUDA 12.8), CUDA 13.0, NCCL 2.28.9 with NCCL_ALGO=Ring\n"),
+      std::string::npos)
+      << head;
+  for (const char* const column : {"host us", "bus GB/s", "x NCCL"}) {
+    EXPECT_NE(head.find(column), std::string::npos) << column;
+  }
+  EXPECT_NE(bench::table_line(report, rows[0]).find(" 1.5 "), std::string::npos);
+  const auto json = nlohmann::json::parse(bench::to_json(report));
+  EXPECT_EQ(json["device"], "cuda");
+  EXPECT_EQ(json["gpu"]["nccl_algo"], "Ring");
+  EXPECT_EQ(json["baseline"], "nccl");
+  EXPECT_EQ(json["rows"][0]["host_us"], 1.5);
+  EXPECT_EQ(json["rows"][0]["ratio"], 1.5);
 }
 
 TEST(Lead, WrongElementsMakeTheExitStatus) {

@@ -23,7 +23,8 @@ TEST(BenchOptions, AllReduceInPlaceIsTheDefault) {
   EXPECT_EQ(plain.operation, Operation::AllReduce);
   EXPECT_TRUE(plain.in_place);
   EXPECT_FALSE(plain.out_of_place);
-  EXPECT_FALSE(plain.has_baseline);
+  EXPECT_FALSE(plain.has_baseline());
+  EXPECT_FALSE(plain.is_on_gpu());
   EXPECT_EQ(plain.ranks_to_start(), 2);
   EXPECT_EQ(plain.placements.size(), 2U);
   EXPECT_EQ(plain.rounds % 2, 1);
@@ -71,6 +72,37 @@ TEST(BenchOptions, GradientsAreAllReducesOfAModel) {
   EXPECT_EQ(gradients.operation, Operation::AllReduce);
 }
 
+TEST(BenchOptions, CudaTakesNcclAsItsBaseline) {
+  const bench::Options on_gpu = options({"--device", "cuda", "--baseline", "nccl", "--dtype",
+                                         "float16", "--max", "16GB", "--algorithm", "kolo"});
+  EXPECT_TRUE(on_gpu.is_on_gpu());
+  EXPECT_EQ(on_gpu.baseline, "nccl");
+  EXPECT_FALSE(options({"--device", "cpu", "--baseline", "mpi"}).is_on_gpu());
+  EXPECT_EQ(options({"--device", "cuda", "allgather", "--dtype", "int16"}).dtype,
+            kolo::DType::Int16);
+}
+
+TEST(BenchOptions, BlocksOfAGpuAreLong) {
+  const bench::Options on_gpu = options({"--device", "cuda"});
+  EXPECT_EQ(bench::iterations_of(on_gpu, 64), 200);
+  EXPECT_EQ(bench::iterations_of(on_gpu, std::size_t{64} << 20), 64);
+  EXPECT_EQ(bench::iterations_of(on_gpu, std::size_t{1} << 30), 20);
+  EXPECT_EQ(bench::iterations_of(options({"--device", "cuda", "--iterations", "7"}), 64), 7);
+}
+
+TEST(BenchOptions, InPlaceAndApartWherePossible) {
+  const bench::Options plain = options({});
+  EXPECT_TRUE(plain.wants(Operation::AllReduce, true));
+  EXPECT_FALSE(plain.wants(Operation::AllReduce, false));
+  EXPECT_FALSE(plain.wants(Operation::AllToAll, true));
+  EXPECT_TRUE(plain.wants(Operation::AllToAll, false));
+  const bench::Options apart = options({"--out-of-place"});
+  EXPECT_FALSE(apart.wants(Operation::AllReduce, true));
+  EXPECT_TRUE(apart.wants(Operation::AllReduce, false));
+  EXPECT_TRUE(apart.wants(Operation::Broadcast, true));
+  EXPECT_FALSE(apart.wants(Operation::Broadcast, false));
+}
+
 TEST(BenchOptions, MistakesAreToldWithWhatWouldBeRight) {
   struct Case {
     std::vector<const char*> arguments;
@@ -95,6 +127,13 @@ TEST(BenchOptions, MistakesAreToldWithWhatWouldBeRight) {
            {{"broadcast", "--compression", "fp16"}, "--compression"},
            {{"--compression", "zip"}, "bf16"},
            {{"--baseline", "gloo"}, "mpi"},
+           {{"--baseline", "nccl"}, "add --device cuda"},
+           {{"--device", "rocm"}, "cuda"},
+           {{"--device", "cuda", "--baseline", "mpi"}, "take --baseline nccl"},
+           {{"--device", "cuda", "--placement", "window"}, "--placement"},
+           {{"--device", "cuda", "--algorithm", "ring"}, "choose of kolo"},
+           {{"--device", "cuda", "--dtype", "int16"}, "NCCL cannot reduce it"},
+           {{"--device", "cuda", "--dtype", "bool"}, "booleans cannot be added"},
            {{"--np", "0"}, "--np"},
            {{"--bogus"}, "--bogus"}}) {
     const auto parsed = parse(tested.arguments);
@@ -110,7 +149,7 @@ TEST(BenchOptions, HelpNamesEveryOption) {
   const auto& exit = std::get<examples::Exit>(parsed);
   EXPECT_EQ(exit.code, 0);
   for (const char* const option :
-       {"--np", "--baseline", "--model", "--plot", "--selfcheck", "--config"}) {
+       {"--np", "--device", "--baseline", "--model", "--plot", "--selfcheck", "--config"}) {
     EXPECT_NE(exit.text.find(option), std::string::npos) << option;
   }
 }
