@@ -192,16 +192,7 @@ void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
 void add_where(CLI::App& app, Options& options) {
   app.add_option("--np", options.np, "start so many ranks; without it and mpirun, 2")
       ->check(CLI::Range(1, 4096));
-  app.add_option_function<std::string>(
-         "--device",
-         [&options](const std::string& name) {
-           options.device = name == "cuda" ? kolo::DeviceKind::Cuda : kolo::DeviceKind::Cpu;
-         },
-         "where tensors lie: cpu (default), or cuda: on GPUs, of which the ranks of a node take "
-         "one "
-         "each; the GPU's clock times blocks of calls")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->type_name("NAME");
+  examples::add_device_option(app, options.device);
   app.add_option(
          "--baseline", options.baseline,
          "mpi: compare with plain MPI, in processes of its own that take turns with Kolo's; "

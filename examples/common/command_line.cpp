@@ -36,7 +36,7 @@ void add_device_option(CLI::App& app, kolo::DeviceKind& device) {
          [&device](const std::string& name) {
            device = name == "cuda" ? kolo::DeviceKind::Cuda : kolo::DeviceKind::Cpu;
          },
-         "where to train: cpu (the default), or cuda, a GPU for each rank")
+         "where tensors lie: cpu (the default), or cuda, a GPU for each rank")
       ->check(CLI::IsMember({"cpu", "cuda"}));
 }
 
