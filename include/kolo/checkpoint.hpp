@@ -22,7 +22,8 @@ struct LoadOptions {
   /// those are loaded that are in both, under one name and of one shape and type: for fine-tuning.
   bool strict = true;
   bool optimizer_state = true;   ///< and options; false: parameters and buffers only
-  bool random_state = true;      ///< of LibTorch's CPU generator, for ranks that were there then
+  bool random_state = true;      ///< of the CPU's and the device's generators, of ranks that
+                                 ///< were there then
   GradScaler* scaler = nullptr;  ///< gets its state; null with strict: there must be none
 };
 

@@ -3,14 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <sstream>
 #include <typeinfo>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
@@ -18,6 +16,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/random_sources.hpp"
 #include "torch/state_fields.hpp"
 #include "torch/tensor_memory.hpp"
 
@@ -157,18 +156,7 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const Checkpoint&
     const bool is_there = is_same(checkpoint, place, view_of(tensor, name));
     if (options.strict || is_there) reads.push_back({place, 0, tensor.detach()});
   });
-  const std::string random = random_key(view.set.rank());
-  if (options.random_state && checkpoint.tensors().contains(random)) {
-    const auto& shape = checkpoint.tensors().at(random).shape;
-    reads.push_back({random, 0, at::empty(shape, at::kByte)});
-  }
   return reads;
-}
-
-void restore_random(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
 }
 
 void read_into(const Checkpoint& checkpoint, const Read& read) {
@@ -206,6 +194,13 @@ void load_training(const TrainingView& view, const Checkpoint& checkpoint,
                        is_elementwise ? part.begin : 0, field.value.toTensor()});
     }
   }
+  std::vector<std::pair<RandomSource, at::Tensor>> random_states;
+  for (const RandomSource& source : random_sources(view)) {
+    if (!options.random_state || !checkpoint.tensors().contains(source.key)) continue;
+    const at::Tensor state = at::empty(checkpoint.tensors().at(source.key).shape, at::kByte);
+    random_states.emplace_back(source, state);
+    reads.push_back({source.key, 0, state});
+  }
   const std::string what = "loading the checkpoint " + checkpoint.path().string();
   const auto on_all = [&](const char* step, const std::function<void()>& work) {
     on_all_ranks({.name = name + step, .process_set = &view.set}, what, [&]() -> std::string {
@@ -222,10 +217,8 @@ void load_training(const TrainingView& view, const Checkpoint& checkpoint,
     for (const TrainingView::Part& part : view.parts) all.erase(part.values.unsafeGetTensorImpl());
   }
   on_all(".read", [&] {
-    for (const Read& read : reads) {
-      read_into(checkpoint, read);
-      if (read.key == random_key(view.set.rank())) restore_random(read.target);
-    }
+    for (const Read& read : reads) read_into(checkpoint, read);
+    for (auto& [source, state] : random_states) source.restore(state);
   });
   for (const auto& [part, fields] : states) {
     all[part->values.unsafeGetTensorImpl()] = state_with(new_state(view.wrapped), fields);

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
-
-#include <ATen/CPUGeneratorImpl.h>
 
 #include "kolo/error.hpp"
 #include "torch/agreement.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 #include "torch/host_bytes.hpp"
+#include "torch/random_sources.hpp"
 #include "torch/state_fields.hpp"
 #include "torch/tensor_memory.hpp"
 
@@ -95,12 +93,6 @@ class Slices {
   std::vector<at::Tensor> kept_;
 };
 
-at::Tensor random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
 void add_state(const TrainingView& view, Slices& slices) {
   for (const TrainingView::Part& part : view.parts) {
     const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
@@ -161,7 +153,9 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
       for (const auto& [key, tensor] : view.buffers) slices.add(model_key(key), tensor);
     }
     add_state(view, slices);
-    slices.add(random_key(view.set.rank()), random_state());
+    for (const RandomSource& source : random_sources(view)) {
+      slices.add(source.key, source.state());
+    }
     own = slices.finish();
     details["state"] = describe_state(view);
     details["aliases"] = view.aliases;

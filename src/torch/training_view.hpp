@@ -39,6 +39,5 @@ inline std::string model_key(const std::string& name) { return "model." + name; 
 inline std::string state_key(const std::string& field, const std::string& name) {
   return "optimizer." + field + "." + name;
 }
-inline std::string random_key(int rank) { return "random." + std::to_string(rank); }
 
 }  // namespace kolo::tensors

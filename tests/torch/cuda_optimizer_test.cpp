@@ -346,6 +346,22 @@ TEST_P(CudaModesTest, MayBeDestroyedWhileGradientsAreReduced) {
   });
 }
 
+TEST(CudaCheckpointTest, HoldsTheRandomNumbersOfEachRanksDevice) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "cuda-random";
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Training training(rank, Algorithm::Sgd, options_of(rank, Shard::None));
+    at::Generator generator = at::globalContext().defaultGenerator(rank.device());
+    generator.set_current_seed(static_cast<std::uint64_t>(rank.rank()) + 5);
+    training.optimizer->save(folder);
+    const at::Tensor expected = torch::rand({5}, rank.options()).cpu();
+    training.optimizer->load(folder);
+    EXPECT_TRUE(at::equal(torch::rand({5}, rank.options()).cpu(), expected));
+    training.optimizer->load(folder, {.random_state = false});
+    EXPECT_FALSE(at::equal(torch::rand({5}, rank.options()).cpu(), expected));
+  });
+  std::filesystem::remove_all(folder);
+}
+
 TEST(CudaOptimizerHybridTest, PartsAreReducedInsideNodesAndBetweenThem) {
   const at::Tensor expected = train_alone(Algorithm::AdamW, 4, kSteps);
   for (const Shard shard : {Shard::Optimizer, Shard::Gradients}) {

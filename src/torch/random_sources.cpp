@@ -1,0 +1,31 @@
+#include "torch/random_sources.hpp"
+
+#include <mutex>
+
+#include <ATen/Context.h>
+
+namespace kolo::tensors {
+
+at::Tensor RandomSource::state() const {
+  at::Generator source = generator;
+  const std::lock_guard lock(source.mutex());
+  return source.get_state();
+}
+
+void RandomSource::restore(const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+std::vector<RandomSource> random_sources(const TrainingView& view) {
+  const std::string key = "random." + std::to_string(view.set.rank());
+  std::vector<RandomSource> sources{{key, at::globalContext().defaultGenerator(at::kCPU)}};
+  for (const auto& [name, tensor] : view.parameters) {
+    if (!tensor.is_cuda()) continue;
+    sources.push_back({key + ".cuda", at::globalContext().defaultGenerator(tensor.device())});
+    break;
+  }
+  return sources;
+}
+
+}  // namespace kolo::tensors
