@@ -1,8 +1,10 @@
-# LibTorch::LibTorch, LibTorch_ROOT, LibTorch_VERSION: the CPU part of a LibTorch.
+# LibTorch::LibTorch, LibTorch_ROOT, LibTorch_VERSION: a LibTorch from Torch_DIR, CMAKE_PREFIX_PATH,
+# or the cache that cmake/setup.sh fills.
 #
 # LibTorch's own package file insists on a CUDA toolkit and links every CUDA library, though
-# libtorch_cpu and libc10 are all that a program on the CPU needs. So only those two are taken, from
-# Torch_DIR, CMAKE_PREFIX_PATH, or the cache that cmake/setup.sh fills.
+# libtorch_cpu and libc10 are all that a program on the CPU needs. So only those two are taken; and
+# libtorch_cuda with libc10_cuda, for CUDA tensors, where they lie beside them and KOLO_WITH_CUDA is
+# not OFF.
 
 if(NOT DEFINED KOLO_CACHE_DIR)
   if(DEFINED ENV{XDG_CACHE_HOME} AND NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
@@ -28,7 +30,10 @@ endforeach()
 find_path(LibTorch_ROOT include/ATen/core/Tensor.h PATHS ${_places} NO_DEFAULT_PATH)
 find_library(LibTorch_torch_cpu_LIBRARY torch_cpu PATHS "${LibTorch_ROOT}/lib" NO_DEFAULT_PATH)
 find_library(LibTorch_c10_LIBRARY c10 PATHS "${LibTorch_ROOT}/lib" NO_DEFAULT_PATH)
-mark_as_advanced(LibTorch_torch_cpu_LIBRARY LibTorch_c10_LIBRARY)
+find_library(LibTorch_torch_cuda_LIBRARY torch_cuda PATHS "${LibTorch_ROOT}/lib" NO_DEFAULT_PATH)
+find_library(LibTorch_c10_cuda_LIBRARY c10_cuda PATHS "${LibTorch_ROOT}/lib" NO_DEFAULT_PATH)
+mark_as_advanced(LibTorch_torch_cpu_LIBRARY LibTorch_c10_LIBRARY
+  LibTorch_torch_cuda_LIBRARY LibTorch_c10_cuda_LIBRARY)
 
 set(_api "${LibTorch_ROOT}/include/torch/csrc/api/include")
 foreach(_header "${LibTorch_ROOT}/include/torch/headeronly/version.h" "${_api}/torch/version.h")
@@ -52,6 +57,13 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     IMPORTED_LOCATION "${LibTorch_torch_cpu_LIBRARY}"
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include;${_api}"
     INTERFACE_LINK_LIBRARIES LibTorch::c10)
+  if(LibTorch_torch_cuda_LIBRARY AND LibTorch_c10_cuda_LIBRARY
+      AND NOT "${KOLO_WITH_CUDA}" STREQUAL "OFF")
+    # Programs refer to nothing in them: they make themselves known when they are loaded.
+    set(_cuda "${LibTorch_torch_cuda_LIBRARY},${LibTorch_c10_cuda_LIBRARY}")
+    set_property(TARGET LibTorch::LibTorch APPEND PROPERTY INTERFACE_LINK_LIBRARIES
+      "-Wl,--push-state,--no-as-needed,${_cuda},--pop-state")
+  endif()
   # A library of the older C++ ABI has no name with this tag.
   file(STRINGS "${LibTorch_c10_LIBRARY}" _tagged REGEX "__cxx11" LIMIT_COUNT 1)
   if(NOT _tagged)

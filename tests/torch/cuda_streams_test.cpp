@@ -1,0 +1,143 @@
+// Training on CUDA tensors, on the double: other streams, other reductions, an early end.
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/tensor_collectives.hpp"
+#include "torch/cuda_training.hpp"
+
+namespace kolo::test {
+namespace {
+
+class CudaStreamsTest : public testing::TestWithParam<Shard> {};
+INSTANTIATE_TEST_SUITE_P(Modes, CudaStreamsTest, every_mode(), name_of_mode);
+
+/// Runs layer after layer, each on another stream. Returns what all of them have made, to be kept
+/// until those streams are done: the program's duty, not Kolo's.
+std::vector<at::Tensor> forward_on(const std::vector<c10::Stream>& streams,
+                                   torch::nn::Sequential& model, const CudaRank& rank,
+                                   const at::Tensor& rows) {
+  std::vector<at::Tensor> values{rows};
+  c10::Stream last = current_stream(rank);
+  for (torch::nn::AnyModule& layer : *model) {
+    const c10::Stream stream = streams[values.size() % streams.size()];
+    order(last, stream);
+    const c10::StreamGuard guard(stream);
+    values.push_back(layer.forward(values.back()));
+    last = stream;
+  }
+  order(last, current_stream(rank));
+  return values;
+}
+
+TEST_P(CudaStreamsTest, ForwardMayRunOnSeveralStreams) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    torch::nn::Sequential model = make_model();
+    model->to(rank.device());
+    const std::vector<c10::Stream> streams{new_stream(rank), new_stream(rank), new_stream(rank)};
+    // backward() adds up a parameter's gradients on the stream of its first use.
+    const auto first = forward_on(streams, model, rank, rows_of(rank, 0));
+    const auto sgd = make_optimizer(Algorithm::Sgd, model->parameters());
+    DistributedOptimizer::Options options = options_of(rank, GetParam());
+    options.bucket_bytes = 4000;  // of several layers
+    DistributedOptimizer optimizer(*sgd, *model, options);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      const auto values = forward_on(streams, model, rank, rows_of(rank, step));
+      torch::mse_loss(values.back(), values.front().narrow(1, 0, 3)).backward();
+      optimizer.step();
+      for (const c10::Stream& stream : streams) order(stream, current_stream(rank));
+      for (const c10::Stream& stream : streams) order(current_stream(rank), stream);
+    }
+    EXPECT_LT(largest_difference(flat(*model).cpu(), expected), 1e-5);
+  });
+}
+
+TEST_P(CudaStreamsTest, MayBeDestroyedWhileGradientsAreReduced) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    {
+      CudaTraining training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
+      for (int step = 0; step < 3; ++step) training.step(rank, step);
+      training.compute_gradients(rank, 3);
+    }
+    at::Tensor others = torch::ones({4096}, rank.options());
+    allreduce_(others, {.process_set = &rank.world()});
+    EXPECT_TRUE(at::equal(others.cpu(), torch::ones({4096})));
+  });
+}
+
+TEST(CudaOptimizerHybridTest, PartsAreReducedInsideNodesAndBetweenThem) {
+  const at::Tensor expected = train_alone(Algorithm::AdamW, 4, kSteps);
+  for (const Shard shard : {Shard::Optimizer, Shard::Gradients}) {
+    Setting setting = cuda_setting(4);
+    setting.network.nodes = 2;
+    setting.network.gpus_per_rank = 2;  // a rank's GPU has its number in the world
+    run_cuda_ranks(setting, [&](CudaRank& rank) {
+      DistributedOptimizer::Options options = options_of(rank, shard);
+      options.shard_scope = ShardScope::Node;
+      CudaTraining training(rank, Algorithm::AdamW, options);
+      // So late that what goes between nodes has begun for other buckets.
+      training.model->parameters().front().register_hook(
+          [](const at::Tensor&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
+      for (int step = 0; step < kSteps; ++step) training.step(rank, step);
+      expect_close(training, expected);
+    });
+  }
+}
+
+TEST(CudaOptimizerDirectTest, ModesHaveTheSameBitsWhereSumsAreInRankOrder) {
+  Setting setting = cuda_setting(3);
+  setting.config.allreduce = setting.config.reduce_scatter = "direct";
+  std::vector<at::Tensor> ends;
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    run_cuda_ranks(setting, [&](CudaRank& rank) {
+      CudaTraining training(rank, Algorithm::AdamW, options_of(rank, shard));
+      for (int step = 0; step < kSteps; ++step) training.step(rank, step);
+      if (rank.rank() == 1) ends.push_back(flat(*training.model).cpu());
+    });
+  }
+  EXPECT_TRUE(at::equal(ends[0], ends[1]));
+  EXPECT_TRUE(at::equal(ends[0], ends[2]));
+}
+
+// Orthogonal gradients add up, equal ones count once: each parameter by itself.
+TEST(CudaOptimizerAdasumTest, WeighsTheGradientsOfEachParameter) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    torch::nn::ParameterDict model;
+    for (const char* name : {"orthogonal", "equal"}) {
+      model->insert(name, torch::zeros({2}, rank.options()).requires_grad_());
+    }
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(1.0));
+    DistributedOptimizer::Options options = options_of(rank, Shard::None);
+    options.op = ReduceOp::Adasum;
+    DistributedOptimizer optimizer(sgd, *model, options);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      ((*model)["orthogonal"][rank.rank()] * 3.0 + (*model)["equal"].sum()).backward();
+      optimizer.step();
+    }
+    EXPECT_TRUE(at::allclose((*model)["orthogonal"].cpu(), torch::full({2}, -9.0)));
+    EXPECT_TRUE(at::allclose((*model)["equal"].cpu(), torch::full({2}, -3.0)));
+  });
+}
+
+TEST(CudaOptimizerHookTest, ReducesBucketsInItsOwnWay) {
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    CudaTraining training(rank, Algorithm::Sgd, options_of(rank, Shard::None));
+    training.optimizer->register_bucket_hook([&](const GradientBucket& bucket) {
+      at::Tensor gradients = bucket.gradients;
+      return allreduce_async_(gradients, {.name = bucket.name, .process_set = &rank.world()});
+    });
+    for (int step = 0; step < kSteps; ++step) training.step(rank, step);
+    expect_close(training, expected);
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test
