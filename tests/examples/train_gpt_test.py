@@ -126,6 +126,24 @@ class TrainGpt(unittest.TestCase):
         self.assertEqual(sent["fp16"], sent["none"] / 2)
         self.assertEqual(sent["bf16"], sent["none"] / 2)
 
+    def test_gpus_learn_what_cpus_do(self):
+        """Ranks share a GPU where there are fewer."""
+        os.environ["KOLO_SHARE_GPU"] = "on"
+        self.addCleanup(os.environ.pop, "KOLO_SHARE_GPU")
+        refused = run(1, *TINY, "--steps", "1", "--text", self.text, "--device", "cuda")
+        if "finds no GPU" in refused.stdout:
+            self.assertEqual(refused.returncode, 2, refused.stdout)
+            self.skipTest("LibTorch finds no GPU")
+        for ranks in (1, 2, 4):
+            expected = self.train(ranks, "--batch", "4")["losses"]
+            for shard in ("none", "optimizer", "gradients"):
+                with self.subTest(ranks=ranks, shard=shard):
+                    report = self.train(ranks, "--batch", "4", "--device", "cuda",
+                                        "--shard", shard)
+                    self.assertEqual(report["different_ranks"], [])
+                    for loss, on_cpu in zip(report["losses"], expected, strict=True):
+                        self.assertAlmostEqual(loss, on_cpu, delta=1e-2)
+
     def test_help_is_printed_once(self):
         result = run(2, "--help")
         self.assertEqual(result.returncode, 0, result.stdout)

@@ -1,4 +1,5 @@
-// The Runtime on ranks that are processes, over the MPI that the test program has started.
+// The Runtime on ranks that are processes, over the MPI that the test program has started. Linked with
+// gpu/tensors_on_gpu.cpp, its tensors lie on GPUs.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -29,8 +30,14 @@ struct Way {
   Config config;
 };
 
+Config config_of_ranks() {
+  Config config = test_config();
+  config.share_gpu = true;
+  return config;
+}
+
 Way way(std::string name, const std::function<void(Config&)>& change) {
-  Way way{std::move(name), test_config()};
+  Way way{std::move(name), config_of_ranks()};
   change(way.config);
   return way;
 }
@@ -399,7 +406,7 @@ TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
   for (const Algorithm& algorithm : registry.algorithms()) {
     if (algorithm.collective != Collective::AllReduce) continue;
     SCOPED_TRACE(algorithm.name);
-    Config config = test_config();
+    Config config = config_of_ranks();
     config.allreduce = algorithm.name;
     Runtime runtime({.config = config});
     expect_sum_works(runtime, "short", 3);
@@ -410,7 +417,7 @@ TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
 TEST(RuntimeOverMpiTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
   const int last = MpiRanks::instance().size() - 1;
   if (last == 0) return;  // nobody to differ from
-  Config config = test_config();
+  Config config = config_of_ranks();
   if (MpiRanks::instance().rank() == last) config.table_capacity = 99;
   const std::string text =
       text_thrown_by<InvalidArgument>([&] { Runtime runtime({.config = config}); });

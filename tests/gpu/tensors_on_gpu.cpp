@@ -1,0 +1,56 @@
+// Linked into a test program under mpirun, it puts the tensors of each rank's main thread on a GPU: that
+// with the rank's number, or where there are fewer, they share, for which KOLO_SHARE_GPU must be on.
+#include <memory>
+#include <span>
+#include <string>
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "comm/cuda_check.hpp"
+#include "comm/cuda_gpus.hpp"
+#include "gpu/skip_without_gpu.hpp"
+#include "support/mpi_ranks.hpp"
+#include "support/tensor_place.hpp"
+
+namespace kolo::test {
+namespace {
+
+class CudaTensorPlace final : public TensorPlace {
+ public:
+  explicit CudaTensorPlace(int index) : gpu_(comm::cuda_gpus()->open(index)) {
+    KOLO_CUDA_TRY(cudaSetDevice(index));
+  }
+
+  Device device() const override { return {DeviceKind::Cuda, gpu_->index()}; }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return gpu_->allocate(bytes); }
+  void upload(std::span<const std::byte> from, std::byte* to) override {
+    KOLO_CUDA_TRY(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice));
+  }
+  void download(const std::byte* from, std::span<std::byte> to) override {
+    KOLO_CUDA_TRY(cudaMemcpy(to.data(), from, to.size(), cudaMemcpyDeviceToHost));
+  }
+
+ private:
+  std::shared_ptr<comm::Gpu> gpu_;
+};
+
+class OnGpu final : public testing::Environment {
+ public:
+  void SetUp() override {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+    const int index = MpiRanks::instance().rank() % comm::cuda_gpus()->count();
+    place_ = std::make_unique<CudaTensorPlace>(index);
+    tensor_place = place_.get();
+  }
+  void TearDown() override { tensor_place = nullptr; }
+
+ private:
+  std::unique_ptr<CudaTensorPlace> place_;
+};
+
+[[maybe_unused]] const testing::Environment* const on_gpu =
+    testing::AddGlobalTestEnvironment(new OnGpu);
+
+}  // namespace
+}  // namespace kolo::test
