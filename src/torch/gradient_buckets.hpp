@@ -20,8 +20,8 @@ namespace kolo::tensors {
 /// From then on backward() adds into that place, until the gradient is dropped again.
 class GradientBuckets {
  public:
-  /// `sparse[i]`: parameter i gets no place. All lie on one device. Collective over the set of `options`, whose name names
-  /// the memory among all ranks.
+  /// `sparse[i]`: parameter i gets no place. All lie on one device. Collective over the set of
+  /// `options`, whose name names the memory among all ranks.
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                   const std::vector<bool>& sparse, const OperationOptions& options);
 
