@@ -19,11 +19,10 @@
 #include "ops/algorithms.hpp"
 #include "ops/local_steps.hpp"
 #include "ops/pieces.hpp"
+#include "ops/tag.hpp"
 
 namespace kolo::ops {
 namespace {
-
-constexpr int kTag = 0;
 
 /// All segments that come from the left, in the order in which they come.
 std::vector<Range> find_arrivals(const std::vector<Range>& blocks, int rank, std::size_t segment) {

@@ -25,14 +25,14 @@
 namespace kolo::ops {
 namespace {
 
-constexpr std::size_t kSlots = 3;
+constexpr std::size_t kAllgatherSlots = 3;
 
 class Gathering {
  public:
   Gathering(const CollectiveCall& call, std::span<const Range> pieces)
       : call_(call),
         window_(*call.window),
-        slots_(window_, call.segment_bytes, {.count = kSlots}, "all-gather"),
+        slots_(window_, call.segment_bytes, {.count = kAllgatherSlots}, "all-gather"),
         chunk_length_(slots_.bytes() / size_of(call.dtype)),
         pieces_(pieces) {}
 

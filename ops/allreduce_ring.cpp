@@ -31,11 +31,10 @@
 #include "ops/kernels.hpp"
 #include "ops/local_steps.hpp"
 #include "ops/pieces.hpp"
+#include "ops/tag.hpp"
 
 namespace kolo::ops {
 namespace {
-
-constexpr int kTag = 0;
 
 class Ring {
  public:

@@ -31,7 +31,7 @@
 namespace kolo::ops {
 namespace {
 
-constexpr std::size_t kSlots = 3;
+constexpr std::size_t kAllreduceSlots = 3;
 
 /// The results of all other ranks' parts.
 void copy_out(const CollectiveCall& call, WindowReduction& reduction, std::size_t chunk) {
@@ -50,7 +50,7 @@ Task allreduce_window(CollectiveCall call) {
   const int rank = window.rank();
   WindowReduction reduction(call,
                             pieces_of(call.count, window.size(), 64 / size_of(wire_dtype(call))),
-                            kSlots, "all-reduce");
+                            kAllreduceSlots, "all-reduce");
   const std::size_t chunks = reduction.chunks();
   if (chunks == 0) co_return;
 

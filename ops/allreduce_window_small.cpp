@@ -21,13 +21,13 @@
 namespace kolo::ops {
 namespace {
 
-constexpr std::size_t kSlots = 2;
+constexpr std::size_t kSmallSlots = 2;
 
 }  // namespace
 
 Task allreduce_window_small(CollectiveCall call) {
   SharedWindow& window = *call.window;
-  const WindowSlots slots(window, call.segment_bytes, {.count = kSlots}, "small all-reduce");
+  const WindowSlots slots(window, call.segment_bytes, {.count = kSmallSlots}, "small all-reduce");
   const std::size_t chunk_length = slots.bytes() / size_of(call.dtype);
   const std::size_t chunks = segment_count(call.count, chunk_length);
   if (chunks == 0) co_return;

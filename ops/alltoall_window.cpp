@@ -31,7 +31,7 @@
 namespace kolo::ops {
 namespace {
 
-constexpr std::size_t kSlots = 3;
+constexpr std::size_t kAlltoallSlots = 3;
 
 class BlockExchange {
  public:
@@ -40,7 +40,7 @@ class BlockExchange {
         window_(*call.window),
         rank_(window_.rank()),
         slots_(window_, call.segment_bytes,
-               {.count = kSlots,
+               {.count = kAlltoallSlots,
                 .least_bytes = Shares::least_slot_bytes(ranks()),
                 .header_bytes = header_bytes()},
                "all-to-all"),

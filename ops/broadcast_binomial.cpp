@@ -23,11 +23,10 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/pieces.hpp"
+#include "ops/tag.hpp"
 
 namespace kolo::ops {
 namespace {
-
-constexpr int kTag = 0;
 
 struct Place {
   bool is_root;

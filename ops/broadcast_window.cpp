@@ -21,13 +21,13 @@
 namespace kolo::ops {
 namespace {
 
-constexpr std::size_t kSlots = 4;
+constexpr std::size_t kBroadcastSlots = 4;
 
 }  // namespace
 
 Task broadcast_window(CollectiveCall call) {
   SharedWindow& window = *call.window;
-  const WindowSlots slots(window, call.segment_bytes, {.count = kSlots}, "broadcast");
+  const WindowSlots slots(window, call.segment_bytes, {.count = kBroadcastSlots}, "broadcast");
   const std::size_t chunk_length = slots.bytes() / size_of(call.dtype);
   const bool is_root = window.rank() == call.root;
   const std::uint64_t start = window.stage();
@@ -36,8 +36,9 @@ Task broadcast_window(CollectiveCall call) {
     const auto data = bytes_of(call, call.output, segment_of({0, call.count}, chunk_length, chunk));
     std::byte* slot = slots.of(call.root, chunk);
     if (is_root) {
-      // What was read last in this slot: chunk - kSlots, or what an earlier operation left.
-      co_await window.all_reached(start + (chunk < kSlots ? 0 : chunk - kSlots + 1));
+      // The last chunk read from this slot, or what an earlier operation left.
+      co_await window.all_reached(
+          start + (chunk < kBroadcastSlots ? 0 : chunk - kBroadcastSlots + 1));
       std::memcpy(slot, data.data(), data.size());
     } else {
       co_await window.reached(call.root, start + chunk + 1);

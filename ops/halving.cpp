@@ -7,11 +7,10 @@
 
 #include "ops/kernels.hpp"
 #include "ops/local_steps.hpp"
+#include "ops/tag.hpp"
 
 namespace kolo::ops {
 namespace {
-
-constexpr int kTag = 0;
 
 /// Sends `outgoing` to `peer` and receives as many bytes as `size_bytes` from there, segment by
 /// segment: `target(i)` says where segment i goes, `use(i)` is called when it is there.

@@ -4,11 +4,11 @@
 #include <array>
 
 #include "ops/local_steps.hpp"
+#include "ops/tag.hpp"
 
 namespace kolo::ops {
 namespace {
 
-constexpr int kTag = 0;
 constexpr std::size_t kInFlight = 16;  // at least 2: both transfers of a step and segment
 
 /// A segment that goes to `peer` or comes from there.

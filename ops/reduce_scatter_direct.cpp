@@ -16,11 +16,10 @@
 #include "ops/algorithms.hpp"
 #include "ops/contributions.hpp"
 #include "ops/pieces.hpp"
+#include "ops/tag.hpp"
 
 namespace kolo::ops {
 namespace {
-
-constexpr int kTag = 0;
 
 }  // namespace
 

@@ -39,12 +39,12 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels.hpp"
 #include "ops/pieces.hpp"
+#include "ops/tag.hpp"
 #include "ops/transfer_scratch.hpp"
 
 namespace kolo::ops {
 namespace {
 
-constexpr int kTag = 0;
 constexpr std::size_t kLongestBlock = 4;
 
 class Ring {

@@ -29,7 +29,7 @@
 namespace kolo::ops {
 namespace {
 
-constexpr std::size_t kSlots = 3;
+constexpr std::size_t kReduceScatterSlots = 3;
 
 }  // namespace
 
@@ -37,7 +37,8 @@ Task reduce_scatter_pieces(CollectiveCall call, std::span<const Range> pieces) {
   SharedWindow& window = *call.window;
   const int rank = window.rank();
   const std::size_t own_begin = pieces[static_cast<std::size_t>(rank)].begin;
-  WindowReduction reduction(call, {pieces.begin(), pieces.end()}, kSlots, "reduce-scatter");
+  WindowReduction reduction(call, {pieces.begin(), pieces.end()}, kReduceScatterSlots,
+                            "reduce-scatter");
   const std::size_t chunks = reduction.chunks();
   if (chunks == 0) co_return;
 

@@ -7,11 +7,11 @@
 namespace bench {
 namespace {
 
-constexpr std::align_val_t kAlignment{4096};
+constexpr std::align_val_t kPageBytes{4096};
 
 std::shared_ptr<std::byte> allocate_written(std::size_t bytes) {
-  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(::operator new(bytes, kAlignment)),
-                                    [](std::byte* freed) { ::operator delete(freed, kAlignment); });
+  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(::operator new(bytes, kPageBytes)),
+                                    [](std::byte* freed) { ::operator delete(freed, kPageBytes); });
   std::memset(memory.get(), 0, bytes);
   return memory;
 }

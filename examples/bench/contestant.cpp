@@ -3,12 +3,12 @@
 namespace bench {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kLineBytes = 64;
 
 /// Takes the next `bytes` of a layout; returns where they begin.
 std::size_t take(Layout& layout, std::size_t bytes) {
   const std::size_t begin = layout.size_bytes;
-  layout.size_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  layout.size_bytes += (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
   return begin;
 }
 

@@ -51,37 +51,39 @@ Counts resnet50() {
 }
 
 constexpr std::size_t kLayers = 12;
-constexpr std::size_t kWidth = 768;
+constexpr std::size_t kModelWidth = 768;
 
 // Devlin et al., "BERT", 2019, without a head for any task: words, positions, two segments; layers of
 // query, key, value, output, and a feed-forward network four times as wide; a pooler.
 Counts bert_base() {
-  Counts counts{30522 * kWidth, 512 * kWidth, 2 * kWidth};
-  add_norm(counts, kWidth);
+  Counts counts{30522 * kModelWidth, 512 * kModelWidth, 2 * kModelWidth};
+  add_norm(counts, kModelWidth);
   for (std::size_t layer = 0; layer < kLayers; ++layer) {
-    for (int projection = 0; projection < 4; ++projection) add_linear(counts, kWidth, kWidth);
-    add_norm(counts, kWidth);
-    add_linear(counts, kWidth, 4 * kWidth);
-    add_linear(counts, 4 * kWidth, kWidth);
-    add_norm(counts, kWidth);
+    for (int projection = 0; projection < 4; ++projection) {
+      add_linear(counts, kModelWidth, kModelWidth);
+    }
+    add_norm(counts, kModelWidth);
+    add_linear(counts, kModelWidth, 4 * kModelWidth);
+    add_linear(counts, 4 * kModelWidth, kModelWidth);
+    add_norm(counts, kModelWidth);
   }
-  add_linear(counts, kWidth, kWidth);
+  add_linear(counts, kModelWidth, kModelWidth);
   return counts;
 }
 
 // Radford et al., "Language models are unsupervised multitask learners", 2019; the output layer
 // shares the words' embedding.
 Counts gpt2_small() {
-  Counts counts{50257 * kWidth, 1024 * kWidth};
+  Counts counts{50257 * kModelWidth, 1024 * kModelWidth};
   for (std::size_t layer = 0; layer < kLayers; ++layer) {
-    add_norm(counts, kWidth);
-    add_linear(counts, kWidth, 3 * kWidth);
-    add_linear(counts, kWidth, kWidth);
-    add_norm(counts, kWidth);
-    add_linear(counts, kWidth, 4 * kWidth);
-    add_linear(counts, 4 * kWidth, kWidth);
+    add_norm(counts, kModelWidth);
+    add_linear(counts, kModelWidth, 3 * kModelWidth);
+    add_linear(counts, kModelWidth, kModelWidth);
+    add_norm(counts, kModelWidth);
+    add_linear(counts, kModelWidth, 4 * kModelWidth);
+    add_linear(counts, 4 * kModelWidth, kModelWidth);
   }
-  add_norm(counts, kWidth);
+  add_norm(counts, kModelWidth);
   return counts;
 }
 

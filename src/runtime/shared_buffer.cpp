@@ -16,7 +16,7 @@ constexpr std::align_val_t kAlignment{64};
 std::shared_ptr<void> private_memory(std::size_t size_bytes) {
   void* const memory = ::operator new(size_bytes, kAlignment);
   std::memset(memory, 0, size_bytes);
-  return {memory, [](void* owned) { ::operator delete(owned, kAlignment); }};
+  return {memory, [](void* block) { ::operator delete(block, kAlignment); }};
 }
 
 }  // namespace

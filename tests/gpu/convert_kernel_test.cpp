@@ -4,8 +4,7 @@
 #include "gpu/conversion_cases.hpp"
 #include "gpu/convert_on_cpu.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::convert_kernel_test {
 
 HostConvert with_blocks(std::uint64_t blocks) {
   return
@@ -21,5 +20,4 @@ TEST(ConvertKernelTest, ConvertsMoreRunsThanOneLaunchTakes) {
   expect_many_runs_converted(with_blocks(3));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::convert_kernel_test

@@ -16,8 +16,7 @@
 #include "gpu/vector_cases.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::cuda_gpu_test {
 
 class CudaGpuTest : public testing::Test {
  protected:
@@ -290,5 +289,4 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndGiveUpWhatAnotherMade) {
   }).join();
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::cuda_gpu_test

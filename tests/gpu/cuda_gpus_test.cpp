@@ -9,8 +9,7 @@
 #include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::cuda_gpus_test {
 
 TEST(CudaGpusTest, WorldsHaveThem) {
   SelfWorld world;
@@ -55,5 +54,4 @@ TEST(CudaGpusTest, ProcessesThatShareGetAHostOfTheirOwn) {
   ::unsetenv("NCCL_HOSTID");
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::cuda_gpus_test

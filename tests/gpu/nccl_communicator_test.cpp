@@ -16,8 +16,7 @@
 #include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::nccl_communicator_test {
 
 /// With one GPU NCCL runs a world of one: enough to see that every call is made as NCCL wants it.
 class NcclCommunicatorTest : public testing::Test {
@@ -256,5 +255,4 @@ TEST(NcclGroupTest, EndsOnce) {
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // none is open
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::nccl_communicator_test

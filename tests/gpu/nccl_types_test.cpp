@@ -6,8 +6,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::nccl_types_test {
 
 TEST(NcclTypesTest, TypesAreOfTheSameSizeAndKind) {
   EXPECT_EQ(nccl_type(DType::Bool), ncclUint8);
@@ -52,5 +51,4 @@ TEST(NcclTypesTest, WithoutAFactorAnOperationNeedsNoCommunicator) {
   EXPECT_EQ(operation.get(), ncclMax);
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::nccl_types_test

@@ -17,7 +17,7 @@ using Buffer = std::vector<std::byte>;
 
 constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
                                     DType::Float64};
-constexpr std::byte kPoison{0xA5};
+constexpr std::byte kUntouched{0xA5};
 
 struct Case {
   DType dtype;
@@ -83,7 +83,7 @@ void expect_added_up_in_order(VectorOperations& operations) {
     for (int v = 0; v < item.vectors; ++v) each.push_back(1.0 / (v + 1) - 0.3);
     for (const bool is_weighted : {false, true}) {
       const std::size_t size = size_of(item.dtype);
-      Buffer expected((item.offset + item.count + 16) * size, kPoison);
+      Buffer expected((item.offset + item.count + 16) * size, kUntouched);
       Buffer got = expected;
       const comm::DeviceWeights factors{1.0 / 3, is_weighted ? each.data() : nullptr,
                                         is_weighted ? 0.7 : 1.0};

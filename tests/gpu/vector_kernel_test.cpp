@@ -3,8 +3,7 @@
 
 #include "gpu/vectors_on_cpu.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::vector_kernel_test {
 
 TEST(VectorKernelTest, AddsUpInOrder) {
   for (const std::uint64_t blocks : {1u, 5u}) {
@@ -18,5 +17,4 @@ TEST(VectorKernelTest, MultipliesAllPairs) {
   expect_multiplied(operations);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::vector_kernel_test

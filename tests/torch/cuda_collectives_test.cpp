@@ -17,16 +17,11 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/fake_cuda_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::cuda_collectives_test {
 
 /// What rank `rank` brings: [rows, 3], different everywhere.
 at::Tensor values(const CudaRank& rank, std::int64_t rows, int of_rank) {
   return at::arange(rows * 3, rank.options()).view({rows, 3}).add(100.0 * of_rank);
-}
-
-c10::Stream new_stream(const CudaRank& rank) {
-  return c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(rank.device());
 }
 
 /// The sum over all ranks of what `values` gives them.
@@ -225,5 +220,4 @@ TEST(CudaMismatchTest, RanksOnCpuAndGpuDisagree) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::cuda_collectives_test

@@ -30,10 +30,6 @@ inline DistributedOptimizer::Options options_of(CudaRank& rank, Shard shard) {
   return options;
 }
 
-inline c10::Stream new_stream(const CudaRank& rank) {
-  return c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(rank.device());
-}
-
 inline c10::Stream current_stream(const CudaRank& rank) {
   return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(rank.device());
 }

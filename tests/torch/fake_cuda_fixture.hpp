@@ -21,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include "runtime/runtimes.hpp"
@@ -53,6 +54,10 @@ class CudaRank {
   Runtime& runtime_;
   std::shared_ptr<FakeCudaDevice> gpu_;
 };
+
+inline c10::Stream new_stream(const CudaRank& rank) {
+  return c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(rank.device());
+}
 
 inline Setting cuda_setting(int size) {
   return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};

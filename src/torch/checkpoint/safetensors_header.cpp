@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::size_t kDataAlignment = 64;
-constexpr std::size_t kLengthBytes = 8;
 
 std::int64_t whole_bytes(const std::string& name, DType dtype,
                          const std::vector<std::int64_t>& shape) {

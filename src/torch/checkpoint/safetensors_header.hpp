@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,6 +13,9 @@
 /// The file format safetensors: eight bytes with the header's length, the header in JSON, then the
 /// elements of all tensors without gaps.
 namespace kolo::tensors {
+
+/// The header's length comes first, little-endian.
+inline constexpr std::size_t kLengthBytes = 8;
 
 struct SafetensorsTensor {
   std::string name;

@@ -8,24 +8,24 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr std::int64_t kLengthBytes = 8;
+constexpr auto kHeaderBegin = static_cast<std::int64_t>(kLengthBytes);
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // as the format wants it
 
 std::string read_header(const FileReader& file) {
   std::array<unsigned char, kLengthBytes> bytes{};
-  if (file.size() < kLengthBytes) throw InvalidArgument("it is truncated before its header");
-  file.read(0, kLengthBytes, bytes.data());
+  if (file.size() < kHeaderBegin) throw InvalidArgument("it is truncated before its header");
+  file.read(0, kHeaderBegin, bytes.data());
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i) length |= std::uint64_t{bytes[i]} << (8 * i);
   if (length > kMostHeaderBytes) {
     throw InvalidArgument("it claims a header of " + std::to_string(length) + " bytes, more than " +
                           std::to_string(kMostHeaderBytes));
   }
-  if (static_cast<std::int64_t>(length) > file.size() - kLengthBytes) {
+  if (static_cast<std::int64_t>(length) > file.size() - kHeaderBegin) {
     throw InvalidArgument("it is truncated: its header has " + std::to_string(length) + " bytes");
   }
   std::string header(length, '\0');
-  file.read(kLengthBytes, static_cast<std::int64_t>(length), header.data());
+  file.read(kHeaderBegin, static_cast<std::int64_t>(length), header.data());
   if (!header.starts_with('{')) throw InvalidArgument("its header does not begin with {");
   return header;
 }
@@ -35,7 +35,7 @@ std::string read_header(const FileReader& file) {
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(path) {
   try {
     const std::string header = read_header(file_);
-    data_begin_ = kLengthBytes + static_cast<std::int64_t>(header.size());
+    data_begin_ = kHeaderBegin + static_cast<std::int64_t>(header.size());
     header_ = parse_safetensors_header(header, file_.size() - data_begin_);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument("file '" + path.string() + "' is no safetensors file: " + error.what());
