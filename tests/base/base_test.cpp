@@ -13,8 +13,7 @@
 #include "kolo/reduction.hpp"
 #include "kolo/tensor_view.hpp"
 
-namespace kolo {
-namespace {
+namespace kolo::base_test {
 
 using namespace std::chrono_literals;
 
@@ -145,5 +144,4 @@ TEST(GraveyardTest, KeepsWhatItIsGiven) {
   EXPECT_EQ(destroyed, 0);
 }
 
-}  // namespace
-}  // namespace kolo
+}  // namespace kolo::base_test

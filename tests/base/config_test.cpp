@@ -10,8 +10,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo {
-namespace {
+namespace kolo::config_test {
 
 using namespace std::chrono_literals;
 
@@ -166,5 +165,4 @@ TEST(ConfigTest, DescribedValuesAreAccepted) {
   }
 }
 
-}  // namespace
-}  // namespace kolo
+}  // namespace kolo::config_test

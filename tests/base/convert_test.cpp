@@ -13,8 +13,7 @@
 #include "kolo/error.hpp"
 #include "support/simd_targets.hpp"
 
-namespace kolo::base {
-namespace {
+namespace kolo::base::convert_test {
 
 using test::HalfFormat;
 using test::SimdTargetGuard;
@@ -179,5 +178,4 @@ TEST(ConvertErrorTest, OtherPairs_Throw) {
   EXPECT_THROW(convert(DType::Float32, &value, DType::Int64, &value, 1), InvalidArgument);
 }
 
-}  // namespace
-}  // namespace kolo::base
+}  // namespace kolo::base::convert_test

@@ -8,8 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo {
-namespace {
+namespace kolo::task_test {
 
 /// An awaitable that is ready when the test says so, and counts how often it was asked.
 struct Gate {
@@ -257,5 +256,4 @@ TEST(TaskTest, MovedWhileWaitingItGoesOn) {
   EXPECT_EQ(log, "a");
 }
 
-}  // namespace
-}  // namespace kolo
+}  // namespace kolo::task_test

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::adasum_weights_test {
 
 using Vector = std::vector<double>;
 
@@ -80,5 +79,4 @@ TEST(AdasumWeightsTest, NotANumberReachesTheResult) {
   EXPECT_TRUE(std::isnan(weights_of({{1, 2}, {std::nan(""), 1}, {3, 4}, {5, 6}}).back()));
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::adasum_weights_test

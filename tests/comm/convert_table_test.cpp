@@ -9,8 +9,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::convert_table_test {
 
 /// What one block was given of one run.
 struct Given {
@@ -188,5 +187,4 @@ TEST(ConvertTableTest, ErrorsSayWhatWasExpected) {
             "elements that lies between them");
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::convert_table_test

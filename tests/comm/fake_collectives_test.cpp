@@ -12,8 +12,7 @@
 #include "comm/gpu_ranks.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_collectives_test {
 
 std::int32_t value_at(int rank, std::size_t i) {
   return 100 * rank + static_cast<std::int32_t>(i) + 1;
@@ -200,5 +199,4 @@ TEST(FakeGpuCollectivesTest, RefusesWhatNcclCannotReduce) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_collectives_test

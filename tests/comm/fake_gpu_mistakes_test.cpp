@@ -11,8 +11,7 @@
 
 #include "comm/gpu_ranks.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_gpu_mistakes_test {
 
 enum class Mistake : std::uint8_t {
   None,
@@ -305,5 +304,4 @@ TEST(FakeGpuMemoryTest, AHostThatDoesNotWaitSeesOldValues) {
       << hazards.front();
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_gpu_mistakes_test

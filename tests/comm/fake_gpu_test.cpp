@@ -11,8 +11,7 @@
 #include "comm/gpu_ranks.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_gpu_test {
 
 std::string backend_error_of(const std::function<void()>& call) {
   try {
@@ -224,5 +223,4 @@ TEST(FakeWorldGpusTest, AProcessSeesTheGpusOfItsNode) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_gpu_test

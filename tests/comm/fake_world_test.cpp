@@ -12,8 +12,7 @@
 #include "contract/window_contract.hpp"
 #include "support/fault_world.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_world_test {
 
 using namespace std::chrono_literals;
 
@@ -164,5 +163,4 @@ TEST(FaultWorldTest, NothingLeavesTheDead) {
             (std::vector<int>{10, 11, 12}));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_world_test

@@ -9,8 +9,7 @@
 
 #include "support/launch_order.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::happens_before_test {
 
 class HappensBeforeTest : public testing::Test {
  protected:
@@ -205,5 +204,4 @@ TEST(LaunchOrderTest, ThoseThatShareOneRankOrWereForgottenHaveNoOrder) {
   EXPECT_EQ(order.launch(2, 1), "");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::happens_before_test

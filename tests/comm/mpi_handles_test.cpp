@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::mpi_handles_test {
 
 using MpiType = MpiOwner<MPI_Datatype, MPI_Type_free>;
 using MpiReduceOp = MpiOwner<MPI_Op, MPI_Op_free>;
@@ -135,5 +134,4 @@ TEST(MpiOwnerTest, OwnsOtherKindsOfHandlesToo) {
   EXPECT_EQ(owner.get(), MPI_OP_NULL);
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::mpi_handles_test

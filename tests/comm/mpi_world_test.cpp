@@ -20,8 +20,7 @@
 #include "support/agree.hpp"
 #include "support/mpi_ranks.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::mpi_world_test {
 
 struct MpiProcesses {
   static std::vector<int> sizes() { return {MpiRanks::instance().size()}; }
@@ -229,5 +228,4 @@ TEST(PosixWindowTest, OneRanksFailureIsEverybodysError) {
   EXPECT_NO_THROW(static_cast<void>(make_window(world, *communicator, 1 << 20)));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::mpi_world_test

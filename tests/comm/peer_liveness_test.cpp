@@ -12,8 +12,7 @@
 
 #include "comm/file_descriptor.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::peer_liveness_test {
 
 /// A process that does nothing until it is killed.
 class Child {
@@ -111,5 +110,4 @@ TEST(FileDescriptorTest, IsClosedOnceByItsLastOwner) {
   EXPECT_FALSE(FileDescriptor().is_open());
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::peer_liveness_test

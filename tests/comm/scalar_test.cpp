@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::scalar_test {
 
 template <class T>
 T value_of(DType dtype, double value) {
@@ -30,5 +29,4 @@ TEST(ScalarTest, IsOneElementOfItsType) {
   EXPECT_EQ(value_of<std::uint8_t>(DType::Bool, 0), 0);
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::scalar_test

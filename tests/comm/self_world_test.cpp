@@ -6,8 +6,7 @@
 #include "contract/communicator_contract.hpp"
 #include "contract/window_contract.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::self_world_test {
 
 struct SelfRanks {
   static std::vector<int> sizes() { return {1}; }
@@ -29,5 +28,4 @@ TEST(SelfWorldTest, IsAWorldOfOne) {
   EXPECT_EQ(everybody(world)->native(), nullptr);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::self_world_test

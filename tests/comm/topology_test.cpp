@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::topology_test {
 
 TEST(TopologyTest, NodesAreNumberedByTheirLowestRank) {
   const Topology topology = Topology::from_nodes(0, {40, 7, 40, 7, 9});
@@ -52,5 +51,4 @@ TEST(TopologyTest, BlocksOfRanksDifferByOneAtMost) {
   EXPECT_EQ(contiguous_nodes(5000, 1 << 20).back(), static_cast<int>((4999LL << 20) / 5000));
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::topology_test

@@ -10,8 +10,7 @@
 #include "kolo/error.hpp"
 #include "support/fake_world.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::wait_test {
 
 using namespace std::chrono_literals;
 
@@ -85,5 +84,4 @@ TEST(WaitTest, PassesOnWhatTheTaskThrows) {
   EXPECT_THROW(wait(fail(), Deadline::never()), std::runtime_error);
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::wait_test

@@ -12,8 +12,7 @@
 #include "kolo/compression.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::compression {
-namespace {
+namespace kolo::compression::compressors_test {
 
 using Buffer = std::vector<std::byte>;
 
@@ -133,5 +132,4 @@ TEST(CompressionRegistryTest, UnknownAndDuplicateNames_AreErrors) {
   EXPECT_THROW(registry.add(fp16()), InvalidArgument);
 }
 
-}  // namespace
-}  // namespace kolo::compression
+}  // namespace kolo::compression::compressors_test

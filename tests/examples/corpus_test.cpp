@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace corpus_test {
 
 namespace fs = std::filesystem;
 
@@ -109,4 +109,4 @@ TEST_F(CorpusTest, TorchHeaders_NoneIsAnErrorThatSaysWhatToDo) {
   }
 }
 
-}  // namespace
+}  // namespace corpus_test

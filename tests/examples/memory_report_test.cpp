@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace {
+namespace memory_report_test {
 
 using Json = nlohmann::ordered_json;
 using kolo::Shard;
@@ -85,4 +85,4 @@ TEST(MemoryReport, AHundredthMoreBytesMayBeSent) {
   EXPECT_EQ(defects(Shard::Optimizer, 4, "bytes_sent", 0.011 * least), 1);
 }
 
-}  // namespace
+}  // namespace memory_report_test

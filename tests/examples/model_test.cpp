@@ -13,7 +13,7 @@
 #include "gpt/sample.hpp"
 #include "resnet/resnet50.hpp"
 
-namespace {
+namespace model_test {
 
 constexpr std::string_view kText = "the quick brown fox jumps over the lazy dog";
 
@@ -107,4 +107,4 @@ TEST(ResNet50, HasTheUsualParametersAndOutputs) {
   EXPECT_EQ(model(images).sizes(), (std::vector<std::int64_t>{2, 1000}));
 }
 
-}  // namespace
+}  // namespace model_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace ngram_test {
 
 constexpr std::array<std::size_t, 1> kFromTheStart{0};
 
@@ -87,4 +87,4 @@ TEST(NgramModel, CrossEntropy_CountsTheTargetsOfTheWindows) {
   EXPECT_NEAR(model.cross_entropy("abcaa", starts, 2, 2), expected, 1e-15);
 }
 
-}  // namespace
+}  // namespace ngram_test

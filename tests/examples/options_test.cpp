@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace options_test {
 
 std::variant<gpt::Options, examples::Exit> parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "train_gpt");
@@ -155,4 +155,4 @@ TEST(LearningRate, RisesOverATwentiethThenFallsToZero) {
   EXPECT_DOUBLE_EQ(gpt::learning_rate(given, 0), 1.0);
 }
 
-}  // namespace
+}  // namespace options_test

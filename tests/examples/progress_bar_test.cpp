@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace progress_bar_test {
 
 TEST(ProgressBar, PlainOutput_IsALineNowAndThenAndAtTheEnd) {
   std::ostringstream stream;
@@ -48,4 +48,4 @@ TEST(ProgressBar, Loss_IsSmoothed) {
   EXPECT_NE(stream.str().find("step 2/2  loss 1.950"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace progress_bar_test

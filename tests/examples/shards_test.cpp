@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace mnist {
-namespace {
+namespace shards_test {
 
 TEST(ShardsTest, EvenShardsDifferByOneAtMost) {
   EXPECT_EQ(shard_bounds(10, 4, 0), (std::vector<std::int64_t>{0, 3, 5, 8, 10}));
@@ -22,5 +22,5 @@ TEST(ShardsTest, OneRankHasAll) {
   EXPECT_EQ(shard_bounds(7, 1, 5), (std::vector<std::int64_t>{0, 7}));
 }
 
-}  // namespace
+}  // namespace shards_test
 }  // namespace mnist

@@ -6,7 +6,7 @@
 
 #include "common/digest.hpp"
 
-namespace {
+namespace statistics_test {
 
 std::vector<double> falling(int count) {
   std::vector<double> values;
@@ -41,4 +41,4 @@ TEST(Digest, IsFnv1a) {
   EXPECT_EQ(digest.hex(), "85944171f73967e8");
 }
 
-}  // namespace
+}  // namespace statistics_test

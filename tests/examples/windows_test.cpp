@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace windows_test {
 
 using Starts = std::vector<std::size_t>;
 
@@ -47,4 +47,4 @@ TEST(SpreadWindows, LongText_IsMetEvenly) {
   EXPECT_EQ(gpt::spread_windows(1000, 10, 4), (Starts{0, 250, 500, 750}));
 }
 
-}  // namespace
+}  // namespace windows_test

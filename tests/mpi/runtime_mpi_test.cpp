@@ -20,8 +20,7 @@
 #include "support/agree.hpp"
 #include "support/mpi_ranks.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::runtime_mpi_test {
 
 using namespace std::chrono_literals;
 
@@ -437,5 +436,4 @@ TEST(RuntimeOverMpiTest, TheProcessMayOwnIt) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::runtime_mpi_test

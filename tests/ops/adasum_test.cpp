@@ -15,8 +15,7 @@
 #include "ops/adasum_kernels.hpp"
 #include "ops/registry.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::adasum_test {
 
 using Vector = std::vector<double>;
 
@@ -359,5 +358,4 @@ TEST(AdasumKernelsTest, OtherTypes_AreRefused) {
   EXPECT_THROW(ops::add_weighted(DType::Bool, {1, 1}, memory, memory, memory, 1), InvalidArgument);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::adasum_test

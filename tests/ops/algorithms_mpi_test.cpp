@@ -23,8 +23,7 @@
 #include "ops/registry.hpp"
 #include "support/agree.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::algorithms_mpi_test {
 
 constexpr std::size_t kWindowBytes = 16384;
 constexpr std::size_t kSharedBytes = std::size_t{4} << 20;  // more than any buffer below has
@@ -353,5 +352,4 @@ TEST_F(AlgorithmsMpiTest, EveryBroadcast_FromEveryRoot) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::algorithms_mpi_test

@@ -18,8 +18,7 @@
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::algorithms_test {
 
 std::vector<Algorithm> built_in(Collective collective) {
   std::vector<Algorithm> algorithms;
@@ -301,5 +300,4 @@ TEST(WindowTest, SmallestSegments_Suffice) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::algorithms_test

@@ -16,8 +16,7 @@
 #include "ops/pieces.hpp"
 #include "ops/registry.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::compressed_reductions_test {
 
 using Bytes = std::vector<std::byte>;
 using Case = std::tuple<Algorithm, int, std::string>;
@@ -125,5 +124,4 @@ TEST_P(CompressedReductionsTest, GiveWhatCompressingBeforehandGives) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::compressed_reductions_test

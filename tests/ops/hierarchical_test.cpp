@@ -13,8 +13,7 @@
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::hierarchical_test {
 
 using Layout = std::vector<int>;  // the node of every rank
 
@@ -193,5 +192,4 @@ TEST(NodesTest, WithoutAUsableWindowInEveryNode_IsAnError) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::hierarchical_test

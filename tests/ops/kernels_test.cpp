@@ -13,8 +13,7 @@
 #include "kolo/error.hpp"
 #include "support/simd_targets.hpp"
 
-namespace kolo::ops {
-namespace {
+namespace kolo::ops::kernels_test {
 
 using test::SimdTargetGuard;
 using Buffer = std::vector<std::byte>;
@@ -232,5 +231,4 @@ TEST(DivideTest, TruncatesTowardZeroExactly) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::ops
+}  // namespace kolo::ops::kernels_test

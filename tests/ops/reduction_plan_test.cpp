@@ -11,8 +11,7 @@
 #include "kolo/error.hpp"
 #include "ops/kernels.hpp"
 
-namespace kolo::ops {
-namespace {
+namespace kolo::ops::reduction_plan_test {
 
 constexpr DType kIntegers[] = {DType::UInt8, DType::Int8, DType::Int16, DType::Int32, DType::Int64};
 
@@ -127,5 +126,4 @@ TEST(ReductionPlanTest, Bool_KnowsMinAndMaxOnly) {
   EXPECT_EQ(run_plan(DType::Bool, ReduceOp::Max, 1, 1, true, {0, 0, 1}), 1);
 }
 
-}  // namespace
-}  // namespace kolo::ops
+}  // namespace kolo::ops::reduction_plan_test

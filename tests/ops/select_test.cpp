@@ -6,8 +6,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::ops {
-namespace {
+namespace kolo::ops::select_test {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
@@ -185,5 +184,4 @@ TEST(RegistryTest, IncompleteAlgorithms_AreRefused) {
                InvalidArgument);
 }
 
-}  // namespace
-}  // namespace kolo::ops
+}  // namespace kolo::ops::select_test

@@ -9,8 +9,7 @@
 #include "contract/ranks.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::ops {
-namespace {
+namespace kolo::ops::sub_communicator_test {
 
 using test::Rank;
 
@@ -104,5 +103,4 @@ TEST(SubCommunicatorTest, WhatIsOutOfRange_IsRefused) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::ops
+}  // namespace kolo::ops::sub_communicator_test

@@ -12,8 +12,7 @@
 #include "kolo/error.hpp"
 #include "ops/shares.hpp"
 
-namespace kolo::ops {
-namespace {
+namespace kolo::ops::window_slots_test {
 
 constexpr std::size_t kLine = Shares::kLineBytes;
 
@@ -92,5 +91,4 @@ TEST(SharesTest, WhatFits_IsOneChunk) {
   EXPECT_EQ(Shares(ranges_of(std::vector<std::size_t>{0, 0}), 4, 5 * kLine).chunks(), 0u);
 }
 
-}  // namespace
-}  // namespace kolo::ops
+}  // namespace kolo::ops::window_slots_test

@@ -7,8 +7,7 @@
 
 #include "programs/run_program.hpp"
 
-namespace kolo::programs {
-namespace {
+namespace kolo::programs::random_program_test {
 
 RunOptions options_for(std::uint64_t seed) {
   RunOptions options;
@@ -68,5 +67,4 @@ TEST(RandomProgramTest, FindsAMissingError) {
       << failures;
 }
 
-}  // namespace
-}  // namespace kolo::programs
+}  // namespace kolo::programs::random_program_test

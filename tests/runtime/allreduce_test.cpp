@@ -15,8 +15,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::allreduce_test {
 
 class AllReduceTest : public EveryWorldTest {};
 
@@ -164,5 +163,4 @@ TEST(AllReduceAlgorithmsTest, ThePreferredOneGivesTheSameSums) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::allreduce_test

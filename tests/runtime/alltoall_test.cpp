@@ -14,8 +14,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::alltoall_test {
 
 class AllToAllTest : public EveryWorldTest {};
 
@@ -139,5 +138,4 @@ TEST(AllToAllArgumentsTest, WrongSplitsOfOneRankFailOnAll) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::alltoall_test

@@ -12,8 +12,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::barrier_test {
 
 using namespace std::chrono_literals;
 
@@ -55,5 +54,4 @@ TEST_P(BarrierTest, WaitsForNothingElse) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::barrier_test

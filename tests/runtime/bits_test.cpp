@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::bits_test {
 
 Bits make(const std::vector<int>& bits) {
   Bits made;
@@ -65,5 +64,4 @@ TEST(BitsTest, GoesThroughWords) {
   EXPECT_EQ(bits.word(9), 0u);
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::bits_test

@@ -8,8 +8,7 @@
 #include "kolo/runtime.hpp"
 #include "ops/registry.hpp"
 
-namespace kolo {
-namespace {
+namespace kolo::build_info_test {
 
 TEST(BuildInfoTest, NamesTheMpiThatRunsBeforeItIsStarted) {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
@@ -44,5 +43,4 @@ TEST(BuildInfoTest, IsOneLineForEachThing) {
   EXPECT_EQ(info.find("\n\n"), std::string::npos) << info;
 }
 
-}  // namespace
-}  // namespace kolo
+}  // namespace kolo::build_info_test

@@ -14,8 +14,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::collectives_test {
 
 class CollectivesTest : public EveryWorldTest {};
 
@@ -179,5 +178,4 @@ TEST(CollectivesArgumentsTest, WhatCannotWorkIsRefusedAtTheCall) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::collectives_test

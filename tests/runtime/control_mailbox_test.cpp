@@ -15,8 +15,7 @@
 #include "kolo/error.hpp"
 #include "support/fake_world.hpp"
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::control_mailbox_test {
 
 constexpr int kTag = 200;
 
@@ -253,5 +252,4 @@ TEST_F(ControlMailboxTest, FailedReceive_NamesTheSenderAndIsGivenUp) {
   EXPECT_EQ(mailbox_->poll(), std::pair(2, ask(9)));
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::control_mailbox_test

@@ -10,8 +10,7 @@
 
 #include "lockstep.hpp"
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::coordinator_test {
 
 using std::chrono::milliseconds;
 
@@ -327,5 +326,4 @@ TEST(CoordinatorTest, OneRankAloneRunsAtOnce) {
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::coordinator_test

@@ -11,8 +11,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::cost_test {
 
 using namespace std::chrono_literals;
 
@@ -153,5 +152,4 @@ TEST(FusionTest, TensorsThatAreReadyTogetherRunAsOne) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::cost_test

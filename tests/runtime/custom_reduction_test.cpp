@@ -16,8 +16,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::custom_reduction_test {
 
 /// Keeps the element of the highest rank that is not 0: associative, but not commutative.
 void combine_last(DType dtype, const void* next, void* accumulator, std::size_t count) {
@@ -154,5 +153,4 @@ TEST(CustomReductionArgumentsTest, TheListMustBeTheSameOnAllRanks) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::custom_reduction_test

@@ -18,8 +18,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::device_exchange_test {
 
 constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
                                     DType::Float64};
@@ -265,5 +264,4 @@ TEST_P(DeviceExchangeTest, AdasumIsRefusedWhereItIsOnTheCpu) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::device_exchange_test

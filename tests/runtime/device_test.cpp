@@ -16,8 +16,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::device_test {
 
 using namespace std::chrono_literals;
 
@@ -350,5 +349,4 @@ TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
             {.gpus_per_rank = 1, .late_launches = true});
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::device_test

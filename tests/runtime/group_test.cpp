@@ -16,8 +16,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::group_test {
 
 class GroupTest : public EveryWorldTest {};
 
@@ -238,5 +237,4 @@ TEST(GroupFailureTest, ANameInFlightIsRefusedForAllMembers) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::group_test

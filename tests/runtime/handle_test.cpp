@@ -13,8 +13,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::handle_test {
 
 using namespace std::chrono_literals;
 
@@ -126,5 +125,4 @@ TEST(HandleTest, ThreadsOfOneRankSubmitAndWaitAtOnce) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::handle_test

@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::header_test {
 
 /// The headers of three ranks that differ in every field.
 std::vector<Header> three_headers() {
@@ -71,5 +70,4 @@ TEST(HeaderTest, MergesTheSameInEveryOrderAndGrouping) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::header_test

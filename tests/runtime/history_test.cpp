@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::history_test {
 
 /// Batches of one bit each, written as letters: 'a' is bit 0.
 void run(History& history, const std::string& letters) {
@@ -139,5 +138,4 @@ TEST(HistoryTest, StaysBoundedWhereNothingRunsTwice) {
   EXPECT_EQ(predicted(history), "a");
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::history_test

@@ -22,8 +22,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::join_test {
 
 using namespace std::chrono_literals;
 
@@ -540,5 +539,4 @@ TEST_P(JoinFailureTest, ADeathEndsIt) {
       setting.network);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::join_test

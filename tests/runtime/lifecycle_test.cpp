@@ -15,8 +15,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::lifecycle_test {
 
 TEST(RuntimeTest, KnowsItsPlace) {
   const Setting setting{.size = 7, .network = {.nodes = 3}};  // 3 + 2 + 2
@@ -203,5 +202,4 @@ TEST(RuntimeTest, WhatRanToItsEndStaysReadableAfterwards) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::lifecycle_test

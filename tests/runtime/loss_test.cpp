@@ -16,8 +16,7 @@
 #include "runtime/values.hpp"
 #include "support/fault_world.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::loss_test {
 
 using namespace std::chrono_literals;
 
@@ -171,5 +170,4 @@ TEST(LossAtAnyMessageTest, OfControlSurvivorsHaveTheRightValueOrAnError) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::loss_test

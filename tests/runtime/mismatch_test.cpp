@@ -17,8 +17,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::mismatch_test {
 
 using Shape = std::vector<std::int64_t>;
 
@@ -391,5 +390,4 @@ TEST(MismatchTextTest, EveryRankMayBeWrongInItsOwnWay) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::mismatch_test

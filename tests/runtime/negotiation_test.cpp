@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::negotiation_test {
 
 const SetNames kSet{"evens", {0, 2, 4, 6}};  // ranks 0 … 3 of the set
 
@@ -153,5 +152,4 @@ TEST(NegotiationTest, ATableFullOfPendingRequestsGrows) {
   EXPECT_EQ(verdict.added[0].bit, 2);
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::negotiation_test

@@ -9,8 +9,7 @@
 #include "kolo/json_objects.hpp"
 #include "runtime/runtimes.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::objects_test {
 
 /// Of another length on every rank, none on rank 0, with zero bytes.
 std::string bytes_of(int rank) {
@@ -127,5 +126,4 @@ TEST_P(ObjectsTest, Json) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::objects_test

@@ -20,8 +20,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::process_set_test {
 
 using namespace std::chrono_literals;
 
@@ -533,5 +532,4 @@ TEST(ProcessSetThreadsTest, SetsAreAddedAndUsedByOtherThreads) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::process_set_test

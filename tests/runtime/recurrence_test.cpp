@@ -6,8 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::recurrence_test {
 
 /// By comparing one by one.
 std::uint32_t length_of(const Recurrence& sequence, std::size_t distance) {
@@ -38,5 +37,4 @@ TEST(RecurrenceTest, FindsEveryLength) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::recurrence_test

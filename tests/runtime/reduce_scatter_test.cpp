@@ -16,8 +16,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::reduce_scatter_test {
 
 constexpr std::int64_t kRowElements = 3;
 
@@ -194,5 +193,4 @@ TEST(ReduceScatterArgumentsTest, WhatCannotWorkFailsOnAllRanks) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::reduce_scatter_test

@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::request_table_test {
 
 Request make(const std::string& name, std::int64_t rows) {
   Request request;
@@ -63,5 +62,4 @@ TEST(RequestTableTest, RemembersWhichRanLongestAgo) {
   EXPECT_GT(table.last_run(0), table.last_run(1));
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::request_table_test

@@ -13,8 +13,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::shared_buffer_test {
 
 class SharedBufferTest : public testing::TestWithParam<Setting> {};
 
@@ -81,5 +80,4 @@ TEST_P(SharedBufferTest, KnowsItsBoundsAndOutlivesItsObject) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::shared_buffer_test

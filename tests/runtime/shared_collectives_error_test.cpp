@@ -14,8 +14,7 @@
 #include "runtime/shared_buffers.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::shared_collectives_error_test {
 
 class SharedCollectivesErrorTest : public SharedBuffersTest {};
 
@@ -226,5 +225,4 @@ TEST_P(SharedCollectivesErrorTest, OneRanksWrongArguments_AreAnErrorOnAll) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::shared_collectives_error_test

@@ -17,8 +17,7 @@
 #include "runtime/shared_buffers.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::shared_collectives_test {
 
 constexpr std::size_t kBytes = 65536;
 constexpr std::size_t kOffset = 64;
@@ -336,5 +335,4 @@ TEST_P(SharedCollectivesTest, GoOnWithoutThoseWhoJoined) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::shared_collectives_test

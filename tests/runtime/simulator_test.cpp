@@ -11,8 +11,7 @@
 
 #include "support/random_scenario.hpp"
 
-namespace kolo::simulator {
-namespace {
+namespace kolo::simulator::simulator_test {
 
 using Kind = Step::Kind;
 
@@ -233,5 +232,4 @@ TEST(SimulatorTest, NothingHappensWhileEveryRankComputes) {
   EXPECT_EQ(idle.events, busy.events);
 }
 
-}  // namespace
-}  // namespace kolo::simulator
+}  // namespace kolo::simulator::simulator_test

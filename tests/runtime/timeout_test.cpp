@@ -12,8 +12,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::timeout_test {
 
 using namespace std::chrono_literals;
 
@@ -130,5 +129,4 @@ TEST_P(TimeoutTest, AShutdownElsewhereEndsWhatIsPending) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::timeout_test

@@ -17,8 +17,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::tree_board_test {
 
 using Loss = HeaderBoard::Loss;
 
@@ -373,5 +372,4 @@ TEST(TreeBoardTest, ChildAheadOfItsParent_IsKeptForTheNextExchange) {
   EXPECT_EQ(boards[0].merged(2), serial_merge(2, 2));
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::tree_board_test

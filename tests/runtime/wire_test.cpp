@@ -14,8 +14,7 @@
 #include "kolo/error.hpp"
 #include "runtime/wire_generated.h"
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::wire_test {
 
 using flatbuffers::FlatBufferBuilder;
 
@@ -347,5 +346,4 @@ TEST(WireDecodeTest, CraftedMessageInRange_IsAccepted) {
   EXPECT_EQ(rejection_of(craft_header(128, -1)), "");
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::wire_test

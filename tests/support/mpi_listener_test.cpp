@@ -7,8 +7,7 @@
 #include "support/agree.hpp"
 #include "support/mpi_ranks.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::mpi_listener_test {
 
 bool is_last() { return MpiRanks::instance().rank() == MpiRanks::instance().size() - 1; }
 
@@ -32,5 +31,4 @@ TEST(MpiListenerTest, Hangs) {
   for (;;) std::this_thread::yield();
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::mpi_listener_test

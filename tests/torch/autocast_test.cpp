@@ -10,8 +10,7 @@
 #include "kolo/runtime.hpp"
 #include "runtime/runtimes.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::autocast_test {
 
 at::ScalarType type_of_product() {
   return torch::ones({2, 2}).matmul(torch::ones({2, 2})).scalar_type();
@@ -121,5 +120,4 @@ TEST(AutocastTest, AStepInsideARegionLeavesNoStaleCasts) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::autocast_test

@@ -9,8 +9,7 @@
 
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::autograd_test {
 
 using Function = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -245,5 +244,4 @@ TEST_F(AutogradTest, WritingInPlaceToWhatBackwardNeedsIsFound) {
   EXPECT_THROW(z.sum().backward(), c10::Error);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::autograd_test

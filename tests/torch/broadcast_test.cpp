@@ -1,8 +1,7 @@
 // Broadcasts of tensors.
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::broadcast_test {
 
 using BroadcastTest = TorchTest;
 
@@ -70,5 +69,4 @@ TEST_F(BroadcastTest, RootsOfProcessSetsAreWorldRanks) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::broadcast_test

@@ -12,8 +12,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/cuda_training.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::cuda_checkpoint_test {
 
 class CudaCheckpointTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaCheckpointTest, every_mode(), name_of_mode);
@@ -87,5 +86,4 @@ TEST(CudaSyncTest, ParametersAndStateOfTheRoot) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::cuda_checkpoint_test

@@ -14,8 +14,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/cuda_training.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::cuda_optimizer_test {
 
 struct Case {
   int ranks;
@@ -190,5 +189,4 @@ TEST(CudaOptimizerErrorTest, ParametersLieOnOneDevice) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::cuda_optimizer_test

@@ -10,8 +10,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/cuda_training.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::cuda_streams_test {
 
 class CudaStreamsTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaStreamsTest, every_mode(), name_of_mode);
@@ -139,5 +138,4 @@ TEST(CudaOptimizerHookTest, ReducesBucketsInItsOwnWay) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::cuda_streams_test

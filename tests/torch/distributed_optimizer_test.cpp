@@ -15,8 +15,7 @@
 #include "support/agree.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::distributed_optimizer_test {
 
 constexpr std::int64_t kBatch = 12;  // divisible by 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
@@ -363,5 +362,4 @@ TEST_F(DistributedOptimizerTest, SavesAndLoadsTheWrappedOptimizer) {
   EXPECT_DOUBLE_EQ(other.param_groups()[0].options().get_lr(), 0.5);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::distributed_optimizer_test

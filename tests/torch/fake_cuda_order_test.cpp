@@ -21,8 +21,7 @@
 #include "kolo/collectives.hpp"
 #include "torch/fake_cuda_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_cuda_order_test {
 
 c10::Stream other_stream(const CudaRank& rank) {
   return c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(rank.device());
@@ -199,5 +198,4 @@ TEST(CudaOrderTest, ACollectiveIsOrderedByTheStreamItIsGiven) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_cuda_order_test

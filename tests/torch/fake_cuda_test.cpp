@@ -8,8 +8,7 @@
 
 #include "torch/fake_cuda_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_cuda_test {
 
 void expect_same(const at::Tensor& on_gpu, const at::Tensor& on_cpu, const std::string& what) {
   EXPECT_EQ(on_gpu.scalar_type(), on_cpu.scalar_type()) << what;
@@ -143,5 +142,4 @@ TEST(CudaTensorDeviceTest, MayNotBeMixed) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_cuda_test

@@ -7,8 +7,7 @@
 
 #include "torch/fake_cuda_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fake_cuda_training_test {
 
 torch::nn::Sequential perceptron() {
   return torch::nn::Sequential(torch::nn::Linear(16, 12), torch::nn::ReLU(),
@@ -117,5 +116,4 @@ TEST(CudaBackwardTest, RunsOnTheStreamOfTheForwardPass) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fake_cuda_training_test

@@ -11,8 +11,7 @@
 
 #include "torch/scaling.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fused_test {
 
 using namespace torch::optim;
 
@@ -198,5 +197,4 @@ TEST_F(FusedErrorsTest, GradientsAreDense) {
   expect_refused([&] { optimizer.step(); }, "sparse_as_dense");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fused_test

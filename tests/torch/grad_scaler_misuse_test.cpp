@@ -6,8 +6,7 @@
 #include "kolo/error.hpp"
 #include "torch/scaling.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::grad_scaler_misuse_test {
 
 // A closure would run backward() when the gradients have been unscaled.
 template <class Scaler, class... Arguments>
@@ -178,5 +177,4 @@ TEST(GradScalerOptionsTest, NewScalesAndStatesOutOfRange) {
   expect_refusal(with_change(&State::growth_tracker, -1), "growth_tracker is -1");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::grad_scaler_misuse_test

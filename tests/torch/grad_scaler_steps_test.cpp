@@ -8,8 +8,7 @@
 #include "kolo/autocast.hpp"
 #include "torch/scaling.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::grad_scaler_steps_test {
 
 // --- steps that are skipped ---
 
@@ -265,5 +264,4 @@ TEST_F(GradScalerTest, TrainsUnderAutocast) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::grad_scaler_steps_test

@@ -7,8 +7,7 @@
 
 #include "torch/scaling.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::grad_scaler_test {
 
 // --- the scale ---
 
@@ -223,5 +222,4 @@ TEST_F(GradScalerTest, TellsWithTheNormInOneReduction) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::grad_scaler_test

@@ -9,8 +9,7 @@
 #include "kolo/objects.hpp"
 #include "torch/sharding.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::long_parameter_test {
 
 namespace fs = std::filesystem;
 
@@ -86,5 +85,4 @@ TEST_F(ShardedOptimizerTest, SavesAndLoadsTheStateOfLongParameters) {
   barrier();
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::long_parameter_test

@@ -16,8 +16,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::optimizer_join_test {
 
 class OptimizerJoinTest : public testing::Test {
  protected:
@@ -246,5 +245,4 @@ TEST_F(OptimizerJoinTest, JoinAndStateOnASetLeaveTheOthersAlone) {
   barrier();  // the world works on
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::optimizer_join_test

@@ -16,8 +16,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::optimizer_options_test {
 
 using Options = DistributedOptimizer::Options;
 
@@ -327,5 +326,4 @@ TEST_F(OptimizerOptionsTest, AdasumCombinesEachParameterByItself) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::optimizer_options_test

@@ -12,8 +12,7 @@
 #include "kolo/runtime.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::optimizer_parameters_test {
 
 class OptimizerParametersTest : public testing::Test {
  protected:
@@ -211,5 +210,4 @@ TEST_F(OptimizerParametersTest, AGanTrainsAsInOneProcess) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::optimizer_parameters_test

@@ -7,8 +7,7 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::optimizer_sparse_test {
 
 class OptimizerSparseTest : public testing::Test {
  protected:
@@ -122,5 +121,4 @@ TEST_F(OptimizerSparseTest, AdasumMakesThemDense) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::optimizer_sparse_test

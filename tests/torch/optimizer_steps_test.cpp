@@ -14,8 +14,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::optimizer_steps_test {
 
 class OptimizerStepsTest : public testing::Test {
  protected:
@@ -327,5 +326,4 @@ TEST_P(DifferentHeadsTest, OnDifferentRanks) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::optimizer_steps_test

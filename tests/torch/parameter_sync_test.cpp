@@ -15,8 +15,7 @@
 #include "runtime/runtimes.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::parameter_sync_test {
 
 class ParameterSyncTest : public testing::Test {
  protected:
@@ -167,5 +166,4 @@ TEST_F(ParameterSyncTest, StateThatARankCannotWriteOrReadIsAnErrorOnAll) {
   expect_refused(uneven, "on rank 0: the optimizer's state cannot take the root's: ");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::parameter_sync_test

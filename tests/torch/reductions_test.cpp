@@ -5,8 +5,7 @@
 
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::reductions_test {
 
 class ReductionsTest : public TorchTest {
  protected:
@@ -304,5 +303,4 @@ TEST_F(ReductionsTest, OnOverlappingProcessSets) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::reductions_test

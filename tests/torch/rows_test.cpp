@@ -3,8 +3,7 @@
 
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::rows_test {
 
 class RowsTest : public TorchTest {
  protected:
@@ -142,5 +141,4 @@ TEST_F(RowsTest, OnProcessSets) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::rows_test

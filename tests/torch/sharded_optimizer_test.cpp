@@ -14,8 +14,7 @@
 #include "kolo/error.hpp"
 #include "torch/sharding.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::sharded_optimizer_test {
 
 constexpr std::int64_t kWidth = 9;
 
@@ -453,5 +452,4 @@ TEST_F(ShardedOptimizerTest, AStepThatFailsOnOneRankDoesNotHoldTheOthers) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::sharded_optimizer_test

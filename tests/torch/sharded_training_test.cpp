@@ -12,8 +12,7 @@
 
 #include "torch/sharding.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::sharded_training_test {
 
 constexpr int kSteps = 50;
 constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
@@ -147,5 +146,4 @@ TEST_F(ShardedOptimizerTest, AddsUpTheGradientsOfSeveralPasses) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::sharded_training_test

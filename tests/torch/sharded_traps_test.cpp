@@ -16,8 +16,7 @@
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::sharded_traps_test {
 
 constexpr std::int64_t kWidth = 9;
 constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
@@ -261,5 +260,4 @@ TEST_F(LateRankTest, AReductionThatFailsEndsBackwardAndTheNextStepWorks) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::sharded_traps_test

@@ -8,8 +8,7 @@
 
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::shared_tensor_test {
 
 class SharedTensorTest : public TorchTest {
  protected:
@@ -186,5 +185,4 @@ TEST_F(SharedTensorTest, WhatCannotBeShared_IsAnErrorOnAllRanks) {
   expect_equal(after, sum_of(everybody(), {3}));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::shared_tensor_test

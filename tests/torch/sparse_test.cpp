@@ -1,8 +1,7 @@
 // Sums of sparse tensors.
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::sparse_test {
 
 class SparseTest : public TorchTest {
  protected:
@@ -101,5 +100,4 @@ TEST_F(SparseTest, ErrorsReachAllRanks) {
       "reduction differs");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::sparse_test

@@ -1,8 +1,7 @@
 // Tensors that no collective can take on one rank: all ranks hear of it, and Kolo goes on.
 #include "torch/torch_fixture.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::tensor_errors_test {
 
 class TensorErrorsTest : public TorchTest {
  protected:
@@ -124,5 +123,4 @@ TEST_F(TensorErrorsTest, NamesInFlight) {
   expect_equal(first.result(), sum({3}));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::tensor_errors_test

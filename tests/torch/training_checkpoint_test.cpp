@@ -22,8 +22,7 @@
 #include "torch/checkpoint/safetensors_reader.hpp"
 #include "torch/sharding.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::training_checkpoint_test {
 
 namespace fs = std::filesystem;
 using namespace torch::optim;
@@ -423,5 +422,4 @@ TEST_F(CheckpointTest, TorchSaveIsForWholeState) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::training_checkpoint_test

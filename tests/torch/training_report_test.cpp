@@ -10,8 +10,7 @@
 
 #include "torch/sharding.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::training_report_test {
 
 constexpr std::int64_t kWidth = 160;
 constexpr int kLayers = 12;
@@ -93,5 +92,4 @@ TEST_F(ShardedOptimizerTest, ReportsBeforeTheFirstStep) {
   EXPECT_EQ(report.sent_per_step, 0U);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::training_report_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace channel_test {
 
 std::pair<bench::Channel, bench::Channel> connected() {
   std::array<int, 2> ends{};
@@ -36,4 +36,4 @@ TEST(BenchChannel, TheOtherSidesEndIsNoMessageAndNoSignal) {
   EXPECT_FALSE(here.send({{"number", 7}}));
 }
 
-}  // namespace
+}  // namespace channel_test

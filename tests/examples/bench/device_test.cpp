@@ -17,8 +17,7 @@
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::device_test {
 
 using bench::Contestant;
 using bench::Operation;
@@ -276,5 +275,4 @@ TEST(BenchOnOneGpu, RanksAreToldByKoloBeforeNcclIsAsked) {
          {.gpus_per_rank = 1, .is_one_gpu = true});
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::device_test

@@ -15,7 +15,7 @@
 #include "bench/plot.hpp"
 #include "bench/report.hpp"
 
-namespace {
+namespace measure_test {
 
 using bench::Block;
 using bench::Label;
@@ -206,4 +206,4 @@ TEST(Plot, HasALineAndANameForEachContestant) {
   EXPECT_EQ(svg.find("nan"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace measure_test

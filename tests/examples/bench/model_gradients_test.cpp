@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace model_gradients_test {
 
 // As torchvision and Transformers count them.
 TEST(ModelGradients, TotalsAreThoseOfTheModels) {
@@ -36,4 +36,4 @@ TEST(ModelGradients, EveryNameHasAModel) {
   }
 }
 
-}  // namespace
+}  // namespace model_gradients_test

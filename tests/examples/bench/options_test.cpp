@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace options_test {
 
 using bench::Operation;
 
@@ -154,4 +154,4 @@ TEST(BenchOptions, HelpNamesEveryOption) {
   }
 }
 
-}  // namespace
+}  // namespace options_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace values_test {
 
 using bench::Operation;
 using bench::Tensor;
@@ -157,4 +157,4 @@ TEST(BenchValues, HalvesHoldTheSameNumbers) {
   }
 }
 
-}  // namespace
+}  // namespace values_test

@@ -6,7 +6,7 @@
 
 #include "bench/contestant.hpp"
 
-namespace {
+namespace workload_test {
 
 using bench::Operation;
 using kolo::DType;
@@ -73,4 +73,4 @@ TEST(BenchLayout, HasRoomForAllAndNoOverlap) {
   }
 }
 
-}  // namespace
+}  // namespace workload_test

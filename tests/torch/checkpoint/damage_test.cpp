@@ -18,8 +18,7 @@
 #include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::damage_test {
 
 using tensors::Checkpoint;
 namespace fs = std::filesystem;
@@ -142,5 +141,4 @@ TEST_F(DamageTest, OfSafetensorsFiles) {
   EXPECT_LT(errors, 4000);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::damage_test

@@ -15,8 +15,7 @@
 #include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::read_errors_test {
 
 using nlohmann::json;
 using tensors::Checkpoint;
@@ -216,5 +215,4 @@ TEST_P(CheckpointReadTest, IndexesWhoseSlicesAreNotTheTensors) {
                        "checksums for");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::read_errors_test

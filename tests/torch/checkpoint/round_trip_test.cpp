@@ -11,8 +11,7 @@
 #include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::round_trip_test {
 
 using tensors::Checkpoint;
 using tensors::write_checkpoint;
@@ -69,5 +68,4 @@ TEST_P(CheckpointTest, GivesBackWhatWasSaved) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::round_trip_test

@@ -12,8 +12,7 @@
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/temporary_folder.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::safetensors_test {
 
 using tensors::SafetensorsReader;
 using tensors::SafetensorsTensor;
@@ -205,5 +204,4 @@ TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
   expect_refused("{\"\xff\":{" + f32 + "}}", 8, "parse error");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::safetensors_test

@@ -16,8 +16,7 @@
 #include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::write_errors_test {
 
 using nlohmann::json;
 using tensors::Checkpoint;
@@ -349,5 +348,4 @@ TEST_P(CheckpointWriteTest, OnAProcessSetAndUnderTheUmask) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::write_errors_test
