@@ -16,12 +16,17 @@ done
 # Open MPI starts nothing as root, and no more ranks than cores, unless told that it is meant so.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# kolo_build <preset> [<target>...]
+# kolo_build <preset> [-D<variable>=<value>...] [<target>...]
 kolo_build() (
   preset="$1"
   shift
+  settings=()
+  while [[ "${1:-}" == -D* ]]; do
+    settings+=("$1")
+    shift
+  done
   cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-  if ! log="$(cmake --preset "$preset" 2>&1)"; then
+  if ! log="$(cmake --preset "$preset" "${settings[@]}" 2>&1)"; then
     printf '%s\n' "$log" >&2
     exit 1
   fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The test command: sets up, builds, runs every test, then the core's one-process tests under
-# AddressSanitizer and ThreadSanitizer. Ends with the numbers passed, failed, skipped.
+# AddressSanitizer and ThreadSanitizer. Ends with the numbers passed, failed, skipped. Arguments are
+# settings for CMake: tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 "$root/cmake/setup.sh"
@@ -15,7 +16,7 @@ reports=()
 for preset in release asan tsan; do
   printf '\n== %s ==\n' "$preset"
   report="$root/build/$preset/tests.xml"
-  kolo_build "$preset"
+  kolo_build "$preset" "$@"
   rm -f "$report"
   # A failed test is counted below; the other presets are still worth running.
   (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$(nproc)" \

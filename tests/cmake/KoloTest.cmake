@@ -60,8 +60,16 @@ function(kolo_test_executable name)
   add_executable(${name} ${ARGN})
   kolo_configure_target(${name})
   kolo_internal_includes(${name})
+  kolo_compile_quickly(${name})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE kolo_test_support kolo::core GTest::gtest)
+endfunction()
+
+# kolo_compile_quickly(<target>): code that is compiled more often than it runs.
+function(kolo_compile_quickly target)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  endif()
 endfunction()
 
 macro(kolo_default variable value)
