@@ -44,7 +44,8 @@ function(kolo_add_mpirun_test name ranks timeout)
   kolo_set_mpirun_properties(${name} ${ranks} ${timeout})
 endfunction()
 
-# kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself.
+# kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself. A rank has
+# one thread for arithmetic: OpenMP's threads spin, and there are more ranks than cores already.
 function(kolo_set_mpirun_properties name ranks timeout)
   if(KOLO_SANITIZE)
     math(EXPR timeout "${timeout} * 5")
@@ -53,7 +54,8 @@ function(kolo_set_mpirun_properties name ranks timeout)
     TIMEOUT ${timeout}
     PROCESSORS ${ranks}
     LABELS RANK_${ranks}
-    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;GTEST_COLOR=no")
+    ENVIRONMENT
+      "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;GTEST_COLOR=no;OMP_NUM_THREADS=1")
 endfunction()
 
 function(kolo_test_executable name)
