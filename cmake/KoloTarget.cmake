@@ -29,6 +29,8 @@ function(kolo_configure_target target)
   endif()
   if(KOLO_SANITIZE)
     set(sanitize "-fsanitize=${KOLO_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer")
+    # Clang's check of function pointers' types does not assemble where there are coroutines.
+    list(APPEND sanitize "$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>")
     target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${sanitize}>")
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()

@@ -26,7 +26,6 @@ struct DevicePlan {
   double after = 1.0;
   std::int64_t divisor = 1;
 
-  bool operator==(const DevicePlan&) const = default;
   /// Step 3 does something to elements of `dtype` that lie in place.
   bool changes(DType dtype) const { return wire != dtype || after != 1.0 || divisor != 1; }
 };
