@@ -1,56 +1,91 @@
 #include "mnist/idx.hpp"
 
-#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <ios>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace mnist {
 namespace {
 
-constexpr int kUnsignedByte = 0x08;
+constexpr std::uint8_t kUnsignedByte = 0x08;
+constexpr std::size_t kMagicBytes = 4;
+constexpr std::size_t kExtentBytes = 4;
 constexpr int kMostDimensions = 4;
 constexpr std::int64_t kMostValues = std::int64_t{1} << 32;
 
-[[noreturn]] void reject(const std::filesystem::path& path, const std::string& why) {
-  throw std::runtime_error(path.string() + ": " + why);
+[[noreturn]] void reject(const std::string& why) { throw std::runtime_error(why); }
+
+/// The number of dimensions, behind two zeros and the type.
+int parse_magic(const std::vector<std::uint8_t>& bytes) {
+  const bool is_gzip = bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+  if (is_gzip) reject("it is compressed. Unpack it with gunzip -k first.");
+  if (bytes.size() < kMagicBytes || bytes[0] != 0 || bytes[1] != 0) reject("it is not an IDX file");
+  if (bytes[2] != kUnsignedByte) reject("its values are not unsigned bytes");
+  if (bytes[3] == 0 || bytes[3] > kMostDimensions) {
+    reject("it has " + std::to_string(bytes[3]) + " dimensions, expected 1 to 4");
+  }
+  return bytes[3];
+}
+
+/// 32 bits each, big end first. LibTorch counts strides even where an extent is zero.
+std::vector<std::int64_t> parse_shape(const std::vector<std::uint8_t>& bytes, int dimensions) {
+  std::vector<std::int64_t> shape;
+  std::int64_t most = 1;  // values, if no extent is zero
+  const std::uint8_t* next = bytes.data() + kMagicBytes;
+  for (int i = 0; i < dimensions; ++i) {
+    std::int64_t extent = 0;
+    for (std::size_t k = 0; k < kExtentBytes; ++k) extent = extent * 256 + *next++;
+    shape.push_back(extent);
+    if (extent > 0 && most > kMostValues / extent) reject("it claims to be too large");
+    if (extent > 0) most *= extent;
+  }
+  return shape;
+}
+
+std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) reject(std::strerror(errno));
+  if (!std::filesystem::is_regular_file(path)) reject("it is no file");
+  const std::streamoff size = file.tellg();
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), size);
+  if (!file) reject("it cannot be read");
+  return bytes;
 }
 
 }  // namespace
 
-IdxArray read_idx(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) reject(path, std::strerror(errno));
-  // Two zeros, the type, the number of dimensions; then every extent as 32 bits, big end first.
-  std::array<unsigned char, 4> magic{};
-  file.read(reinterpret_cast<char*>(magic.data()), magic.size());
-  const bool is_gzip = magic[0] == 0x1f && magic[1] == 0x8b;
-  if (file && is_gzip) reject(path, "it is compressed. Unpack it with gunzip -k first.");
-  if (!file || magic[0] != 0 || magic[1] != 0) reject(path, "it is not an IDX file");
-  if (magic[2] != kUnsignedByte) reject(path, "its values are not unsigned bytes");
-  if (magic[3] == 0 || magic[3] > kMostDimensions) {
-    reject(path, "it has " + std::to_string(magic[3]) + " dimensions, expected 1 to 4");
+IdxArray parse_idx(std::vector<std::uint8_t> bytes) {
+  const int dimensions = parse_magic(bytes);
+  const std::size_t header = kMagicBytes + kExtentBytes * static_cast<std::size_t>(dimensions);
+  if (bytes.size() < header) reject("it ends within its header");
+  IdxArray array{parse_shape(bytes, dimensions), std::move(bytes)};
+  array.values.erase(array.values.begin(),
+                     array.values.begin() + static_cast<std::ptrdiff_t>(header));
+  std::size_t count = 1;
+  for (const std::int64_t extent : array.shape) count *= static_cast<std::size_t>(extent);
+  if (array.values.size() < count) {
+    reject("it ends after " + std::to_string(array.values.size()) + " of " + std::to_string(count) +
+           " values");
   }
-  IdxArray array;
-  std::int64_t count = 1;
-  for (int i = 0; i < magic[3]; ++i) {
-    std::array<unsigned char, 4> bytes{};
-    file.read(reinterpret_cast<char*>(bytes.data()), bytes.size());
-    std::int64_t extent = 0;
-    for (const unsigned char byte : bytes) extent = extent * 256 + byte;
-    array.shape.push_back(extent);
-    if (extent > 0 && count > kMostValues / extent) reject(path, "it claims to be too large");
-    count *= extent;
-  }
-  array.values.resize(static_cast<std::size_t>(count));
-  file.read(reinterpret_cast<char*>(array.values.data()), count);
-  if (!file) {
-    reject(path, "it ends after " + std::to_string(file.gcount()) + " of " + std::to_string(count) +
-                     " values");
+  if (array.values.size() > count) {
+    reject("it goes on after its " + std::to_string(count) + " values");
   }
   return array;
+}
+
+IdxArray read_idx(const std::filesystem::path& path) {
+  try {
+    return parse_idx(read_bytes(path));
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(path.string() + ": " + error.what());
+  }
 }
 
 }  // namespace mnist

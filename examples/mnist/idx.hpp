@@ -12,7 +12,11 @@ struct IdxArray {
   std::vector<std::uint8_t> values;  ///< row-major
 };
 
-/// Reads an array of unsigned bytes. Throws std::runtime_error, which names the file and what is
+/// The array of unsigned bytes in a file that holds `bytes`. Throws std::runtime_error, which says what
+/// is wrong with it.
+IdxArray parse_idx(std::vector<std::uint8_t> bytes);
+
+/// Reads such a file. Throws std::runtime_error, which names the file and what is
 /// wrong with it.
 IdxArray read_idx(const std::filesystem::path& path);
 
