@@ -44,7 +44,9 @@ std::optional<std::pair<int, WireMessage>> ControlMailbox::poll() {
   spare_.splice(spare_.end(), incoming_);
   ++counters_.messages_received;
   counters_.bytes_received += parcel.buffer.size();
-  return std::pair(parcel.rank, naming("from", parcel.rank, [&] { return decode(parcel.buffer); }));
+  return std::pair(parcel.rank, naming("from", parcel.rank, [&] {
+                     return decode(parcel.buffer, communicator_.size());
+                   }));
 }
 
 bool ControlMailbox::is_idle() {

@@ -1,9 +1,5 @@
 #include "runtime/wire.hpp"
 
-#include <string>
-#include <utility>
-
-#include "kolo/error.hpp"
 #include "runtime/wire_generated.h"
 
 namespace kolo::runtime {
@@ -12,7 +8,7 @@ namespace {
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
-// --- encoding: a table is packed after all that it refers to ---
+// A table is packed after all that it refers to.
 
 Offset<flatbuffers::Vector<std::uint64_t>> pack(FlatBufferBuilder& builder, const Bits& bits) {
   std::uint64_t* words = nullptr;
@@ -146,176 +142,6 @@ Body pack_body(FlatBufferBuilder& builder, const std::variant<Kinds...>& message
   return std::visit([&](const auto& content) { return pack_body(builder, content); }, message);
 }
 
-// --- decoding: nothing is taken from a buffer whose structure is not verified ---
-
-[[noreturn]] void reject(const std::string& what) {
-  throw BackendError("control message " + what + ". All ranks must run the same build of Kolo.");
-}
-
-/// A vector of 64-bit numbers; the verifier lets those of a damaged message lie where they may not
-/// be read.
-template <class Number>
-const flatbuffers::Vector<Number>& aligned(const flatbuffers::Vector<Number>& packed) {
-  if (packed.size() > 0 && reinterpret_cast<std::uintptr_t>(packed.Data()) % alignof(Number) != 0) {
-    reject("that is damaged: its numbers are not aligned");
-  }
-  return packed;
-}
-
-template <class Enum>
-Enum unpack_enum(std::uint8_t value, Enum last, const char* field) {
-  if (value > static_cast<std::uint8_t>(last)) {
-    reject("with an unknown " + std::string(field) + ": " + std::to_string(value));
-  }
-  return static_cast<Enum>(value);
-}
-
-int unpack_bit(int bit) {
-  if (bit < 0 || bit >= Header::kMaxBits) {
-    reject("with bit " + std::to_string(bit) + ", expected 0 to " +
-           std::to_string(Header::kMaxBits - 1));
-  }
-  return bit;
-}
-
-int unpack_rank(int rank, int lowest) {
-  if (rank < lowest) {
-    reject("with rank " + std::to_string(rank) + ", expected at least " + std::to_string(lowest));
-  }
-  return rank;
-}
-
-std::vector<int> unpack_ranks(const flatbuffers::Vector<std::int32_t>& packed) {
-  std::vector<int> ranks;
-  ranks.reserve(packed.size());
-  for (const int rank : packed) {
-    ranks.push_back(unpack_rank(rank, ranks.empty() ? 0 : ranks.back() + 1));
-  }
-  return ranks;
-}
-
-Bits unpack(const flatbuffers::Vector<std::uint64_t>& packed) {
-  if (packed.size() > Header::kMaxBits / 64) {
-    reject("with " + std::to_string(packed.size()) + " words of bits, expected at most " +
-           std::to_string(Header::kMaxBits / 64));
-  }
-  Bits bits;
-  for (flatbuffers::uoffset_t i = 0; i < packed.size(); ++i) bits.set_word(i, packed.Get(i));
-  return bits;
-}
-
-Header unpack(const wire::Header& packed) {
-  return {packed.exchange(),
-          packed.has_unknown(),
-          packed.has_expired(),
-          packed.has_stalled(),
-          unpack_rank(packed.shutdown_rank(), Header::kNoRank),
-          unpack(aligned(*packed.joined())),
-          unpack(aligned(*packed.own())),
-          unpack(aligned(*packed.ready()))};
-}
-
-TensorType unpack(const wire::TensorType& packed) {
-  const auto& shape = aligned(*packed.shape());
-  return {unpack_enum(packed.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype"),
-          {shape.begin(), shape.end()}};
-}
-
-Request unpack(const wire::Request& packed) {
-  const auto& rows = aligned(*packed.rows());
-  std::vector<TensorType> tensors;
-  for (const wire::TensorType* type : *packed.tensors()) tensors.push_back(unpack(*type));
-  return {packed.name()->str(),
-          unpack_enum(packed.collective(), Collective::RemoveProcessSet, "operation"),
-          std::move(tensors),
-          unpack_enum(packed.op(), ReduceOp::Custom, "reduction"),
-          packed.custom()->str(),
-          packed.prescale(),
-          packed.postscale(),
-          unpack_enum(packed.join_divisor(), JoinDivisor::Active, "join divisor"),
-          packed.root(),
-          unpack_enum(packed.device(), DeviceKind::Cuda, "device"),
-          packed.compression()->str(),
-          packed.placement()->str(),
-          {rows.begin(), rows.end()},
-          unpack_ranks(*packed.members()),
-          packed.set_number(),
-          packed.fusible(),
-          packed.defect()->str()};
-}
-
-Report::Item unpack(const wire::Item& packed) {
-  Report::Item item;
-  if (packed.request() != nullptr) {
-    item.request = unpack(*packed.request());
-  } else {
-    item.bit = unpack_bit(packed.bit());
-  }
-  item.ranks = unpack_ranks(*packed.ranks());
-  if (item.ranks.empty()) reject("that reports a request of no rank");
-  item.expired_ranks = unpack_ranks(*packed.expired_ranks());
-  item.stalled = packed.stalled();
-  return item;
-}
-
-Verdict::Addition unpack(const wire::Addition& packed) {
-  return {unpack_bit(packed.bit()), unpack(*packed.request())};
-}
-
-Verdict::NameError unpack(const wire::NameError& packed) {
-  return {packed.name()->str(),
-          {unpack_enum(packed.kind(), ErrorKind::Backend, "kind of error"), packed.text()->str()}};
-}
-
-Verdict::Stall unpack(const wire::Stall& packed) {
-  return {packed.name()->str(), unpack_ranks(*packed.waiting_ranks()),
-          unpack_ranks(*packed.missing_ranks())};
-}
-
-template <class T, class Packed>
-std::vector<T> unpack_all(const flatbuffers::Vector<Offset<Packed>>& packed) {
-  std::vector<T> items;
-  items.reserve(packed.size());
-  for (const Packed* item : packed) items.push_back(unpack(*item));
-  return items;
-}
-
-Report unpack(const wire::Report& packed) {
-  return {packed.exchange(), unpack_all<Report::Item>(*packed.items()),
-          unpack_ranks(*packed.joined_ranks())};
-}
-
-Verdict unpack(const wire::Verdict& packed) {
-  Verdict verdict;
-  verdict.exchange = packed.exchange();
-  for (const int bit : *packed.evicted()) verdict.evicted.push_back(unpack_bit(bit));
-  verdict.added = unpack_all<Verdict::Addition>(*packed.added());
-  verdict.errors = unpack_all<Verdict::NameError>(*packed.errors());
-  verdict.stalls = unpack_all<Verdict::Stall>(*packed.stalls());
-  for (const auto* name : *packed.waiting()) verdict.waiting.push_back(name->str());
-  return verdict;
-}
-
-WireMessage unpack(const wire::Envelope& envelope) {
-  switch (envelope.body_type()) {
-    case wire::Body::Report: return ControlMessage{unpack(*envelope.body_as_Report())};
-    case wire::Body::Verdict: return ControlMessage{unpack(*envelope.body_as_Verdict())};
-    case wire::Body::HeaderUp: return BoardMessage{HeaderUp{unpack(*envelope.body_as_HeaderUp())}};
-    case wire::Body::HeaderDown:
-      return BoardMessage{HeaderDown{unpack(*envelope.body_as_HeaderDown())}};
-    case wire::Body::Ask: return BoardMessage{Ask{envelope.body_as_Ask()->exchange()}};
-    case wire::Body::Lost: {
-      const wire::Lost& lost = *envelope.body_as_Lost();
-      return BoardMessage{Lost{{unpack_rank(lost.rank(), 0), lost.how()->str()}}};
-    }
-    case wire::Body::Left: return BoardMessage{Left{}};
-    case wire::Body::Ping: return BoardMessage{Ping{}};
-    case wire::Body::Pong: return BoardMessage{Pong{}};
-    case wire::Body::NONE: break;
-  }
-  reject("of unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
-}
-
 }  // namespace
 
 std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte> buffer) {
@@ -326,23 +152,6 @@ std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte>
   const auto* begin = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
   buffer.assign(begin, begin + builder.GetSize());
   return buffer;
-}
-
-WireMessage decode(const std::vector<std::byte>& bytes) {
-  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
-  const std::string size = "of " + std::to_string(bytes.size()) + " bytes";
-  flatbuffers::Verifier preamble_verifier(data, bytes.size());
-  if (!preamble_verifier.VerifyBuffer<wire::Preamble>(wire::EnvelopeIdentifier())) {
-    reject(size + " is damaged, or none of Kolo's");
-  }
-  const std::uint32_t version = flatbuffers::GetRoot<wire::Preamble>(data)->version();
-  if (version != kWireVersion) {
-    reject(size + " has version " + std::to_string(version) + " of the format, this rank speaks " +
-           "version " + std::to_string(kWireVersion));
-  }
-  flatbuffers::Verifier verifier(data, bytes.size());
-  if (!wire::VerifyEnvelopeBuffer(verifier)) reject(size + " is damaged");
-  return unpack(*wire::GetEnvelope(data));
 }
 
 }  // namespace kolo::runtime

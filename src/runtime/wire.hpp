@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <variant>
 #include <vector>
 
@@ -21,8 +22,8 @@ std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte>
 
 /// The message that another rank encoded. Throws BackendError, which says what is wrong, for bytes
 /// that are none, are damaged, or come from another version. A message that is returned is safe to
-/// work with: enums are in range, bits fit a request table, lists of ranks ascend and start at 0 or
-/// above; that ranks lie below the size of the set is not checked.
-WireMessage decode(const std::vector<std::byte>& bytes);
+/// work with: enums are in range, bits fit a request table, ranks of the process set lie within its
+/// `size`, and lists of them ascend.
+WireMessage decode(const std::vector<std::byte>& bytes, int size = std::numeric_limits<int>::max());
 
 }  // namespace kolo::runtime

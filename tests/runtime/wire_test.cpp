@@ -18,6 +18,8 @@ namespace kolo::runtime::wire_test {
 
 using flatbuffers::FlatBufferBuilder;
 
+constexpr int kRanks = 1024;  // of the process set
+
 Bits make_bits(int count, int step) {
   Bits bits;
   for (int bit = 0; bit < count; bit += step) bits.set(bit);
@@ -135,7 +137,7 @@ std::vector<Sample> all_samples() {
 
 std::string rejection_of(const std::vector<std::byte>& bytes) {
   try {
-    decode(bytes);
+    decode(bytes, kRanks);
   } catch (const BackendError& error) {
     return error.what();
   }
@@ -145,7 +147,7 @@ std::string rejection_of(const std::vector<std::byte>& bytes) {
 class WireTest : public testing::TestWithParam<Sample> {};
 
 TEST_P(WireTest, RoundTrip_KeepsEverything) {
-  EXPECT_EQ(decode(encode(GetParam().message)), GetParam().message);
+  EXPECT_EQ(decode(encode(GetParam().message), kRanks), GetParam().message);
 }
 
 TEST_P(WireTest, EveryTruncation_IsRejectedOrHarmless) {
@@ -155,7 +157,7 @@ TEST_P(WireTest, EveryTruncation_IsRejectedOrHarmless) {
     const std::vector<std::byte> cut(whole.begin(),
                                      whole.begin() + static_cast<std::ptrdiff_t>(size));
     try {
-      EXPECT_EQ(decode(cut), GetParam().message) << size << " of " << whole.size() << " bytes";
+      EXPECT_EQ(decode(cut, kRanks), GetParam().message) << size << " of " << whole.size() << " bytes";
     } catch (const BackendError&) {
     }
   }
@@ -170,7 +172,7 @@ TEST_P(WireTest, EveryFlippedBit_IsRejectedOrAnotherMessage) {
       std::vector<std::byte> damaged(whole);
       damaged[i] ^= std::byte{1} << bit;
       try {
-        const WireMessage message = decode(damaged);
+        const WireMessage message = decode(damaged, kRanks);
         encode(message);  // reads all of it
       } catch (const BackendError&) {
         ++rejected;
@@ -189,7 +191,7 @@ TEST(WireEncodeTest, LargeEnoughBuffer_IsReused) {
   const std::byte* memory = buffer.data();
   const std::vector<std::byte> bytes = encode(BoardMessage{Ask{5}}, std::move(buffer));
   EXPECT_EQ(bytes.data(), memory);
-  EXPECT_EQ(decode(bytes), WireMessage(BoardMessage{Ask{5}}));
+  EXPECT_EQ(decode(bytes, kRanks), WireMessage(BoardMessage{Ask{5}}));
 }
 
 TEST(WireEncodeTest, HeaderSize_DependsOnTheWordsOfItsBitsOnly) {
@@ -220,6 +222,7 @@ struct RawRequest {
   std::uint8_t op = 0;
   std::uint8_t device = 0;
   std::uint8_t join_divisor = 0;
+  std::vector<int> members{};
 };
 
 /// A Verdict that gives `bit` to a request.
@@ -229,10 +232,9 @@ std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
     const std::vector<flatbuffers::Offset<wire::TensorType>> tensors{
         wire::CreateTensorTypeDirect(builder, raw.dtype, &shape)};
     const std::vector<std::int64_t> rows;
-    const std::vector<int> members;
     const auto request = wire::CreateRequestDirect(
         builder, "x", raw.collective, &tensors, raw.op, "", 1, 1, raw.join_divisor, 0, raw.device,
-        "", "", &rows, &members, 0, true, "");
+        "", "", &rows, &raw.members, 0, true, "");
     const std::vector<flatbuffers::Offset<wire::Addition>> added{
         wire::CreateAddition(builder, bit, request)};
     const std::vector<int> evicted;
@@ -253,11 +255,43 @@ std::vector<std::byte> craft_report(int bit, const std::vector<int>& ranks) {
   });
 }
 
-std::vector<std::byte> craft_header(std::size_t words, int shutdown_rank) {
+/// A Verdict of names that all lie in one place.
+std::vector<std::byte> craft_waiting(std::size_t names, std::size_t letters) {
+  return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
+    const std::vector<flatbuffers::Offset<flatbuffers::String>> waiting(
+        names, builder.CreateString(std::string(letters, 'x')));
+    const std::vector<int> evicted;
+    const std::vector<flatbuffers::Offset<wire::Addition>> added;
+    const std::vector<flatbuffers::Offset<wire::NameError>> errors;
+    const std::vector<flatbuffers::Offset<wire::Stall>> stalls;
+    return wire::CreateVerdictDirect(builder, 1, &evicted, &added, &errors, &stalls, &waiting)
+        .Union();
+  });
+}
+
+/// A Report of items that all lie in one place.
+std::vector<std::byte> craft_items(std::size_t count) {
+  return craft(wire::Body::Report, [&](FlatBufferBuilder& builder) {
+    const std::vector<int> ranks{0};
+    const std::vector<flatbuffers::Offset<wire::Item>> items(
+        count, wire::CreateItemDirect(builder, 0, 5, &ranks, &ranks));
+    return wire::CreateReportDirect(builder, 1, &items, &ranks).Union();
+  });
+}
+
+std::vector<std::byte> craft_lost(int rank) {
+  return craft(wire::Body::Lost, [&](FlatBufferBuilder& builder) {
+    return wire::CreateLostDirect(builder, rank, "died").Union();
+  });
+}
+
+std::vector<std::byte> craft_header(std::size_t words, int shutdown_rank,
+                                    std::size_t joined_words = 0) {
   return craft(wire::Body::HeaderUp, [&](FlatBufferBuilder& builder) {
     const std::vector<std::uint64_t> own(words, 1);
     const std::vector<std::uint64_t> ready;
-    const std::vector<std::uint64_t> joined;
+    std::vector<std::uint64_t> joined(joined_words);
+    if (!joined.empty()) joined.back() = 1;
     return wire::CreateHeaderDirect(builder, 1, false, false, false, shutdown_rank, &joined, &own,
                                     &ready)
         .Union();
@@ -318,6 +352,7 @@ TEST_P(WireRejectionTest, Text_SaysWhatIsWrong) {
 }
 
 std::vector<Rejection> rejections() {
+  constexpr int kLargestRank = std::numeric_limits<int>::max();
   return {{"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
           {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
           {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
@@ -330,6 +365,15 @@ std::vector<Rejection> rejections() {
           {"NegativeRank", craft_report(0, {-2}), "rank -2, expected at least 0"},
           {"DescendingRanks", craft_report(0, {4, 3}), "rank 3, expected at least 5"},
           {"RepeatedRank", craft_report(0, {4, 4}), "rank 4, expected at least 5"},
+          {"RepeatedLargestRank", craft_addition(0, {.members = {kLargestRank, kLargestRank}}),
+           "rank 2147483647, expected at least 2147483648"},
+          {"RankOutsideTheSet", craft_report(0, {0, kRanks}), "rank 1024 of a process set of 1024"},
+          {"LostRankOutsideTheSet", craft_lost(kRanks), "rank 1024 of a process set of 1024"},
+          {"ShutdownRankOutsideTheSet", craft_header(1, kRanks), "rank 1024 of a process set of 1024"},
+          {"JoinedRankOutsideTheSet", craft_header(1, 0, kRanks / 64 + 1),
+           "rank 1024 of a process set of 1024"},
+          {"NamesInOnePlace", craft_waiting(100, 100), "its parts lie in one another"},
+          {"ItemsInOnePlace", craft_items(1000), "is damaged"},
           {"TooManyBits", craft_header(129, -1), "129 words of bits, expected at most 128"},
           {"RankBelowNone", craft_header(1, -2), "rank -2, expected at least -1"}};
 }
@@ -344,6 +388,8 @@ TEST(WireDecodeTest, CraftedMessageInRange_IsAccepted) {
             "");
   EXPECT_EQ(rejection_of(craft_report(0, {3, 4})), "");
   EXPECT_EQ(rejection_of(craft_header(128, -1)), "");
+  EXPECT_EQ(rejection_of(craft_waiting(1, 5000)), "");
+  EXPECT_EQ(rejection_of(craft_items(1)), "");
 }
 
 }  // namespace kolo::runtime::wire_test
