@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kolo/shared_window.hpp"
@@ -16,7 +17,7 @@ namespace kolo::runtime {
 ///
 /// A header lies in slot `exchange % 2` of its rank's cell. No rank posts exchange e + 2 before all
 /// have read e: it must have seen everybody's header of e + 1 first, and a rank posts that one only
-/// after it has read all of e.
+/// after it has read all of e. What cannot be a rank's cell is refused with BackendError.
 class WindowBoard final : public HeaderBoard {
  public:
   /// Bytes the board needs in every segment of `window`; it starts at the segment's first byte.
@@ -40,6 +41,9 @@ class WindowBoard final : public HeaderBoard {
   struct Slot;
   struct Cell;
   Cell& cell(int rank);
+  Header header_of(int rank, std::uint64_t exchange);
+  int member(int teller, int rank) const;
+  [[noreturn]] void reject(int rank, const std::string& why) const;
 
   std::shared_ptr<SharedWindow> window_;
   int seen_ = 0;  // ranks below have been seen to have posted the exchange last asked for
