@@ -119,7 +119,7 @@ CheckpointIndex parse_index(const std::string& text) {
   CheckpointIndex index;
   std::string where;
   try {
-    Json json = Json::parse(text);
+    Json json = parse_json(text);
     require_format(json, text);
     for (const Json& file : json.at("files")) index.files.push_back(to_file(file));
     for (const auto& [name, tensor] : json.at("tensors").items()) {

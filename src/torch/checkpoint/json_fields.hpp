@@ -2,15 +2,37 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "kolo/error.hpp"
 
-/// Numbers out of JSON that anybody may have written: the library's own conversions take fractions,
-/// negative numbers and truth values for counts.
+/// JSON that anybody may have written: the library itself lets a key come twice, calls itself for every
+/// level of what it copies or prints, and takes fractions, negative numbers and truth values for counts.
 namespace kolo::tensors {
+
+/// Throws InvalidArgument for a key that comes twice and for values in too many others, the
+/// library's own exceptions for what is no JSON.
+inline nlohmann::json parse_json(std::string_view text) {
+  constexpr int kDeepest = 100;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  using Event = nlohmann::json::parse_event_t;
+  return nlohmann::json::parse(text, [&](int depth, Event event, nlohmann::json& value) {
+    if (depth > kDeepest) {
+      throw InvalidArgument("values lie in more than " + std::to_string(kDeepest) + " others");
+    }
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
+      throw InvalidArgument("'" + value.get<std::string>() + "' comes twice");
+    }
+    return true;
+  });
+}
 
 inline std::uint64_t to_unsigned(const nlohmann::json& value) {
   if (!value.is_number_unsigned()) {

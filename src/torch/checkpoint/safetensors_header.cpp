@@ -1,7 +1,6 @@
 #include "torch/checkpoint/safetensors_header.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -32,20 +31,6 @@ std::string with_length(const std::string& json) {
   header += json;
   header.resize(end * kDataAlignment, ' ');
   return header;
-}
-
-/// Refuses what JSON allows and a header must not have: a key twice.
-nlohmann::json parse_without_doubles(std::string_view text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  using Event = nlohmann::json::parse_event_t;
-  return nlohmann::json::parse(text, [&](int, Event event, nlohmann::json& value) {
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw InvalidArgument("'" + value.get<std::string>() + "' comes twice");
-    }
-    return true;
-  });
 }
 
 SafetensorsMetadata to_metadata(const nlohmann::json& object) {
@@ -159,7 +144,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
   std::vector<Range> ranges;
   std::string where = "its header";
   try {
-    const nlohmann::json object = parse_without_doubles(json);
+    const nlohmann::json object = parse_json(json);
     if (!object.is_object()) throw InvalidArgument("it is no JSON object");
     for (const auto& [name, entry] : object.items()) {
       where = name == kMetadata ? "its header" : "tensor '" + name + "'";
