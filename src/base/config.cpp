@@ -194,6 +194,16 @@ void parse(const Knob& knob, std::string_view text, Config& config) {
   }
 }
 
+/// Runs `look_up`, whose errors then name the variable.
+template <class LookUp>
+void require_known(const std::string& variable, LookUp look_up) {
+  try {
+    look_up();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(variable + ": " + error.what());
+  }
+}
+
 std::string value_of(const Knob& knob, const Config& config) {
   return std::visit(
       [&](auto member) -> std::string {
@@ -220,12 +230,8 @@ Config Config::from_environment() {
     const char* const text = std::getenv(std::string(knob.variable).c_str());
     if (text != nullptr) parse(knob, text, config);
   }
-  parse_log_level(config.log_level);
-  try {
-    shard_named(config.shard);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string("KOLO_SHARD: ") + error.what());
-  }
+  require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(config.log_level); });
+  require_known("KOLO_SHARD", [&] { shard_named(config.shard); });
   return config;
 }
 

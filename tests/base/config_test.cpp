@@ -124,6 +124,7 @@ TEST(ConfigTest, ErrorsNameTheVariableTheValueAndTheForm) {
   const std::string range = error_of("KOLO_TABLE_CAPACITY", "0");
   EXPECT_NE(range.find("1 to 8192"), std::string::npos) << range;
   const std::string level = error_of("KOLO_LOG_LEVEL", "loud");
+  EXPECT_NE(level.find("KOLO_LOG_LEVEL: "), std::string::npos) << level;
   EXPECT_NE(level.find("'loud'"), std::string::npos) << level;
   EXPECT_NE(level.find("debug"), std::string::npos) << level;
   const std::string shard = error_of("KOLO_SHARD", "zero");
