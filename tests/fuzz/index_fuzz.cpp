@@ -1,0 +1,87 @@
+// Feeds text to the parser of a checkpoint's index.json: as it is, and below a first line with the
+// right format and checksum, which no mutation would find. Beyond "no crash":
+//   - what is refused throws InvalidArgument;
+//   - memory stays within a multiple of the text;
+//   - what was accepted encodes to an index of the same content;
+//   - the slices of a whole index hold each element once, within their files.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuzz/fuzz_target.hpp"
+#include "kolo/error.hpp"
+#include "torch/checkpoint/checkpoint_index.hpp"
+#include "torch/checkpoint/signed_index.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/checkpoint/whole_index.hpp"
+
+namespace kolo::fuzz {
+namespace {
+
+using tensors::bytes_of;
+using tensors::CheckpointIndex;
+using tensors::elements_of;
+using tensors::encode_index;
+using tensors::parse_index;
+using tensors::require_whole;
+
+constexpr std::size_t kLargestGrowth = 512;  // of JSON: "[0,0," takes a node for every other byte
+constexpr std::size_t kConstant = 1 << 14;
+
+void require_consistent(const CheckpointIndex& index) {
+  for (const auto& [name, tensor] : index.tensors) {
+    std::int64_t count = 0;
+    for (const CheckpointIndex::Slice& slice : tensor.slices) {
+      const CheckpointIndex::File& file = index.files.at(slice.file);
+      require(slice.begin == count, "slices follow one another");
+      count += slice.count;
+      require(slice.offset + bytes_of(tensor.dtype, slice.count) <= file.data_bytes(),
+              "a slice lies in its file");
+    }
+    require(elements_of(tensor.shape) == count, "slices hold all elements");
+  }
+}
+
+bool is_whole(const CheckpointIndex& index) {
+  try {
+    require_whole(index);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+void parse(const std::string& text) {
+  CheckpointIndex index;
+  try {
+    const AllocationBudget budget(text.size() * kLargestGrowth + kConstant);
+    index = parse_index(text);
+  } catch (const InvalidArgument&) {
+    return;
+  }
+  const std::string again = encode_index(index);
+  require(encode_index(parse_index(again)) == again, "parse(encode(x)) is x");
+  if (is_whole(index)) require_consistent(index);
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  // Deep enough to overflow the stack of whoever goes down by calls.
+  const std::string deep(100'000, '[');
+  return {encode_index({}), R"("files":)" + deep,
+          R"("files":[{"name":"x","bytes":)" + deep + std::string(deep.size(), ']') + "}]}",
+          R"("files":[],"tensors":{},"details":)" + deep + std::string(deep.size(), ']') + "}"};
+}
+
+}  // namespace kolo::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text(kolo::fuzz::text_of(data, size));
+  kolo::fuzz::parse(text);
+  kolo::fuzz::parse(kolo::test::signed_text("\n" + text, "kolo checkpoint", 1));
+  return 0;
+}

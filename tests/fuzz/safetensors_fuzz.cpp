@@ -1,0 +1,140 @@
+// Feeds a header of a safetensors file: its JSON, a line's end, and how many bytes of data the file
+// has. The reader of whole files gets the file made of these, and the input itself as a file. Beyond
+// "no crash":
+//   - what is refused throws InvalidArgument;
+//   - memory stays within a multiple of the text;
+//   - what was accepted encodes to a header of the same tensors and metadata;
+//   - every tensor of a file that was accepted can be read.
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "comm/file_descriptor.hpp"
+#include "fuzz/fuzz_target.hpp"
+#include "kolo/error.hpp"
+#include "torch/checkpoint/safetensors_header.hpp"
+#include "torch/checkpoint/safetensors_reader.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+
+namespace kolo::fuzz {
+namespace {
+
+using tensors::bytes_of;
+using tensors::elements_of;
+using tensors::encode_safetensors_header;
+using tensors::parse_safetensors_header;
+using tensors::SafetensorsHeader;
+using tensors::SafetensorsReader;
+using tensors::SafetensorsTensor;
+
+constexpr std::size_t kLargestGrowth = 512;
+constexpr std::size_t kConstant = 1 << 14;
+constexpr std::int64_t kMostData = 1 << 16;  // that is made into a file
+
+struct Case {
+  std::string_view header;
+  std::int64_t data_bytes = 0;
+};
+
+Case case_of(std::string_view text) {
+  Case taken{text};
+  const std::size_t end = text.rfind('\n');
+  if (end == std::string_view::npos) return taken;
+  taken.header = text.substr(0, end);
+  std::from_chars(text.data() + end + 1, text.data() + text.size(), taken.data_bytes);
+  taken.data_bytes = std::max<std::int64_t>(taken.data_bytes, 0);
+  return taken;
+}
+
+std::vector<SafetensorsTensor> in_file_order(const SafetensorsHeader& header) {
+  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, SafetensorsTensor>> placed;
+  for (const auto& [name, place] : header.tensors) {
+    const std::int64_t bytes = bytes_of(place.dtype, elements_of(place.shape).value());
+    placed.push_back({{place.offset, bytes}, {name, place.dtype, place.shape}});
+  }
+  std::sort(placed.begin(), placed.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<SafetensorsTensor> tensors;
+  for (auto& [key, tensor] : placed) tensors.push_back(std::move(tensor));
+  return tensors;
+}
+
+void require_same(const SafetensorsHeader& a, const SafetensorsHeader& b) {
+  require(a.metadata == b.metadata, "encoding keeps the metadata");
+  require(a.tensors.size() == b.tensors.size(), "encoding keeps the number of tensors");
+  for (const auto& [name, place] : a.tensors) {
+    const SafetensorsHeader::Place& other = b.tensors.at(name);
+    require(
+        place.dtype == other.dtype && place.shape == other.shape && place.offset == other.offset,
+        "encoding keeps every tensor");
+  }
+}
+
+void parse_header(const Case& input) {
+  SafetensorsHeader header;
+  try {
+    const AllocationBudget budget(input.header.size() * kLargestGrowth + kConstant);
+    header = parse_safetensors_header(input.header, input.data_bytes);
+  } catch (const InvalidArgument&) {
+    return;
+  }
+  const std::string again = encode_safetensors_header(in_file_order(header), header.metadata);
+  require_same(header,
+               parse_safetensors_header(std::string_view(again).substr(8), input.data_bytes));
+}
+
+/// A file that has no name.
+comm::FileDescriptor make_file(std::string_view bytes, std::int64_t zeros) {
+  comm::FileDescriptor file(::memfd_create("fuzz", MFD_CLOEXEC));
+  require(file.is_open(), "memfd_create works");
+  const auto written = ::write(file.get(), bytes.data(), bytes.size());
+  require(written == static_cast<ssize_t>(bytes.size()), "the file takes all bytes");
+  require(::ftruncate(file.get(), written + zeros) == 0, "the file grows");
+  return file;
+}
+
+void read_file(std::string_view bytes, std::int64_t zeros) {
+  const comm::FileDescriptor file = make_file(bytes, zeros);
+  try {
+    const SafetensorsReader reader("/proc/self/fd/" + std::to_string(file.get()));
+    for (const auto& [name, place] : reader.tensors()) {
+      const std::int64_t count = elements_of(place.shape).value();
+      std::vector<std::byte> values(static_cast<std::size_t>(bytes_of(place.dtype, count)));
+      reader.read(name, 0, count, values.data());
+    }
+  } catch (const InvalidArgument&) {
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  // Deep enough to overflow the stack of whoever goes down by calls.
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  return {encode_safetensors_header({{"a", {}, {0}}}, {}),
+          R"({"a":{"dtype":"U8","shape":[)" + deep + R"(],"data_offsets":[0,1]}})" + "\n1"};
+}
+
+}  // namespace kolo::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kolo::fuzz;
+  const std::string_view text = text_of(data, size);
+  const Case input = case_of(text);
+  parse_header(input);
+  read_file(text, 0);
+  if (input.data_bytes <= kMostData) {
+    std::string file(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(input.header.size() >> (8 * i));
+    read_file(file.append(input.header), input.data_bytes);
+  }
+  return 0;
+}

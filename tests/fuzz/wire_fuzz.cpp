@@ -1,0 +1,121 @@
+// Feeds bytes to the decoder of control messages. Beyond "no crash":
+//   - what is refused throws BackendError;
+//   - a message is no larger than a multiple of its bytes, though tables may refer to one another;
+//   - what was accepted encodes to a message of the same value.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fuzz/fuzz_target.hpp"
+#include "kolo/error.hpp"
+#include "runtime/wire.hpp"
+
+namespace kolo::fuzz {
+namespace {
+
+using runtime::Ask;
+using runtime::BoardMessage;
+using runtime::ControlMessage;
+using runtime::Header;
+using runtime::HeaderDown;
+using runtime::HeaderUp;
+using runtime::Left;
+using runtime::Lost;
+using runtime::Ping;
+using runtime::Pong;
+using runtime::Report;
+using runtime::Request;
+using runtime::Verdict;
+using runtime::WireMessage;
+
+constexpr int kRanks = 10;
+constexpr std::size_t kLargestGrowth = 256;  // of a list of small tables that become large structs
+constexpr std::size_t kErrorText = 4096;
+
+Request some_request() {
+  return {"layer.weight",
+          Collective::AllReduce,
+          {{DType::Float32, {3, 4}}, {DType::Bool, {}}},
+          ReduceOp::Custom,
+          "xor",
+          0.5,
+          std::numeric_limits<double>::infinity(),
+          JoinDivisor::Active,
+          1,
+          DeviceKind::Cuda,
+          "fp16",
+          "window 3 + 4096",
+          {1, 0, 4},
+          {0, 2, 9},
+          3,
+          false,
+          "the splits add up to 5 rows"};
+}
+
+Header some_header() {
+  Header header;
+  header.exchange = 41;
+  header.has_unknown = header.has_stalled = true;
+  header.shutdown_rank = 2;
+  header.joined.set(1);
+  for (int bit = 0; bit < 200; bit += 7) header.own.set(bit);
+  header.ready.set(63);
+  return header;
+}
+
+std::vector<WireMessage> some_messages() {
+  const Report report{
+      7, {{some_request(), -1, {0, 1}, {1}, true}, {std::nullopt, 5, {3}, {}, false}}, {0, 2}};
+  Verdict verdict;
+  verdict.exchange = 9;
+  verdict.evicted = {5, 8191};
+  verdict.added = {{63, some_request()}};
+  verdict.errors = {{"a", {ErrorKind::Mismatch, "'a': shape differs"}}};
+  verdict.stalls = {{"b", {0, 1}, {2}}};
+  verdict.waiting = {"one", ""};
+  return {ControlMessage{report},
+          ControlMessage{verdict},
+          BoardMessage{HeaderUp{some_header()}},
+          BoardMessage{HeaderDown{some_header()}},
+          BoardMessage{Ask{5}},
+          BoardMessage{Lost{{3, "died: its process has ended"}}},
+          BoardMessage{Left{}},
+          BoardMessage{Ping{}},
+          BoardMessage{Pong{}}};
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  std::vector<std::string> all;
+  for (const WireMessage& message : some_messages()) {
+    const std::vector<std::byte> bytes = runtime::encode(message);
+    all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return all;
+}
+
+}  // namespace kolo::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kolo;
+  std::vector<std::byte> bytes(size);
+  if (size > 0) std::memcpy(bytes.data(), data, size);
+  runtime::WireMessage message;
+  try {
+    const fuzz::AllocationBudget budget(size * fuzz::kLargestGrowth + fuzz::kErrorText);
+    message = runtime::decode(bytes, fuzz::kRanks);
+  } catch (const BackendError&) {
+    return 0;
+  }
+  // Bytes are compared, since a factor may be NaN.
+  const std::vector<std::byte> again = runtime::encode(message);
+  fuzz::require(runtime::encode(runtime::decode(again, fuzz::kRanks)) == again,
+                "decode(encode(x)) is x");
+  return 0;
+}
