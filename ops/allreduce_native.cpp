@@ -1,15 +1,21 @@
 // All-reduce by the library below: MPI_Iallreduce, whatever algorithm that chooses.
 //
-//   1 the prescale is applied (into the output; the input stays as it is)
-//   2 MPI reduces, in place where there is a scaled copy already
-//   3 the postscale is applied
+//   for each block
+//   1 it is copied out of the input, with the prescale applied
+//   2 MPI reduces the copy in place
+//   3 it is copied into the output, with the postscale applied
+//
+// MPI cannot give up a collective: after a failure it may still write when a message arrives. The
+// memory it works in is therefore never the caller's.
 //
 // MPI knows no 16-bit floats: they are widened to float32 in step 1 and rounded once in step 3, so
 // partial sums do not overflow, for twice the bytes. What MPI does with NaN in Min and Max is up to
 // the MPI library; the other algorithms keep it.
 //
-// Bytes: as MPI's choice has it, not counted in Communicator::bytes_sent.
+// Bytes: as MPI's choice has it, not counted in Communicator::bytes_sent. Scratch: a block.
 // Worlds: any size, with a communicator that has NativeCollectives.
+#include <algorithm>
+
 #include "base/convert.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
@@ -20,41 +26,57 @@
 namespace kolo::ops {
 namespace {
 
-/// In blocks whose count and bytes fit MPI's int.
-Task reduce_in_blocks(NativeCollectives& native, const void* input, void* output, std::size_t count,
-                      DType dtype, ReduceOp op) {
-  const std::size_t element = size_of(dtype);
-  const std::size_t block = Communicator::kMaxMessageBytes / element;
-  for (std::size_t i = 0; i < segment_count(count, block); ++i) {
-    const Range range = segment_of({0, count}, block, i);
-    const std::size_t offset = range.begin * element;
-    Transfer reduced =
-        native.all_reduce(static_cast<const std::byte*>(input) + offset,
-                          static_cast<std::byte*>(output) + offset, range.length, dtype, op);
-    co_await reduced;
+constexpr std::size_t kBlockBytes = std::size_t{8} << 20;
+
+/// Steps 1 and 3 of 16-bit floats, a segment of `call` at a time.
+struct Conversion {
+  DType from_dtype;
+  const std::byte* from;
+  DType to_dtype;
+  std::byte* to;
+  double factor;
+};
+Task convert_elements(CollectiveCall call, Conversion conversion, std::size_t count) {
+  const auto [from_dtype, from, to_dtype, to, factor] = conversion;
+  const std::size_t segment = segment_length(call);
+  for (std::size_t i = 0; i < segment_count(count, segment); ++i) {
+    const Range range = segment_of({0, count}, segment, i);
+    base::convert(from_dtype, from + range.begin * size_of(from_dtype), to_dtype,
+                  to + range.begin * size_of(to_dtype), range.length, factor);
+    co_await next_turn();
   }
 }
 
-Task reduce_halves(CollectiveCall call, NativeCollectives& native) {
-  TransferScratch scratch(call.count * sizeof(float));
-  auto* wide = reinterpret_cast<float*>(scratch.data());
-  const std::size_t segment = segment_length(call);
-  for (std::size_t i = 0; i < segment_count(call.count, segment); ++i) {
-    const Range range = segment_of({0, call.count}, segment, i);
-    base::convert(call.dtype, bytes_of(call, call.input, range).data(), DType::Float32,
-                  wide + range.begin, range.length, call.reduction.prescale);
-    co_await next_turn();
+/// Step 1.
+Task copy_out(CollectiveCall call, Range block, std::byte* to) {
+  const std::byte* const from = bytes_of(call, call.input, block).data();
+  const double factor = call.reduction.prescale;
+  if (is_half(call.dtype)) {
+    co_await convert_elements(call, {call.dtype, from, DType::Float32, to, factor}, block.length);
+  } else if (factor != 1.0) {
+    co_await scale_elements(call, factor, from, to, block.length);
+  } else {
+    co_await copy_elements(call, from, to, block.length);
   }
-  scratch.set_in_use(true);
-  co_await reduce_in_blocks(native, wide, wide, call.count, DType::Float32, call.reduction.op);
-  scratch.set_in_use(false);
-  for (std::size_t i = 0; i < segment_count(call.count, segment); ++i) {
-    const Range range = segment_of({0, call.count}, segment, i);
-    base::convert(DType::Float32, wide + range.begin, call.dtype,
-                  bytes_of(call, call.output, range).data(), range.length,
-                  call.reduction.postscale);
-    co_await next_turn();
+}
+
+/// Step 3.
+Task copy_in(CollectiveCall call, Range block, const std::byte* from) {
+  std::byte* const to = bytes_of(call, call.output, block).data();
+  const double factor = call.reduction.postscale;
+  if (is_half(call.dtype)) {
+    co_await convert_elements(call, {DType::Float32, from, call.dtype, to, factor}, block.length);
+  } else if (factor != 1.0) {
+    co_await scale_elements(call, factor, from, to, block.length);
+  } else {
+    co_await copy_elements(call, from, to, block.length);
   }
+}
+
+/// As MPI sees it. A bool is a byte that holds 0 or 1, of which Min and Max are "and" and "or".
+DType type_for_mpi(DType dtype) {
+  if (is_half(dtype)) return DType::Float32;
+  return dtype == DType::Bool ? DType::UInt8 : dtype;
 }
 
 }  // namespace
@@ -67,20 +89,18 @@ Task allreduce_native(CollectiveCall call) {
         "algorithm");
   }
   if (call.count == 0) co_return;
-  if (is_half(call.dtype)) {
-    co_await reduce_halves(call, *native);
-    co_return;
-  }
-  const std::byte* source = call.input;
-  if (call.reduction.prescale != 1.0) {
-    co_await scale_elements(call, call.reduction.prescale, call.input, call.output, call.count);
-    source = call.output;
-  }
-  // A bool is a byte that holds 0 or 1, of which Min and Max are "and" and "or".
-  const DType dtype = call.dtype == DType::Bool ? DType::UInt8 : call.dtype;
-  co_await reduce_in_blocks(*native, source, call.output, call.count, dtype, call.reduction.op);
-  if (call.reduction.postscale != 1.0) {
-    co_await scale_elements(call, call.reduction.postscale, call.output, call.output, call.count);
+  const DType dtype = type_for_mpi(call.dtype);
+  const std::size_t length = kBlockBytes / size_of(dtype);
+  TransferScratch scratch(std::min(call.count, length) * size_of(dtype));
+  for (std::size_t i = 0; i < segment_count(call.count, length); ++i) {
+    const Range block = segment_of({0, call.count}, length, i);
+    co_await copy_out(call, block, scratch.data());
+    scratch.set_in_use(true);
+    Transfer reduced = native->all_reduce(scratch.data(), scratch.data(), block.length, dtype,
+                                          call.reduction.op);
+    co_await reduced;
+    scratch.set_in_use(false);
+    co_await copy_in(call, block, scratch.data());
   }
 }
 

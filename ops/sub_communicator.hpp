@@ -22,6 +22,8 @@ class SubCommunicator final : public Communicator {
   Transfer send(std::span<const std::byte> data, int destination, int tag) override;
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
+  /// Those of the other communicator, of whose ranks it tells.
+  UnderWay give_up_receives() override { return parent_.give_up_receives(); }
 
  private:
   // No transfer is this object's.

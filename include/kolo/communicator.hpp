@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
@@ -14,9 +15,11 @@ class Communicator;
 
 /// One send or receive under way: move-only, awaitable in a Task.
 ///
-/// Destroying it before it is ready gives the operation up: a receive is cancelled, and its buffer
-/// is free afterwards; a send is abandoned, and its buffer must stay alive until the process ends,
-/// since MPI may still read it. Only a run that failed for good does that.
+/// Destroying it before it is ready gives the operation up, which only a run that failed for good
+/// does. A receive is cancelled, or waited for where its message has begun to arrive, and its buffer
+/// is free afterwards, unless the sender falls silent in the middle of the message: it is waited for
+/// no longer than a tenth of a second. A send is abandoned, and its buffer must stay alive until the
+/// process ends, since MPI may still read it.
 class [[nodiscard]] Transfer {
  public:
   Transfer() = default;  ///< ready from the start
@@ -81,6 +84,19 @@ class Communicator {
 
   /// The first message under `tag`, from whichever rank, that has arrived and is not received yet.
   virtual std::optional<Envelope> probe(int tag) = 0;
+
+  /// Ranks from which and to which messages are still under way, each once.
+  struct UnderWay {
+    std::vector<int> from{};
+    std::vector<int> to{};
+  };
+  /// Gives up all receives of this communicator, after a failure, and looks at its sends. Receives
+  /// for which nothing has arrived are cancelled. A message that has begun to arrive cannot be
+  /// stopped, and needs its sender to go on: all ranks call this again until both lists are empty
+  /// of ranks that still live. Once `from` is empty no receive writes to its buffer any more.
+  ///
+  /// What was given up may be destroyed, but not be asked whether it is ready.
+  virtual UnderWay give_up_receives() = 0;
 
   /// The collectives of the library below, or null.
   virtual NativeCollectives* native() { return nullptr; }

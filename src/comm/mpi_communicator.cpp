@@ -1,8 +1,10 @@
 #include "comm/mpi_communicator.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "comm/message_bounds.hpp"
@@ -11,6 +13,10 @@
 
 namespace kolo::comm {
 namespace {
+
+// How long a message that has begun to arrive is waited for, and how often it is looked at.
+constexpr auto kLongestEnd = std::chrono::milliseconds(100);
+constexpr auto kLookAgain = std::chrono::microseconds(50);
 
 MPI_Datatype mpi_type(DType dtype) {
   switch (dtype) {
@@ -117,7 +123,7 @@ Transfer MpiCommunicator::start(MPI_Request request, int expected_bytes, int pee
   }
   const std::uint64_t token = free_.back();
   free_.pop_back();
-  slots_[token] = {request, expected_bytes, peer};
+  slots_[token] = {.request = request, .expected_bytes = expected_bytes, .peer = peer};
   return {*this, token};
 }
 
@@ -144,15 +150,46 @@ bool MpiCommunicator::test(std::uint64_t token) {
                      (code == MPI_SUCCESS ? std::to_string(received) : std::string("more")));
 }
 
+// --- after a failure ---
+
+/// A local matter: a receive whose message has begun to arrive goes on, any other has ended.
+void MpiCommunicator::cancel(Slot& receive) noexcept {
+  if (receive.request == MPI_REQUEST_NULL || std::exchange(receive.is_cancelled, true)) return;
+  MPI_Cancel(&receive.request);
+}
+
+/// Also where it failed: MPI is through with its memory.
+bool MpiCommunicator::has_ended(Slot& slot) noexcept {
+  int is_done = 0;
+  const int code = MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
+  return code != MPI_SUCCESS || is_done != 0;
+}
+
+Communicator::UnderWay MpiCommunicator::give_up_receives() {
+  for (Slot& slot : slots_) {
+    if (slot.is_receive()) cancel(slot);
+  }
+  UnderWay under_way;
+  for (Slot& slot : slots_) {
+    if (has_ended(slot)) continue;
+    std::vector<int>& ranks = slot.is_receive() ? under_way.from : under_way.to;
+    if (std::find(ranks.begin(), ranks.end(), slot.peer) == ranks.end()) {
+      ranks.push_back(slot.peer);
+    }
+  }
+  return under_way;
+}
+
 void MpiCommunicator::abandon(std::uint64_t token) noexcept {
   Slot& slot = slots_[token];
-  // Given up for good: MPI may go on with it, in a slot that is never used again. Cancelling a
-  // receive is local; only one that has begun to arrive goes on.
-  if (slot.expected_bytes == kNotReceiving) return;
-  int is_done = 0;
-  MPI_Cancel(&slot.request);
-  MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
-  if (is_done == 0) return;
+  // Given up for good: MPI may go on with a send, in a slot that is never used again.
+  if (!slot.is_receive()) return;
+  cancel(slot);
+  const auto give_up_at = std::chrono::steady_clock::now() + kLongestEnd;
+  while (!has_ended(slot)) {
+    if (std::chrono::steady_clock::now() > give_up_at) return;
+    std::this_thread::sleep_for(kLookAgain);
+  }
   free_.push_back(token);
 }
 

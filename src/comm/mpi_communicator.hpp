@@ -30,6 +30,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   Transfer send(std::span<const std::byte> data, int destination, int tag) override;
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
+  UnderWay give_up_receives() override;
   NativeCollectives* native() override { return options_.native == MPI_COMM_NULL ? nullptr : this; }
 
  private:
@@ -38,6 +39,9 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
     MPI_Request request = MPI_REQUEST_NULL;
     int expected_bytes = kNotReceiving;
     int peer = 0;
+    bool is_cancelled = false;
+
+    bool is_receive() const { return expected_bytes != kNotReceiving; }
   };
   static constexpr int kNotReceiving = -1;
 
@@ -46,11 +50,14 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   bool test(std::uint64_t token) override;
   void abandon(std::uint64_t token) noexcept override;
   Transfer start(MPI_Request request, int expected_bytes, int peer);
+  static void cancel(Slot& receive) noexcept;
+  static bool has_ended(Slot& slot) noexcept;
   int mpi_tag(int tag) const { return options_.channel * kTagCount + tag; }
   int base_rank(int member) const { return options_.ranks[static_cast<std::size_t>(member)]; }
 
   Options options_;
   int rank_;
+  // All that MPI may still read from or write to: the transfers that owned it may be gone.
   std::vector<Slot> slots_;
   std::vector<std::uint64_t> free_;
 };

@@ -22,7 +22,9 @@ auto naming(const char* direction, int rank, Action action) {
 }  // namespace
 
 ControlMailbox::~ControlMailbox() {
-  for (Parcel& parcel : outgoing_) keep_for_ever(std::move(parcel.buffer));
+  for (Parcels* const parcels : {&outgoing_, &incoming_}) {
+    for (Parcel& parcel : *parcels) keep_for_ever(std::move(parcel.buffer));
+  }
 }
 
 std::size_t ControlMailbox::send(int rank, const WireMessage& message) {

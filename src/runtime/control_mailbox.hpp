@@ -25,7 +25,7 @@ class ControlMailbox {
 
   /// `communicator` outlives the mailbox.
   ControlMailbox(Communicator& communicator, int tag) : communicator_(communicator), tag_(tag) {}
-  /// Sends under way are abandoned, with their buffers kept until the process ends.
+  /// Sends and a receive under way are abandoned, with their buffers kept until the process ends.
   ~ControlMailbox();
   ControlMailbox(const ControlMailbox&) = delete;  // MPI refers to its buffers
   ControlMailbox& operator=(const ControlMailbox&) = delete;

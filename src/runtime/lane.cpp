@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/graveyard.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "runtime/agreed_failure.hpp"
@@ -20,10 +19,6 @@ constexpr int kControlTag = Communicator::kTagCount - 1;
 // before it goes round again. Where ranks share cores, the core is needed by whoever is waited for.
 constexpr int kCallersLooks = 128;
 constexpr int kLooksOnSharedCores = 4;
-
-Time to_time(Operation::Clock::time_point point) {
-  return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
-}
 
 Coordinator::Options coordinator_options(const std::string& name, const std::vector<int>& ranks,
                                          int rank, const Config& config) {
@@ -61,6 +56,7 @@ Lane::Lane(Parts parts, comm::World& world)
       mailbox_(*control_, kControlTag),
       coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
       runner_(std::make_shared<BatchRunner>(world, data_)),
+      lost_batches_(data_, world),
       queue_(name_) {
   if (parts.control_window != nullptr) {
     board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
@@ -153,7 +149,7 @@ void Lane::shut_down() {
   for (;;) {
     std::unique_lock turn_lock(turn_);
     const bool progressed = turn(1);
-    if (loss_ || has_taken_leave_) break;
+    if ((loss_ && lost_batches_.empty()) || has_taken_leave_) break;
     if (has_left_ && give_up_at == Clock::time_point::max()) {
       give_up_at = Clock::now() + config_.lost_after;  // nobody watches for losses any more
     } else if (Clock::now() > give_up_at) {
@@ -206,7 +202,7 @@ bool Lane::turn(int looks) {
   bool progressed = take_submissions(now);
   if (loss_) {  // nothing moves any more: what still comes in ends at once
     carry_out(coordinator_.decide(to_time(now)));
-    return progressed;
+    return end_lost_batches(now) || progressed;
   }
   try {
     board_->beat();
@@ -344,63 +340,6 @@ bool Lane::advance(BatchQueue& batches, Clock::time_point now, int looks) {
   for (const auto& operation : step.operations) complete(operation, step.error);
   if (batches.is_overdue(now, config_.lost_after)) give_up_silent_rank();
   return step.has_progressed;
-}
-
-// --- ends ---
-
-/// Then no message is under way any more: leaving is the last that a rank says.
-bool Lane::have_all_left() {
-  for (int other = 0; other < size(); ++other) {
-    if (!board_->has_left(other)) return false;
-  }
-  return true;
-}
-
-void Lane::declare_lost(const HeaderBoard::Loss& loss) {
-  if (loss_) return;
-  loss_ = loss;
-  world_.mark_broken();
-  try {
-    board_->publish_lost(loss);
-  } catch (const std::exception& error) {  // by messages, to a rank that cannot be reached either
-    KOLO_LOG(Warn) << "process set " << name_ << ": cannot tell all ranks: " << error.what();
-  }
-  watch_->report(loss);
-  coordinator_.on_lost(loss.rank, loss.how);
-  // Peers, MPI and GPUs may still use the memory of what was running: none of it is given back.
-  for (BatchQueue* const batches : {&running_, &launching_}) {
-    for (BatchQueue::Batch& batch : batches->take_all()) {
-      for (const auto& operation : batch.operations) {
-        complete(operation,
-                 std::make_exception_ptr(PeerLostError(
-                     describe(operation->request) + " on process set " + name_ + ": rank " +
-                     std::to_string(world_rank(loss.rank)) + " " + loss.how)));
-      }
-      keep_for_ever(std::move(batch));
-    }
-  }
-  keep_for_ever(runner_);
-  if (device_runner_ != nullptr) {
-    device_runner_->abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
-    keep_for_ever(device_runner_);
-  }
-  carry_out(coordinator_.decide(to_time(Clock::now())));
-}
-
-void Lane::give_up_silent_rank() {
-  if (const auto loss = watch_->find_silent()) declare_lost(*loss);
-}
-
-void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
-  if (operation->use == 0) return;  // of a rank that has joined: nobody asked for it here
-  queue_.release(*operation);
-  operation->error = std::move(error);
-  operation->ended = Clock::now();
-  {
-    const std::lock_guard lock(ends_);
-    operation->is_done.store(true, std::memory_order_release);
-  }
-  ended_.notify_all();
 }
 
 }  // namespace kolo::runtime

@@ -23,6 +23,7 @@
 #include "runtime/device_runner.hpp"
 #include "runtime/header_board.hpp"
 #include "runtime/loss_watch.hpp"
+#include "runtime/lost_batches.hpp"
 #include "runtime/operation.hpp"
 #include "runtime/tensor_queue.hpp"
 #include "runtime/tree_board.hpp"
@@ -110,6 +111,9 @@ class Lane {
  private:
   using Clock = Operation::Clock;
 
+  static Time to_time(Clock::time_point point) {
+    return point == Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
+  }
   bool try_turn(int looks);
   bool turn(int looks);
   bool take_submissions(Clock::time_point now);
@@ -121,6 +125,7 @@ class Lane {
   bool is_data_at_rest() const;
   bool have_all_left();
   void declare_lost(const HeaderBoard::Loss& loss);
+  bool end_lost_batches(Clock::time_point now);
   void give_up_silent_rank();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
   int world_rank(int rank) const { return data_.world_ranks[static_cast<std::size_t>(rank)]; }
@@ -149,6 +154,7 @@ class Lane {
   LaunchOrder* launch_order_ = nullptr;
   bool overlaps_ = false;  // with other sets, from the agreed order's present place on
   std::optional<HeaderBoard::Loss> loss_;
+  LostBatches lost_batches_;
   bool has_left_ = false;
   bool has_taken_leave_ = false;  // and so have all others
   bool needs_peers_ = false;      // something is in flight, or this rank wants to leave

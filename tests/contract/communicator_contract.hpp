@@ -200,6 +200,77 @@ TYPED_TEST_P(CommunicatorContract, ALargeMessageArrivesWhole) {
   });
 }
 
+/// Gives up all receives, and returns when none writes to its buffer any more.
+inline void give_up_receives(Communicator& communicator) {
+  while (!communicator.give_up_receives().from.empty()) std::this_thread::yield();
+}
+
+/// Returns when all ranks have come here.
+inline void meet(Communicator& communicator, int tag) {
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < communicator.size(); ++peer) {
+    transfers.push_back(communicator.receive({}, peer, tag));
+    transfers.push_back(communicator.send({}, peer, tag));
+  }
+  finish_all(transfers);
+}
+
+TYPED_TEST_P(CommunicatorContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
+  this->on_every_rank([](Communicator& communicator, comm::World&) {
+    const int rank = communicator.rank();
+    const int next = (rank + 1) % communicator.size();
+    const int before = (rank + communicator.size() - 1) % communicator.size();
+    const std::vector<std::byte> untouched(100, std::byte{0xee});
+    std::vector<std::byte> given_up = untouched;
+    {
+      const Transfer posted = communicator.receive(given_up, before, 3);
+      give_up_receives(communicator);
+      meet(communicator, 4);
+      const auto sent = message(rank, next, 0, 100);
+      Transfer sending = communicator.send(sent, next, 3);
+      std::vector<std::byte> received(100);
+      Transfer receiving = communicator.receive(received, before, 3);
+      finish(receiving);
+      finish(sending);
+      EXPECT_EQ(received, message(before, rank, 0, 100));
+    }
+    EXPECT_EQ(given_up, untouched);
+  });
+}
+
+// In the middle of long messages: each of them is there as a whole when its receive has been given
+// up, or not at all, and then the next receive gets it.
+TYPED_TEST_P(CommunicatorContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp) {
+  static constexpr std::size_t kSize = std::size_t{4} << 20;
+  this->on_every_rank([](Communicator& communicator, comm::World&) {
+    const int rank = communicator.rank();
+    const int next = (rank + 1) % communicator.size();
+    const int before = (rank + communicator.size() - 1) % communicator.size();
+    for (int number = 0; number < 10; ++number) {
+      const std::vector<std::byte> untouched(kSize, std::byte{0xee});
+      std::vector<std::byte> given_up = untouched;
+      const auto sent = message(rank, next, number, kSize);
+      const auto expected = message(before, rank, number, kSize);
+      Transfer posted = communicator.receive(given_up, before, 3);
+      Transfer sending = communicator.send(sent, next, 3);
+      bool is_there = false;
+      for (int looks = 0; looks < number && !is_there; ++looks) is_there = posted.ready();
+      give_up_receives(communicator);
+      is_there = given_up == expected;
+      EXPECT_TRUE(is_there || given_up == untouched) << "message " << number << " came in part";
+      std::vector<std::byte> received(is_there ? 0 : kSize);
+      if (!is_there) {
+        Transfer receiving = communicator.receive(received, before, 3);
+        finish(receiving);
+        EXPECT_TRUE(received == expected);
+        EXPECT_TRUE(given_up == untouched);
+      }
+      finish(sending);
+      meet(communicator, 4);
+    }
+  });
+}
+
 TYPED_TEST_P(CommunicatorContract, AThousandTransfersMayBeUnderWay) {
   static constexpr int kMessages = 500;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
@@ -393,7 +464,10 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, KnowsItsRankAndSize,
                             AMessageMayBeEmpty, ALargeMessageArrivesWhole,
                             AThousandTransfersMayBeUnderWay, ProbeFindsWhatWaitsAndOnlyUnderItsTag,
                             AnotherLengthIsAnErrorAndTheNextMessageIsFine,
-                            AReceiveThatWasGivenUpTakesNothing, AMovedTransferEndsOnce,
+                            AReceiveThatWasGivenUpTakesNothing,
+                            AReceiveThatWasGivenUpTakesNoLaterMessage,
+                            AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp,
+                            AMovedTransferEndsOnce,
                             WhatIsOutOfRangeIsRefusedAtTheCall, GroupsCountTheirOwnRanks);
 
 }  // namespace kolo::test

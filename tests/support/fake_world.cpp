@@ -201,6 +201,12 @@ class FakeCommunicator final : public Communicator {
     return std::nullopt;
   }
 
+  UnderWay give_up_receives() override {  // messages arrive all at once or not at all
+    const std::lock_guard lock(mailbox_.lock);
+    receives_.clear();
+    return {};
+  }
+
  private:
   struct Send {
     std::shared_ptr<Message> message;

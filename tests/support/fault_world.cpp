@@ -97,6 +97,11 @@ class FaultCommunicator final : public Communicator {
     return inner_->probe(tag);
   }
 
+  UnderWay give_up_receives() override {
+    held_.remove_if([](const Held& held) { return held.is_receive; });
+    return inner_->give_up_receives();
+  }
+
  private:
   /// A message that leaves later, or a receive, whose test gives the former their chance to leave.
   struct Held {
@@ -153,6 +158,7 @@ class FaultCommunicator final : public Communicator {
 
   void abandon(std::uint64_t token) noexcept override {
     const auto held = find(token);
+    if (held == held_.end()) return;
     if (!held->transfer) --unsent_;
     held_.erase(held);
   }

@@ -1,0 +1,75 @@
+"""After a lost peer nothing writes to memory whose handle is ready.
+
+    freed_memory_test.py [--runs 4] [--seed N] <freed_memory> <mpirun>...
+
+Each run starts three ranks without shared memory, kills one of them at a random moment in the middle
+of its reductions, and lets the others watch the buffers of what failed: every byte in one run, and
+in the next any write by their own process. Runs take turns over victims, algorithms and transports.
+"""
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+
+RANKS = 3
+LATEST_US = 60_000
+LIMIT_S = 60
+ALGORITHMS = ("direct", "ring", "halving_doubling", "mpi")
+TRANSPORTS = (("--mca", "btl", "tcp,self"),
+              ("--mca", "btl_vader_single_copy_mechanism", "none"),
+              ())
+WATCHES = ("pattern", "trap")
+VERDICT = re.compile(r"rank (\d): (clean|WRITTEN), (\d+) bytes watched, (\d+) written")
+
+
+def run(number, moments, program, mpirun):
+    """What went wrong, or None; and how many bytes were watched."""
+    settings = {
+        "KOLO_SHARED_MEMORY": "off",
+        "KOLO_ALLREDUCE": ALGORITHMS[number // 6 % len(ALGORITHMS)],
+        "KOLO_TEST_VICTIM": str(number % RANKS),
+        "KOLO_TEST_WATCH": WATCHES[number % len(WATCHES)],
+        "KOLO_TEST_MOMENT_US": str(moments.randint(0, LATEST_US)),
+    }
+    transport = TRANSPORTS[number // 2 % len(TRANSPORTS)]
+    command = [mpirun[0], "--enable-recovery", *transport, *mpirun[1:], "-n", str(RANKS), program]
+    try:
+        output = subprocess.run(command, env=dict(os.environ, **settings), timeout=LIMIT_S,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True).stdout
+    except subprocess.TimeoutExpired as expired:
+        output = f"{(expired.output or b'').decode()}\n-- goes on after {LIMIT_S} s"
+    verdicts = VERDICT.findall(output)
+    clean = {rank for rank, verdict, watched, _ in verdicts if verdict == "clean" and int(watched)}
+    survivors = {str(rank) for rank in range(RANKS)} - {settings["KOLO_TEST_VICTIM"]}
+    watched = sum(int(verdict[2]) for verdict in verdicts)
+    if clean == survivors:
+        return None, watched
+    return f"{settings} {' '.join(transport)}\n{output}", watched
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randint(0, 2**31))
+    parser.add_argument("program")
+    parser.add_argument("mpirun", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    print(f"--seed {arguments.seed}", flush=True)
+    moments = random.Random(arguments.seed)
+    failures = 0
+    total = 0
+    for number in range(arguments.runs):
+        problem, watched = run(number, moments, arguments.program, arguments.mpirun)
+        total += watched
+        if problem:
+            failures += 1
+            print(f"-- run {number} failed: {problem}", flush=True)
+    print(f"{arguments.runs} runs, {failures} failed, {total} bytes watched")
+    return 1 if failures else 0
+
+
+sys.exit(main())

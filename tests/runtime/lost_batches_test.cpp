@@ -1,0 +1,131 @@
+#include "runtime/lost_batches.hpp"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/task.hpp"
+#include "ops/registry.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Of rank 0 of four; the test says what is under way.
+class FailedCommunicator final : public Communicator {
+ public:
+  UnderWay under_way;
+  int looks = 0;
+
+  int rank() const override { return 0; }
+  int size() const override { return 4; }
+  Transfer send(std::span<const std::byte>, int, int) override { return {}; }
+  Transfer receive(std::span<std::byte>, int, int) override { return {}; }
+  std::optional<Envelope> probe(int) override { return std::nullopt; }
+  UnderWay give_up_receives() override {
+    ++looks;
+    return under_way;
+  }
+
+ private:
+  bool test(std::uint64_t) override { return true; }
+  void abandon(std::uint64_t) noexcept override {}
+};
+
+class WorldOfTheDead final : public comm::World {
+ public:
+  std::vector<int> dead;
+
+  const comm::Topology& topology() const override { return topology_; }
+  std::unique_ptr<Communicator> make_communicator(std::span<const int>, int) override {
+    return nullptr;
+  }
+  Task make_window(Communicator&, int, std::size_t, std::shared_ptr<SharedWindow>&) override {
+    co_return;
+  }
+  std::vector<int> dead_peers() override { return dead; }
+  void mark_broken() noexcept override {}
+
+ private:
+  comm::Topology topology_;
+};
+
+Task nothing() { co_return; }
+
+class LostBatchesTest : public testing::Test {
+ protected:
+  LostBatchesTest() {
+    path_.world_ranks = {10, 11, 12, 13};
+    auto communicator = std::make_unique<FailedCommunicator>();
+    network_ = communicator.get();
+    path_.communicator = std::move(communicator);
+    world_.dead = {13};
+    LostBatches::Batches batches;
+    batches.push_back({nothing(), {std::make_shared<Operation>()}, start_});
+    lost_.add(std::move(batches));
+  }
+
+  std::size_t rested_after(LostBatches::Clock::duration waited) {
+    return lost_.take_rested(start_ + waited).size();
+  }
+
+  const LostBatches::Clock::time_point start_{1h};
+  const Config config_;
+  const ops::Registry algorithms_;
+  const compression::Registry compressors_;
+  DataPath path_{.choices = {algorithms_, compressors_, {}}, .config = config_};
+  FailedCommunicator* network_;
+  WorldOfTheDead world_;
+  LostBatches lost_{path_, world_};
+};
+
+TEST_F(LostBatchesTest, WhereNothingIsUnderWayTheyEndAtOnce) {
+  EXPECT_EQ(rested_after(0ms), 1u);
+  EXPECT_TRUE(lost_.empty());
+  EXPECT_EQ(rested_after(1ms), 0u);
+  EXPECT_EQ(network_->looks, 1) << "the communicator is left alone once they have ended";
+}
+
+TEST_F(LostBatchesTest, WhatALivingRankSendsIsReceivedFirst) {
+  network_->under_way.from = {3, 1};
+  EXPECT_EQ(rested_after(0ms), 0u);
+  EXPECT_EQ(rested_after(400ms), 0u);
+  network_->under_way.from = {3};  // the dead one's will not come
+  EXPECT_EQ(rested_after(401ms), 1u);
+}
+
+TEST_F(LostBatchesTest, WhatALivingRankReceivesIsSentFirst) {
+  network_->under_way.to = {2, 3};
+  EXPECT_EQ(rested_after(0ms), 0u);
+  EXPECT_EQ(rested_after(400ms), 0u);
+  network_->under_way.to = {3};
+  EXPECT_EQ(rested_after(401ms), 1u);
+}
+
+TEST_F(LostBatchesTest, WhatTheDeadHaveSentIsReceivedFirst) {
+  network_->under_way.from = {3};
+  EXPECT_EQ(rested_after(0ms), 0u);
+  EXPECT_EQ(rested_after(LostBatches::kRestOfTheDead - 1ms), 0u);
+  EXPECT_EQ(rested_after(LostBatches::kRestOfTheDead), 1u);
+}
+
+TEST_F(LostBatchesTest, ARankThatLivesAndDoesNotAnswerKeepsThemForABoundedTime) {
+  network_->under_way = {.from = {1}, .to = {2}};
+  EXPECT_EQ(rested_after(0ms), 0u);
+  EXPECT_EQ(rested_after(LostBatches::kLongestRest - 1ms), 0u);
+  EXPECT_EQ(rested_after(LostBatches::kLongestRest), 1u);
+}
+
+TEST_F(LostBatchesTest, TheirMemoryIsGivenUpBeforeTheyEnd) {
+  network_->under_way.from = {1};
+  EXPECT_EQ(rested_after(0ms), 0u);
+  EXPECT_EQ(network_->looks, 1);
+  EXPECT_FALSE(lost_.empty());
+}
+
+}  // namespace
+}  // namespace kolo::runtime
