@@ -37,7 +37,8 @@ class [[nodiscard]] Task {
   }
 
   /// Goes on until the task must wait or has ended. What an awaitable throws is thrown where it is
-  /// awaited; what the task throws ends it and is rethrown here. A Task awaits another by polling it.
+  /// awaited; what the task throws ends it and is rethrown here, at every poll from then on. A Task
+  /// awaits another by polling it.
   Progress poll();
 
  private:
@@ -111,14 +112,15 @@ class Task::promise_type {
 
 inline Progress Task::poll() {
   promise_type& promise = frame_.promise();
-  if (frame_.done()) return Progress::Done;
-  if (promise.awaited_ != nullptr) {
-    const Progress awaited = promise.look_(promise.awaited_);
-    if (awaited != Progress::Done) return awaited;
-    promise.awaited_ = nullptr;
+  if (!frame_.done()) {
+    if (promise.awaited_ != nullptr) {
+      const Progress awaited = promise.look_(promise.awaited_);
+      if (awaited != Progress::Done) return awaited;
+      promise.awaited_ = nullptr;
+    }
+    frame_.resume();
   }
-  frame_.resume();
-  if (promise.error_) std::rethrow_exception(std::exchange(promise.error_, nullptr));
+  if (promise.error_) std::rethrow_exception(promise.error_);
   return frame_.done() ? Progress::Done : Progress::Advanced;
 }
 

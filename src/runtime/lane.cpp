@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/current_exception.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "runtime/agreed_failure.hpp"
@@ -113,10 +114,25 @@ void Lane::join(std::shared_ptr<Operation> operation) {
   wake_up_.call();
 }
 
+/// A thread that drives until its own operation has ended; the progress thread leaves it to it.
+class Lane::Caller {
+ public:
+  explicit Caller(Lane& lane) : lane_(lane) { ++lane_.callers_; }
+  Caller(const Caller&) = delete;  // it is counted once
+  Caller& operator=(const Caller&) = delete;
+  ~Caller() {
+    --lane_.callers_;
+    if (lane_.queue_.in_flight() > 0) lane_.wake_up_.call();
+  }
+
+ private:
+  Lane& lane_;
+};
+
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   if (operation.is_done.load(std::memory_order_acquire)) return true;
   queue_.await(operation.use);
-  ++callers_;
+  const Caller caller(*this);
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   const bool is_bounded = until != Clock::time_point::max();
   const int looks = spin_.count() > 0 ? kCallersLooks : kLooksOnSharedCores;
@@ -130,8 +146,6 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
       ended_.wait_for(lock, pause, is_done);
     }
   }
-  --callers_;
-  if (queue_.in_flight() > 0) wake_up_.call();
   return is_done();
 }
 
@@ -199,12 +213,12 @@ Lane::Metrics Lane::metrics() {
 
 bool Lane::turn(int looks) {
   const auto now = Clock::now();
-  bool progressed = take_submissions(now);
-  if (loss_) {  // nothing moves any more: what still comes in ends at once
-    carry_out(coordinator_.decide(to_time(now)));
-    return end_lost_batches(now) || progressed;
-  }
   try {
+    bool progressed = take_submissions(now);
+    if (loss_) {  // nothing moves any more: what still comes in ends at once
+      carry_out(coordinator_.decide(to_time(now)));
+      return end_lost_batches(now) || progressed;
+    }
     board_->beat();
     progressed |= read_mail();
     if (!has_left_) {
@@ -218,12 +232,12 @@ bool Lane::turn(int looks) {
       launch_order_->serve();
     }
     if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
-  } catch (const std::exception& error) {
+    return progressed;
+  } catch (...) {  // programs have functions of their own run in batches, which may throw anything
     // The others may be in the middle of a batch and wait for this rank's part of it.
-    declare_lost({rank(), std::string("failed: ") + error.what()});
-    progressed = true;
+    declare_lost({rank(), "failed: " + text_of_current_exception()});
+    return true;
   }
-  return progressed;
 }
 
 bool Lane::take_submissions(Clock::time_point now) {

@@ -110,6 +110,7 @@ class Lane {
 
  private:
   using Clock = Operation::Clock;
+  class Caller;
 
   static Time to_time(Clock::time_point point) {
     return point == Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/current_exception.hpp"
 #include "base/graveyard.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
@@ -24,8 +25,9 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   world_.mark_broken();
   try {
     board_->publish_lost(loss);
-  } catch (const std::exception& error) {  // by messages, to a rank that cannot be reached either
-    KOLO_LOG(Warn) << "process set " << name_ << ": cannot tell all ranks: " << error.what();
+  } catch (...) {  // by messages, to a rank that cannot be reached either
+    KOLO_LOG(Warn) << "process set " << name_
+                   << ": cannot tell all ranks: " << text_of_current_exception();
   }
   watch_->report(loss);
   coordinator_.on_lost(loss.rank, loss.how);

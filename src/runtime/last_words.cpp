@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/current_exception.hpp"
 #include "base/log.hpp"
 
 namespace kolo::runtime {
@@ -30,14 +31,8 @@ Enlisted& enlisted() {
 }
 
 std::string describe_current_exception() {
-  try {
-    if (const auto current = std::current_exception()) std::rethrow_exception(current);
-  } catch (const std::exception& error) {
-    return std::string("ended with an uncaught exception: ") + error.what();
-  } catch (...) {
-    return "ended with an uncaught exception that is no std::exception";
-  }
-  return "called std::terminate";
+  if (std::current_exception() == nullptr) return "called std::terminate";
+  return "ended with an uncaught exception: " + text_of_current_exception();
 }
 
 [[noreturn]] void speak_and_terminate() {

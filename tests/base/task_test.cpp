@@ -131,6 +131,16 @@ TEST(TaskTest, AnExceptionBehindAWaitReachesWhoeverPolls) {
   EXPECT_EQ(error_of(task), "deep down");
 }
 
+TEST(TaskTest, AfterAnExceptionEveryPollThrowsItAgain) {
+  Gate gate{.is_open = true};
+  Task direct = fail_behind(gate, "at once");
+  Task nested = pass_on(gate);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(error_of(direct), "at once");
+    EXPECT_EQ(error_of(nested), "deep down");
+  }
+}
+
 Task await_broken() { co_await Broken(); }
 
 TEST(TaskTest, AnAwaitableMayThrow) {

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace kolo {
+
+/// What the exception that is being handled says of itself. Programs may throw anything.
+inline std::string text_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace kolo
