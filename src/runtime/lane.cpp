@@ -183,15 +183,8 @@ void Lane::stop(std::string why) {
   const std::unique_lock turn_lock(turn_);
   queue_.stop(std::move(why));
   turn(1);  // ends what came in since the set was closed
-}
-
-void Lane::publish_end(const std::string& how) {
-  // The process is about to end, perhaps inside a turn: after a moment the words matter more.
-  std::unique_lock turn_lock(turn_, std::defer_lock);
-  for (int i = 0; i < 100 && !turn_lock.try_lock(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  board_->publish_lost({rank(), how});
+  // A thread that waits for one of these may be on its way to another turn.
+  is_stopped_ = true;
 }
 
 Lane::Metrics Lane::metrics() {
@@ -211,33 +204,50 @@ Lane::Metrics Lane::metrics() {
 
 // --- the turn ---
 
+/// The thread in a turn, as long as it is.
+class Lane::Driver {
+ public:
+  explicit Driver(Lane& lane) : driver_(lane.driver_) { driver_ = std::this_thread::get_id(); }
+  Driver(const Driver&) = delete;  // there is one at a time
+  Driver& operator=(const Driver&) = delete;
+  ~Driver() { driver_ = std::thread::id(); }
+
+ private:
+  std::atomic<std::thread::id>& driver_;
+};
+
 bool Lane::turn(int looks) {
-  const auto now = Clock::now();
+  if (is_stopped_) return false;
+  const Driver driver(*this);
   try {
-    bool progressed = take_submissions(now);
-    if (loss_) {  // nothing moves any more: what still comes in ends at once
-      carry_out(coordinator_.decide(to_time(now)));
-      return end_lost_batches(now) || progressed;
-    }
-    board_->beat();
-    progressed |= read_mail();
-    if (!has_left_) {
-      if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
-    }
-    progressed |= advance_protocol(now);
-    progressed |= advance(running_, now, looks);
-    progressed |= advance(launching_, now, looks);
-    if (device_runner_ != nullptr) {
-      device_runner_->retire();
-      launch_order_->serve();
-    }
-    if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
-    return progressed;
+    return progress(Clock::now(), looks);
   } catch (...) {  // programs have functions of their own run in batches, which may throw anything
     // The others may be in the middle of a batch and wait for this rank's part of it.
     declare_lost({rank(), "failed: " + text_of_current_exception()});
     return true;
   }
+}
+
+bool Lane::progress(Clock::time_point now, int looks) {
+  bool progressed = take_submissions(now);
+  if (loss_) {  // nothing moves any more: what still comes in ends at once
+    carry_out(coordinator_.decide(to_time(now)));
+    return end_lost_batches(now) || progressed;
+  }
+  board_->beat();
+  progressed |= read_mail();
+  if (!has_left_) {
+    if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
+  }
+  progressed |= advance_protocol(now);
+  progressed |= advance(running_, now, looks);
+  progressed |= advance(launching_, now, looks);
+  if (device_runner_ != nullptr) {
+    device_runner_->retire();
+    launch_order_->serve();
+  }
+  if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
+  return progressed;
 }
 
 bool Lane::take_submissions(Clock::time_point now) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
 #include "comm/world.hpp"
@@ -54,7 +55,7 @@ class Lane {
     std::optional<DeviceParts> device{};             ///< none: a build for CPUs alone
   };
 
-  /// What is passed by reference outlives the lane.
+  /// What is passed by reference lives until `stop` has returned. Handles keep the lane longer.
   Lane(Parts parts, comm::World& world);
   ~Lane();
 
@@ -91,7 +92,8 @@ class Lane {
   void shut_down();
   /// Nothing can be submitted or is driven any more; `why` completes "process set world: ".
   void stop(std::string why);
-  /// The last words of a dying process: its text reaches all ranks.
+  /// The last words of a dying process: its text reaches all ranks. Called by any thread, in a turn
+  /// or not; not heard where another thread stays in a turn all the time that peers are given.
   void publish_end(const std::string& how);
 
   int rank() const { return data_.communicator->rank(); }
@@ -111,12 +113,14 @@ class Lane {
  private:
   using Clock = Operation::Clock;
   class Caller;
+  class Driver;
 
   static Time to_time(Clock::time_point point) {
     return point == Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
   }
   bool try_turn(int looks);
   bool turn(int looks);
+  bool progress(Clock::time_point now, int looks);
   bool take_submissions(Clock::time_point now);
   bool read_mail();
   bool advance_protocol(Clock::time_point now);
@@ -137,8 +141,10 @@ class Lane {
   comm::World& world_;
   WakeUp wake_up_;
 
-  // Under the turn.
   std::mutex turn_;
+  std::atomic<std::thread::id> driver_{};  // who is in a turn
+
+  // Under the turn.
   DataPath data_;
   std::optional<DataPath> device_data_;
   std::unique_ptr<Communicator> control_;
@@ -158,6 +164,7 @@ class Lane {
   LostBatches lost_batches_;
   bool has_left_ = false;
   bool has_taken_leave_ = false;  // and so have all others
+  bool is_stopped_ = false;       // what is passed by reference may be gone
   bool needs_peers_ = false;      // something is in flight, or this rank wants to leave
 
   TensorQueue queue_;

@@ -1,6 +1,9 @@
 // How a lane ends: in good order, or by the loss of a rank.
+#include <chrono>
 #include <exception>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/current_exception.hpp"
@@ -72,6 +75,18 @@ void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_
     operation->is_done.store(true, std::memory_order_release);
   }
   ended_.notify_all();
+}
+
+void Lane::publish_end(const std::string& how) {
+  // Not beside another thread's turn, which uses the board: one that lasts longer than this hangs in
+  // a function of the program's, and the others find that the process has ended.
+  constexpr int kLongestTurnMs = 500;
+  std::unique_lock turn_lock(turn_, std::defer_lock);
+  const bool is_in_turn = driver_ == std::this_thread::get_id();
+  for (int ms = 0; !is_in_turn && ms < kLongestTurnMs && !turn_lock.try_lock(); ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (is_in_turn || turn_lock.owns_lock()) board_->publish_lost({rank(), how});
 }
 
 }  // namespace kolo::runtime

@@ -1,0 +1,86 @@
+// What a lane promises to threads that come at odd moments.
+#include <functional>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/lane.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
+
+// A thread that waits on a handle may be on its way to the next turn when another thread ends the
+// Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a turn that is one
+// too many.
+TEST(LaneTest, AfterTheRuntimeHasEndedATurnTouchesNothingOfIt) {
+  std::latch all_have_ended(2);
+  run_ranks(
+      2,
+      [&](FakeWorld& world) {
+        std::shared_ptr<runtime::Lane> lane;
+        {
+          Runtime runtime(options_in(world, test_config()));
+          Runtime::set_thread_current(&runtime);
+          expect_sum_works(runtime, "x");
+          lane = runtime.world().lane();
+        }
+        all_have_ended.arrive_and_wait();
+        EXPECT_FALSE(lane->try_turn());
+      },
+      {.nodes = 2});
+}
+
+// Runs `at_work` on rank 0 while it is in a turn, and returns when both ranks have gathered.
+void gather(Runtime& runtime, const std::function<void()>& at_work) {
+  Tensor tensor(2);
+  std::vector<float> rows(4);
+  const AllocateRows allocate = [&](const std::vector<std::int64_t>&) -> void* {
+    if (runtime.rank() == 0) at_work();
+    return rows.data();
+  };
+  allgather(tensor.view(), allocate, {.name = "gathered"});
+}
+
+TEST(LastWordsTest, AreNotSaidBesideTheTurnOfAnotherThread) {
+  run_runtimes(by_messages(), [](Runtime& runtime) {
+    std::latch is_in_turn(1);
+    std::latch may_go_on(1);
+    std::thread speaker;
+    if (runtime.rank() == 0) {
+      speaker = std::thread([&] {
+        is_in_turn.wait();
+        runtime.world().lane()->publish_end("ended");
+        may_go_on.count_down();
+      });
+    }
+    gather(runtime, [&] {
+      is_in_turn.count_down();
+      may_go_on.wait();
+    });
+    if (speaker.joinable()) speaker.join();
+    expect_sum_works(runtime, "after");  // nobody has heard of an end
+  });
+}
+
+TEST(LastWordsTest, AreSaidByTheThreadInTheTurn) {
+  run_runtimes(by_messages(), [](Runtime& runtime) {
+    const auto until_lost = [&] {
+      for (;;) gather(runtime, [&] { runtime.world().lane()->publish_end("ended"); });
+    };
+    const std::string text = text_thrown_by<PeerLostError>(until_lost);
+    expect_contains(text, "rank 0 ended");
+  });
+}
+
+}  // namespace
+}  // namespace kolo::test
