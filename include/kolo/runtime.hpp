@@ -41,6 +41,9 @@ struct InitOptions {
 /// While it exists, an uncaught exception anywhere in the process reaches every rank: each of them
 /// ends with its text instead of waiting for the dead one.
 ///
+/// It belongs to the process that made it. A forked child may end in any way without the ranks
+/// noticing, and calls of Kolo there throw InvalidArgument.
+///
 /// The first Runtime of a process becomes the current one of all threads; see `current`.
 class Runtime {
  public:

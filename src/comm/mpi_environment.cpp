@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include <mpi.h>
 
@@ -19,6 +20,7 @@ std::mutex sessions_lock;
 int sessions = 0;
 bool is_ours = false;
 bool is_exiting = false;
+std::optional<HomeProcess> home;  // of MPI, as far as Kolo knows
 
 bool is_initialized() {
   int flag = 0;
@@ -39,6 +41,7 @@ void finalize_if_due() {
 
 // A Runtime that lives as long as the process ends after this handler, and finalises then.
 void on_exit() {
+  if (!home->is_here()) return;
   const std::lock_guard guard(sessions_lock);
   is_exiting = true;
   finalize_if_due();
@@ -77,6 +80,12 @@ bool is_available() {
 
 Session::Session() {
   const std::lock_guard guard(sessions_lock);
+  if (!home) home.emplace();
+  if (!home->is_here()) {
+    throw InvalidArgument(
+        "MPI belongs to the parent of this forked process. Start Kolo after fork(), or in the "
+        "parent.");
+  }
   if (is_finalized()) {
     throw InvalidArgument(
         "MPI has been finalised in this process. Make the last kolo::Runtime "
@@ -91,6 +100,7 @@ Session::Session() {
 }
 
 Session::~Session() {
+  if (!is_at_home()) return;
   const std::lock_guard guard(sessions_lock);
   --sessions;
   finalize_if_due();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/home_process.hpp"
+
 namespace kolo::comm {
 
 /// MPI in this process: started by Kolo, or by the program and joined.
@@ -17,12 +19,18 @@ bool is_available();
 class Session {
  public:
   /// Starts MPI, or joins the one that runs. Throws InvalidArgument, which shows the line to write,
-  /// where the program started it without MPI_THREAD_MULTIPLE or finalised it already; BackendError
-  /// where this MPI cannot do it.
+  /// where the program started it without MPI_THREAD_MULTIPLE or finalised it already, or where a
+  /// parent of this process uses it; BackendError where this MPI cannot do it.
   Session();
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;
   ~Session();
+
+  /// False in a forked child, where MPI must not be touched.
+  bool is_at_home() const { return home_.is_here(); }
+
+ private:
+  const HomeProcess home_;
 };
 
 /// A peer was lost: nothing that waits may be called any more.

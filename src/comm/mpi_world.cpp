@@ -79,7 +79,8 @@ MpiWorld::~MpiWorld() {
   // Never freed: that a rank has left may still be on its way to one that knows it already, and would
   // take the place of a message of the next communicator, which may get the same number.
   base_.release();
-  if (mpi_environment::is_broken()) native_.release();  // freeing it could wait for the lost peer
+  // Freeing it could wait for a lost peer; and a forked child has no part in it.
+  if (mpi_environment::is_broken() || !session_.is_at_home()) native_.release();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {

@@ -99,17 +99,28 @@ void Lane::order_after(const Operation& operation) {
   if (operation.device.done != nullptr) device_runner_->order_after(operation);
 }
 
+/// In front of all that acts on behalf of this rank.
+void Lane::require_home() const {
+  if (home_.is_here()) return;
+  throw InvalidArgument("process set " + name_ +
+                        ": this process is a forked child of the one that started Kolo, and has "
+                        "no part in it. Use Kolo in the parent, or start it after fork().");
+}
+
 void Lane::submit(std::shared_ptr<Operation> operation) {
+  require_home();
   queue_.submit(std::move(operation));
   wake_up_.call();
 }
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
+  require_home();
   queue_.submit(operation);
   wait(*operation, Clock::time_point::max());
 }
 
 void Lane::join(std::shared_ptr<Operation> operation) {
+  require_home();
   queue_.join(std::move(operation));
   wake_up_.call();
 }
@@ -131,6 +142,7 @@ class Lane::Caller {
 
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   if (operation.is_done.load(std::memory_order_acquire)) return true;
+  require_home();
   queue_.await(operation.use);
   const Caller caller(*this);
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };

@@ -12,6 +12,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/home_process.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/config.hpp"
@@ -95,6 +96,8 @@ class Lane {
   /// The last words of a dying process: its text reaches all ranks. Called by any thread, in a turn
   /// or not; not heard where another thread stays in a turn all the time that peers are given.
   void publish_end(const std::string& how);
+  /// Whether this process made the lane. A forked child has a copy, which must not act for it.
+  bool is_at_home() const { return home_.is_here(); }
 
   int rank() const { return data_.communicator->rank(); }
   int size() const { return data_.communicator->size(); }
@@ -119,6 +122,7 @@ class Lane {
     return point == Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
   }
   bool try_turn(int looks);
+  void require_home() const;
   bool turn(int looks);
   bool progress(Clock::time_point now, int looks);
   bool take_submissions(Clock::time_point now);
@@ -139,6 +143,7 @@ class Lane {
   const Config& config_;
   const std::chrono::nanoseconds spin_;  // of callers
   comm::World& world_;
+  const HomeProcess home_;
   WakeUp wake_up_;
 
   std::mutex turn_;

@@ -78,6 +78,7 @@ void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_
 }
 
 void Lane::publish_end(const std::string& how) {
+  if (!home_.is_here()) return;
   // Not beside another thread's turn, which uses the board: one that lasts longer than this hangs in
   // a function of the program's, and the others find that the process has ended.
   constexpr int kLongestTurnMs = 500;

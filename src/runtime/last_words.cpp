@@ -1,5 +1,6 @@
 #include "runtime/last_words.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -35,11 +36,16 @@ std::string describe_current_exception() {
   return "ended with an uncaught exception: " + text_of_current_exception();
 }
 
+/// Not in a forked child: its end is nobody's business but its parent's.
+bool any_is_at_home(const std::vector<std::shared_ptr<Lane>>& lanes) {
+  return std::ranges::any_of(lanes, [](const auto& lane) { return lane->is_at_home(); });
+}
+
 [[noreturn]] void speak_and_terminate() {
   const std::string how = describe_current_exception();
   Enlisted& all = enlisted();
   const std::unique_lock lock(all.lock, std::try_to_lock);
-  if (lock.owns_lock() && !all.lanes.empty()) {
+  if (lock.owns_lock() && any_is_at_home(all.lanes)) {
     // Here first: once the others have heard and end, mpirun may end this process at any moment.
     KOLO_LOG(Error) << how;
     for (const auto& lane : all.lanes) lane->publish_end(how);

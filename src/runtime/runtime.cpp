@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/graveyard.hpp"
+#include "base/home_process.hpp"
 #include "base/log.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
@@ -54,8 +56,10 @@ class Runtime::Parts {
   Parts(const Parts&) = delete;  // lanes and threads refer to it
   Parts& operator=(const Parts&) = delete;
 
+  bool is_at_home() const { return home_.is_here(); }
+
   void shutdown() {
-    if (std::exchange(is_shut_down_, true)) return;
+    if (!is_at_home() || std::exchange(is_shut_down_, true)) return;
     for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
   }
 
@@ -115,6 +119,7 @@ class Runtime::Parts {
     runtime::dismiss_from_last_words(lane);
   }
 
+  const HomeProcess home_;
   Runtime& runtime_;
   Config config_;
   std::shared_ptr<comm::World> world_;
@@ -138,6 +143,7 @@ Runtime::Runtime(InitOptions options) {
 
 Runtime::~Runtime() {
   parts_->shutdown();
+  if (!parts_->is_at_home()) keep_for_ever(std::move(parts_));  // threads and MPI are the parent's
   Runtime* self = this;
   process_current.compare_exchange_strong(self, nullptr);
   if (thread_current == this) thread_current = nullptr;

@@ -1,0 +1,69 @@
+// What a forked child may do with the copies it has of its parent's objects.
+#include <functional>
+#include <memory>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "comm/self_world.hpp"
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+/// Whether `holds` in a forked child, which has a while to find out.
+bool holds_in_child(const std::function<bool()>& holds) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);  // ends a child that waits for a thread which is not there
+    ::_exit(holds() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
+std::unique_ptr<Runtime> start() {
+  auto runtime = std::make_unique<Runtime>(
+      InitOptions{.config = test_config(), .world = std::make_shared<comm::SelfWorld>()});
+  Runtime::set_thread_current(runtime.get());
+  return runtime;
+}
+
+TEST(ForkTest, AChildMayDestroyItsCopyOfARuntime) {
+  std::unique_ptr<Runtime> runtime = start();
+  expect_sum_works(*runtime, "before");
+  EXPECT_TRUE(holds_in_child([&] {
+    runtime.reset();
+    return true;
+  }));
+  expect_sum_works(*runtime, "after");
+}
+
+TEST(ForkTest, AChildMayShutItsCopyDownWithoutEffect) {
+  const std::unique_ptr<Runtime> runtime = start();
+  EXPECT_TRUE(holds_in_child([&] {
+    runtime->shutdown();
+    return runtime->size() == 1;
+  }));
+  expect_sum_works(*runtime, "after");
+}
+
+TEST(ForkTest, OperationsOfAChildAreRefused) {
+  const std::unique_ptr<Runtime> runtime = start();
+  Tensor tensor(3);
+  EXPECT_TRUE(holds_in_child([&] {
+    const std::string text = text_thrown_by<InvalidArgument>(
+        [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
+    return text.find("forked child") != std::string::npos;
+  }));
+  expect_sum_works(*runtime, "x");
+}
+
+}  // namespace
+}  // namespace kolo::test
