@@ -41,7 +41,7 @@ int find_node(MPI_Comm world, int rank) {
   return node;
 }
 
-/// Containers of one machine may count their processes apart. 0 where that cannot be told.
+/// Containers of one machine may number their processes apart. 0 where that cannot be told.
 int pid_namespace() {
   struct stat status {};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
@@ -69,7 +69,8 @@ MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(dup
   std::vector<PeerLiveness::Peer> peers;
   for (int peer = 0; peer < size; ++peer) {
     const std::size_t index = static_cast<std::size_t>(peer);
-    const bool is_visible = machines[index] == machine && namespaces[index] == own_namespace;
+    const bool is_visible = machines[index] == machine && own_namespace != 0 &&
+                            namespaces[index] == own_namespace;
     if (peer != rank && is_visible) peers.push_back({peer, pids[index]});
   }
   liveness_.emplace(peers);

@@ -10,10 +10,9 @@
 namespace kolo::comm {
 
 /// Makes a window of POSIX shared memory among the ranks of `communicator`, as World::make_window
-/// says. Every rank makes its own segment, which never has a name: one taken out of the file system
-/// right after shm_open() is left there by a process that is killed in between. It reserves all of
-/// its memory, so that a full /dev/shm is an error and no SIGBUS later. The others open it through /proc/<pid>/fd: they must run in the same PID
-/// namespace, under the same user.
+/// says. Every rank makes its own segment (see make_segment). The others open it through
+/// /proc/<pid>/fd: they must run in the same PID namespace, under the same user. Where they do not,
+/// that is found out, and an error.
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window);
 

@@ -1,0 +1,87 @@
+#include "comm/shared_segment.hpp"
+
+#include <cstring>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+constexpr std::size_t kBytes = 8192;
+constexpr std::size_t kPlace = 4096 + 17;
+
+std::string error_of_opening(const SegmentAddress& address) {
+  try {
+    const Mapping mapping = open_segment(address);
+  } catch (const BackendError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_refused(const SegmentAddress& address) {
+  const std::string text = error_of_opening(address);
+  EXPECT_NE(text.find("leads to another file"), std::string::npos) << text;
+  EXPECT_NE(text.find("/fd/" + std::to_string(address.fd)), std::string::npos) << text;
+}
+
+TEST(SharedSegmentTest, EveryMappingShowsTheSameMemory) {
+  const NewSegment segment = make_segment(kBytes);
+  const Mapping first = open_segment(segment.address);
+  const Mapping second = open_segment(segment.address);
+  first.data()[kPlace] = std::byte{5};
+  EXPECT_EQ(second.data()[kPlace], std::byte{5});
+  EXPECT_NE(first.data(), second.data());
+}
+
+// In another PID namespace the path of the peer's segment is that of this rank's own.
+TEST(SharedSegmentTest, APathThatLeadsToAnotherSegmentIsRefused) {
+  const NewSegment meant = make_segment(kBytes);
+  const NewSegment own = make_segment(kBytes);
+  SegmentAddress address = meant.address;
+  address.fd = own.address.fd;
+  expect_refused(address);
+}
+
+// Another machine's files may have the same numbers.
+TEST(SharedSegmentTest, ASegmentWithAnotherKeyIsRefused) {
+  const NewSegment segment = make_segment(kBytes);
+  for (std::uint64_t& word : SegmentAddress(segment.address).key) EXPECT_NE(word, 0u);
+  SegmentAddress address = segment.address;
+  address.key[1] ^= 1;
+  expect_refused(address);
+}
+
+TEST(SharedSegmentTest, ASegmentOfAnotherSizeOrFileSystemIsRefused) {
+  const NewSegment segment = make_segment(kBytes);
+  SegmentAddress longer = segment.address;
+  longer.size_bytes += 4096;
+  expect_refused(longer);
+  SegmentAddress elsewhere = segment.address;
+  elsewhere.device ^= 1;
+  expect_refused(elsewhere);
+}
+
+TEST(SharedSegmentTest, WhatIsNoFileOrNotThereIsRefused) {
+  const NewSegment segment = make_segment(kBytes);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  SegmentAddress pipe = segment.address;
+  pipe.fd = ends[0];
+  expect_refused(pipe);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  const std::string text = error_of_opening(pipe);
+  EXPECT_NE(text.find("No such file"), std::string::npos) << text;
+}
+
+TEST(SharedSegmentTest, KeysDiffer) {
+  EXPECT_NE(make_segment(kBytes).address.key, make_segment(kBytes).address.key);
+}
+
+}  // namespace
+}  // namespace kolo::comm

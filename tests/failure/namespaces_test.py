@@ -1,0 +1,42 @@
+"""Ranks of one machine whose processes are numbered apart, as in containers, share no memory: they find
+that out, say so, go by messages, and their results are right.
+
+    namespaces_test.py <runtime_mpi_test> <mpirun> <arguments before the program>...
+
+PID namespaces take root, or a kernel that gives them to users; otherwise it is skipped.
+"""
+
+import subprocess
+import sys
+
+SKIPPED = 77
+WAYS = (["unshare", "-pf", "--mount-proc"], ["unshare", "-Urpf", "--mount-proc"])
+TESTS = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*SharedBuffersAreReducedInPlace*"
+SAID = "no shared memory for agreement, going by messages"
+
+
+def find_way():
+    for way in WAYS:
+        if subprocess.run([*way, "true"], capture_output=True).returncode == 0:
+            return way
+    return None
+
+
+def main(program, *mpirun):
+    way = find_way()
+    if way is None:
+        print("SKIPPED: PID namespaces are not permitted here")
+        return SKIPPED
+    # Open MPI's own shared memory does not work across namespaces.
+    command = [*mpirun, "--mca", "btl", "tcp,self", "-n", "2", *way, program,
+               f"--gtest_filter={TESTS}"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=200)
+    said = done.stdout.count(SAID)
+    is_good = done.returncode == 0 and said > 0 and "[  PASSED  ]" in done.stdout
+    print(f"{' '.join(command)}: exit {done.returncode}, said {said} times: {SAID!r}"
+          + ("" if is_good else f" -- failed\n{done.stdout}"))
+    return 0 if is_good else 1
+
+
+sys.exit(main(*sys.argv[1:]))
