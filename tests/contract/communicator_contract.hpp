@@ -241,12 +241,12 @@ TYPED_TEST_P(CommunicatorContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
 // In the middle of long messages: each of them is there as a whole when its receive has been given
 // up, or not at all, and then the next receive gets it.
 TYPED_TEST_P(CommunicatorContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp) {
-  static constexpr std::size_t kSize = std::size_t{4} << 20;
+  static constexpr std::size_t kSize = std::size_t{1} << 20;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();
     const int before = (rank + communicator.size() - 1) % communicator.size();
-    for (int number = 0; number < 10; ++number) {
+    for (const int number : {0, 1, 3, 6}) {
       const std::vector<std::byte> untouched(kSize, std::byte{0xee});
       std::vector<std::byte> given_up = untouched;
       const auto sent = message(rank, next, number, kSize);

@@ -18,9 +18,8 @@ RANKS = 3
 LATEST_US = 60_000
 LIMIT_S = 60
 ALGORITHMS = ("direct", "ring", "halving_doubling", "mpi")
-TRANSPORTS = (("--mca", "btl", "tcp,self"),
-              ("--mca", "btl_vader_single_copy_mechanism", "none"),
-              ())
+# Not TCP: Open MPI 4 may itself hang or end a process whose peer has died.
+TRANSPORTS = ((), ("--mca", "btl_vader_single_copy_mechanism", "none"))
 WATCHES = ("pattern", "trap")
 VERDICT = re.compile(r"rank (\d): (clean|WRITTEN), (\d+) bytes watched, (\d+) written")
 
@@ -29,7 +28,7 @@ def run(number, moments, program, mpirun):
     """What went wrong, or None; and how many bytes were watched."""
     settings = {
         "KOLO_SHARED_MEMORY": "off",
-        "KOLO_ALLREDUCE": ALGORITHMS[number // 6 % len(ALGORITHMS)],
+        "KOLO_ALLREDUCE": ALGORITHMS[number // 4 % len(ALGORITHMS)],
         "KOLO_TEST_VICTIM": str(number % RANKS),
         "KOLO_TEST_WATCH": WATCHES[number % len(WATCHES)],
         "KOLO_TEST_MOMENT_US": str(moments.randint(0, LATEST_US)),

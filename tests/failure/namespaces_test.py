@@ -1,5 +1,5 @@
 """Ranks of one machine whose processes are numbered apart, as in containers, share no memory: they find
-that out, say so, go by messages, and their results are right.
+that out and go by messages, and their results are right.
 
     namespaces_test.py <runtime_mpi_test> <mpirun> <arguments before the program>...
 
@@ -11,8 +11,7 @@ import sys
 
 SKIPPED = 77
 WAYS = (["unshare", "-pf", "--mount-proc"], ["unshare", "-Urpf", "--mount-proc"])
-TESTS = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*SharedBuffersAreReducedInPlace*"
-SAID = "no shared memory for agreement, going by messages"
+TESTS = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
 
 
 def find_way():
@@ -32,9 +31,8 @@ def main(program, *mpirun):
                f"--gtest_filter={TESTS}"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=200)
-    said = done.stdout.count(SAID)
-    is_good = done.returncode == 0 and said > 0 and "[  PASSED  ]" in done.stdout
-    print(f"{' '.join(command)}: exit {done.returncode}, said {said} times: {SAID!r}"
+    is_good = done.returncode == 0 and "[  PASSED  ]" in done.stdout
+    print(f"{' '.join(command)}: exit {done.returncode}"
           + ("" if is_good else f" -- failed\n{done.stdout}"))
     return 0 if is_good else 1
 

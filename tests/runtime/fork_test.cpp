@@ -35,16 +35,6 @@ std::unique_ptr<Runtime> start() {
   return runtime;
 }
 
-TEST(ForkTest, AChildMayDestroyItsCopyOfARuntime) {
-  std::unique_ptr<Runtime> runtime = start();
-  expect_sum_works(*runtime, "before");
-  EXPECT_TRUE(holds_in_child([&] {
-    runtime.reset();
-    return true;
-  }));
-  expect_sum_works(*runtime, "after");
-}
-
 TEST(ForkTest, AChildMayShutItsCopyDownWithoutEffect) {
   const std::unique_ptr<Runtime> runtime = start();
   EXPECT_TRUE(holds_in_child([&] {

@@ -1,0 +1,32 @@
+// A rank that forks: what becomes of its child is nobody's business.
+#include <memory>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "kolo/runtime.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test {
+namespace {
+
+TEST(ForkOverMpiTest, AChildMayDestroyItsCopyOfARuntime) {
+  auto runtime = std::make_unique<Runtime>(InitOptions{.config = test_config()});
+  Runtime::set_thread_current(runtime.get());
+  expect_sum_works(*runtime, "before");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);  // ends a child that waits for what only its parent has
+    runtime.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_NO_THROW(expect_sum_works(*runtime, "after"));
+}
+
+}  // namespace
+}  // namespace kolo::test
