@@ -22,12 +22,12 @@
 /// once; memory must stay valid, and untouched, until the handle is ready. The others block.
 ///
 /// Memory after a PeerLostError: when the handle is ready nothing of this rank's writes to it any
-/// more, so it may be used again. Receives are given up first; a message that has begun to arrive is
-/// waited for, half a second at most, and only a rank that hangs in the middle of a message and goes
-/// on later could still send the rest. MPI may still read the inputs: memory that is given back to
-/// the system (free, munmap) before the process ends needs an owner in `keep_alive`, which is then
-/// held until that. A SharedBuffer is other ranks' memory too: those that have not heard of the loss
-/// yet may write to theirs and to this rank's part of it.
+/// more, so it may be used again. Receives are given up first; a message that has begun to arrive
+/// is waited for, half a second at most, and only a rank that hangs in the middle of a message and
+/// goes on later could still send the rest. MPI may still read the inputs: memory that is given
+/// back to the system (free, munmap) before the process ends needs an owner in `keep_alive`, which
+/// is then held until that. A SharedBuffer is other ranks' memory too: those that have not heard of
+/// the loss yet may write to theirs and to this rank's part of it.
 ///
 /// On CUDA memory operations are ordered by streams, as kernels are. `stream` is the program's:
 /// what is on it when the operation is submitted comes before it, and what is put on it after

@@ -16,10 +16,10 @@ class Communicator;
 /// One send or receive under way: move-only, awaitable in a Task.
 ///
 /// Destroying it before it is ready gives the operation up, which only a run that failed for good
-/// does. A receive is cancelled, or waited for where its message has begun to arrive, and its buffer
-/// is free afterwards, unless the sender falls silent in the middle of the message: it is waited for
-/// no longer than a tenth of a second. A send is abandoned, and its buffer must stay alive until the
-/// process ends, since MPI may still read it.
+/// does. A receive is cancelled, or waited for where its message has begun to arrive, and its
+/// buffer is free afterwards, unless the sender falls silent in the middle of the message: it is
+/// waited for no longer than a tenth of a second. A send is abandoned, and its buffer must stay
+/// alive until the process ends, since MPI may still read it.
 class [[nodiscard]] Transfer {
  public:
   Transfer() = default;  ///< ready from the start

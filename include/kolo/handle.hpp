@@ -14,8 +14,8 @@ struct Operation;
 ///
 /// The operation owns or keeps alive what it was given to own; memory passed as a TensorView must
 /// stay valid until the handle is ready, and after a PeerLostError until the process ends, for MPI
-/// may still read it (see kolo/collectives.hpp). Dropping a handle withdraws nothing: the operation goes on
-/// and its error, if any, is lost. One thread at a time may use a handle.
+/// may still read it (see kolo/collectives.hpp). Dropping a handle withdraws nothing: the operation
+/// goes on and its error, if any, is lost. One thread at a time may use a handle.
 class [[nodiscard]] Handle {
  public:
   Handle() = default;  ///< stands for nothing; waiting on it throws InvalidArgument

@@ -20,8 +20,8 @@ namespace {
 }
 
 [[noreturn]] void refuse(const std::string& path) {
-  throw BackendError(path + " leads to another file than the segment that is meant. Ranks that share "
-                     "memory must run in one PID namespace");
+  throw BackendError(path + " leads to another file than the segment that is meant. Ranks that "
+                     "share memory must run in one PID namespace");
 }
 
 struct stat status_of(const FileDescriptor& file) {
