@@ -8,8 +8,8 @@
 
 namespace kolo::comm {
 
-/// Where a segment of shared memory is, and which one is meant. Its path is made of a process number
-/// and a descriptor; in another PID namespace the same path leads to another file, or to this
+/// Where a segment of shared memory is, and which one is meant. Its path is made of a process
+/// number and a descriptor; in another PID namespace the same path leads to another file, or to this
 /// process's own segment, without an error. The rest tells them apart.
 struct SegmentAddress {
   std::int32_t pid = 0;
@@ -49,8 +49,8 @@ struct NewSegment {
   SegmentAddress address;
 };
 
-/// Reserves all of the memory, so that a full /dev/shm is an error and no SIGBUS later. `size_bytes`:
-/// whole pages. Throws BackendError.
+/// Reserves all of the memory, so that a full /dev/shm is an error and no SIGBUS later.
+/// `size_bytes`: whole pages. Throws BackendError.
 NewSegment make_segment(std::size_t size_bytes);
 
 /// Maps the segment that is meant. Throws BackendError, also where its path leads to another one.

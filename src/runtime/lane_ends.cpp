@@ -79,8 +79,8 @@ void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_
 
 void Lane::publish_end(const std::string& how) {
   if (!home_.is_here()) return;
-  // Not beside another thread's turn, which uses the board: one that lasts longer than this hangs in
-  // a function of the program's, and the others find that the process has ended.
+  // Not beside another thread's turn, which uses the board: one that lasts longer than this hangs
+  // in a function of the program's, and the others find that the process has ended.
   constexpr int kLongestTurnMs = 500;
   std::unique_lock turn_lock(turn_, std::defer_lock);
   const bool is_in_turn = driver_ == std::this_thread::get_id();
