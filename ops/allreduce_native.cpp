@@ -48,7 +48,7 @@ Task convert_elements(CollectiveCall call, Conversion conversion, std::size_t co
 }
 
 /// Step 1.
-Task copy_out(CollectiveCall call, Range block, std::byte* to) {
+Task load_block(CollectiveCall call, Range block, std::byte* to) {
   const std::byte* const from = bytes_of(call, call.input, block).data();
   const double factor = call.reduction.prescale;
   if (is_half(call.dtype)) {
@@ -61,7 +61,7 @@ Task copy_out(CollectiveCall call, Range block, std::byte* to) {
 }
 
 /// Step 3.
-Task copy_in(CollectiveCall call, Range block, const std::byte* from) {
+Task store_block(CollectiveCall call, Range block, const std::byte* from) {
   std::byte* const to = bytes_of(call, call.output, block).data();
   const double factor = call.reduction.postscale;
   if (is_half(call.dtype)) {
@@ -94,13 +94,13 @@ Task allreduce_native(CollectiveCall call) {
   TransferScratch scratch(std::min(call.count, length) * size_of(dtype));
   for (std::size_t i = 0; i < segment_count(call.count, length); ++i) {
     const Range block = segment_of({0, call.count}, length, i);
-    co_await copy_out(call, block, scratch.data());
+    co_await load_block(call, block, scratch.data());
     scratch.set_in_use(true);
     Transfer reduced = native->all_reduce(scratch.data(), scratch.data(), block.length, dtype,
                                           call.reduction.op);
     co_await reduced;
     scratch.set_in_use(false);
-    co_await copy_in(call, block, scratch.data());
+    co_await store_block(call, block, scratch.data());
   }
 }
 
