@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 namespace kolo::runtime {
@@ -22,14 +23,25 @@ std::uint32_t digest_of(const Bits& set) {
 }  // namespace
 
 History::Composition History::intern(const std::vector<int>& bits) {
-  const auto [place, is_new] =
-      index_.try_emplace(bits, static_cast<Composition>(compositions_.size()));
-  if (is_new) {
-    Known known{bits, {}};
-    for (const int bit : bits) known.set.set(bit);
+  const auto [place, is_new] = index_.try_emplace(bits, kNone);
+  if (!is_new) return place->second;
+  Known known{bits, {}};
+  for (const int bit : bits) known.set.set(bit);
+  if (free_.empty()) {
+    place->second = static_cast<Composition>(compositions_.size());
     compositions_.push_back(std::move(known));
+  } else {
+    place->second = free_.back();
+    free_.pop_back();
+    compositions_[static_cast<std::size_t>(place->second)] = std::move(known);
   }
   return place->second;
+}
+
+History::Index::iterator History::give_up(Index::iterator place) {
+  compositions_[static_cast<std::size_t>(place->second)] = {};
+  free_.push_back(place->second);
+  return index_.erase(place);
 }
 
 History::Composition History::largest_within(const Bits& bits, int bit) const {
@@ -47,7 +59,9 @@ void History::append(Composition composition) {
   const bool follows_model = was_expected && is_complete();
   const bool ends_round = rounds_.empty() || rounds_.back().set.intersects(set) || is_complete() ||
                           batches_.size() - rounds_.back().begin >= capacity_ / 2;
+  const std::size_t remembered = batches_.size();
   if (ends_round) begin_round();
+  const bool has_dropped = batches_.size() < remembered;
   rounds_.back().set |= set;
   batches_.append(static_cast<std::uint32_t>(composition));
   if (model_ == kNoRound || !was_expected || ends_round != follows_model) {
@@ -56,6 +70,7 @@ void History::append(Composition composition) {
     take_model(model_ + 1);
   }
   update_prediction();
+  if (has_dropped) give_up_unused();
 }
 
 /// All that the model has has run.
@@ -78,6 +93,19 @@ void History::drop_oldest() {
   ends_.drop_oldest(count);
   batches_.drop_oldest(batches);
   model_ = model_ == kNoRound || model_ < count ? kNoRound : model_ - count;
+}
+
+/// Compositions that neither ran in what is remembered nor are expected: chance makes new ones.
+void History::give_up_unused() {
+  std::vector<bool> is_used(compositions_.size());
+  const auto use = [&](Composition composition) {
+    if (composition != kNone) is_used[static_cast<std::size_t>(composition)] = true;
+  };
+  for (std::size_t i = 0; i < batches_.size(); ++i) use(static_cast<Composition>(batches_[i]));
+  use(prediction_);
+  for (auto it = index_.begin(); it != index_.end();) {
+    it = is_used[static_cast<std::size_t>(it->second)] ? std::next(it) : give_up(it);
+  }
 }
 
 void History::find_model() {
@@ -146,7 +174,7 @@ void History::forget(int bit) {
       continue;
     }
     batches_.replace(static_cast<std::uint32_t>(it->second), kForgotten);
-    it = index_.erase(it);
+    it = give_up(it);
   }
   for (Round& round : rounds_) round.set.reset(bit);
   if (rounds_.empty()) return;

@@ -22,7 +22,9 @@ namespace kolo::runtime {
 /// predicted without error once the history holds a few rounds of it.
 class History {
  public:
-  using Composition = int;  ///< index; a set of bits keeps its index until one of them is evicted
+  /// Index; a set of bits keeps its index until one of them is evicted, or until nothing of what is
+  /// remembered ran as that set. Then the index may stand for another.
+  using Composition = int;
   static constexpr Composition kNone = -1;
 
   /// Remembers about `capacity` batches.
@@ -47,6 +49,9 @@ class History {
   /// Forgets every composition with this bit: the bit will stand for another request.
   void forget(int bit);
 
+  /// Compositions that there is memory for.
+  std::size_t composition_count() const { return compositions_.size(); }
+
  private:
   struct Known {
     std::vector<int> bits;
@@ -56,11 +61,14 @@ class History {
     std::size_t begin = 0;  // of its batches; they end where the next round's begin
     Bits set;               // all their bits
   };
+  using Index = std::map<std::vector<int>, Composition>;  // ordered: ranges by lowest bit
   static constexpr std::size_t kNoRound = static_cast<std::size_t>(-1);
 
+  Index::iterator give_up(Index::iterator place);
   bool is_complete() const;
   void begin_round();
   void drop_oldest();
+  void give_up_unused();
   void find_model();
   void take_model(std::size_t round);
   void update_prediction();
@@ -68,8 +76,9 @@ class History {
 
   std::size_t capacity_;
   std::vector<Known> compositions_;
-  std::map<std::vector<int>, Composition> index_;  // ordered: ranges by lowest bit
-  Recurrence batches_;                             // compositions that ran, or kForgotten
+  std::vector<Composition> free_;  // indices that stand for nothing
+  Index index_;
+  Recurrence batches_;            // compositions that ran, or kForgotten
   Recurrence ends_;               // digests of the sets of all rounds but the one under way
   std::vector<Round> rounds_;     // oldest first, the last one under way
   std::size_t model_ = kNoRound;  // the complete round that the one under way is taken for

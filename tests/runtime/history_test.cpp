@@ -131,6 +131,32 @@ TEST(HistoryTest, StaysRightWhenItDropsItsOldestRounds) {
   EXPECT_EQ(mistakes(history, repeat(period, 20)), 0);
 }
 
+TEST(HistoryTest, EvictedBitsLeaveNoCompositions) {
+  History history;
+  for (int i = 0; i < 10'000; ++i) {
+    history.append(history.intern({i % 3}));
+    history.append(history.intern({3, 4 + i % 2}));
+    history.forget(i % 3);
+  }
+  EXPECT_LT(history.composition_count(), 20u);
+  run(history, "abcabca");
+  EXPECT_EQ(predicted(history), "b");
+}
+
+TEST(HistoryTest, SetsThatChanceMadeAreForgottenWithTheirBatches) {
+  History history(64);
+  for (int i = 1; i < 4096; ++i) {  // every set of twelve bits once
+    std::vector<int> bits;
+    for (int bit = 0; bit < 12; ++bit) {
+      if ((i >> bit & 1) != 0) bits.push_back(bit);
+    }
+    history.append(history.intern(bits));
+  }
+  EXPECT_LT(history.composition_count(), 256u);
+  run(history, repeat("abcd", 20));
+  EXPECT_EQ(mistakes(history, repeat("abcd", 20)), 0);
+}
+
 TEST(HistoryTest, StaysBoundedWhereNothingRunsTwice) {
   History history(16);
   for (int bit = 0; bit < 200; ++bit) history.append(history.intern({bit}));
