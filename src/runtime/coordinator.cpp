@@ -18,10 +18,8 @@ Coordinator::Coordinator(Options options)
 
 void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline) {
   // Rule 10: an error that the other ranks have for this use comes before anything else.
-  if (const auto grave = tombstones_.find(request.name); grave != tombstones_.end()) {
-    actions_.failed.push_back({use, std::move(grave->second.front())});
-    grave->second.pop_front();
-    if (grave->second.empty()) tombstones_.erase(grave);
+  if (std::optional<Failure> failure = tombstones_.take(request.name)) {
+    actions_.failed.push_back({use, std::move(*failure)});
     return;
   }
   if (closed_) {
@@ -37,7 +35,7 @@ void Coordinator::submit(UseId use, const Request& request, Time now, Time deadl
   by_use_[use] = &pending;
   if (pending.bit < 0) {
     pending.request = std::make_shared<const Request>(request);
-    ++unknown_count_;
+    count_unknown(pending, 1);
   } else {
     pending.request = table_.at(pending.bit);
     if (by_bit_.size() <= static_cast<std::size_t>(pending.bit)) {
@@ -115,7 +113,7 @@ void Coordinator::expire(Pending& pending) {
   if (pending.is_stalled) --stalled_count_;
   pending.is_stalled = false;
   if (pending.bit < 0) {
-    --unknown_count_;
+    count_unknown(pending, -1);
   } else {
     ready_.reset(pending.bit);
   }
@@ -126,18 +124,30 @@ bool Coordinator::prediction_is_complete() const {
   return predicted != History::kNone && ready_.contains(history_.set_of(predicted));
 }
 
+void Coordinator::count_unknown(const Pending& pending, int by) {
+  unknown_count_ += by;
+  if (!pending.was_reported) unreported_count_ += by;
+}
+
+/// Whether all unknown requests wait for bits, and another negotiation would give them none.
+bool Coordinator::lacks_bits() const {
+  return unreported_count_ == 0 && waiting_.count() >= static_cast<int>(options_.table.bits);
+}
+
 /// Rule 4, with rule 5's exception.
 bool Coordinator::has_cause(Time now) const {
-  if (unknown_count_ > 0 || expired_count_ > 0 || stalled_count_ > 0 || is_shutting_down_ ||
-      (join_ && !join_is_shown_)) {
+  if ((unknown_count_ > 0 && !lacks_bits()) || expired_count_ > 0 || stalled_count_ > 0 ||
+      is_shutting_down_ || (join_ && !join_is_shown_)) {
     return true;
   }
+  const Bits news = ready_ - shown_;
+  if (unknown_count_ > 0 && !news.none()) return true;  // what waits for their bits is not patient
   const bool is_predicted = prediction_is_complete();
   bool is_cause = false;
-  (ready_ - shown_).for_each([&](int bit) {
-    const Pending& news = *by_bit_[static_cast<std::size_t>(bit)];
-    is_cause |= news.is_awaited && !is_predicted;
-    is_cause |= counts_patience(bit) && later(news.submitted, options_.patience) <= now;
+  news.for_each([&](int bit) {
+    const Pending& pending = *by_bit_[static_cast<std::size_t>(bit)];
+    is_cause |= pending.is_awaited && !is_predicted;
+    is_cause |= counts_patience(bit) && later(pending.submitted, options_.patience) <= now;
   });
   return is_cause;
 }

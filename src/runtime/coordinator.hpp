@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "runtime/negotiation.hpp"
 #include "runtime/request.hpp"
 #include "runtime/request_table.hpp"
+#include "runtime/tombstones.hpp"
 #include "runtime/tree.hpp"
 
 namespace kolo::runtime {
@@ -44,12 +44,12 @@ class Coordinator {
   struct Options {
     int rank = 0;
     SetNames set{"world", {0}};
-    int tree_width = 8;                 ///< children of a rank in the negotiation tree
-    Time patience{};                    ///< age at which news asks for an exchange
-    Time stall_warn = kNever;           ///< age at which a request asks who is missing
-    Time lost_after = kNever;           ///< silence past a deadline after which a rank is lost
-    std::size_t table_capacity = 2048;  ///< known requests beyond which idle ones are evicted
-    std::size_t fusion_bytes = 0;       ///< largest fused batch; 0: every request runs alone
+    int tree_width = 8;            ///< children of a rank in the negotiation tree
+    Time patience{};               ///< age at which news asks for an exchange
+    Time stall_warn = kNever;      ///< age at which a request asks who is missing
+    Time lost_after = kNever;      ///< silence past a deadline after which a rank is lost
+    TableLimits table{};           ///< of known requests
+    std::size_t fusion_bytes = 0;  ///< largest fused batch; 0: every request runs alone
   };
 
   /// Requests that run together, in this order.
@@ -131,7 +131,8 @@ class Coordinator {
     Time stall_at = kNever;
     bool is_awaited = false;  // by a caller
     bool is_expired = false;
-    bool is_stalled = false;  // and not reported yet, which happens once
+    bool is_stalled = false;    // and not reported yet, which happens once
+    bool was_reported = false;  // in a negotiation
   };
 
   // When a header is posted.
@@ -140,6 +141,8 @@ class Coordinator {
   bool prediction_is_complete() const;
   bool has_cause(Time now) const;
   bool counts_patience(int bit) const;
+  bool lacks_bits() const;
+  void count_unknown(const Pending& pending, int by);
   Header make_header() const;
   void post();
   void watch_for_silence(Time now);
@@ -182,10 +185,11 @@ class Coordinator {
   Bits ready_;                    // pending, known, not expired
   Bits shown_;    // of what is pending, what this rank showed in an exchange that has ended
   Bits showing_;  // and what the header of the current one shows
-  int unknown_count_ = 0;  // pending, unknown, not expired
+  int unknown_count_ = 0;     // pending, unknown, not expired
+  int unreported_count_ = 0;  // of these, what no negotiation has looked at
   int expired_count_ = 0;
   int stalled_count_ = 0;
-  std::unordered_map<std::string, std::deque<Failure>> tombstones_;
+  Tombstones tombstones_;
   std::optional<UseId> join_;
   bool join_is_shown_ = false;
   bool is_shutting_down_ = false;

@@ -130,8 +130,12 @@ void Coordinator::begin_negotiation() {
   ++counters_.negotiations;
   silent_since_ = kNever;
   negotiation_ = Negotiation{own_report(), tree_.children, false};
-  for (auto& [name, pending] : pending_) pending.is_stalled = false;
+  for (auto& [name, pending] : pending_) {
+    pending.is_stalled = false;
+    pending.was_reported = true;
+  }
   stalled_count_ = 0;
+  unreported_count_ = 0;
   for (auto& [child, report] : std::exchange(early_reports_, {})) {
     on_message(child, std::move(report));
   }
@@ -176,7 +180,7 @@ void Coordinator::continue_negotiation() {
   }
   negotiation_->has_reported = true;
   if (tree_.parent < 0) {
-    apply(judge(negotiation_->report, table_, options_.table_capacity, options_.set));
+    apply(judge(negotiation_->report, table_, options_.table, options_.set));
   } else {
     actions_.send.emplace_back(tree_.parent, std::move(negotiation_->report));
   }
@@ -198,13 +202,13 @@ void Coordinator::evict(int bit) {
   history_.forget(bit);
   const std::size_t index = static_cast<std::size_t>(bit);
   if (index >= by_bit_.size() || by_bit_[index] == nullptr) return;
-  // Submitted after this rank's report: unknown again.
+  // Submitted after this rank's report, or in the way of what all ranks have: unknown again.
   Pending& pending = *std::exchange(by_bit_[index], nullptr);
   pending.bit = -1;
   ready_.reset(bit);
   shown_.reset(bit);
   showing_.reset(bit);
-  if (!pending.is_expired) ++unknown_count_;
+  if (!pending.is_expired) count_unknown(pending, 1);
 }
 
 void Coordinator::introduce(const Verdict::Addition& addition) {
@@ -218,7 +222,7 @@ void Coordinator::introduce(const Verdict::Addition& addition) {
   if (by_bit_.size() <= index) by_bit_.resize(index + 1);
   by_bit_[index] = &pending;
   if (pending.is_expired) return;
-  --unknown_count_;
+  count_unknown(pending, -1);
   ready_.set(addition.bit);
 }
 
@@ -227,7 +231,7 @@ void Coordinator::raise(const Verdict::NameError& error) {
   if (const auto found = pending_.find(error.name); found != pending_.end()) {
     fail(found->second, error.failure);
   } else if (!join_) {
-    tombstones_[error.name].push_back(error.failure);
+    tombstones_.add(error.name, error.failure);
   }
 }
 
@@ -269,7 +273,7 @@ void Coordinator::end(Pending& pending) {
     shown_.reset(pending.bit);
     showing_.reset(pending.bit);
   } else if (!pending.is_expired) {
-    --unknown_count_;
+    count_unknown(pending, -1);
   }
   if (pending.is_expired) --expired_count_;
   if (pending.is_stalled) --stalled_count_;

@@ -30,7 +30,7 @@ Coordinator::Options coordinator_options(const std::string& name, const std::vec
   options.patience = config.patience;
   options.stall_warn = config.stall_warn.count() > 0 ? config.stall_warn : kNever;
   options.lost_after = config.lost_after;
-  options.table_capacity = static_cast<std::size_t>(config.table_capacity);
+  options.table.capacity = static_cast<std::size_t>(config.table_capacity);
   options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
   return options;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <string_view>
+#include <utility>
 
 namespace kolo::runtime {
 namespace {
@@ -101,60 +103,101 @@ Failure timeout(const NameReport& name, const Report& report, const SetNames& se
           text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
 }
 
-/// Gives unknown requests their bits; makes room first where the table is full.
-void assign_bits(const std::vector<const Request*>& unknown, const Report& report,
-                 const RequestTable& table, std::size_t capacity, Verdict& verdict) {
-  std::vector<int> idle;
-  if (table.size() + unknown.size() > capacity) {
-    Bits pending;
-    for (const auto& item : report.items) {
-      if (!item.request) pending.set(item.bit);
-    }
-    (table.all() - pending).for_each([&](int bit) { idle.push_back(bit); });
-    std::sort(idle.begin(), idle.end(),
-              [&](int a, int b) { return table.last_run(a) < table.last_run(b); });
-    const std::size_t excess = table.size() + unknown.size() - capacity;
-    if (idle.size() > excess) idle.resize(excess);
+/// A name's one request, as the bits are given out.
+struct Candidate {
+  const NameReport::Variant* variant;
+  bool is_complete;  // every rank has it pending, or has joined: it is going to run
+};
+
+/// The bits of requests that are pending nowhere, those that ran longest ago first.
+std::vector<int> idle_bits(const Report& report, const RequestTable& table) {
+  Bits pending;
+  for (const auto& item : report.items) {
+    if (!item.request) pending.set(item.bit);
   }
-  verdict.evicted = idle;
+  std::vector<int> idle;
+  (table.all() - pending).for_each([&](int bit) { idle.push_back(bit); });
+  std::sort(idle.begin(), idle.end(),
+            [&](int a, int b) { return table.last_run(a) < table.last_run(b); });
+  return idle;
+}
+
+/// The bits to be evicted so that `unknown` requests fit. Of what is pending only those give way
+/// that wait for a rank, and only to `complete` requests that have no other place.
+std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unknown,
+                           std::size_t complete, const Report& report, const RequestTable& table,
+                           const TableLimits& limits) {
+  const std::size_t capacity = std::min(limits.capacity, limits.bits);
+  if (table.size() + unknown <= capacity) return {};
+  std::vector<int> evicted = idle_bits(report, table);
+  evicted.resize(std::min(evicted.size(), table.size() + unknown - capacity));
+  std::size_t room = limits.bits - (table.size() - evicted.size());
+  for (const Candidate& candidate : known) {
+    if (room >= complete) break;
+    if (candidate.is_complete) continue;
+    evicted.push_back(candidate.variant->item->bit);
+    ++room;
+  }
+  return evicted;
+}
+
+/// Gives unknown requests their bits; makes room first where the table is full.
+void assign_bits(std::vector<Candidate> known, std::vector<Candidate> unknown, const Report& report,
+                 const RequestTable& table, const TableLimits& limits, Verdict& verdict) {
+  const auto first_incomplete = std::stable_partition(
+      unknown.begin(), unknown.end(), [](const Candidate& each) { return each.is_complete; });
+  const auto complete = static_cast<std::size_t>(first_incomplete - unknown.begin());
+  verdict.evicted = evictions(known, unknown.size(), complete, report, table, limits);
+  const std::size_t room = limits.bits - (table.size() - verdict.evicted.size());
+  unknown.resize(std::min(unknown.size(), room));
   std::size_t reused = 0;
   int next = 0;
-  for (const Request* request : unknown) {
+  for (const Candidate& candidate : unknown) {
     int bit;
-    if (reused < idle.size()) {
-      bit = idle[reused++];
+    if (reused < verdict.evicted.size()) {
+      bit = verdict.evicted[reused++];
     } else {
       bit = table.free_bit(next);
       next = bit + 1;
     }
-    verdict.added.push_back({bit, *request});
+    verdict.added.push_back({bit, *candidate.variant->request});
   }
 }
 
 }  // namespace
 
 void Report::merge(const Report& other) {
+  const auto key_of = [](const Item& item) {
+    return std::pair(item.bit, item.request ? std::string_view(item.request->name) : "");
+  };
+  std::multimap<std::pair<int, std::string_view>, Item*> places;  // there may be thousands
+  for (Item& item : items) places.emplace(key_of(item), &item);
+  std::vector<Item> added;
   for (const Item& theirs : other.items) {
-    const auto mine = std::find_if(items.begin(), items.end(), [&](const Item& item) {
-      return item.bit == theirs.bit && item.request == theirs.request;
-    });
-    if (mine == items.end()) {
-      items.push_back(theirs);
+    const auto [first, last] = places.equal_range(key_of(theirs));
+    const auto place = std::find_if(
+        first, last, [&](const auto& each) { return each.second->request == theirs.request; });
+    if (place == last) {
+      added.push_back(theirs);
       continue;
     }
-    mine->ranks = unite(mine->ranks, theirs.ranks);
-    mine->expired_ranks = unite(mine->expired_ranks, theirs.expired_ranks);
-    mine->stalled |= theirs.stalled;
+    Item& mine = *place->second;
+    mine.ranks = unite(mine.ranks, theirs.ranks);
+    mine.expired_ranks = unite(mine.expired_ranks, theirs.expired_ranks);
+    mine.stalled |= theirs.stalled;
   }
+  std::move(added.begin(), added.end(), std::back_inserter(items));
   joined_ranks = unite(joined_ranks, other.joined_ranks);
 }
 
-Verdict judge(const Report& report, const RequestTable& table, std::size_t capacity,
+Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
               const SetNames& set) {
   Verdict verdict;
   verdict.exchange = report.exchange;
-  std::vector<const Request*> unknown;
-  for (const auto& [name, found] : group_by_name(report, table)) {
+  std::vector<Candidate> known;
+  std::vector<Candidate> unknown;
+  const std::map<std::string, NameReport> names = group_by_name(report, table);
+  for (const auto& [name, found] : names) {
     if (const auto failure = defect(found, set)) {
       verdict.errors.push_back({name, *failure});
       continue;
@@ -170,10 +213,12 @@ Verdict judge(const Report& report, const RequestTable& table, std::size_t capac
     if (found.stalled) {
       verdict.stalls.push_back({name, found.ranks, missing_ranks(found, report, set)});
     }
-    if (!found.variants[0].is_known) unknown.push_back(found.variants[0].request);
+    const NameReport::Variant& variant = found.variants[0];
+    (variant.is_known ? known : unknown)
+        .push_back({&variant, missing_ranks(found, report, set).empty()});
     verdict.waiting.push_back(name);
   }
-  assign_bits(unknown, report, table, capacity, verdict);
+  assign_bits(std::move(known), std::move(unknown), report, table, limits, verdict);
   return verdict;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "kolo/error.hpp"
+#include "runtime/header.hpp"
 #include "runtime/request.hpp"
 #include "runtime/request_table.hpp"
 
@@ -72,11 +74,19 @@ struct SetNames {
   std::vector<int> world_ranks;  ///< of the members, ascending
 };
 
+/// How large the table of known requests may grow.
+struct TableLimits {
+  std::size_t capacity = 2048;          ///< beyond it requests that are pending nowhere are evicted
+  std::size_t bits = Header::kMaxBits;  ///< that a header can show: never more
+};
+
 /// The root's decision (rule 8): a request that its rank itself calls defective is an invalid
 /// argument, two requests under one name are a mismatch, an expired one is a timeout, what is left of
-/// the unknown ones gets bits. A table beyond `capacity` requests gives up those that ran longest ago
-/// and are pending nowhere.
-Verdict judge(const Report& report, const RequestTable& table, std::size_t capacity,
+/// the unknown ones gets bits. A table beyond its capacity gives up the requests that ran longest
+/// ago and are pending nowhere. Where there are no bits for all, requests that every rank has
+/// pending come first, and take the bits of some that wait for a rank; the others stay unknown until
+/// bits are free.
+Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
               const SetNames& set);
 
 }  // namespace kolo::runtime

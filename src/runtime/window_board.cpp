@@ -55,6 +55,10 @@ WindowBoard::Cell& WindowBoard::cell(int rank) {
 }
 
 void WindowBoard::post(const Header& header) {
+  if (std::max(header.own.word_count(), header.ready.word_count()) > kMaxWords) {
+    throw BackendError("a header shows " + std::to_string(Header::kMaxBits) +
+                       " requests at most, this one has bits beyond them");
+  }
   Slot& slot = cell(window_->rank()).slots[header.exchange % 2];
   slot.has_unknown = header.has_unknown;
   slot.has_expired = header.has_expired;

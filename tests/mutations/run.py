@@ -26,7 +26,7 @@ import time
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 CORE = ["coordinator", "coordinator_outcome", "header", "history", "negotiation", "request",
-        "request_table", "tree_board"]
+        "request_table", "tombstones", "tree_board"]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
              "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
 

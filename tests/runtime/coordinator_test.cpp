@@ -294,7 +294,7 @@ TEST(CoordinatorTest, AStallIsReportedOnceWithWhoIsMissing) {
 
 TEST(CoordinatorTest, EvictedRequestsAreNegotiatedAgain) {
   Coordinator::Options options = patient();
-  options.table_capacity = 2;
+  options.table.capacity = 2;
   Lockstep ranks(2, options);
   UseId use = 0;
   for (int round = 0; round < 3; ++round) {
@@ -302,6 +302,47 @@ TEST(CoordinatorTest, EvictedRequestsAreNegotiatedAgain) {
   }
   EXPECT_EQ(ranks.ran(1), "a b c a b c a b c");
   EXPECT_GT(ranks[0].counters().negotiations, 3u);
+}
+
+TEST(CoordinatorTest, WithoutBitsForAllTheOthersWaitInSilence) {
+  Coordinator::Options options = patient();
+  options.table.bits = 2;
+  Lockstep ranks(2, options);
+  UseId use = 0;
+  for (const char* name : {"a", "b", "c", "d"}) ranks.submit(0, use++, name);
+  ranks.go_on(milliseconds(10));
+  const int posts = ranks.posts(0);
+  for (int i = 0; i < 100; ++i) ranks.go_on(milliseconds(10));
+  EXPECT_EQ(ranks.posts(0), posts);
+  ranks.submit(1, 0, "d");  // has no bit, and is all that rank 1 submits before it has run
+  ranks.go_on();
+  EXPECT_EQ(ranks.ran(0), "d");
+  use = 1;
+  for (const char* name : {"c", "b", "a"}) ranks.submit(1, use++, name);
+  ranks.go_on(milliseconds(10));
+  EXPECT_EQ(ranks.ran(0).size(), std::string("d a b c").size()) << ranks.ran(0);
+  EXPECT_EQ(ranks.ran(1), ranks.ran(0));
+}
+
+TEST(CoordinatorTest, AnErrorGivesItsBitToWhatHadNone) {
+  Coordinator::Options options = patient();
+  options.table.bits = 1;
+  Lockstep ranks(2, options);
+  ranks.submit(0, 0, "a", milliseconds(50));
+  ranks.submit(0, 1, "b");
+  ranks.go_on(milliseconds(10));
+  ranks.submit(1, 0, "b");
+  ranks.go_on(milliseconds(10));
+  EXPECT_EQ(ranks.ran(0), "b");
+  ranks.submit(0, 2, "c");
+  ranks.submit(0, 3, "d");
+  ranks.go_on(milliseconds(40));
+  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "'a'"));
+  for (const char* name : {"d", "c"}) {
+    ranks.submit(1, 1, name);
+    ranks.go_on(milliseconds(10));
+  }
+  EXPECT_EQ(ranks.ran(1), "b d c");
 }
 
 TEST(CoordinatorTest, SmallRequestsAreFusedUpToTheLimit) {

@@ -56,7 +56,7 @@ TEST(NegotiationTest, GivesUnknownRequestsFreeBits) {
   Report report;
   report.exchange = 9;
   report.items = {unknown(make("a", 2), {0}), known(1, {3}), unknown(make("b", 2), {1, 2})};
-  const Verdict verdict = judge(report, table, 100, kSet);
+  const Verdict verdict = judge(report, table, {}, kSet);
   EXPECT_EQ(verdict.exchange, 9u);
   EXPECT_TRUE(verdict.errors.empty());
   EXPECT_TRUE(verdict.evicted.empty());
@@ -71,7 +71,7 @@ TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
   table.add(0, make("a", 2));
   Report report;
   report.items = {unknown(make("a", 7), {1, 3}), known(0, {0, 2}, {2})};
-  const Verdict verdict = judge(report, table, 100, kSet);
+  const Verdict verdict = judge(report, table, {}, kSet);
   ASSERT_EQ(verdict.errors.size(), 1u);
   EXPECT_EQ(verdict.errors[0].name, "a");
   EXPECT_EQ(verdict.errors[0].failure.kind, ErrorKind::Mismatch);
@@ -90,7 +90,7 @@ TEST(NegotiationTest, ADefectComesBeforeAMismatchAndATimeout) {
   broken.defect = "it has no memory";
   Report report;
   report.items = {known(0, {0}, {0}), unknown(broken, {1, 3})};
-  const Verdict verdict = judge(report, table, 100, kSet);
+  const Verdict verdict = judge(report, table, {}, kSet);
   ASSERT_EQ(verdict.errors.size(), 1u);
   EXPECT_EQ(verdict.errors[0].failure,
             (Failure{ErrorKind::InvalidArgument,
@@ -105,7 +105,7 @@ TEST(NegotiationTest, ATimeoutNamesWhoIsMissing) {
   Report report;
   report.items = {known(0, {1}, {1})};
   report.joined_ranks = {3};
-  const Verdict verdict = judge(report, table, 100, kSet);
+  const Verdict verdict = judge(report, table, {}, kSet);
   ASSERT_EQ(verdict.errors.size(), 1u);
   EXPECT_EQ(verdict.errors[0].failure.kind, ErrorKind::Timeout);
   for (const char* part : {"allreduce 'a'", "passed on rank 2", "ranks 0 and 4 had not"}) {
@@ -121,7 +121,7 @@ TEST(NegotiationTest, AStallSaysWhoWaitsForWhom) {
   Report report;
   report.items = {known(0, {1, 2}), known(1, {0})};
   report.items[0].stalled = true;
-  const Verdict verdict = judge(report, table, 100, kSet);
+  const Verdict verdict = judge(report, table, {}, kSet);
   ASSERT_EQ(verdict.stalls.size(), 1u);
   EXPECT_EQ(verdict.stalls[0], (Verdict::Stall{"a", {1, 2}, {0, 3}}));
   EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b"}));
@@ -133,7 +133,7 @@ TEST(NegotiationTest, AFullTableGivesUpWhatRanLongestAgoAndIsNotPending) {
   for (const int bit : {2, 0, 3, 1}) table.touch(bit);
   Report report;
   report.items = {known(2, {1}), unknown(make("a", 1), {0}), unknown(make("b", 1), {0})};
-  const Verdict verdict = judge(report, table, 4, kSet);
+  const Verdict verdict = judge(report, table, {.capacity = 4}, kSet);
   EXPECT_EQ(verdict.evicted, (std::vector<int>{0, 3}));
   ASSERT_EQ(verdict.added.size(), 2u);
   EXPECT_EQ(verdict.added[0].bit, 0);
@@ -146,10 +146,38 @@ TEST(NegotiationTest, ATableFullOfPendingRequestsGrows) {
   table.add(1, make("y", 1));
   Report report;
   report.items = {known(0, {1}), known(1, {2}), unknown(make("a", 1), {0})};
-  const Verdict verdict = judge(report, table, 2, kSet);
+  const Verdict verdict = judge(report, table, {.capacity = 2}, kSet);
   EXPECT_TRUE(verdict.evicted.empty());
   ASSERT_EQ(verdict.added.size(), 1u);
   EXPECT_EQ(verdict.added[0].bit, 2);
+}
+
+TEST(NegotiationTest, RequestsBeyondTheBitsOfAHeaderStayUnknown) {
+  RequestTable table;
+  table.add(0, make("pending", 1));
+  table.add(1, make("idle", 1));
+  Report report;
+  report.items = {known(0, {1}), unknown(make("a", 1), {0}), unknown(make("b", 1), {0}),
+                  unknown(make("c", 1), {2})};
+  const Verdict verdict = judge(report, table, {.capacity = 2, .bits = 3}, kSet);
+  EXPECT_EQ(verdict.evicted, (std::vector<int>{1}));
+  ASSERT_EQ(verdict.added.size(), 2u);
+  EXPECT_EQ(verdict.added[0], (Verdict::Addition{1, make("a", 1)}));
+  EXPECT_EQ(verdict.added[1], (Verdict::Addition{2, make("b", 1)}));
+  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b", "c", "pending"}));
+}
+
+TEST(NegotiationTest, WhatAllRanksHaveTakesTheBitOfWhatWaitsForOne) {
+  RequestTable table;
+  for (int bit = 0; bit < 3; ++bit) table.add(bit, make("old" + std::to_string(bit), 1));
+  Report report;
+  report.joined_ranks = {3};
+  report.items = {known(0, {0, 1, 2}), known(1, {0, 1}), known(2, {1}), unknown(make("a", 1), {0}),
+                  unknown(make("z", 1), {0, 1, 2})};
+  const Verdict verdict = judge(report, table, {.capacity = 2, .bits = 3}, kSet);
+  EXPECT_EQ(verdict.evicted, (std::vector<int>{1})) << "bit 0 is about to run, one place is enough";
+  ASSERT_EQ(verdict.added.size(), 1u);
+  EXPECT_EQ(verdict.added[0], (Verdict::Addition{1, make("z", 1)}));
 }
 
 }  // namespace kolo::runtime::negotiation_test

@@ -218,6 +218,18 @@ TEST(SimulatorTest, ATableOfOneRequestStillRunsEverything) {
   EXPECT_EQ(result.outcomes, 20u);
 }
 
+TEST(SimulatorTest, HeadersOfOneBitStillRunEverything) {
+  Scenario scenario = make_scenario(3, 5);
+  scenario.table_bits = 1;
+  scenario.must_finish = true;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int i = 0; i < 4; ++i) add(scenario, rank, round(5));
+  }
+  const Result result = simulate(scenario);
+  EXPECT_EQ(result.violation, "");
+  EXPECT_EQ(result.outcomes, 20u);
+}
+
 TEST(SimulatorTest, NothingHappensWhileEveryRankComputes) {
   Scenario scenario = make_scenario(2, 1);
   for (int rank = 0; rank < 2; ++rank) {

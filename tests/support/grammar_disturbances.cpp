@@ -22,6 +22,7 @@ void Grammar::disturb() {
     write_programs(0, rounds, std::vector<int>(static_cast<std::size_t>(scenario.ranks)));
   }
   if (one_in(4)) scenario.table_capacity = static_cast<std::size_t>(random.between(1, 6));
+  if (one_in(4)) scenario.table_bits = static_cast<std::size_t>(random.between(1, 6));
   if (one_in(2)) add_stragglers();
   if (one_in(3)) add_mismatches();
   if (one_in(3)) add_skips();

@@ -21,7 +21,9 @@ Time round_bound(const Scenario& scenario) {
   int depth = 0;
   for (int rank = scenario.ranks - 1; rank > 0; rank = (rank - 1) / scenario.tree_width) ++depth;
   const int hops = 6 * depth + 4;  // ask there and back, header up and down, report, verdict
-  return kRounds * hops * scenario.delays.bound();
+  // Where there are not bits for all names at once, those that come later wait for those before.
+  const int turns = 1 + static_cast<int>(scenario.names.size() / scenario.table_bits);
+  return turns * kRounds * hops * scenario.delays.bound();
 }
 
 }  // namespace
@@ -177,7 +179,8 @@ void Oracle::check_post(int rank, const Header& header, Time now) {
   }
   int highest = -1;
   (header.own | header.ready).for_each([&](int bit) { highest = bit; });
-  const std::size_t limit = std::max(scenario_.table_capacity, most_requests_);
+  const std::size_t limit =
+      std::min(scenario_.table_bits, std::max(scenario_.table_capacity, most_requests_));
   if (scenario_.ranks > 1 && highest >= static_cast<int>(limit)) {
     fail(rank, "bit " + std::to_string(highest) + " is in use, beyond the table's capacity");
   }

@@ -68,6 +68,7 @@ struct Scenario {
   Time stall_warn = kNever;
   Time lost_after{1'000'000'000};
   std::size_t table_capacity = 2048;
+  std::size_t table_bits = runtime::Header::kMaxBits;
   std::size_t fusion_bytes = 0;
   Delays delays;
   std::vector<int> world_ranks;                      ///< of the members, ascending

@@ -40,7 +40,7 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
     options.patience = scenario.patience;
     options.stall_warn = scenario.stall_warn;
     options.lost_after = scenario.lost_after;
-    options.table_capacity = scenario.table_capacity;
+    options.table = {scenario.table_capacity, scenario.table_bits};
     options.fusion_bytes = scenario.fusion_bytes;
     at(rank).core = std::make_unique<Coordinator>(std::move(options));
     if (scenario.by_messages) {
