@@ -4,8 +4,20 @@
 #include <string>
 
 #include "kolo/error.hpp"
+#include "ops/pieces.hpp"
+#include "ops/shares.hpp"
 
 namespace kolo::ops {
+
+/// The most are those of the all-to-all: three slots with a line for every rank, behind a list of
+/// lengths. (The tests run every algorithm in a window of just this size.)
+std::size_t WindowSlots::least_segment_bytes(int ranks) {
+  constexpr std::size_t kSlots = 3;
+  constexpr std::size_t kLine = Shares::kLineBytes;
+  const auto count = static_cast<std::size_t>(ranks);
+  const std::size_t lengths = segment_count((1 + count) * sizeof(std::uint64_t), kLine) * kLine;
+  return lengths + kSlots * Shares::least_slot_bytes(count);
+}
 
 WindowSlots::WindowSlots(SharedWindow& window, std::size_t segment_bytes, Layout layout,
                          std::string_view algorithm)

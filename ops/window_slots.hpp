@@ -10,6 +10,9 @@ namespace kolo::ops {
 /// Every rank's segment of a window, cut into slots of one size that chunks use in turn.
 class WindowSlots {
  public:
+  /// Bytes that every segment of a window of so many ranks must have for all built-in algorithms.
+  static std::size_t least_segment_bytes(int ranks);
+
   struct Layout {
     std::size_t count;             ///< of slots
     std::size_t least_bytes = 64;  ///< of one slot

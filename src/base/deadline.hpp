@@ -4,6 +4,12 @@
 
 namespace kolo {
 
+/// `time + by`, a point in time or a duration; the last there is where the sum lies beyond it.
+template <class Time>
+Time later(Time time, std::chrono::nanoseconds by) {
+  return by < Time::max() - time ? time + by : Time::max();
+}
+
 /// A point in time up to which something may take.
 class Deadline {
  public:
@@ -12,8 +18,7 @@ class Deadline {
   static Deadline never() { return Deadline(Clock::time_point::max()); }
   static Deadline at(Clock::time_point point) { return Deadline(point); }
   static Deadline after(std::chrono::nanoseconds duration) {
-    const auto now = Clock::now();
-    return duration < Clock::time_point::max() - now ? Deadline(now + duration) : never();
+    return Deadline(later(Clock::now(), duration));
   }
 
   bool is_over() const { return Clock::now() >= point_; }

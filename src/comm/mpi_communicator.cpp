@@ -66,8 +66,10 @@ MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options))
   KOLO_MPI_TRY(MPI_Comm_get_attr(options_.base, MPI_TAG_UB, &value, &is_set));
   const int highest = is_set != 0 ? *static_cast<int*>(value) : 32767;  // the standard's least
   if (options_.channel >= highest / kTagCount) {
-    throw InvalidArgument("this MPI has tags up to " + std::to_string(highest) +
-                          " only: too few for so many process sets. Remove some.");
+    throw InvalidArgument(
+        "this MPI has tags up to " + std::to_string(highest) +
+        " only: too few for so many process sets as were added so far. Those removed "
+        "count too, since a late message of one must not look like another's.");
   }
 }
 

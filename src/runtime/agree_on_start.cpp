@@ -1,6 +1,8 @@
 #include "runtime/agree_on_start.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <map>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -9,6 +11,7 @@
 #include "kolo/algorithm.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
+#include "ops/window_slots.hpp"
 #include "runtime/set_name.hpp"
 
 namespace kolo::runtime {
@@ -75,6 +78,20 @@ void check_algorithms(const Config& config, const ops::Registry& algorithms) {
   check(Collective::Broadcast, config.broadcast);
   check(Collective::ReduceScatter, config.reduce_scatter);
   check(Collective::AllToAll, config.alltoall);
+}
+
+void check_staging(const Config& config, const comm::Topology& topology) {
+  if (!config.shared_memory) return;
+  std::map<int, int> ranks_on;  // node
+  for (const int node : topology.node_of_rank) ++ranks_on[node];
+  int most = 0;
+  for (const auto& [node, ranks] : ranks_on) most = std::max(most, ranks);
+  const std::size_t least = ops::WindowSlots::least_segment_bytes(most);
+  if (most < 2 || config.staging_bytes >= least) return;
+  throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config.staging_bytes) +
+                        " is too small for " + std::to_string(most) +
+                        " ranks that share memory. Set it to " + std::to_string(least) +
+                        " or more.");
 }
 
 Task agree_on_start(Communicator& communicator, Start start) {

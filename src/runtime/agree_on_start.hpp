@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/config.hpp"
 #include "kolo/reduction.hpp"
@@ -26,5 +27,8 @@ Task agree_on_start(Communicator& communicator, Start start);
 
 /// Throws InvalidArgument where a knob asks for an algorithm that is not there.
 void check_algorithms(const Config& config, const ops::Registry& algorithms);
+
+/// Throws InvalidArgument where a rank's shared memory is too small for the ranks of a node.
+void check_staging(const Config& config, const comm::Topology& topology);
 
 }  // namespace kolo::runtime

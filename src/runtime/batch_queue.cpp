@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "runtime/agreed_failure.hpp"
 
 namespace kolo::runtime {
@@ -44,7 +45,7 @@ BatchQueue::Step BatchQueue::advance(int looks) {
 bool BatchQueue::is_overdue(Clock::time_point now, std::chrono::nanoseconds grace) {
   if (batches_.empty()) return false;
   Clock::time_point& deadline = batches_.front().deadline;
-  if (deadline == Clock::time_point::max() || now <= deadline + grace) return false;
+  if (deadline == Clock::time_point::max() || now <= later(deadline, grace)) return false;
   deadline = now;
   return true;
 }

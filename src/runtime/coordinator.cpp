@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "base/deadline.hpp"
+
 namespace kolo::runtime {
-namespace {
-
-Time later(Time time, Time by) { return by >= kNever - time ? kNever : time + by; }
-
-}  // namespace
-
 Coordinator::Coordinator(Options options)
     : options_(std::move(options)),
       tree_(options_.rank, static_cast<int>(options_.set.world_ranks.size()), options_.tree_width) {
@@ -31,7 +27,7 @@ void Coordinator::submit(UseId use, const Request& request, Time now, Time deadl
   pending.use = use;
   pending.submitted = now;
   pending.deadline = deadline;
-  pending.stall_at = later(now, options_.stall_warn);
+  if (options_.stall_warn.count() > 0) pending.stall_at = later(now, options_.stall_warn);
   by_use_[use] = &pending;
   if (pending.bit < 0) {
     pending.request = std::make_shared<const Request>(request);

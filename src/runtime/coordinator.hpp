@@ -46,7 +46,7 @@ class Coordinator {
     SetNames set{"world", {0}};
     int tree_width = 8;            ///< children of a rank in the negotiation tree
     Time patience{};               ///< age at which news asks for an exchange
-    Time stall_warn = kNever;      ///< age at which a request asks who is missing
+    Time stall_warn = kNever;      ///< age at which a request asks who is missing; 0: never
     Time lost_after = kNever;      ///< silence past a deadline after which a rank is lost
     TableLimits table{};           ///< of known requests
     std::size_t fusion_bytes = 0;  ///< largest fused batch; 0: every request runs alone

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "kolo/error.hpp"
 #include "ops/identity.hpp"
 #include "ops/pieces.hpp"
@@ -286,10 +287,9 @@ void DeviceRunner::retire() {
 /// Some time after the last of their deadlines.
 Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& operations) const {
   using TimePoint = Operation::Clock::time_point;
-  TimePoint last = TimePoint::min();
+  TimePoint last{};
   for (const auto& operation : operations) last = std::max(last, operation->deadline);
-  return last < TimePoint::max() - path_.config.lost_after ? last + path_.config.lost_after
-                                                           : TimePoint::max();
+  return later(last, path_.config.lost_after);
 }
 
 void DeviceRunner::abort(const std::string& reason) noexcept {

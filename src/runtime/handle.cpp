@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane.hpp"
 
@@ -28,13 +29,8 @@ void Handle::wait() {
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
-  using Clock = runtime::Operation::Clock;
   const runtime::Operation& operation = this->operation();
-  const auto now = Clock::now();
-  const bool is_bounded = duration < Clock::time_point::max() - now;
-  if (!lane_->wait(operation, is_bounded ? now + duration : Clock::time_point::max())) {
-    return false;
-  }
+  if (!lane_->wait(operation, Deadline::after(duration).point())) return false;
   if (operation.error) std::rethrow_exception(operation.error);
   lane_->order_after(operation);
   return true;

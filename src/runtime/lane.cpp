@@ -28,7 +28,7 @@ Coordinator::Options coordinator_options(const std::string& name, const std::vec
   options.set = {name, ranks};
   options.tree_width = config.tree_width;
   options.patience = config.patience;
-  options.stall_warn = config.stall_warn.count() > 0 ? config.stall_warn : kNever;
+  options.stall_warn = config.stall_warn;
   options.lost_after = config.lost_after;
   options.table.capacity = static_cast<std::size_t>(config.table_capacity);
   options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;

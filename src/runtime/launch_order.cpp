@@ -86,17 +86,28 @@ void LaunchOrder::serve() {
   if (!guard.owns_lock()) return;
   next_look_ = now + kLookEvery;
   while (!replies_.empty() && replies_.front().transfer.ready()) replies_.pop_front();
-  while (const auto envelope = world_->probe(kQuestion)) {
-    Numbers members(envelope->size_bytes / sizeof(std::uint64_t));
-    Transfer question =
-        world_->receive(std::as_writable_bytes(std::span(members)), envelope->source, kQuestion);
-    while (!question.ready()) {  // it has arrived
-    }
+  while (has_question()) {
     Reply& reply = replies_.emplace_back();
-    reply.numbers = answer_to(members);
+    reply.numbers = answer_to(question_->members);
     reply.transfer =
-        world_->send(std::as_bytes(std::span(reply.numbers)), envelope->source, kAnswer);
+        world_->send(std::as_bytes(std::span(reply.numbers)), question_->source, kAnswer);
+    question_.reset();
   }
+}
+
+/// Of a long message MPI may know no more than that it is under way, and its sender may die: the
+/// receive goes on at the next look.
+bool LaunchOrder::has_question() {
+  if (!question_) {
+    const auto envelope = world_->probe(kQuestion);
+    if (!envelope) return false;
+    question_.emplace();
+    question_->source = envelope->source;
+    question_->members.resize(envelope->size_bytes / sizeof(std::uint64_t));
+    question_->transfer = world_->receive(std::as_writable_bytes(std::span(question_->members)),
+                                          envelope->source, kQuestion);
+  }
+  return question_->transfer.ready();
 }
 
 /// What each member launches before, and the ticket.

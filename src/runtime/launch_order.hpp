@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -48,12 +49,18 @@ class LaunchOrder {
  private:
   using Clock = std::chrono::steady_clock;
   using Numbers = std::vector<std::uint64_t>;
+  struct Question {
+    int source = 0;
+    Numbers members;
+    Transfer transfer;  // given up before the memory it writes to
+  };
   struct Reply {
     Numbers numbers;
     Transfer transfer;
   };
 
   Task ask(const std::vector<int>& members, Numbers& answer);
+  bool has_question();
   Numbers answer_to(const Numbers& members);
   bool is_turn_after(std::uint64_t previous);
 
@@ -66,6 +73,7 @@ class LaunchOrder {
   std::atomic<Clock::time_point> next_look_{};
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
+  std::optional<Question> question_;  // being received
   std::list<Reply> replies_;
 };
 

@@ -41,6 +41,7 @@ class Runtime::Parts {
         lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
     runtime::check_algorithms(config_, algorithms_);
+    runtime::check_staging(config_, topology());
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));

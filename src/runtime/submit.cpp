@@ -1,22 +1,16 @@
 #include "runtime/submit.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <numeric>
+#include <limits>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane.hpp"
 
 namespace kolo::runtime {
 namespace {
-
-Operation::Clock::time_point deadline_after(std::chrono::nanoseconds timeout) {
-  const auto now = Operation::Clock::now();
-  return timeout < Operation::Clock::time_point::max() - now ? now + timeout
-                                                             : Operation::Clock::time_point::max();
-}
 
 void check_memory(Operation& operation, const TensorView& tensor) {
   if (std::any_of(tensor.shape.begin(), tensor.shape.end(),
@@ -95,9 +89,16 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
     add_defect(operation, "a split is negative");
   }
-  const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
-  if (sum != rows) {
-    add_defect(operation, "the splits add up to " + std::to_string(sum) + " rows, the tensor has " +
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  std::int64_t sum = 0;
+  bool is_beyond = false;  // what can be counted
+  for (const std::int64_t split : splits) {
+    is_beyond |= split > kMost - sum;
+    sum = is_beyond ? kMost : sum + std::max(split, std::int64_t{0});
+  }
+  if (is_beyond || sum != rows) {
+    add_defect(operation, "the splits add up to " + std::string(is_beyond ? "more than " : "") +
+                              std::to_string(sum) + " rows, the tensor has " +
                               std::to_string(rows));
   }
   return splits;
@@ -121,7 +122,8 @@ std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective
   Request& request = operation->request;
   request.collective = collective;
   request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
-  operation->deadline = deadline_after(options.timeout.value_or(set.runtime().config().timeout));
+  const auto timeout = options.timeout.value_or(set.runtime().config().timeout);
+  operation->deadline = Deadline::after(timeout).point();
   operation->keep_alive = options.keep_alive;
   operation->device.stream = static_cast<comm::DeviceStream>(options.stream);
   return operation;

@@ -80,6 +80,12 @@ TEST(DeadlineTest, IsOverOnceItsTimeHasCome) {
 TEST(DeadlineTest, LongDurationsDoNotWrapAround) {
   EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).is_over());
   EXPECT_EQ(Deadline::after(std::chrono::nanoseconds::max()).point(), Deadline::never().point());
+  constexpr auto kLast = Deadline::Clock::time_point::max();
+  EXPECT_EQ(later(kLast - 5ns, 6ns), kLast);
+  EXPECT_EQ(later(kLast - 5ns, 4ns), kLast - 1ns);
+  EXPECT_EQ(later(kLast, 0ns), kLast);
+  EXPECT_EQ(later(std::chrono::nanoseconds::max() - 5ns, 1h), std::chrono::nanoseconds::max());
+  EXPECT_EQ(later(5ns, -1ns), 4ns);
 }
 
 class LogTest : public testing::Test {

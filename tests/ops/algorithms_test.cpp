@@ -17,6 +17,7 @@
 #include "contract/reduce_scatter_contract.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
+#include "ops/window_slots.hpp"
 
 namespace kolo::test::algorithms_test {
 
@@ -270,6 +271,45 @@ TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
       EXPECT_EQ(received[2 * 3], 10 * round + 3) << "rank " << rank.rank;
     }
   });
+}
+
+/// So that the start can refuse what is smaller, and nothing fails later.
+TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
+  const ops::Registry registry;
+  for (const int size : {2, 3, 8, 16, 24}) {
+    const std::size_t least = ops::WindowSlots::least_segment_bytes(size);
+    std::vector<std::size_t> counts(static_cast<std::size_t>(size), 1);
+    std::vector<std::int32_t> in(counts.size() * counts.size());
+    run_on_ranks(size, least, 1, [&](const Rank& rank) {
+      std::mt19937_64 random = random_of(rank);
+      std::vector<std::int32_t> own(counts.size());
+      std::vector<std::int32_t> result(counts.size());
+      std::vector<std::byte*> peers(counts.size(), reinterpret_cast<std::byte*>(in.data()));
+      for (const Algorithm& algorithm : registry.algorithms()) {
+        if (algorithm.name != "window" && algorithm.name != "window_small" &&
+            algorithm.name != "zero_copy") {
+          continue;
+        }
+        const Collective collective = algorithm.collective;
+        const bool is_copied = algorithm.name == "zero_copy";
+        std::byte* const self = reinterpret_cast<std::byte*>(own.data());
+        EXPECT_NO_THROW(finish(
+            algorithm.run({.window = &rank.window,
+                           .peer_buffers = is_copied ? std::span<std::byte* const>(peers)
+                                                     : std::span<std::byte* const>(),
+                           .input = self,
+                           .output = reinterpret_cast<std::byte*>(result.data()),
+                           .count = is_copied || collective == Collective::Broadcast ? 0u : 1u,
+                           .dtype = DType::Int32,
+                           .counts = counts,
+                           .send_counts = counts,
+                           .receive_counts = counts,
+                           .segment_bytes = 64}),
+            random))
+            << name_of(collective) << " by " << algorithm.name << " on " << size << " ranks";
+      }
+    });
+  }
 }
 
 /// A segment that has just what the error names is enough.

@@ -117,6 +117,8 @@ TEST(AllToAllArgumentsTest, WrongSplitsOfOneRankFailOnAll) {
       {{3, 4, 0, 0}, "4 splits for 3 ranks"},
       {{1, 2, 3}, "add up to 6 rows, the tensor has 7"},
       {{4, 4, 4}, "add up to 12 rows, the tensor has 7"},
+      {{std::int64_t{1} << 62, std::int64_t{1} << 62, std::int64_t{1} << 62},
+       "add up to more than 9223372036854775807 rows, the tensor has 7"},
       {{9, -2, 0}, "a split is negative"},
   };
   run_runtimes(3, [&](Runtime& runtime) {

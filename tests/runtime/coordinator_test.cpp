@@ -292,6 +292,17 @@ TEST(CoordinatorTest, AStallIsReportedOnceWithWhoIsMissing) {
   EXPECT_EQ(ranks.ran(1), "a");
 }
 
+TEST(CoordinatorTest, NoStallIsReportedWhereThatIsSwitchedOff) {
+  for (const Time off : {Time{0}, kNever}) {
+    Coordinator::Options options = patient();
+    options.stall_warn = off;
+    Lockstep ranks(2, options);
+    ranks.submit(0, 0, "a");
+    for (int day = 0; day < 10; ++day) ranks.go_on(std::chrono::hours(24));
+    EXPECT_TRUE(ranks.stalls().empty());
+  }
+}
+
 TEST(CoordinatorTest, EvictedRequestsAreNegotiatedAgain) {
   Coordinator::Options options = patient();
   options.table.capacity = 2;

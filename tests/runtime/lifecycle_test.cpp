@@ -74,6 +74,26 @@ TEST(RuntimeTest, AnUnknownAlgorithmIsRefusedAtTheStart) {
   });
 }
 
+TEST(RuntimeTest, SharedMemoryTooSmallForItsRanksIsRefusedAtTheStart) {
+  const auto start_with = [](int nodes) {
+    run_ranks(24,
+              [&](FakeWorld& world) {
+                Config config = test_config();
+                config.staging_bytes = 4096;
+                if (nodes > 1) {
+                  Runtime runtime(options_in(world, config));
+                  return;
+                }
+                const std::string text = text_thrown_by<InvalidArgument>(
+                    [&] { Runtime runtime(options_in(world, config)); });
+                expect_contains(text, "KOLO_STAGING_BYTES=4096 is too small for 24 ranks");
+              },
+              {.nodes = nodes});
+  };
+  start_with(1);
+  start_with(2);
+}
+
 TEST(RuntimeTest, WithoutMpirunItIsAWorldOfOne) {
   EXPECT_FALSE(is_initialized());
   EXPECT_THROW(rank(), InvalidArgument);

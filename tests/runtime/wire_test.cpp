@@ -381,6 +381,35 @@ std::vector<Rejection> rejections() {
 INSTANTIATE_TEST_SUITE_P(Cases, WireRejectionTest, testing::ValuesIn(rejections()),
                          [](const auto& instance) { return instance.param.name; });
 
+TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
+  Header joined;
+  joined.joined = make_bits(4, 3);
+  Header leaving;
+  leaving.shutdown_rank = 3;
+  Verdict stall;
+  stall.stalls = {{"a", {0}, {1, 3}}};
+  const std::vector<WireMessage> messages{
+      ControlMessage{Report{7, {{std::nullopt, 0, {1, 3}, {}, false}}, {}}},
+      ControlMessage{Report{7, {{std::nullopt, 0, {1}, {3}, false}}, {}}},
+      ControlMessage{Report{7, {}, {0, 3}}},
+      ControlMessage{stall},
+      BoardMessage{HeaderUp{joined}},
+      BoardMessage{HeaderDown{leaving}},
+      BoardMessage{Lost{{3, "died"}}}};
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::vector<std::byte> bytes = encode(messages[i]);
+    EXPECT_EQ(decode(bytes, 4), messages[i]);
+    try {
+      decode(bytes, 3);
+      ADD_FAILURE() << "accepted";
+    } catch (const BackendError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 3 of a process set of 3"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(WireDecodeTest, CraftedMessageInRange_IsAccepted) {
   EXPECT_EQ(rejection_of(craft_addition(
                 Header::kMaxBits - 1,

@@ -1,0 +1,77 @@
+#include "runtime/launch_order.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kolo::runtime {
+namespace {
+
+/// World rank 0's, to which a question is under way of which the data may not come.
+class HalfArrived final : public Communicator {
+ public:
+  struct State {
+    bool is_here = false;
+    int looks = 0;
+    std::vector<int> answered;
+  };
+  explicit HalfArrived(State& state) : state_(state) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return 3; }
+  Transfer send(std::span<const std::byte>, int destination, int) override {
+    state_.answered.push_back(destination);
+    return {};
+  }
+  Transfer receive(std::span<std::byte>, int, int) override { return {*this, 1}; }
+  std::optional<Envelope> probe(int) override {
+    if (std::exchange(is_probed_, true)) return std::nullopt;
+    return Envelope{2, 2 * sizeof(std::uint64_t)};
+  }
+
+ private:
+  bool test(std::uint64_t) override {
+    if (++state_.looks > 100'000) throw std::runtime_error("somebody spins on the receive");
+    return state_.is_here;
+  }
+  void abandon(std::uint64_t) noexcept override {}
+
+  State& state_;
+  bool is_probed_ = false;
+};
+
+/// As often as it takes for one more look.
+void look_once_more(LaunchOrder& order, const HalfArrived::State& state) {
+  for (const int before = state.looks; state.looks == before;) order.serve();
+}
+
+TEST(LaunchOrderTest, AQuestionThatDoesNotArriveHoldsNobody) {
+  HalfArrived::State state;
+  LaunchOrder order(std::make_unique<HalfArrived>(state));
+  order.expect_questions();
+  for (int look = 0; look < 3; ++look) look_once_more(order, state);
+  EXPECT_EQ(state.looks, 3) << "one a call";
+  EXPECT_TRUE(state.answered.empty());
+  state.is_here = true;
+  look_once_more(order, state);
+  EXPECT_EQ(state.answered, std::vector<int>{2});
+}
+
+TEST(LaunchOrderTest, AQuestionThatNeverArrivesIsGivenUpWithIt) {
+  HalfArrived::State state;
+  {
+    LaunchOrder order(std::make_unique<HalfArrived>(state));
+    order.expect_questions();
+    look_once_more(order, state);
+  }
+  EXPECT_TRUE(state.answered.empty());
+}
+
+}  // namespace
+}  // namespace kolo::runtime

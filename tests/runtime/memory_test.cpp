@@ -1,0 +1,90 @@
+// Memory that operations leave behind: none, however many there are.
+//
+// Counts what `new` has given and `delete` has not taken back in the whole process.
+#include <atomic>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <malloc.h>
+#include <new>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "runtime/runtimes.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> live_bytes{0};
+
+void* count(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  live_bytes += static_cast<std::int64_t>(malloc_usable_size(memory));
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory == nullptr) return;
+  live_bytes -= static_cast<std::int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return count(std::malloc(size)); }
+void* operator new[](std::size_t size) { return count(std::malloc(size)); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
+
+namespace kolo::test {
+namespace {
+
+// Beyond what the table of requests, which is small here, and the history remember.
+constexpr int kOperations = 3'000;
+// A few bytes an operation: buffers that grow by doubling may still do it once.
+constexpr std::int64_t kAllowedBytes = 16'000;
+
+class MemoryTest : public testing::TestWithParam<Setting> {
+ protected:
+  /// How many bytes more there are after `kOperations` than after the first so many.
+  template <class Operation>
+  std::int64_t growth_over(Operation operation) {
+    std::barrier both_are_here(2);
+    std::int64_t before = 0;
+    std::int64_t after = 0;
+    const auto run_many = [&](int rank, int first, std::int64_t& bytes) {
+      for (int i = first; i < first + kOperations; ++i) operation(i);
+      both_are_here.arrive_and_wait();
+      if (rank == 0) bytes = live_bytes;
+      both_are_here.arrive_and_wait();
+    };
+    Setting setting = GetParam();
+    setting.config.table_capacity = 64;
+    run_runtimes(setting, [&](Runtime& runtime) {
+      run_many(runtime.rank(), 0, before);
+      run_many(runtime.rank(), kOperations, after);
+    });
+    return after - before;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, MemoryTest,
+                         testing::Values(Setting{.name = "Shared"},
+                                         Setting{.name = "Messages", .network = {.nodes = 2}}),
+                         [](const auto& setting) { return setting.param.name; });
+
+TEST_P(MemoryTest, UnnamedOperationsLeaveNothingBehind) {
+  EXPECT_LT(growth_over([](int) { barrier(); }), kAllowedBytes);
+}
+
+TEST_P(MemoryTest, NamesThatComeOnceLeaveNothingBehind) {
+  const auto operation = [](int i) { barrier({.name = "step " + std::to_string(i)}); };
+  EXPECT_LT(growth_over(operation), kAllowedBytes);
+}
+
+}  // namespace
+}  // namespace kolo::test
