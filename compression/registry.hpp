@@ -20,6 +20,8 @@ class Registry {
   /// Throws InvalidArgument, which names the choices, when there is none of that name.
   const Compressor& find(std::string_view name) const;
 
+  const std::vector<const Compressor*>& compressors() const { return compressors_; }
+
  private:
   std::vector<const Compressor*> compressors_;
 };

@@ -30,7 +30,7 @@ class CompressorTest : public testing::TestWithParam<const Compressor*> {
   const Compressor& compressor() const { return *GetParam(); }
 };
 
-INSTANTIATE_TEST_SUITE_P(BuiltIn, CompressorTest, testing::Values(&none(), &fp16(), &bf16()),
+INSTANTIATE_TEST_SUITE_P(BuiltIn, CompressorTest, testing::ValuesIn(Registry().compressors()),
                          [](const auto& tested) { return std::string(tested.param->name()); });
 
 TEST_P(CompressorTest, TypesItDoesNotShorten_TravelUntouched) {

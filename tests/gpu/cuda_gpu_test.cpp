@@ -1,5 +1,6 @@
 #include "comm/cuda_gpu.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -163,13 +164,20 @@ TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
   KOLO_CUDA_TRY(cudaMemGetInfo(&free, &total));
   if (free < 3 * kCount) GTEST_SKIP() << "less than 13 GB of the GPU's memory are free";
   const auto bytes = gpu_->allocate(2 * kCount);
-  gpu_->fill(bytes.get(), kCount, DType::Int8, scalar_of(DType::Int8, -3), stream_.get());
+  constexpr std::size_t kTail = kCount - 7;  // what a count of 32 bits would lose, or begin with
+  gpu_->fill(bytes.get(), kTail, DType::Int8, scalar_of(DType::Int8, -3), stream_.get());
+  gpu_->fill(bytes.get() + kTail, 7, DType::Int8, scalar_of(DType::Int8, 5), stream_.get());
+  gpu_->fill(bytes.get() + kCount, kCount, DType::Int8, scalar_of(DType::Int8, 0), stream_.get());
   const DeviceRun run{bytes.get(), bytes.get() + kCount, kCount};
   gpu_->convert({&run, 1}, {.from = DType::Int8, .to = DType::Int8, .factor = 2}, stream_.get());
   synchronize();
-  std::int8_t last = 0;
-  KOLO_CUDA_TRY(cudaMemcpy(&last, run.to + kCount - 1, 1, cudaMemcpyDefault));
-  EXPECT_EQ(last, -6);
+  std::vector<std::int8_t> got(std::size_t{1} << 26);
+  for (std::size_t begin = 0; begin < kCount; begin += got.size()) {
+    got.resize(std::min(got.size(), kCount - begin));
+    KOLO_CUDA_TRY(cudaMemcpy(got.data(), run.to + begin, got.size(), cudaMemcpyDefault));
+    const std::int8_t expected = begin < kTail ? -6 : 10;
+    ASSERT_EQ(std::count(got.begin(), got.end(), expected), std::ssize(got)) << "from " << begin;
+  }
 }
 
 TEST_F(CudaGpuTest, FillsWithEveryType) {
@@ -246,9 +254,13 @@ TEST_F(CudaGpuTest, TimersTellHowLongWhatIsBetweenThemTakes) {
 }
 
 TEST_F(CudaGpuTest, MarksNeedNoProfiler) {
-  const std::shared_ptr<void> mark = gpu_->mark("a range");
-  gpu_->record(gpu_->make_event().get(), stream_.get());
+  std::shared_ptr<void> mark = gpu_->mark("a range");  // null where no profiler looks on
+  const auto event = gpu_->make_event();
+  gpu_->record(event.get(), stream_.get());
   synchronize();
+  EXPECT_TRUE(gpu_->has_passed(event.get()));
+  mark.reset();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
 TEST_F(CudaGpuTest, StreamsGoBeforeOthersAndDoNotWaitForTheDefaultOne) {
@@ -284,9 +296,21 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndGiveUpWhatAnotherMade) {
     gpu_->record(event.get(), stream.get());
     while (!gpu_->has_passed(event.get())) {
     }
+    std::vector<float> got(1024);
+    KOLO_CUDA_TRY(cudaMemcpy(got.data(), memory.get(), 4096, cudaMemcpyDefault));
+    EXPECT_EQ(got, std::vector<float>(1024, 1.0F));
     memory.reset();
     stream.reset();
   }).join();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(stream_, nullptr);
+  stream_ = gpu_->make_stream();
+  memory = gpu_->allocate(4096);
+  gpu_->fill(memory.get(), 1024, DType::Float32, scalar_of(DType::Float32, 2), stream_.get());
+  synchronize();
+  float last = 0;
+  KOLO_CUDA_TRY(cudaMemcpy(&last, memory.get() + 1023 * sizeof(float), 4, cudaMemcpyDefault));
+  EXPECT_EQ(last, 2.0F);
 }
 
 }  // namespace kolo::comm::cuda_gpu_test

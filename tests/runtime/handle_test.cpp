@@ -1,6 +1,7 @@
 // What a caller may do with the handle of an operation under way.
 #include <chrono>
 #include <cstddef>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,10 +19,11 @@ namespace kolo::test::handle_test {
 using namespace std::chrono_literals;
 
 TEST(HandleTest, ANameInFlightIsRefused) {
-  run_runtimes(2, [](Runtime& runtime) {
+  std::latch refused(1);
+  run_runtimes(2, [&](Runtime& runtime) {
     Tensor tensor(4);
     Tensor other(4);
-    if (runtime.rank() == 1) std::this_thread::sleep_for(50ms);
+    if (runtime.rank() == 1) refused.wait();
     tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
     AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
     Handle first = allreduce_async(tensor.view(), tensor.view(), options);
@@ -30,6 +32,7 @@ TEST(HandleTest, ANameInFlightIsRefused) {
           text_thrown_by<InvalidArgument>([&] { allreduce(other.view(), other.view(), options); });
       expect_contains(text, "allreduce 'x' on process set world");
       expect_contains(text, "in flight");
+      refused.count_down();
     }
     first.wait();
     tensor.expect([](std::size_t i) { return input_sum(2, i); }, "the first one");
@@ -38,14 +41,16 @@ TEST(HandleTest, ANameInFlightIsRefused) {
 }
 
 TEST(HandleTest, ReadyOnlyOnceAllRanksHaveSubmitted) {
-  run_runtimes(3, [](Runtime& runtime) {
+  std::latch have_looked(2);
+  run_runtimes(3, [&](Runtime& runtime) {
     expect_sum_works(runtime, "before");
     Tensor tensor(4);
-    if (runtime.rank() == 1) std::this_thread::sleep_for(100ms);
+    if (runtime.rank() == 1) have_looked.wait();
     Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = "x"});
     if (runtime.rank() != 1) {
       EXPECT_FALSE(handle.is_ready());
       EXPECT_FALSE(handle.wait_for(1ms));
+      have_looked.count_down();
     }
     EXPECT_TRUE(handle.wait_for(30s));
     EXPECT_TRUE(handle.is_ready());
@@ -67,16 +72,20 @@ TEST(HandleTest, CompletesWithoutAWaitingCaller) {
 }
 
 TEST(HandleTest, DroppedItsOperationGoesOnAndKeepsItsMemory) {
-  run_runtimes(2, [](Runtime& runtime) {
+  std::latch has_dropped(1);
+  run_runtimes(2, [&](Runtime& runtime) {
     auto tensor = std::make_shared<Tensor>(1000);
     const std::weak_ptr<Tensor> observer = tensor;
-    if (runtime.rank() == 0) std::this_thread::sleep_for(50ms);
+    if (runtime.rank() == 0) has_dropped.wait();
     {
       const Handle dropped = allreduce_async(
           tensor->view(), tensor->view(), {.op = ReduceOp::Sum, .name = "x", .keep_alive = tensor});
       tensor.reset();
     }
-    EXPECT_EQ(observer.expired(), false) << "the other rank has not even begun";
+    if (runtime.rank() == 1) {
+      EXPECT_FALSE(observer.expired()) << "the other rank has not even begun";
+      has_dropped.count_down();
+    }
     expect_sum_works(runtime, "y");
     while (!observer.expired()) std::this_thread::sleep_for(1ms);
     expect_sum_works(runtime, "x");

@@ -32,6 +32,9 @@ INSTANTIATE_TEST_SUITE_P(, JoinTest, testing::ValuesIn(all_settings()), [](const
   return setting.param.name + "Np" + std::to_string(setting.param.size);
 });
 
+/// Returns once `who`, the ranks that do not call this, have joined: it cannot run before.
+void wait_until_joined(const std::string& who) { barrier({.name = who + " joined"}); }
+
 /// Ranks of a set that still take part, and what comes of their inputs.
 class Active {
  public:
@@ -291,7 +294,7 @@ TEST_P(JoinTest, WhatWasSubmittedBeforeCountsInFull) {
       Tensor sent(9);
       tensor.fill([&](std::size_t i) { return Active::input(runtime.rank(), i); });
       sent.fill([&](std::size_t i) { return Active::input(runtime.rank(), i); });
-      if (runtime.rank() != 0) std::this_thread::sleep_for(20ms);  // the first has joined by now
+      if (runtime.rank() != 0) wait_until_joined("the first");
       Handle reduced = allreduce_async(tensor.view(), tensor.view(),
                                        {.join_divisor = JoinDivisor::Active, .name = "x"});
       Handle broadcast = broadcast_async(sent.view(), 0, {.name = "from the first"});
@@ -504,7 +507,7 @@ TEST_P(JoinFailureTest, AShutdownEndsIt) {
   run_runtimes(GetParam(), [](Runtime& runtime) {
     expect_sum_works(runtime, "x");
     if (runtime.rank() == 2) {
-      std::this_thread::sleep_for(50ms);
+      wait_until_joined("all others");
       runtime.shutdown();
     }
     const std::string text = text_thrown_by<ShutdownError>([] { join(); });
@@ -527,7 +530,7 @@ TEST_P(JoinFailureTest, ADeathEndsIt) {
         expect_sum_works(runtime, "x");
         all_have_summed.arrive_and_wait();
         if (runtime.rank() == 1) {
-          std::this_thread::sleep_for(50ms);  // the others have joined
+          wait_until_joined("all others");
           world.die();
           survivors_know.wait();
           return;

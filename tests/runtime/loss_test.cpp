@@ -68,7 +68,7 @@ TEST_P(LossTest, DeathEndsWhatIsPendingOnAllSurvivors) {
 constexpr int kDataChannel = 0;
 constexpr int kControlChannel = 1;
 
-constexpr std::size_t kSteps = 5;
+constexpr std::size_t kSteps = 32;  // each sends a control message at least: more than are skipped
 
 TEST_P(LossTest, DeathBeforeARuntimeIsMadeIsFoundAsWell) {
   run_ranks(
@@ -125,10 +125,10 @@ void expect_survivors_are_well(int victim, const Fault& death) {
   Setting setting{.size = 3, .network = {.nodes = 3}};
   setting.config.lost_after = 300ms;  // the victim hears nothing, and gives up by itself
   setting.config.segment_bytes = 256;
+  std::atomic<bool> is_dead{false};
   run_ranks(
       setting.size,
       [&](FakeWorld& world) {
-        std::atomic<bool> is_dead{false};
         const std::shared_ptr<FakeWorld> inner(std::shared_ptr<void>(), &world);
         const bool is_victim = world.topology().rank == victim;
         FaultWorld faulty(inner, is_victim ? std::vector{death} : std::vector<Fault>{}, [&] {
@@ -148,6 +148,7 @@ void expect_survivors_are_well(int victim, const Fault& death) {
         }
       },
       setting.network);
+  EXPECT_TRUE(is_dead) << "the victim never sent the message at which it was to die";
 }
 
 TEST(LossAtAnyMessageTest, OfDataSurvivorsHaveTheRightValueOrAnError) {

@@ -71,7 +71,11 @@ class FaultCommunicator final : public Communicator {
     }
     switch (fault->kind) {
       case Fault::Kind::Drop: return {};
-      case Fault::Kind::Delay: return hold(data, destination, tag, Clock::now() + fault->delay);
+      case Fault::Kind::Delay: {
+        Transfer transfer = hold(data, destination, tag, Clock::now() + fault->delay);
+        held_.back().until = fault->until;
+        return transfer;
+      }
       case Fault::Kind::Corrupt: {
         Transfer transfer = hold(data, destination, tag, Clock::now());
         Held& held = held_.back();
@@ -113,6 +117,11 @@ class FaultCommunicator final : public Communicator {
     std::vector<std::byte> changed{};
     std::optional<Transfer> transfer{};
     bool is_receive = false;
+    const std::atomic<bool>* until = nullptr;
+
+    bool is_due(Clock::time_point now) const {
+      return until != nullptr ? until->load() : due <= now;
+    }
   };
 
   Transfer hold(std::span<const std::byte> data, int destination, int tag, Clock::time_point due) {
@@ -135,7 +144,7 @@ class FaultCommunicator final : public Communicator {
       const bool is_blocked = std::any_of(held_.begin(), held, [&](const Held& earlier) {
         return !earlier.transfer && earlier.peer == held->peer && earlier.tag == held->tag;
       });
-      if (held->transfer || is_blocked || held->due > now || plan_->is_dead) continue;
+      if (held->transfer || is_blocked || !held->is_due(now) || plan_->is_dead) continue;
       held->transfer = inner_->send(held->data, held->peer, held->tag);
       --unsent_;
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,7 @@ namespace kolo::test {
 struct Fault {
   enum class Kind : std::uint8_t {
     Drop,     ///< it never arrives, though the sender sees it leave
-    Delay,    ///< it leaves `delay` later, and so do those behind it
+    Delay,    ///< it leaves `delay` later, or once `until` is true, and so do those behind it
     Corrupt,  ///< one bit arrives changed
     Die,      ///< from here on nothing leaves this rank or reaches it
   };
@@ -30,6 +31,7 @@ struct Fault {
   std::uint64_t skip = 0;
   std::uint64_t count = std::numeric_limits<std::uint64_t>::max();
   std::chrono::microseconds delay{0};
+  const std::atomic<bool>* until = nullptr;
 };
 
 /// A world in which things go wrong: passes everything on to another one, except for the faults.
