@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/StringUtil.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -36,6 +38,28 @@ at::Tensor gradient_of(const at::Tensor& parameter) {
         "sparse_as_dense, or fused = false.");
   }
   return parameter.grad().contiguous();
+}
+
+/// Adds a tensor of the state of `parameter` to `all`. The kernels look at no sizes: they walk over it
+/// as over the parameter.
+void add_state(Tensors& all, const at::Tensor& tensor, const at::Tensor& parameter,
+               const char* name) {
+  const bool fits = tensor.defined() && tensor.layout() == at::kStrided &&
+                    tensor.sizes() == parameter.sizes() && tensor.is_contiguous() &&
+                    tensor.scalar_type() == parameter.scalar_type() &&
+                    tensor.device() == parameter.device();
+  if (!fits) {
+    const auto text_of = [](const at::Tensor& which) {
+      return which.defined() ? c10::str(which.scalar_type(), " ", which.sizes(), " on ",
+                                        which.device(), which.is_contiguous() ? "" : ", not contiguous")
+                             : std::string("undefined");
+    };
+    throw InvalidArgument(std::string("DistributedOptimizer: the optimizer's state has a '") +
+                          name + "' that is " + text_of(tensor) + ", of a parameter that is " +
+                          text_of(parameter) + ", which fused = true cannot step. Give it the " +
+                          "parameter's shape and type.");
+  }
+  all.push_back(tensor);
 }
 
 /// The state of `parameter`, and whether it has only now been made.
@@ -101,9 +125,11 @@ void step_adam(Optimizer& optimizer, OptimizerParamGroup& group) {
     AdamTensors& tensors = of_type[parameter.scalar_type()];
     tensors.parameters.push_back(parameter);
     tensors.gradients.push_back(std::move(gradient));
-    tensors.exp_avgs.push_back(state.exp_avg());
-    tensors.exp_avg_sqs.push_back(state.exp_avg_sq());
-    if (options.amsgrad()) tensors.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
+    add_state(tensors.exp_avgs, state.exp_avg(), parameter, "exp_avg");
+    add_state(tensors.exp_avg_sqs, state.exp_avg_sq(), parameter, "exp_avg_sq");
+    if (options.amsgrad()) {
+      add_state(tensors.max_exp_avg_sqs, state.max_exp_avg_sq(), parameter, "max_exp_avg_sq");
+    }
     tensors.steps.push_back(counter);
   }
   const auto [beta1, beta2] = options.betas();
@@ -138,7 +164,7 @@ void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
     SgdTensors& tensors = of_type[{parameter.scalar_type(), is_first}];
     tensors.parameters.push_back(parameter);
     tensors.gradients.push_back(std::move(gradient));
-    if (has_momentum) tensors.momenta.push_back(std::move(momentum));
+    if (has_momentum) add_state(tensors.momenta, momentum, parameter, "momentum_buffer");
   }
   for (const auto& [kind, tensors] : of_type) {
     at::_fused_sgd_(tensors.parameters, tensors.gradients, tensors.momenta, options.weight_decay(),

@@ -8,7 +8,8 @@ namespace kolo::tensors {
 bool has_fused_step(const torch::optim::Optimizer& optimizer);
 
 /// What optimizer.step() does, by LibTorch's kernel that reads and writes everything once; state is
-/// the optimizer's own. Parameters are contiguous. Throws InvalidArgument for sparse gradients.
+/// the optimizer's own. Parameters are contiguous. Throws InvalidArgument for sparse gradients, and
+/// for state that is not of its parameter's shape and type.
 void fused_step(torch::optim::Optimizer& optimizer);
 
 }  // namespace kolo::tensors

@@ -197,4 +197,40 @@ TEST_F(FusedErrorsTest, GradientsAreDense) {
   expect_refused([&] { optimizer.step(); }, "sparse_as_dense");
 }
 
+/// The kernels do not look at sizes: they would read and write beyond what a program has put there.
+TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
+  const at::Tensor weight = torch::ones({64, 64}).requires_grad_();
+  const auto step = [&](Optimizer& inner, const auto& spoil) {
+    DistributedOptimizer optimizer(inner, {{"weight", weight}}, fused(with(Shard::None)));
+    for (const bool is_spoilt : {false, true}) {
+      optimizer.zero_grad();
+      (weight * (rank() + 1.0)).sum().backward();
+      const at::Tensor before = weight.detach().clone();
+      if (!is_spoilt) {
+        optimizer.step();
+        continue;
+      }
+      spoil(*inner.state().at(weight.unsafeGetTensorImpl()));
+      expect_refused([&] { optimizer.step(); }, "the optimizer's state");
+      EXPECT_TRUE(torch::equal(weight, before));
+    }
+  };
+  const at::Tensor wrong[] = {torch::zeros({1}), torch::zeros({64, 64}, torch::kFloat64),
+                              torch::zeros({64, 128}).slice(1, 0, 128, 2), at::Tensor()};
+  for (const at::Tensor& tensor : wrong) {
+    AdamW adamw({weight}, AdamWOptions(1e-2).amsgrad(true));
+    step(adamw, [&](OptimizerParamState& state) {
+      static_cast<AdamWParamState&>(state).exp_avg(tensor);
+    });
+    Adam adam({weight}, AdamOptions(1e-2).amsgrad(true));
+    step(adam, [&](OptimizerParamState& state) {
+      static_cast<AdamParamState&>(state).max_exp_avg_sq(tensor);
+    });
+    SGD sgd({weight}, SGDOptions(1e-2).momentum(0.9));
+    step(sgd, [&](OptimizerParamState& state) {
+      static_cast<SGDParamState&>(state).momentum_buffer(tensor);
+    });
+  }
+}
+
 }  // namespace kolo::test::fused_test
