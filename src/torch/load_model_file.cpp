@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,8 @@ class SafetensorsFile final : public ModelFile {
     if (found == reader_.tensors().end()) return {};
     at::Tensor values =
         at::empty(found->second.shape, at::TensorOptions(scalar_type_of(found->second.dtype)));
-    reader_.read(name, 0, values.numel(), values.data_ptr());
+    reader_.read(name, found->second.dtype, 0,
+                 {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
     return values;
   }
 

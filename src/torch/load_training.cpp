@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <sstream>
-#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -12,7 +10,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Type.h>
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
@@ -22,35 +19,6 @@
 
 namespace kolo::tensors {
 namespace {
-
-std::string text_of(DType dtype, const std::vector<std::int64_t>& shape) {
-  std::ostringstream text;
-  text << name_of(dtype) << " " << at::IntArrayRef(shape);
-  return text.str();
-}
-
-/// What the checkpoint calls the model's tensor `name`: a tied parameter is there under one name.
-std::string name_in(const Checkpoint& checkpoint, const std::string& name) {
-  const nlohmann::json& aliases = checkpoint.details().at("aliases");
-  return aliases.contains(name) ? aliases.at(name).get<std::string>() : name;
-}
-std::string place_of(const Checkpoint& checkpoint, const std::string& name) {
-  return model_key(name_in(checkpoint, name));
-}
-
-/// Whether a tensor of the checkpoint is `tensor`'s; throws where it is another one.
-void require_same(const Checkpoint& checkpoint, const std::string& key, DType dtype,
-                  const std::vector<std::int64_t>& shape) {
-  const auto found = checkpoint.tensors().find(key);
-  if (found == checkpoint.tensors().end()) {
-    throw InvalidArgument("the checkpoint " + checkpoint.path().string() + " has no '" + key + "'");
-  }
-  const Checkpoint::Tensor& saved = found->second;
-  if (saved.dtype == dtype && saved.shape == shape) return;
-  throw InvalidArgument("'" + key + "' is " + text_of(saved.dtype, saved.shape) +
-                        " in the checkpoint " + checkpoint.path().string() + ", but " +
-                        text_of(dtype, shape) + " in the program");
-}
 
 bool is_same(const Checkpoint& checkpoint, const std::string& key, const TensorView& view) {
   const auto found = checkpoint.tensors().find(key);
@@ -65,79 +33,19 @@ void for_each_of_the_model(
   for (const auto& [name, tensor] : view.buffers) visit(name, tensor);
 }
 
-void require_same_model(const TrainingView& view, const Checkpoint& checkpoint) {
+void require_same_model(const TrainingView& view, const SavedTraining& saved) {
   std::unordered_set<std::string> known;
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
     const TensorView own = view_of(tensor, name);
-    const std::string place = place_of(checkpoint, name);
-    require_same(checkpoint, place, own.dtype, own.shape);
+    const std::string place = model_key(saved.name_of(name));
+    saved.checkpoint.require(place, own.dtype, own.shape);
     known.insert(place);
   });
-  for (const auto& [key, tensor] : checkpoint.tensors()) {
+  for (const auto& [key, tensor] : saved.checkpoint.tensors()) {
     if (!key.starts_with(model_key("")) || known.contains(key)) continue;
     throw InvalidArgument(
-        "the checkpoint " + checkpoint.path().string() + " has '" + key +
+        "the checkpoint " + saved.checkpoint.path().string() + " has '" + key +
         "', which the program has not. Load with strict = false to leave it out.");
-  }
-}
-
-/// The state that the checkpoint has of a parameter; null where it has none.
-const nlohmann::json* state_of(const Checkpoint& checkpoint, const std::string& name) {
-  const nlohmann::json& states = checkpoint.details().at("state");
-  const auto found = states.find(name_in(checkpoint, name));
-  return found == states.end() ? nullptr : &*found;
-}
-
-/// Fields of a part's state; their tensors have no values yet.
-std::vector<StateField> fields_in(const Checkpoint& checkpoint, const TrainingView::Part& part,
-                                  const nlohmann::json& state) {
-  std::vector<StateField> fields;
-  for (const auto& [field, value] : state.at("numbers").items()) {
-    if (value.is_boolean()) {
-      fields.push_back({field, value.get<bool>()});
-    } else if (value.is_number_integer()) {
-      fields.push_back({field, value.get<std::int64_t>()});
-    } else {
-      fields.push_back({field, value.get<double>()});
-    }
-  }
-  for (const auto& [field, is_elementwise] : state.at("tensors").items()) {
-    const std::string key = state_key(field, name_in(checkpoint, part.name));
-    const Checkpoint::Tensor& saved = checkpoint.tensors().at(key);
-    const at::ScalarType type = scalar_type_of(saved.dtype);
-    const bool has_elements = is_elementwise.get<bool>();
-    fields.push_back({field, at::empty(has_elements ? part.values.sizes() : saved.shape,
-                                       at::TensorOptions(type).device(part.values.device()))});
-  }
-  return fields;
-}
-
-/// The optimizer's class takes just these fields.
-void require_same_state(const TrainingView& view, const Checkpoint& checkpoint) {
-  bool knows_the_class = false;
-  for (const TrainingView::Part& part : view.parts) {
-    const nlohmann::json* const saved = state_of(checkpoint, part.name);
-    if (saved == nullptr) continue;
-    for (const auto& [field, is_elementwise] : saved->at("tensors").items()) {
-      const std::string key = state_key(field, name_in(checkpoint, part.name));
-      const auto found = checkpoint.tensors().find(key);
-      if (found == checkpoint.tensors().end() ||
-          (is_elementwise.get<bool>() && found->second.shape != part.whole.sizes().vec())) {
-        throw InvalidArgument("the checkpoint " + checkpoint.path().string() + " has no '" + key +
-                              "' of the shape of its parameter");
-      }
-    }
-    if (std::exchange(knows_the_class, true)) continue;
-    std::size_t taken = 0;
-    if (auto state = new_state(view.wrapped)) {
-      taken = fields_of(*state_with(std::move(state), fields_in(checkpoint, part, *saved))).size();
-    }
-    if (taken == saved->at("numbers").size() + saved->at("tensors").size()) continue;
-    throw InvalidArgument(
-        "the checkpoint " + checkpoint.path().string() + " has optimizer state of " +
-        checkpoint.details().at("optimizer").get<std::string>() +
-        ", which is not that of the program's " + c10::demangle(typeid(view.wrapped).name()) +
-        ". Load with optimizer_state = false to train with a new state.");
   }
 }
 
@@ -146,14 +54,16 @@ struct Read {
   std::string key;
   std::int64_t begin;
   at::Tensor target;  // contiguous
+
+  DType dtype() const { return view_of(target, key).dtype; }
 };
 
-std::vector<Read> reads_of_the_model(const TrainingView& view, const Checkpoint& checkpoint,
+std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
-    const std::string place = place_of(checkpoint, name);
-    const bool is_there = is_same(checkpoint, place, view_of(tensor, name));
+    const std::string place = model_key(saved.name_of(name));
+    const bool is_there = is_same(saved.checkpoint, place, view_of(tensor, name));
     if (options.strict || is_there) reads.push_back({place, 0, tensor.detach()});
   });
   return reads;
@@ -165,51 +75,78 @@ void read_into(const Checkpoint& checkpoint, const Read& read) {
   const at::Tensor values = target.is_cpu() && target.is_contiguous()
                                 ? target
                                 : at::empty(target.sizes(), target.scalar_type());
-  checkpoint.read(read.key, read.begin, values.numel(), values.data_ptr());
+  checkpoint.read(read.key, read.dtype(), read.begin,
+                  {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
   if (!values.is_same(target)) target.copy_(values);
+}
+
+/// A part of the program's state, and its fields, whose tensors are to be filled.
+struct PartState {
+  const TrainingView::Part* part;
+  std::vector<StateField> fields;
+};
+
+std::vector<PartState> plan_state(const TrainingView& view, const SavedTraining& saved,
+                                  std::vector<Read>& reads) {
+  std::vector<PartState> states;
+  for (const TrainingView::Part& part : view.parts) {
+    const std::string& name = saved.name_of(part.name);
+    const auto found = saved.details.state.find(name);
+    if (found == saved.details.state.end()) continue;
+    states.push_back({&part, fields_in(saved, part)});
+    for (const StateField& field : states.back().fields) {
+      if (!field.value.isTensor()) continue;
+      const bool is_elementwise = found->second.tensors.at(field.name);
+      reads.push_back(
+          {state_key(field.name, name), is_elementwise ? part.begin : 0, field.value.toTensor()});
+    }
+  }
+  return states;
+}
+
+/// Generators and the states that they get.
+using RandomStates = std::vector<std::pair<RandomSource, at::Tensor>>;
+
+RandomStates read_random_states(const TrainingView& view, const Checkpoint& checkpoint) {
+  RandomStates states;
+  for (const RandomSource& source : random_sources(view)) {
+    if (!checkpoint.tensors().contains(source.key)) continue;
+    const at::Tensor own = source.state();
+    checkpoint.require(source.key, DType::UInt8, own.sizes().vec());
+    states.emplace_back(source, at::empty_like(own));
+    read_into(checkpoint, {source.key, 0, states.back().second});
+    source.require_valid(states.back().second);
+  }
+  return states;
 }
 
 }  // namespace
 
-void require_fit(const TrainingView& view, const Checkpoint& checkpoint,
-                 const LoadOptions& options) {
-  if (options.strict) require_same_model(view, checkpoint);
-  if (options.optimizer_state) require_same_state(view, checkpoint);
+void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
+  if (options.strict) require_same_model(view, saved);
+  if (options.optimizer_state) require_same_state(view, saved);
 }
 
-void load_training(const TrainingView& view, const Checkpoint& checkpoint,
-                   const LoadOptions& options, const std::string& name) {
-  std::vector<Read> reads = reads_of_the_model(view, checkpoint, options);
-  // Of each part, its state's fields, whose tensors are to be filled.
-  std::vector<std::pair<const TrainingView::Part*, std::vector<StateField>>> states;
-  for (const TrainingView::Part& part : view.parts) {
-    const nlohmann::json* const saved =
-        options.optimizer_state ? state_of(checkpoint, part.name) : nullptr;
-    if (saved == nullptr) continue;
-    states.emplace_back(&part, fields_in(checkpoint, part, *saved));
-    for (const StateField& field : states.back().second) {
-      if (!field.value.isTensor()) continue;
-      const bool is_elementwise = saved->at("tensors").at(field.name).get<bool>();
-      reads.push_back({state_key(field.name, name_in(checkpoint, part.name)),
-                       is_elementwise ? part.begin : 0, field.value.toTensor()});
-    }
-  }
-  std::vector<std::pair<RandomSource, at::Tensor>> random_states;
-  for (const RandomSource& source : random_sources(view)) {
-    if (!options.random_state || !checkpoint.tensors().contains(source.key)) continue;
-    const at::Tensor state = at::empty(checkpoint.tensors().at(source.key).shape, at::kByte);
-    random_states.emplace_back(source, state);
-    reads.push_back({source.key, 0, state});
-  }
-  const std::string what = "loading the checkpoint " + checkpoint.path().string();
+void load_training(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options,
+                   const std::string& name) {
+  const Checkpoint& checkpoint = saved.checkpoint;
+  std::vector<Read> reads;
+  std::vector<PartState> states;
+  RandomStates random_states;
   const auto on_all = [&](const char* step, const std::function<void()>& work) {
-    on_all_ranks({.name = name + step, .process_set = &view.set}, what, [&]() -> std::string {
-      work();
-      return {};
-    });
+    on_all_ranks({.name = name + step, .process_set = &view.set},
+                 "loading the checkpoint " + checkpoint.path().string(), [&]() -> std::string {
+                   work();
+                   return {};
+                 });
   };
   on_all(".verify", [&] {
-    for (const Read& read : reads) checkpoint.verify(read.key, read.begin, read.target.numel());
+    reads = reads_of_the_model(view, saved, options);
+    if (options.optimizer_state) states = plan_state(view, saved, reads);
+    for (const Read& read : reads) {
+      checkpoint.verify(read.key, read.dtype(), read.begin, read.target.numel());
+    }
+    if (options.random_state) random_states = read_random_states(view, checkpoint);
   });
   auto& all = view.wrapped.state();
   if (options.optimizer_state) {

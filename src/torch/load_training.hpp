@@ -4,7 +4,7 @@
 #include <string>
 
 #include "kolo/checkpoint.hpp"
-#include "torch/checkpoint/checkpoint.hpp"
+#include "torch/saved_state.hpp"
 #include "torch/training_view.hpp"
 
 namespace kolo::tensors {
@@ -12,14 +12,13 @@ namespace kolo::tensors {
 /// Whether a checkpoint fits a program's training state: all that it wants is there, in its shape and
 /// type, and with options.strict nothing else. Throws InvalidArgument with the first thing that does
 /// not. Not collective.
-void require_fit(const TrainingView& view, const Checkpoint& checkpoint,
-                 const LoadOptions& options);
+void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options);
 
 /// Makes parameters, buffers, optimizer state and random numbers what the checkpoint says, after it
 /// has found all of it undamaged. Collective over the set; `name` names its operations. Errors are
 /// those of Checkpoint, on all ranks.
-void load_training(const TrainingView& view, const Checkpoint& checkpoint,
-                   const LoadOptions& options, const std::string& name);
+void load_training(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options,
+                   const std::string& name);
 
 /// Makes parameters and buffers what a file has under their names: one that torch::save has written
 /// of a module, or a safetensors file, by its ending. Collective, errors as above.

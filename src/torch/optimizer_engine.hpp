@@ -22,6 +22,8 @@
 
 namespace kolo::tensors {
 
+struct TrainingDetails;
+
 /// What lies behind a DistributedOptimizer: the wrapped optimizer, the reducers of its gradients, and
 /// where the step stands.
 class OptimizerEngine {
@@ -99,7 +101,7 @@ class OptimizerEngine {
   double gpu_seconds() const;
   Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
   nlohmann::json layout() const;
-  void follow_layout(const nlohmann::json& layout);
+  void follow_layout(const TrainingDetails& details);
   bool is_in_flight() const;
 
   torch::optim::Optimizer& wrapped_;

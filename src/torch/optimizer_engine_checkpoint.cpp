@@ -33,14 +33,6 @@ nlohmann::json describe(const GradScaler& scaler) {
           {"growth_tracker", state.growth_tracker}};
 }
 
-void restore(GradScaler& scaler, const nlohmann::json& described) {
-  scaler.set_state({.scale = described.at("scale"),
-                    .growth_factor = described.at("growth_factor"),
-                    .backoff_factor = described.at("backoff_factor"),
-                    .growth_interval = described.at("growth_interval"),
-                    .growth_tracker = described.at("growth_tracker")});
-}
-
 /// Groups of equally many options of the same names.
 bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
   if (saved.size() != own.size()) return false;
@@ -115,22 +107,20 @@ nlohmann::json OptimizerEngine::layout() const {
   return {{"order", order}, {"sparse", sparse}};
 }
 
-void OptimizerEngine::follow_layout(const nlohmann::json& layout) {
-  const std::vector<std::string> names = layout.at("order");
-  const std::vector<std::string> sparse_names = layout.at("sparse");
-  if (names.empty()) return;
+void OptimizerEngine::follow_layout(const TrainingDetails& details) {
+  if (details.order.empty()) return;
   for (const auto& reducer : reducers_) {
     const auto& parameters = reducer->parameters();
     std::unordered_map<std::string, std::size_t> places;
     for (std::size_t i = 0; i < parameters.size(); ++i) places[parameters[i].name] = i;
     std::vector<std::size_t> order;
-    for (const std::string& name : names) {
+    for (const std::string& name : details.order) {
       if (const auto place = places.find(name); place != places.end()) {
         order.push_back(place->second);
       }
     }
     std::vector<bool> sparse(parameters.size());
-    for (const std::string& name : sparse_names) {
+    for (const std::string& name : details.sparse) {
       const auto place = places.find(name);
       if (place != places.end() && options_.shard == Shard::None) sparse[place->second] = true;
     }
@@ -168,37 +158,35 @@ Loaded OptimizerEngine::load_checkpoint(const std::filesystem::path& path,
                                         const LoadOptions& options) {
   const std::string name = prefix_ + ".load." + std::to_string(saves_++);
   const Checkpoint checkpoint(path, {.name = name + ".open", .process_set = &set_});
-  const nlohmann::json& details = checkpoint.details();
+  SavedTraining saved{checkpoint, {}};
+  const TrainingDetails& details = saved.details;
   const std::string what = "loading the checkpoint " + checkpoint.path().string();
   on_all_ranks({.name = name + ".fits", .process_set = &set_}, what, [&]() -> std::string {
-    require_fit(view(), checkpoint, options);
+    saved.details = parse_training_details(checkpoint.details());
+    require_fit(view(), saved, options);
     if (options.optimizer_state &&
-        !have_same_options(details.at("groups"), OptionSync::describe(groups_))) {
-      throw InvalidArgument("it has optimizer options " + details.at("groups").dump() +
+        !have_same_options(details.groups, OptionSync::describe(groups_))) {
+      throw InvalidArgument("it has optimizer options " + nlohmann::json(details.groups).dump() +
                             " of its parameter groups, which are not those of the program: " +
                             OptionSync::describe(groups_).dump() +
                             ". Load with optimizer_state = false to keep the program's.");
     }
-    if (options.strict && details.contains("scaler") != (options.scaler != nullptr)) {
+    if (options.strict && details.scaler.has_value() != (options.scaler != nullptr)) {
       throw InvalidArgument(std::string("it has ") + (options.scaler == nullptr ? "a" : "no") +
                             " GradScaler's state, unlike the program. Give or leave out "
                             "LoadOptions::scaler, or load with strict = false.");
     }
     return {};
   });
-  if (options.optimizer_state) follow_layout(details.at("layout"));
-  load_training(view(), checkpoint, options, name);
+  if (options.optimizer_state) follow_layout(details);
+  load_training(view(), saved, options, name);
   if (options.optimizer_state) {
-    OptionSync::apply(details.at("groups"), groups_);
+    OptionSync::apply(details.groups, groups_);
     merge_options();
-    steps_ = details.at("steps");
+    steps_ = details.steps;
   }
-  if (options.scaler != nullptr && details.contains("scaler")) {
-    restore(*options.scaler, details.at("scaler"));
-  }
-  return {.path = checkpoint.path(),
-          .steps = details.at("steps"),
-          .extras = details.at("extras").get<std::map<std::string, std::string>>()};
+  if (options.scaler != nullptr && details.scaler) options.scaler->set_state(*details.scaler);
+  return {.path = checkpoint.path(), .steps = details.steps, .extras = details.extras};
 }
 
 void OptimizerEngine::save_full_state(const std::filesystem::path& file, int root) {

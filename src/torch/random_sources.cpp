@@ -3,6 +3,9 @@
 #include <mutex>
 
 #include <ATen/Context.h>
+#include <c10/util/Exception.h>
+
+#include "kolo/error.hpp"
 
 namespace kolo::tensors {
 
@@ -15,6 +18,17 @@ at::Tensor RandomSource::state() const {
 void RandomSource::restore(const at::Tensor& state) {
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+void RandomSource::require_valid(const at::Tensor& state) const {
+  at::Generator source = generator;
+  try {
+    const std::lock_guard lock(source.mutex());
+    source.clone().set_state(state);
+  } catch (const c10::Error& error) {
+    throw InvalidArgument("'" + key + "' is no state of a generator: " +
+                          error.what_without_backtrace());
+  }
 }
 
 std::vector<RandomSource> random_sources(const TrainingView& view) {

@@ -16,6 +16,8 @@ struct RandomSource {
 
   at::Tensor state() const;
   void restore(const at::Tensor& state);
+  /// Throws InvalidArgument, naming the key, where `restore` would fail.
+  void require_valid(const at::Tensor& state) const;
 };
 
 /// The CPU's, and that of the model's CUDA device.

@@ -25,31 +25,33 @@ using torch::optim::OptimizerParamState;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-// One list per class of LibTorch's: `visit(name, reference)` for every field.
+constexpr bool kOptional = true;
+
+// One list per class of LibTorch's: `visit(name, reference, is_optional)` for every field.
 template <class Visit>
 void visit_fields(torch::optim::SGDParamState& state, Visit visit) {
-  visit("momentum_buffer", state.momentum_buffer());
+  visit("momentum_buffer", state.momentum_buffer(), !kOptional);
 }
 template <class State, class Visit>
 requires std::same_as<State, torch::optim::AdamParamState> ||
     std::same_as<State, torch::optim::AdamWParamState>
 void visit_fields(State& state, Visit visit) {
-  visit("step", state.step());
-  visit("exp_avg", state.exp_avg());
-  visit("exp_avg_sq", state.exp_avg_sq());
-  visit("max_exp_avg_sq", state.max_exp_avg_sq());
+  visit("step", state.step(), !kOptional);
+  visit("exp_avg", state.exp_avg(), !kOptional);
+  visit("exp_avg_sq", state.exp_avg_sq(), !kOptional);
+  visit("max_exp_avg_sq", state.max_exp_avg_sq(), kOptional);
 }
 template <class Visit>
 void visit_fields(torch::optim::RMSpropParamState& state, Visit visit) {
-  visit("step", state.step());
-  visit("square_avg", state.square_avg());
-  visit("momentum_buffer", state.momentum_buffer());
-  visit("grad_avg", state.grad_avg());
+  visit("step", state.step(), !kOptional);
+  visit("square_avg", state.square_avg(), !kOptional);
+  visit("momentum_buffer", state.momentum_buffer(), kOptional);
+  visit("grad_avg", state.grad_avg(), kOptional);
 }
 template <class Visit>
 void visit_fields(torch::optim::AdagradParamState& state, Visit visit) {
-  visit("step", state.step());
-  visit("sum", state.sum());
+  visit("step", state.step(), !kOptional);
+  visit("sum", state.sum(), !kOptional);
 }
 
 /// Whether the state is of one of these classes.
@@ -90,7 +92,7 @@ void set(const c10::IValue& value, std::int64_t& target) { target = value.toInt(
 std::vector<StateField> fields_of(const OptimizerParamState& state) {
   std::vector<StateField> fields;
   const std::unique_ptr<OptimizerParamState> copy = state.clone();  // of handles, not of elements
-  const bool is_known = visit_known(*copy, [&](const char* name, const auto& value) {
+  const bool is_known = visit_known(*copy, [&](const char* name, const auto& value, bool) {
     const c10::IValue field(value);
     if (!field.isTensor() || field.toTensor().defined()) fields.push_back({name, field});
   });
@@ -109,13 +111,21 @@ std::vector<StateField> fields_of(const OptimizerParamState& state) {
   return fields;
 }
 
+std::vector<KnownField> known_fields_of(OptimizerParamState& state) {
+  std::vector<KnownField> fields;
+  visit_known(state, [&](const char* name, const auto& value, bool is_optional) {
+    fields.push_back({name, c10::IValue(value).isTensor(), is_optional});
+  });
+  return fields;
+}
+
 std::unique_ptr<OptimizerParamState> state_with(std::unique_ptr<OptimizerParamState> state,
                                                 const std::vector<StateField>& fields) {
   if (state == nullptr) {
     throw InvalidArgument(
         "the wrapped optimizer makes no state when it steps, and so cannot be given any");
   }
-  const bool is_known = visit_known(*state, [&](const std::string& name, auto& target) {
+  const bool is_known = visit_known(*state, [&](const std::string& name, auto& target, bool) {
     target = std::remove_reference_t<decltype(target)>();
     for (const StateField& field : fields) {
       if (field.name == name) set(field.value, target);

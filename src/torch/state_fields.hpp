@@ -31,6 +31,17 @@ std::vector<StateField> fields_of(const torch::optim::OptimizerParamState& state
 /// its serialize() may write into. Null where the optimizer keeps none.
 std::unique_ptr<torch::optim::OptimizerParamState> new_state(torch::optim::Optimizer& optimizer);
 
+/// A field that LibTorch's own classes of states have. Their tensors are of the parameter's shape and
+/// type, their numbers count steps.
+struct KnownField {
+  std::string name;
+  bool is_tensor;
+  bool is_optional;  ///< only some options of the optimizer make it
+};
+
+/// All fields of a state of one of LibTorch's classes; nothing for others.
+std::vector<KnownField> known_fields_of(torch::optim::OptimizerParamState& state);
+
 /// Gives these fields to a new state. Throws as above.
 std::unique_ptr<torch::optim::OptimizerParamState> state_with(
     std::unique_ptr<torch::optim::OptimizerParamState> state,

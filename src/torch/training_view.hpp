@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,9 @@ struct TrainingView {
 
 /// The names of tensors in a checkpoint.
 inline std::string model_key(const std::string& name) { return "model." + name; }
+inline constexpr std::string_view kStatePrefix = "optimizer.";
 inline std::string state_key(const std::string& field, const std::string& name) {
-  return "optimizer." + field + "." + name;
+  return std::string(kStatePrefix) + field + "." + name;
 }
 
 }  // namespace kolo::tensors

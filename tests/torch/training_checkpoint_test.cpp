@@ -321,7 +321,8 @@ TEST_F(CheckpointTest, TheFullStateIsOneFile) {
     const tensors::SafetensorsReader reader(file);
     const auto read = [&](const std::string& name, std::int64_t count) {
       at::Tensor values = torch::empty({count});
-      reader.read(name, 0, count, values.data_ptr());
+      reader.read(name, DType::Float32, 0,
+                  {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
       return values;
     };
     EXPECT_EQ(reader.tensors().at("first.weight").shape, (std::vector<std::int64_t>{9, 9}));

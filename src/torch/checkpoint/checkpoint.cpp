@@ -12,6 +12,7 @@
 #include "torch/checkpoint/file_reader.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/checkpoint/untrusted_range.hpp"
 #include "torch/checkpoint/whole_index.hpp"
 
 namespace kolo::tensors {
@@ -55,9 +56,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions
   const std::string what = "opening checkpoint '" + path.string() + "'";
   OperationOptions named = options;
   named.name = name + ".choose";
-  const std::string chosen = on_all_ranks(named, what, [&] {
-                               return set.rank() == 0 ? choose(path) : std::string();
-                             }).front();
+  const std::string chosen =
+      on_all_ranks(named, what, [&] {
+        return set.rank() == 0 ? choose(path) : std::string();
+      }).front();
   path_ = chosen.empty() ? path : path / chosen;
   named.name = name + ".open";
   on_all_ranks(named, what, [&] {
@@ -70,28 +72,41 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions
   });
 }
 
-void Checkpoint::verify(const std::string& name, std::int64_t begin, std::int64_t count) const {
-  visit(name, begin, count, nullptr);
+void Checkpoint::require(const std::string& name, DType dtype,
+                         const std::vector<std::int64_t>& shape) const {
+  const auto found = tensors().find(name);
+  if (found == tensors().end()) {
+    throw InvalidArgument("the checkpoint " + path_.string() + " has no '" + name + "'");
+  }
+  const Tensor& saved = found->second;
+  if (saved.dtype == dtype && saved.shape == shape) return;
+  throw InvalidArgument("'" + name + "' is " + text_of(saved.dtype, saved.shape) +
+                        " in the checkpoint " + path_.string() + ", but " + text_of(dtype, shape) +
+                        " in the program");
 }
 
-void Checkpoint::read(const std::string& name, std::int64_t begin, std::int64_t count,
-                      void* target) const {
-  visit(name, begin, count, target);
+void Checkpoint::verify(const std::string& name, DType dtype, std::int64_t begin,
+                        std::int64_t count) const {
+  visit(name, dtype, begin, count, nullptr);
 }
 
-void Checkpoint::visit(const std::string& name, std::int64_t begin, std::int64_t count,
-                       void* target) const {
+void Checkpoint::read(const std::string& name, DType dtype, std::int64_t begin,
+                      std::span<std::byte> target) const {
+  visit(name, dtype, begin, elements_in(target, dtype), target.data());
+}
+
+void Checkpoint::visit(const std::string& name, DType dtype, std::int64_t begin,
+                       std::int64_t count, std::byte* target) const {
   const std::string what = "checkpoint '" + path_.string() + "': tensor '" + name + "' ";
   const auto found = tensors().find(name);
   if (found == tensors().end()) throw InvalidArgument(what + "is not in it");
   const Tensor& tensor = found->second;
-  const std::int64_t elements = elements_of(tensor.shape).value();
-  if (begin < 0 || count < 0 || begin > elements || count > elements - begin) {
-    throw InvalidArgument(what + "has " + std::to_string(elements) + " elements, but " +
-                          std::to_string(count) + " from " + std::to_string(begin) +
-                          " on were asked for");
+  try {
+    require_range(tensor.dtype, tensor.shape, dtype, begin, count);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(what + error.what());
   }
-  std::byte* place = static_cast<std::byte*>(target);
+  std::byte* place = target;
   for (const CheckpointIndex::Slice& slice : tensor.slices) {
     const std::int64_t first = std::max(begin, slice.begin);
     const std::int64_t taken = std::min(begin + count, slice.begin + slice.count) - first;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -32,18 +35,25 @@ class Checkpoint {
   /// Of the checkpoint itself.
   const std::filesystem::path& path() const { return path_; }
 
-  /// Reads the blocks that hold these elements and compares their checksums. Not collective. Throws
-  /// InvalidArgument naming tensor, file, and what is wrong; BackendError where the system cannot
-  /// read the file.
-  void verify(const std::string& name, std::int64_t begin, std::int64_t count) const;
+  /// Throws InvalidArgument, naming both, where a tensor is missing or of another type or shape than
+  /// the program has for it.
+  void require(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape) const;
 
-  /// Copies elements into `target`. Compares checksums too, and throws as `verify` does: a file may
-  /// change after it was verified, and comparing costs a small part of reading. Where it throws,
-  /// `target` may have been written to.
-  void read(const std::string& name, std::int64_t begin, std::int64_t count, void* target) const;
+  /// Reads the blocks that hold these elements and compares their checksums. Not collective. Throws
+  /// InvalidArgument naming tensor, file, and what is wrong, such as a type that is not `dtype`;
+  /// BackendError where the system cannot read the file.
+  void verify(const std::string& name, DType dtype, std::int64_t begin, std::int64_t count) const;
+
+  /// Fills `target` with the elements from `begin` on. What the caller has memory for decides how many
+  /// are read and of which type, never the file. Compares checksums too, and throws as `verify` does:
+  /// a file may change after it was verified, and comparing costs a small part of reading. Where it
+  /// throws, `target` may have been written to.
+  void read(const std::string& name, DType dtype, std::int64_t begin,
+            std::span<std::byte> target) const;
 
  private:
-  void visit(const std::string& name, std::int64_t begin, std::int64_t count, void* target) const;
+  void visit(const std::string& name, DType dtype, std::int64_t begin, std::int64_t count,
+             std::byte* target) const;
   BlockReader& open(std::size_t file) const;
 
   std::filesystem::path path_;

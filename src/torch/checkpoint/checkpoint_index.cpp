@@ -7,6 +7,7 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/checkpoint/json_fields.hpp"
+#include "torch/checkpoint/printable.hpp"
 #include "torch/checkpoint/safetensors_header.hpp"
 
 namespace kolo::tensors {
@@ -16,6 +17,8 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kFormat = "kolo checkpoint";
 constexpr std::uint64_t kVersion = 1;
+constexpr std::string_view kFileNameLetters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 
 Json to_json(const CheckpointIndex::File& file) {
   return {{"name", file.name},
@@ -42,8 +45,10 @@ CheckpointIndex::File to_file(const Json& json) {
   for (const Json& checksum : json.at("block_checksums")) {
     file.block_checksums.push_back(to_unsigned(checksum));
   }
-  if (file.name.empty() || file.name.front() == '.' || file.name.find('/') != std::string::npos) {
-    throw InvalidArgument("a file is named '" + file.name + "'");
+  // As Kolo names files: it becomes part of a path, and of texts.
+  if (file.name.empty() || file.name.front() == '.' ||
+      file.name.find_first_not_of(kFileNameLetters) != std::string::npos) {
+    throw InvalidArgument("a file is named '" + printable(file.name) + "'");
   }
   const std::int64_t blocks =
       file.data_bytes() / kBlockBytes + (file.data_bytes() % kBlockBytes > 0);
@@ -123,7 +128,7 @@ CheckpointIndex parse_index(const std::string& text) {
     require_format(json, text);
     for (const Json& file : json.at("files")) index.files.push_back(to_file(file));
     for (const auto& [name, tensor] : json.at("tensors").items()) {
-      where = "tensor '" + name + "': ";
+      where = "tensor '" + printable(name) + "': ";
       index.tensors.emplace(name, to_tensor(tensor, index));
     }
     where.clear();

@@ -3,6 +3,7 @@
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
 #include "runtime/submit.hpp"
+#include "torch/checkpoint/printable.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -34,7 +35,7 @@ std::vector<std::string> on_all_ranks(const OperationOptions& options, const std
     if (outcome.empty()) throw InvalidArgument(what + ": " + rank + " has joined");
     const char ending = outcome.front();
     outcome.erase(0, 1);
-    const std::string text = what + ": on " + rank + ": " + outcome;
+    const std::string text = printable(what + ": on " + rank + ": " + outcome);
     if (ending == kInvalid) throw InvalidArgument(text);
     if (ending == kFailed) throw BackendError(text);
   }

@@ -7,6 +7,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/json_fields.hpp"
+#include "torch/checkpoint/printable.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
 namespace kolo::tensors {
@@ -147,7 +148,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
     const nlohmann::json object = parse_json(json);
     if (!object.is_object()) throw InvalidArgument("it is no JSON object");
     for (const auto& [name, entry] : object.items()) {
-      where = name == kMetadata ? "its header" : "tensor '" + name + "'";
+      where = name == kMetadata ? "its header" : "tensor '" + printable(name) + "'";
       if (name == kMetadata) {
         header.metadata = to_metadata(entry);
       } else {

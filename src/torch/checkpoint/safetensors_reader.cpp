@@ -4,6 +4,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/checkpoint/untrusted_range.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -42,20 +43,19 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(
   }
 }
 
-void SafetensorsReader::read(const std::string& name, std::int64_t begin, std::int64_t count,
-                             void* target) const {
+void SafetensorsReader::read(const std::string& name, DType dtype, std::int64_t begin,
+                             std::span<std::byte> target) const {
   const std::string what = "file '" + file_.path().string() + "': tensor '" + name + "' ";
   const auto found = header_.tensors.find(name);
   if (found == header_.tensors.end()) throw InvalidArgument(what + "is not in it");
   const SafetensorsHeader::Place& tensor = found->second;
-  const std::int64_t elements = elements_of(tensor.shape).value();
-  if (begin < 0 || count < 0 || begin > elements || count > elements - begin) {
-    throw InvalidArgument(what + "has " + std::to_string(elements) + " elements, but " +
-                          std::to_string(count) + " from " + std::to_string(begin) +
-                          " on were asked for");
+  try {
+    require_range(tensor.dtype, tensor.shape, dtype, begin, elements_in(target, dtype));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(what + error.what());
   }
-  file_.read(data_begin_ + tensor.offset + bytes_of(tensor.dtype, begin),
-             bytes_of(tensor.dtype, count), target);
+  file_.read(data_begin_ + tensor.offset + bytes_of(dtype, begin),
+             static_cast<std::int64_t>(target.size()), target.data());
 }
 
 }  // namespace kolo::tensors

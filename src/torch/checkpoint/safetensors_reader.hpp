@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 
 #include "torch/checkpoint/file_reader.hpp"
@@ -20,8 +22,9 @@ class SafetensorsReader {
   const std::map<std::string, SafetensorsHeader::Place>& tensors() const { return header_.tensors; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
 
-  /// Copies `count` elements of a tensor, from `begin` on, into `target`.
-  void read(const std::string& name, std::int64_t begin, std::int64_t count, void* target) const;
+  /// Fills `target` with a tensor's elements from `begin` on, which must be of type `dtype`.
+  void read(const std::string& name, DType dtype, std::int64_t begin,
+            std::span<std::byte> target) const;
 
  private:
   FileReader file_;

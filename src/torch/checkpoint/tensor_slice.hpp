@@ -43,4 +43,13 @@ inline std::int64_t bytes_of(DType dtype, std::int64_t count) {
   return static_cast<std::int64_t>(size_of(dtype)) * count;
 }
 
+/// "float32 [3, 4]".
+inline std::string text_of(DType dtype, const std::vector<std::int64_t>& shape) {
+  std::string text = std::string(name_of(dtype)) + " [";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
 }  // namespace kolo::tensors

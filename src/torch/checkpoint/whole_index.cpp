@@ -16,11 +16,7 @@ std::string range_of(std::int64_t begin, std::int64_t end) {
 }
 
 std::string kind_of(const CheckpointIndex::Tensor& tensor) {
-  std::string text = std::string(name_of(tensor.dtype)) + " [";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(tensor.shape[i]);
-  }
-  return text + "]";
+  return text_of(tensor.dtype, tensor.shape);
 }
 
 void require_whole(const CheckpointIndex& index, const CheckpointIndex::Tensor& tensor) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -92,7 +93,7 @@ inline Slices own_slices(const std::vector<TestTensor>& model, int size, int ran
 inline Bytes read_slice(const tensors::Checkpoint& checkpoint, const TestTensor& tensor,
                         std::int64_t begin, std::int64_t count) {
   Bytes bytes(static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, count)));
-  checkpoint.read(tensor.name, begin, count, bytes.data());
+  checkpoint.read(tensor.name, tensor.dtype, begin, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 

@@ -126,7 +126,7 @@ TEST_P(CheckpointReadTest, DamagedElements) {
         if (reads) {
           read_slice(damaged, large, 0, large.elements());
         } else {
-          damaged.verify("large", large.elements() - 1, 1);
+          damaged.verify("large", DType::Float32, large.elements() - 1, 1);
         }
       });
       expect_contains(text, "tensor 'large' cannot be read: file '" + shard(1).string());
@@ -135,7 +135,7 @@ TEST_P(CheckpointReadTest, DamagedElements) {
     // Other blocks are as they were.
     const Bytes whole = contents(large, 1);
     EXPECT_EQ(read_slice(damaged, large, 0, 7), Bytes(whole.begin(), whole.begin() + 28));
-    damaged.verify("large", 0, slice["begin"].get<std::int64_t>() + 1000);
+    damaged.verify("large", DType::Float32, 0, slice["begin"].get<std::int64_t>() + 1000);
   });
 }
 
@@ -143,14 +143,24 @@ TEST_P(CheckpointReadTest, ElementsThatAreNotThere) {
   run_runtimes(GetParam(), [&](Runtime&) {
     const Checkpoint good(folder_.path(), {});
     const auto text_of = [&](const std::string& name, std::int64_t begin, std::int64_t count) {
-      return text_thrown_by<InvalidArgument>([&] { good.verify(name, begin, count); });
+      return text_thrown_by<InvalidArgument>([&] { good.verify(name, DType::Int8, begin, count); });
     };
     expect_contains(text_of("other", 0, 1), "tensor 'other' is not in it");
     expect_contains(text_of("i8", 10, 6), "tensor 'i8' has 15 elements, but 6 from 10 on");
     expect_contains(text_of("i8", -1, 2), "2 from -1 on");
     expect_contains(text_of("i8", 3, -1), "-1 from 3 on");
-    good.verify("i8", 15, 0);
-    good.verify("nothing", 0, 0);
+    good.verify("i8", DType::Int8, 15, 0);
+    good.verify("nothing", DType::Float32, 0, 0);
+    // What there is room for decides, not what the file says.
+    std::vector<std::byte> room(9);
+    const auto text_of_reading = [&](const std::string& name, DType dtype) {
+      return text_thrown_by<InvalidArgument>([&] { good.read(name, dtype, 0, room); });
+    };
+    expect_contains(text_of_reading("i64", DType::UInt8),
+                    "tensor 'i64' is int64, but uint8 was asked for");
+    expect_contains(text_of_reading("u8", DType::UInt8), "tensor 'u8' has 7 elements, but 9 from 0");
+    expect_contains(text_of_reading("weight", DType::Float32), "room for 9 bytes");
+    EXPECT_EQ(room, std::vector<std::byte>(9));
   });
 }
 
@@ -209,10 +219,31 @@ TEST_P(CheckpointReadTest, IndexesWhoseSlicesAreNotTheTensors) {
                        "tensor 'weight': its dtype is F8_E4M3");
   expect_index_refused([&](json& index) { index["files"][0]["name"] = "../rank-0000.safetensors"; },
                        "a file is named '../rank-0000.safetensors'");
+  for (const char* name : {"", ".hidden", "a/b", "rank 0000", "r\u00e4nk"}) {
+    expect_index_refused([&](json& index) { index["files"][0]["name"] = name; },
+                         std::string("a file is named '") + name + "'");
+  }
   expect_index_refused([&](json& index) { index["files"][0]["block_checksums"].erase(0); },
                        "checksums for");
   expect_index_refused([&](json& index) { index["files"][0]["header_bytes"] = 1 << 30; },
                        "checksums for");
+}
+
+/// A damaged name must not move a terminal's cursor, nor end a text in mid-line.
+TEST_P(CheckpointReadTest, NamesThatCannotBePrinted) {
+  const std::string name("rank\x1b[2J\0\n", 10);
+  expect_index_refused([&](json& index) { index["files"][0]["name"] = name; },
+                       "a file is named 'rank\\x1b[2J\\x00\n'");
+  expect_index_refused(
+      [](json& index) {
+        index["tensors"]["\x07\xc2\x9b"] = index["tensors"]["i8"];
+        index["tensors"]["\x07\xc2\x9b"]["shape"] = 1;
+      },
+      "tensor '\\x07\\xc2\\x9b': ");
+  std::string text = read_file(index());
+  text.replace(text.find("rank-0000"), 9, "rank\xff\xc3(\xed\xa0");
+  write_file(index(), text);
+  expect_refused({"index.json' is no index of a checkpoint: ", "rank\\xff"});
 }
 
 }  // namespace kolo::test::read_errors_test

@@ -37,7 +37,7 @@ void expect_slices(const Checkpoint& checkpoint, const std::vector<TestTensor>& 
     const Checkpoint::Tensor& tensor = checkpoint.tensors().at(slice.name);
     EXPECT_EQ(tensor.dtype, slice.dtype) << slice.name;
     EXPECT_EQ(tensor.shape, slice.shape) << slice.name;
-    checkpoint.verify(slice.name, slice.begin, slice.count);
+    checkpoint.verify(slice.name, slice.dtype, slice.begin, slice.count);
     EXPECT_EQ(read_slice(checkpoint, model[t], slice.begin, slice.count), expected.memory[t])
         << slice.name;
   }

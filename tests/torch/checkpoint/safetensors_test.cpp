@@ -1,4 +1,5 @@
 // The file format safetensors: what is written is read again, and what is no such file is refused.
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -50,11 +51,11 @@ class SafetensorsTest : public testing::Test {
       const Bytes expected = contents(tensor, salt);
       const std::int64_t skipped = tensor.elements() / 3;
       Bytes bytes(expected.size());
-      reader.read(tensor.name, 0, tensor.elements(), bytes.data());
+      reader.read(tensor.name, tensor.dtype, 0, std::as_writable_bytes(std::span(bytes)));
       EXPECT_EQ(bytes, expected) << tensor.name;
       bytes.resize(
           static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, tensor.elements() - skipped)));
-      reader.read(tensor.name, skipped, tensor.elements() - skipped, bytes.data());
+      reader.read(tensor.name, tensor.dtype, skipped, std::as_writable_bytes(std::span(bytes)));
       EXPECT_TRUE(std::equal(bytes.rbegin(), bytes.rend(), expected.rbegin())) << tensor.name;
     }
   }
@@ -135,13 +136,17 @@ TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {
 TEST_F(SafetensorsTest, RefusesElementsThatAreNotThere) {
   write(small_model(), 3, 100);
   const SafetensorsReader reader(path());
-  Bytes bytes(100);
-  const auto text_of = [&](const std::string& name, std::int64_t begin, std::int64_t count) {
-    return text_thrown_by<InvalidArgument>([&] { reader.read(name, begin, count, bytes.data()); });
+  std::vector<std::byte> bytes(100);
+  const auto text_of = [&](const std::string& name, std::int64_t begin, std::size_t count,
+                           DType dtype = DType::Int8) {
+    return text_thrown_by<InvalidArgument>(
+        [&] { reader.read(name, dtype, begin, std::span(bytes).first(count)); });
   };
   expect_contains(text_of("other", 0, 1), "tensor 'other' is not in it");
   expect_contains(text_of("i8", 10, 6), "tensor 'i8' has 15 elements, but 6 from 10 on");
   expect_contains(text_of("i8", -1, 2), "2 from -1 on");
+  expect_contains(text_of("i64", 0, 8), "tensor 'i64' is int64, but int8 was asked for");
+  expect_contains(text_of("i64", 0, 9, DType::Int64), "room for 9 bytes");
   expect_contains(text_thrown_by<InvalidArgument>(
                       [&] { SafetensorsReader missing(folder_.path() / "missing"); }),
                   "/missing' is missing");

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/runtime.hpp"
+#include "torch/checkpoint/checkpoint.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/checkpoint/write_checkpoint.hpp"
+
+namespace kolo::test {
+
+/// A checkpoint in memory: what `read_image` found, or what a test has made of it.
+struct CheckpointImage {
+  struct Tensor {
+    DType dtype = DType::Float32;
+    std::vector<std::int64_t> shape;
+    std::vector<std::byte> bytes;
+
+    bool operator==(const Tensor&) const = default;
+  };
+  std::map<std::string, Tensor> tensors;
+  nlohmann::json details;
+
+  bool operator==(const CheckpointImage&) const = default;
+};
+
+/// All of a checkpoint, or of the newest in a folder. Collective over the world.
+inline CheckpointImage read_image(const std::filesystem::path& path) {
+  const tensors::Checkpoint checkpoint(path, {});
+  CheckpointImage image{{}, checkpoint.details()};
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    const std::int64_t count = tensors::elements_of(tensor.shape).value();
+    const auto bytes = static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, count));
+    CheckpointImage::Tensor& read = image.tensors[name];
+    read = {tensor.dtype, tensor.shape, std::vector<std::byte>(bytes)};
+    checkpoint.read(name, tensor.dtype, 0, read.bytes);
+  }
+  return image;
+}
+
+/// Writes a checkpoint with this content and the right checksums, whatever sense it makes; the first
+/// rank has all elements. Collective over the world.
+inline void write_image(const std::filesystem::path& folder, const CheckpointImage& image) {
+  std::vector<tensors::TensorSlice> slices;
+  if (Runtime::current().rank() == 0) {
+    for (const auto& [name, tensor] : image.tensors) {
+      const std::int64_t count = tensors::elements_of(tensor.shape).value();
+      slices.push_back({name, tensor.dtype, tensor.shape, 0, count, tensor.bytes.data()});
+    }
+  }
+  tensors::write_checkpoint(folder, slices, image.details, /*keep_last=*/0, {});
+}
+
+}  // namespace kolo::test

@@ -1,0 +1,102 @@
+// Checkpoints with the right checksums that another program than Kolo might have written: what does
+// not fit is refused before it changes anything, and sizes in files decide nothing.
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint_image.hpp"
+#include "torch/small_training.hpp"
+
+namespace kolo::test {
+namespace {
+
+class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
+ protected:
+  ForgedCheckpointTest() : training_(GetParam()) {
+    training_.run(0, 2);
+    training_.save(folder_.path() / "good");
+    good_ = read_image(folder_.path() / "good");
+    training_.run(2, 3);
+  }
+
+  /// What save() writes of the training now.
+  CheckpointImage image() {
+    training_.save(folder_.path() / "now");
+    return read_image(folder_.path() / "now");
+  }
+
+  void expect_refused(const std::function<void(CheckpointImage&)>& forge, const std::string& text) {
+    CheckpointImage forged = good_;
+    forge(forged);
+    write_image(folder_.path() / "forged", forged);
+    const CheckpointImage before = image();
+    try {
+      training_.load(folder_.path() / "forged");
+      ADD_FAILURE() << "no error with: " << text;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+    EXPECT_TRUE(image() == before) << text;
+  }
+
+  static void set_shape(CheckpointImage& image, const std::string& name, DType dtype,
+                        std::vector<std::int64_t> shape) {
+    const auto count = static_cast<std::size_t>(tensors::elements_of(shape).value());
+    image.tensors.at(name) = {dtype, std::move(shape),
+                              std::vector<std::byte>(count * size_of(dtype))};
+  }
+
+  Runtime runtime_;
+  CommonFolder folder_;
+  SmallTraining training_;
+  CheckpointImage good_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, ForgedCheckpointTest,
+                         testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients),
+                         [](const auto& test) {
+                           return "Shard" + std::to_string(static_cast<int>(test.param));
+                         });
+
+TEST_P(ForgedCheckpointTest, RandomStateOfAnotherTypeOrSizeIsRefused) {
+  const std::int64_t bytes = good_.tensors.at("random.0").shape.at(0);
+  expect_refused(
+      [&](CheckpointImage& image) { set_shape(image, "random.0", DType::Float64, {bytes}); },
+      "'random.0' is float64");
+  expect_refused(
+      [&](CheckpointImage& image) { set_shape(image, "random.0", DType::UInt8, {bytes - 1}); },
+      "'random.0' is uint8");
+  expect_refused(
+      [&](CheckpointImage& image) {
+        for (std::byte& byte : image.tensors.at("random.0").bytes) byte = std::byte{0xff};
+      },
+      "'random.0' is no state of a generator");
+}
+
+TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShapeIsRefused) {
+  const std::string name = "optimizer.exp_avg.2.weight";
+  const auto mark = [&](CheckpointImage& image, bool is_elementwise) {
+    image.details["state"]["2.weight"]["tensors"]["exp_avg"] = is_elementwise;
+  };
+  for (const bool is_elementwise : {true, false}) {
+    expect_refused(
+        [&](CheckpointImage& image) {
+          set_shape(image, name, DType::Float32, {1});
+          mark(image, is_elementwise);
+        },
+        name);
+    expect_refused(
+        [&](CheckpointImage& image) {
+          set_shape(image, name, DType::Float16, {3, 4});
+          mark(image, is_elementwise);
+        },
+        name);
+  }
+}
+
+}  // namespace
+}  // namespace kolo::test
