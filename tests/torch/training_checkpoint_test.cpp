@@ -275,17 +275,37 @@ TEST_F(CheckpointTest, OptionsScalerRandomNumbersAndExtrasComeBack) {
 
 TEST_F(CheckpointTest, OldOnesGo) {
   Training training(cases()[0], runtime_.world(), Shard::Optimizer);
-  const auto count = [&] {
-    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
-  };
-  for (int step = 0; step < 3; ++step) {
+  std::vector<at::Tensor> saved;
+  const auto save = [&](int keep_last) {
+    const int step = static_cast<int>(saved.size());
     training.run(step, step + 1);
-    training.optimizer->save(folder_, {.keep_last = 2});
-  }
-  EXPECT_EQ(count(), 2);
-  barrier();
-  training.optimizer->save(folder_);
-  EXPECT_EQ(count(), 1);
+    saved.push_back(flat_of(*training.net).clone());
+    training.optimizer->save(folder_, {.keep_last = keep_last});
+  };
+  /// That these are there, and that each has the values of its own save.
+  const auto expect_left = [&](const std::vector<int>& numbers) {
+    barrier();
+    std::set<std::string> expected{".lock"};
+    for (const int number : numbers) expected.insert("checkpoint-0000000" + std::to_string(number));
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      names.insert(entry.path().filename().string());
+    }
+    EXPECT_EQ(names, expected);
+    barrier();
+    for (const int number : numbers) {
+      Training other(cases()[0], runtime_.world(), Shard::Optimizer, 99);
+      const Loaded loaded =
+          other.optimizer->load(folder_ / ("checkpoint-0000000" + std::to_string(number)));
+      EXPECT_EQ(loaded.steps, number);
+      EXPECT_TRUE(
+          torch::equal(flat_of(*other.net), saved[static_cast<std::size_t>(number) - 1]));
+    }
+  };
+  for (int i = 0; i < 3; ++i) save(2);
+  expect_left({2, 3});
+  save(1);
+  expect_left({4});
 }
 
 TEST_F(CheckpointTest, ModelsOfPlainFilesAreLoaded) {

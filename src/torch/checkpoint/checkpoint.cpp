@@ -7,6 +7,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/runtime.hpp"
 #include "runtime/submit.hpp"
 #include "torch/checkpoint/checkpoint_folder.hpp"
 #include "torch/checkpoint/file_reader.hpp"
@@ -34,6 +35,12 @@ std::string choose(const std::filesystem::path& path) {
   return checkpoint_name(numbers.back()).string();
 }
 
+/// The folder that programs lock which save checkpoints beside this one, or into it.
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path / kIndexName, error) ? path / ".." : path;
+}
+
 CheckpointIndex read_index(const std::filesystem::path& path) {
   const FileReader file(path / kIndexName);
   std::string text(static_cast<std::size_t>(file.size()), '\0');
@@ -58,7 +65,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions
   named.name = name + ".choose";
   const std::string chosen =
       on_all_ranks(named, what, [&] {
-        return set.rank() == 0 ? choose(path) : std::string();
+        if (set.rank() != 0) return std::string();
+        lock_.emplace(folder_of(path), FolderLock::Kind::Load,
+                      options.timeout.value_or(set.runtime().config().timeout) / 2);
+        return choose(path);
       }).front();
   path_ = chosen.empty() ? path : path / chosen;
   named.name = name + ".open";

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,17 +15,20 @@
 #include "kolo/collectives.hpp"
 #include "torch/checkpoint/block_reader.hpp"
 #include "torch/checkpoint/checkpoint_index.hpp"
+#include "torch/checkpoint/folder_lock.hpp"
 
 namespace kolo::tensors {
 
-/// A checkpoint for reading, written by any number of ranks. One thread at a time uses it.
+/// A checkpoint for reading, written by any number of ranks. One thread at a time uses it. As long as
+/// it lives on the set's first rank, no program that saves into its folder removes it.
 class Checkpoint {
  public:
   using Tensor = CheckpointIndex::Tensor;
 
   /// Opens `path`, or the newest checkpoint in it, which the set's first rank chooses for all.
   /// Collective over the set of `options` and blocking. The ranks share out the files, to see that
-  /// they are there and are those that were written; elements are compared when they are read.
+  /// they are there and are those that were written; elements are compared when they are read. Where a
+  /// program saves into the folder, it waits for half its timeout at most.
   /// Throws on all ranks, naming rank, file and tensor: InvalidArgument where there is no checkpoint,
   /// or its files are missing, truncated, damaged or others, BackendError where the system cannot
   /// read them; as all collectives do.
@@ -56,6 +60,7 @@ class Checkpoint {
              std::byte* target) const;
   BlockReader& open(std::size_t file) const;
 
+  std::optional<FolderLock> lock_;
   std::filesystem::path path_;
   CheckpointIndex index_;
   // The last file that was read: one at a time, as there may be more than a process may open.

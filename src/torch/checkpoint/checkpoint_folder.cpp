@@ -1,6 +1,7 @@
 #include "torch/checkpoint/checkpoint_folder.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <random>
 #include <string>
@@ -41,6 +42,13 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
+/// Renames unless it is gone, and says whether it did: of several programs one does.
+bool claim(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return true;
+  if (errno != ENOENT) throw_file_error("rename '" + from.string() + "' to", to);
+  return false;
+}
+
 }  // namespace
 
 std::filesystem::path checkpoint_name(std::int64_t number) {
@@ -59,7 +67,6 @@ std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder) 
 }
 
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder) {
-  make_folder(folder);
   remove_leftovers(folder);
   // At random, so that a rank that comes late from an attempt given up finds its folder gone.
   const std::string name = std::string(kIncomplete) + std::to_string(std::random_device()());
@@ -69,9 +76,16 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& folder) {
 
 void publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& name) {
   sync_folder(folder / name);
-  const std::vector<std::int64_t> numbers = list_checkpoints(folder);
-  const std::int64_t next = numbers.empty() ? 1 : numbers.back() + 1;
-  rename_durably(folder / name, folder / checkpoint_name(next));
+  for (;;) {
+    const std::vector<std::int64_t> numbers = list_checkpoints(folder);
+    const std::filesystem::path next =
+        folder / checkpoint_name(numbers.empty() ? 1 : numbers.back() + 1);
+    if (::rename((folder / name).c_str(), next.c_str()) == 0) break;
+    // Another program has just published one under that number.
+    if (errno == ENOTEMPTY || errno == EEXIST) continue;
+    throw_file_error("rename '" + (folder / name).string() + "' to", next);
+  }
+  sync_folder(folder);
 }
 
 void retire_checkpoints(const std::filesystem::path& folder, int keep_last) {
@@ -80,8 +94,9 @@ void retire_checkpoints(const std::filesystem::path& folder, int keep_last) {
   numbers.resize(numbers.size() - kept);
   for (const std::int64_t number : numbers) {
     const std::filesystem::path name = checkpoint_name(number);
-    rename_durably(folder / name, folder / (std::string(kRemoved) + name.string()));
+    claim(folder / name, folder / (std::string(kRemoved) + name.string()));
   }
+  sync_folder(folder);
 }
 
 void remove_retired(const std::filesystem::path& folder, const std::string& file) {
@@ -92,7 +107,11 @@ void remove_retired(const std::filesystem::path& folder, const std::string& file
 
 void remove_leftovers(const std::filesystem::path& folder) {
   for (const std::string& name : names_in(folder)) {
-    if (name.starts_with(kIncomplete) || name.starts_with(kRemoved)) remove_tree(folder / name);
+    if (name.starts_with(kRemoved)) remove_tree(folder / name);
+    if (!name.starts_with(kIncomplete)) continue;
+    // Its program may be alive after all: now it finds that it has lost it.
+    const std::filesystem::path claimed = folder / (std::string(kRemoved) + name.substr(1));
+    if (claim(folder / name, claimed)) remove_tree(claimed);
   }
 }
 

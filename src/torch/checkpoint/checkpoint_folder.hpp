@@ -6,18 +6,21 @@
 #include <vector>
 
 /// Checkpoints in a folder: checkpoint-00000007 and so on. One that is being written, or removed, has
-/// a name that begins with a dot, so whatever has the name of a checkpoint is whole. For one program
-/// at a time; all throw BackendError naming path and cause.
+/// a name that begins with a dot, so whatever has the name of a checkpoint is whole. This holds for
+/// any number of programs: each writes into a folder of its own, and nobody removes a file before he
+/// has given the folder it is in another name, after which it cannot be published. All throw
+/// BackendError naming path and cause.
 namespace kolo::tensors {
 
 std::filesystem::path checkpoint_name(std::int64_t number);
 /// The numbers of all checkpoints there, ascending.
 std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder);
 
-/// Makes `folder` if need be, removes what attempts that died have left there, and makes a folder
-/// for the files of a new checkpoint, whose name it returns.
+/// Removes what attempts that died have left in `folder`, and makes a folder for the files of a new
+/// checkpoint, whose name it returns.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// Makes a checkpoint, the newest, of the folder of that name. Its files must be on the disk.
+/// Throws where another program has removed it.
 void publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& name);
 /// Takes their names from all but the newest `keep_last`.
 void retire_checkpoints(const std::filesystem::path& folder, int keep_last);

@@ -1,6 +1,9 @@
 #include "torch/checkpoint/safetensors_writer.hpp"
 
+#include <cstddef>
+#include <random>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "kolo/error.hpp"
@@ -8,6 +11,31 @@
 #include "torch/checkpoint/tensor_slice.hpp"
 
 namespace kolo::tensors {
+namespace {
+
+constexpr std::string_view kIncomplete = ".incomplete-";
+
+/// Whether `name` is what an attempt at `file` had: with a number between, or without.
+bool is_leftover(std::string_view name, std::string_view file) {
+  if (!name.starts_with(kIncomplete) || !name.ends_with(file)) return false;
+  name.remove_prefix(kIncomplete.size());
+  if (name.size() < file.size()) return false;
+  name.remove_suffix(file.size());
+  const std::size_t end = name.find_first_not_of("0123456789");
+  return name.empty() || (end == name.size() - 1 && name[end] == '-');
+}
+
+/// Of attempts at this file that died. One that is alive fails at its end, as it has lost its file.
+void remove_leftovers(const std::filesystem::path& folder, const std::string& file) {
+  std::error_code error;
+  const std::filesystem::directory_iterator end;
+  std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, error);
+  for (; !error && entry != end; entry.increment(error)) {
+    if (is_leftover(entry->path().filename().string(), file)) remove_tree(entry->path());
+  }
+}
+
+}  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      const std::vector<SafetensorsTensor>& tensors,
@@ -17,9 +45,12 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   for (const SafetensorsTensor& tensor : tensors) {
     missing_bytes_ += bytes_of(tensor.dtype, elements_of(tensor.shape).value());
   }
-  incomplete_ = path.parent_path() / (".incomplete-" + path.filename().string());
+  const std::string name = path.filename().string();
+  // At random, so that of two programs that write one file none publishes the other's half.
+  incomplete_ = path.parent_path() /
+                (std::string(kIncomplete) + std::to_string(std::random_device()()) + "-" + name);
   if (path.has_parent_path()) make_folder(path.parent_path());
-  remove_tree(incomplete_);  // of an attempt that died
+  remove_leftovers(path.parent_path(), name);
   file_ = std::make_unique<FileWriter>(incomplete_,
                                        static_cast<std::int64_t>(header.size()) + missing_bytes_);
   file_->append(header.data(), header.size());

@@ -1,5 +1,7 @@
 #include "torch/checkpoint/write_checkpoint.hpp"
 
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -8,10 +10,13 @@
 
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/runtime.hpp"
 #include "runtime/submit.hpp"
 #include "torch/checkpoint/checkpoint_folder.hpp"
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/file_writer.hpp"
+#include "torch/checkpoint/folder_lock.hpp"
+#include "torch/checkpoint/folders.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/shard_file.hpp"
 #include "torch/checkpoint/whole_index.hpp"
@@ -22,7 +27,8 @@ namespace {
 /// The folder of a checkpoint that is being written; gone with this object unless it was published.
 class Attempt {
  public:
-  explicit Attempt(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Attempt(std::filesystem::path folder, FolderLock::Duration patience)
+      : folder_(std::move(folder)), patience_(patience) {}
   Attempt(const Attempt&) = delete;  // removes its folder once
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() {
@@ -31,10 +37,13 @@ class Attempt {
   }
 
   std::string begin() {
+    make_folder(folder_);
+    lock_.emplace(folder_, FolderLock::Kind::Save, patience_);
     name_ = begin_checkpoint(folder_);
     return name_.string();
   }
   void publish(const CheckpointIndex& index) {
+    for (const CheckpointIndex::File& file : index.files) require_there(file);
     const std::string text = encode_index(index);
     FileWriter file(folder_ / name_ / kIndexName, static_cast<std::int64_t>(text.size()));
     file.append(text.data(), text.size());
@@ -43,9 +52,26 @@ class Attempt {
     name_.clear();
   }
 
+  /// All that has to be done in the folder is done.
+  void end() { lock_.reset(); }
+
  private:
+  /// Of a rank's file: one that sees another file system under this name has written elsewhere.
+  void require_there(const CheckpointIndex::File& file) const {
+    const std::filesystem::path path = folder_ / name_ / file.name;
+    std::error_code error;
+    const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+    if (!error && bytes == static_cast<std::uintmax_t>(file.bytes)) return;
+    throw BackendError(
+        "file '" + path.string() + "' was written and is not there any more, so the checkpoint is "
+        "given up. Does another program remove files there, or has the rank that wrote it another "
+        "file system under this name?");
+  }
+
   std::filesystem::path folder_;
+  FolderLock::Duration patience_;
   std::filesystem::path name_;
+  std::optional<FolderLock> lock_;
 };
 
 /// JSON has neither infinite numbers nor text that is not UTF-8.
@@ -100,7 +126,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
     return on_all_ranks(named, what, work);
   };
   const bool is_first = set.rank() == 0;
-  Attempt attempt(folder);
+  Attempt attempt(folder, options.timeout.value_or(set.runtime().config().timeout) / 2);
   std::optional<ShardFile> shard;
 
   const std::vector<std::string> facts = on_all(".begin", [&] {
@@ -126,7 +152,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
     if (keep_last > 0) retire_checkpoints(folder, keep_last);
     return {};
   });
-  if (keep_last == 0) return;
+  if (keep_last == 0) return;  // `attempt` ends
   // Freeing a large file takes its time: every rank removes one, the first one what is left then.
   on_all(".remove", [&]() -> std::string {
     remove_retired(folder, shard_name(set.rank()));
@@ -134,6 +160,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   });
   on_all(".clean", [&]() -> std::string {
     if (is_first) remove_leftovers(folder);
+    attempt.end();
     return {};
   });
 }

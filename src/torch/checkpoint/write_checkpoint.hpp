@@ -14,7 +14,8 @@ namespace kolo::tensors {
 /// this name: folder/checkpoint-00000007, with a shard file of each rank and index.json. Collective
 /// over the set of `options` and blocking; when it returns, all is on the disk. A crash at any moment
 /// leaves the checkpoints that were there, and this one whole or not at all. Then removes those older
-/// than the newest `keep_last`; 0 keeps all. One program at a time writes into a folder.
+/// than the newest `keep_last`; 0 keeps all. Where another program saves into the folder, it waits for
+/// half its timeout at most, then throws BackendError with what is known of that one.
 ///
 /// `own` slices of all ranks together hold the elements of every tensor once; a tensor without
 /// elements is named by at least one rank. They are written straight from their memory. `details` of

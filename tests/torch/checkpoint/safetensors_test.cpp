@@ -1,5 +1,6 @@
 // The file format safetensors: what is written is read again, and what is no such file is refused.
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -22,6 +23,14 @@ using tensors::SafetensorsWriter;
 class SafetensorsTest : public testing::Test {
  protected:
   std::filesystem::path path() const { return folder_.path() / "new" / "model.safetensors"; }
+  /// Files that have not got their names.
+  std::ptrdiff_t unfinished() const {
+    std::ptrdiff_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path().parent_path())) {
+      count += entry.path().filename().string().starts_with(".incomplete-") ? 1 : 0;
+    }
+    return count;
+  }
   std::filesystem::path incomplete() const {
     return folder_.path() / "new" / ".incomplete-model.safetensors";
   }
@@ -107,19 +116,38 @@ TEST_F(SafetensorsTest, TheOldFileStaysUntilTheNewOneIsWhole) {
   {
     SafetensorsWriter writer(path(), {{"a", DType::UInt8, {5}}}, {});
     writer.append("1234", 4);
-    EXPECT_TRUE(std::filesystem::exists(incomplete()));
+    EXPECT_EQ(unfinished(), 1);
     expect_contains(text_thrown_by<InvalidArgument>([&] { writer.append("56", 2); }),
                     "2 bytes were appended, its tensors have only 1 more");
     expect_contains(text_thrown_by<InvalidArgument>([&] { writer.close(); }),
                     "its tensors have 1 bytes more than were appended");
     expect_contents(small_model(), 3);
   }
-  EXPECT_FALSE(std::filesystem::exists(incomplete()));
+  EXPECT_EQ(unfinished(), 0);
   expect_contents(small_model(), 3);
   write_file(incomplete(), "of an attempt that died");
+  const std::filesystem::path other =
+      path().parent_path() / ".incomplete-12-other-model.safetensors";
+  write_file(other, "of another file");
   write(small_model(), 4, 100);
   expect_contents(small_model(), 4);
-  EXPECT_FALSE(std::filesystem::exists(incomplete()));
+  EXPECT_EQ(unfinished(), 1);
+  EXPECT_EQ(read_file(other), "of another file");
+}
+
+TEST_F(SafetensorsTest, OfTwoProgramsNonePublishesTheOthersHalf) {
+  write(small_model(), 3, 100);
+  SafetensorsWriter first(path(), {{"a", DType::UInt8, {5}}}, {});
+  first.append("12345", 5);
+  SafetensorsWriter second(path(), {{"a", DType::UInt8, {5}}}, {});
+  second.append("67", 2);
+  text_thrown_by<BackendError>([&] { first.close(); });
+  expect_contents(small_model(), 3);
+  second.append("890", 3);
+  second.close();
+  std::vector<std::byte> bytes(5);
+  SafetensorsReader(path()).read("a", DType::UInt8, 0, bytes);
+  EXPECT_EQ(std::memcmp(bytes.data(), "67890", 5), 0);
 }
 
 TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {

@@ -12,6 +12,7 @@
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 #include "torch/checkpoint/checkpoint.hpp"
+#include "torch/checkpoint/folder_lock.hpp"
 #include "torch/checkpoint/model.hpp"
 #include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
@@ -23,11 +24,13 @@ using tensors::Checkpoint;
 using tensors::TensorSlice;
 using tensors::write_checkpoint;
 
+/// But for the lock, which stays.
 std::set<std::string> names_in(const std::filesystem::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     names.insert(entry.path().filename().string());
   }
+  names.erase(tensors::kLockName);
   return names;
 }
 

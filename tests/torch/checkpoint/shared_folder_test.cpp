@@ -1,0 +1,212 @@
+// Several programs that save into one folder: what has the name of a checkpoint stays whole, and the
+// second waits for the first.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <latch>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "torch/checkpoint/checkpoint.hpp"
+#include "torch/checkpoint/checkpoint_folder.hpp"
+#include "torch/checkpoint/folder_lock.hpp"
+#include "torch/checkpoint/folders.hpp"
+#include "torch/checkpoint/model.hpp"
+#include "torch/checkpoint/temporary_folder.hpp"
+#include "torch/checkpoint/write_checkpoint.hpp"
+
+namespace kolo::test {
+namespace {
+
+using tensors::FolderLock;
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+class SharedFolderTest : public testing::Test {
+ protected:
+  void save(unsigned salt, int keep_last = 1, const OperationOptions& options = {}) {
+    const Runtime& runtime = Runtime::current();
+    const Slices own = own_slices(model_, runtime.size(), runtime.rank(), salt);
+    tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", salt}}, keep_last, options);
+  }
+  /// Which of the saved ones is the newest that can be read, whole.
+  unsigned newest() {
+    unsigned salt = 0;
+    run_runtimes(1, [&](Runtime&) {
+      const tensors::Checkpoint checkpoint(folder_.path(), {});
+      salt = checkpoint.details().at("salt").get<unsigned>();
+      for (const TestTensor& tensor : model_) {
+        EXPECT_EQ(read_slice(checkpoint, tensor, 0, tensor.elements()), contents(tensor, salt));
+      }
+    });
+    return salt;
+  }
+  fs::path checkpoint(int number) const { return folder_.path() / tensors::checkpoint_name(number); }
+
+  const std::vector<TestTensor> model_ = small_model();
+  TemporaryFolder folder_;
+};
+
+// The steps of two programs, as if the file system had no locks.
+
+TEST_F(SharedFolderTest, WhatAnotherProgramHasRemovedIsNotPublished) {
+  run_runtimes(1, [&](Runtime&) { save(1); });
+  const fs::path first = tensors::begin_checkpoint(folder_.path());
+  write_file(folder_.path() / first / "rank-0000.safetensors", "first");
+  const fs::path second = tensors::begin_checkpoint(folder_.path());
+  write_file(folder_.path() / second / "rank-0000.safetensors", "second");
+  EXPECT_FALSE(fs::exists(folder_.path() / first));
+  const std::string text = text_thrown_by<BackendError>(
+      [&] { tensors::publish_checkpoint(folder_.path(), first); });
+  expect_contains(text, first.string());
+  EXPECT_EQ(newest(), 1U);
+  tensors::publish_checkpoint(folder_.path(), second);
+  EXPECT_EQ(read_file(checkpoint(2) / "rank-0000.safetensors"), "second");
+}
+
+TEST_F(SharedFolderTest, ShardsThatAreGoneKeepACheckpointFromItsName) {
+  for (const bool is_cut : {false, true}) {
+    run_runtimes(2, [&](Runtime& runtime) {
+      save(1);
+      Slices own = own_slices(model_, 2, runtime.rank(), 2);
+      if (runtime.rank() == 0) {
+        // As the last rank's file is written, the first one's goes.
+        own.slices[7].copy_to = [&, data = own.slices[7].data](std::size_t offset,
+                                                               std::span<std::byte> place) {
+          for (const auto& entry : fs::directory_iterator(folder_.path())) {
+            if (!entry.path().filename().string().starts_with(".incomplete-")) continue;
+            const fs::path file = entry.path() / "rank-0000.safetensors";
+            if (is_cut) {
+              fs::rename(file, entry.path() / "moved");
+              write_file(file, "shorter");
+            } else {
+              fs::remove(file);
+            }
+          }
+          std::memcpy(place.data(), static_cast<const std::byte*>(data) + offset, place.size());
+        };
+      }
+      const std::string text = text_thrown_by<BackendError>(
+          [&] { tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", 2}}, 1, {}); });
+      expect_contains(text, "rank-0000.safetensors' was written and is not there any more");
+      barrier();
+    });
+    EXPECT_EQ(newest(), 1U);
+  }
+}
+
+TEST_F(SharedFolderTest, APublishedNumberIsNotTakenTwiceAndTheNewestIsNotRetired) {
+  run_runtimes(1, [&](Runtime&) { save(1); });
+  std::vector<fs::path> names;
+  for (int i = 0; i < 8; ++i) names.push_back(".incomplete-mine-" + std::to_string(i));
+  for (const fs::path& name : names) {
+    fs::create_directory(folder_.path() / name);
+    write_file(folder_.path() / name / "file", name.string());
+  }
+  std::latch begin(static_cast<std::ptrdiff_t>(names.size()));
+  std::vector<std::thread> programs;
+  for (const fs::path& name : names) {
+    programs.emplace_back([&, name] {
+      begin.arrive_and_wait();
+      tensors::publish_checkpoint(folder_.path(), name);
+    });
+  }
+  for (std::thread& program : programs) program.join();
+  std::set<std::string> published;
+  for (int number = 2; number <= 9; ++number) {
+    published.insert(read_file(checkpoint(number) / "file"));
+  }
+  EXPECT_EQ(published.size(), names.size());
+  tensors::retire_checkpoints(folder_.path(), 1);
+  tensors::retire_checkpoints(folder_.path(), 1);
+  EXPECT_EQ(tensors::list_checkpoints(folder_.path()), std::vector<std::int64_t>{9});
+}
+
+// The lock.
+
+TEST_F(SharedFolderTest, ASecondProgramFailsWithAnAdviceWhereTheFirstDoesNotEnd) {
+  run_runtimes(2, [&](Runtime& runtime) {
+    save(1);
+    const OperationOptions brief{.timeout = 400ms};
+    {
+      std::optional<FolderLock> other;
+      if (runtime.rank() == 0) other.emplace(folder_.path(), FolderLock::Kind::Save, 0s);
+      barrier();
+      for (const auto& attempt : {std::function([&] { save(2, 1, brief); }),
+                                  std::function([&] {
+                                    tensors::Checkpoint(folder_.path(), brief);
+                                  }),
+                                  std::function([&] {
+                                    tensors::Checkpoint(checkpoint(1), brief);
+                                  })}) {
+        const std::string text = text_thrown_by<BackendError>(attempt);
+        expect_contains(text, "on rank 0: another program saves checkpoints into");
+        expect_contains(text, folder_.path().string());
+        expect_contains(text, "process " + std::to_string(::getpid()) + " on ");
+        expect_contains(text, "a folder of its own");
+      }
+      barrier();
+    }
+    barrier();
+    EXPECT_FALSE(fs::exists(checkpoint(2)));
+    save(2);
+  });
+  EXPECT_EQ(newest(), 2U);
+}
+
+TEST_F(SharedFolderTest, ProgramsThatLoadDoSoAtATimeAndHoldUpTheOneThatWouldRemove) {
+  run_runtimes(1, [&](Runtime&) {
+    save(1);
+    const tensors::Checkpoint first(folder_.path(), {});
+    const tensors::Checkpoint second(checkpoint(1), {});
+    text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = 100ms}); });
+    for (const TestTensor& tensor : model_) {
+      EXPECT_EQ(read_slice(second, tensor, 0, tensor.elements()), contents(tensor, 1));
+    }
+  });
+  run_runtimes(1, [&](Runtime&) { save(2); });
+  EXPECT_EQ(newest(), 2U);
+}
+
+TEST_F(SharedFolderTest, ManySavesOfTwoProgramsFollowEachOther) {
+  std::atomic<unsigned> saves{0};
+  run_runtimes(1, [&](Runtime&) { save(1000); });
+  std::vector<std::thread> programs;
+  for (const unsigned program : {1U, 2U}) {
+    programs.emplace_back([&, program] {
+      run_runtimes(2, [&](Runtime& runtime) {
+        for (unsigned i = 0; i < 12; ++i) {
+          save(program * 100 + i);
+          if (runtime.rank() == 0) ++saves;
+        }
+      });
+    });
+  }
+  while (saves < 24) newest();
+  for (std::thread& program : programs) program.join();
+  EXPECT_TRUE(newest() == 111 || newest() == 211);
+  EXPECT_EQ(tensors::list_checkpoints(folder_.path()), std::vector<std::int64_t>{25});
+}
+
+TEST_F(SharedFolderTest, AFolderThatNobodyLockedIsLoadedAllTheSame) {
+  run_runtimes(1, [&](Runtime&) { save(1); });
+  fs::remove(folder_.path() / tensors::kLockName);
+  EXPECT_EQ(newest(), 1U);
+  EXPECT_FALSE(fs::exists(folder_.path() / tensors::kLockName));
+}
+
+}  // namespace
+}  // namespace kolo::test
