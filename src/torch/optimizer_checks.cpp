@@ -175,15 +175,16 @@ std::string defect_of(torch::optim::Optimizer& optimizer,
 }
 
 std::string defect_of(const std::vector<ReducedParameter>& parameters,
-                      const DistributedOptimizerOptions& options) {
+                      const ReducedParameter& first, const DistributedOptimizerOptions& options) {
   const Shard shard = *options.shard;
   std::unordered_map<const void*, std::string> storages;
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
     if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
-    if (parameter.tensor.device() != parameters.front().tensor.device()) {
+    // backward() has a thread for each device, and their hooks would share the state of a step.
+    if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
-             parameters.front().name + "' on " + parameters.front().tensor.device().str() +
+             first.name + "' on " + first.tensor.device().str() +
              ". Move the model to one device, or wrap an optimizer for each.";
     }
     const DType dtype = view_of(parameter.tensor, where).dtype;

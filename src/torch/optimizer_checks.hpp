@@ -16,9 +16,10 @@ std::string defect_of(torch::optim::Optimizer& optimizer,
                       const DistributedOptimizer::NamedParameters& names,
                       const DistributedOptimizerOptions& options);
 
-/// The same for parameters whose gradients are to be reduced, and which may be divided.
+/// The same for parameters whose gradients are to be reduced, and which may be divided; `first` is the
+/// first of all that the optimizer reduces.
 std::string defect_of(const std::vector<ReducedParameter>& parameters,
-                      const DistributedOptimizerOptions& options);
+                      const ReducedParameter& first, const DistributedOptimizerOptions& options);
 
 /// What all ranks must have chosen alike.
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,

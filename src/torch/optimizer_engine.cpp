@@ -124,8 +124,13 @@ void OptimizerEngine::wire_new_parameters() {
 
 void OptimizerEngine::wire(std::vector<ReducedParameter> parameters, const std::string& defect) {
   const std::string prefix = prefix_ + "." + std::to_string(wirings_++);
-  agree(set_, prefix + ".agreement", kWhat, facts_of(options_, parameters),
-        defect.empty() ? defect_of(parameters, options_) : defect);
+  std::string own_defect = defect;
+  if (own_defect.empty() && !parameters.empty()) {
+    const ReducedParameter& first =
+        reducers_.empty() ? parameters.front() : reducers_.front()->parameters().front();
+    own_defect = defect_of(parameters, first, options_);
+  }
+  agree(set_, prefix + ".agreement", kWhat, facts_of(options_, parameters), own_defect);
   if (sets_.divided == nullptr) {
     const bool is_whole = options_.shard == Shard::None;
     sets_ = make_shard_sets(set_, is_whole ? ShardScope::World : options_.shard_scope);

@@ -173,6 +173,26 @@ TEST_P(CudaModesTest, AverageDividesByTheRanksThatAreActive) {
   });
 }
 
+/// backward() has a thread for each device, which would share what the hooks know of the step.
+TEST(CudaOptimizerErrorTest, ParametersThatAreAddedLaterLieOnTheSameDevice) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    const at::Tensor first = torch::ones({3}).requires_grad_();
+    const at::Tensor later = torch::ones({3}).to(rank.device()).requires_grad_();
+    torch::optim::SGD sgd({first}, torch::optim::SGDOptions(0.1));
+    DistributedOptimizer optimizer(sgd, {{"first", first}, {"later", later}},
+                                   options_of(rank, Shard::None));
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({later}));
+    try {
+      optimizer.zero_grad();
+      ADD_FAILURE() << "no error";
+    } catch (const InvalidArgument& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("'later': it lies on cuda:"), std::string::npos) << text;
+      EXPECT_NE(text.find("parameter 'first' on cpu"), std::string::npos) << text;
+    }
+  });
+}
+
 TEST(CudaOptimizerErrorTest, ParametersLieOnOneDevice) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
