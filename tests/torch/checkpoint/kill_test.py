@@ -1,13 +1,15 @@
-"""Whatever moment a save is killed at, the checkpoint before it or the new one can be read, whole.
+"""Whatever moment DistributedOptimizer::save() is killed at, the checkpoint before it or the new one can
+be loaded, whole.
 
-python3 kill_test.py [--every N] [--ranks N] calls <checkpoint_victim> [<mpirun>...]
+python3 kill_test.py [--every N] [--ranks N] calls <training_victim> [<mpirun>...]
     kills a rank before every call that changes files, and in the middle of every write, one after
     another; at two ranks the first, then the last one. --every N: only every N-th moment, beginning
     at a random one.
-python3 kill_test.py [--times N] [--ranks N] moments <checkpoint_victim> [<mpirun>...]
+python3 kill_test.py [--times N] [--ranks N] moments <training_victim> [<mpirun>...]
     kills all ranks, or one, at N random moments.
 
-Prints the seed of what is random; KOLO_TEST_SEED chooses it.
+Prints at how many moments of how many it killed, and the seed of what is random, which
+KOLO_TEST_SEED chooses.
 """
 
 import argparse
@@ -43,7 +45,21 @@ class Victim:
         """The number of the checkpoint that is there: one of those allowed."""
         run = subprocess.run([self.program, "read", str(folder)], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
-        found = re.fullmatch(r"read (\d+)\n", run.stdout)
+        return self.number_read(run, folder, allowed)
+
+    def check(self, folder, allowed, number):
+        """The same; each checkpoint there can be loaded, and another be saved and loaded."""
+        run = subprocess.run([self.program, "check", str(folder), str(number)],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             timeout=LIMIT_S)
+        found = self.number_read(run, folder, allowed)
+        if f"read {number} of " not in run.stdout:
+            raise SystemExit(f"checkpoint {number} cannot be saved after it: {run.stdout}")
+        return found
+
+    @staticmethod
+    def number_read(run, folder, allowed):
+        found = re.search(r"^read (\d+) of ", run.stdout, re.M)
         if run.returncode != 0 or not found or int(found[1]) not in allowed:
             names = "\n".join(sorted(str(p) for p in folder.rglob("*")))
             raise SystemExit(f"none of {allowed} can be read: {run.stdout}\n{names}")
@@ -64,16 +80,20 @@ def plant_leftovers(folder):
 
 def check_order(folder, calls):
     """That nothing gets its name before it is on the disk: a crash of the machine, which no test can
-    have, forgets what is not."""
+    have, forgets what is not. And that nothing is removed before it has lost its name."""
     at = {}
     for i, call in enumerate(calls):
         at.setdefault(call, []).append(i)
     renames = {pathlib.Path(path).name: i for i, (call, path) in enumerate(calls)
                if call == "rename"}
+    renames.pop(".incomplete-1", None)  # a leftover, of which the rest is removed
     published = min((i for name, i in renames.items() if name.startswith(".incomplete-")),
                     default=len(calls))  # by another rank
     for call, path in at:
-        if call == "write":
+        if call in ("unlink", "unlinkat", "rmdir", "remove") and "/.removed-" not in path:
+            raise SystemExit(f"{path} is removed under the name that it had: {calls}")
+    for call, path in at:
+        if call == "write" and not path.endswith("/.lock"):
             synced = at.get(("fsync", path), [-1])[-1]
             if not at[call, path][-1] < synced < published:
                 raise SystemExit(f"{path} is not on the disk when it gets its name: {calls}")
@@ -103,13 +123,9 @@ def kill_at_calls(victim, ranks, every):
                 output = victim.save(folder, 2, rank, moment)
                 if output is not None:
                     break
-                new += victim.read(folder, (1, 2)) == 2
-                for checkpoint in folder.glob("checkpoint-*"):
-                    victim.read(checkpoint, (1, 2))
-                victim.save(folder, 3)
-                victim.read(folder, (3,))
+                new += victim.check(folder, (1, 2), 3) == 2
                 left = sorted(p.name for p in folder.iterdir())
-                if left != ["checkpoint-00000002"] and left != ["checkpoint-00000003"]:
+                if left not in ([".lock", f"checkpoint-0000000{i}"] for i in (2, 3)):
                     raise SystemExit(f"after another save there are {left}")
                 shutil.rmtree(folder)
                 kills += 1
@@ -117,8 +133,11 @@ def kill_at_calls(victim, ranks, every):
             victim.read(folder, (2,))
             check_order(folder, re.findall(r"call (\w+) (.*)", output))
             shutil.rmtree(folder)
-            print(f"{ranks} ranks, rank {rank} killed at {kills} moments: {kills - new} times the "
-                  f"old checkpoint is there, {new} times the new one", flush=True)
+            all_moments = sum(2 if call == "write" else 1
+                              for call, _ in re.findall(r"call (\w+) (.*)", output))
+            print(f"{ranks} ranks, rank {rank} killed in save() at {kills} of {all_moments} moments: "
+                  f"{kills - new} times the old checkpoint is there, {new} times the new one",
+                  flush=True)
             if kills == 0:
                 raise SystemExit("nothing was killed")
 
@@ -148,7 +167,7 @@ def kill_at_moments(victim, ranks, times):
             saved = last_number(lines, number)
             number = victim.read(folder, (saved, saved + 1))
             newer += number - saved
-        print(f"{ranks} ranks, killed at {times} moments during {number} saves: {newer} times the "
+        print(f"{ranks} ranks, killed at {times} random moments during {number} saves: {newer} times the "
               "checkpoint that was being saved is there, otherwise the one before it")
 
 

@@ -1,0 +1,64 @@
+// Writes a checkpoint, and a safetensors file, of tensors of all types for python_test.py.
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "kolo/runtime.hpp"
+#include "torch/checkpoint/model.hpp"
+#include "torch/checkpoint/safetensors_writer.hpp"
+#include "torch/checkpoint/write_checkpoint.hpp"
+
+namespace {
+
+using namespace kolo;
+using namespace kolo::test;
+
+constexpr const char* kUsage = R"(usage:
+  checkpoint_writer save <folder> <number>
+      saves checkpoint <number>, keeps one
+  checkpoint_writer export <file> <number>
+      writes the tensors of checkpoint <number> into one safetensors file
+)";
+
+void save(Runtime& runtime, const std::string& folder, unsigned number) {
+  const Slices own = own_slices(large_model(), runtime.size(), runtime.rank(), number);
+  tensors::write_checkpoint(folder, own.slices, {{"number", number}}, /*keep_last=*/1, {});
+}
+
+void write_one_file(const std::string& path, unsigned number) {
+  std::vector<tensors::SafetensorsTensor> list;
+  for (const TestTensor& tensor : large_model()) {
+    list.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  tensors::SafetensorsWriter writer(path, list, {{"format", "pt"}});
+  for (const TestTensor& tensor : large_model()) {
+    const Bytes bytes = contents(tensor, number);
+    writer.append(bytes.data(), bytes.size());
+  }
+  writer.close();
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const std::size_t count = arguments.size();
+  if (count != 3 || (arguments[0] != "save" && arguments[0] != "export")) {
+    std::cerr << kUsage;
+    return 2;
+  }
+  Runtime runtime;
+  const auto number = static_cast<unsigned>(std::stoul(arguments[2]));
+  if (arguments[0] == "save") save(runtime, arguments[1], number);
+  if (arguments[0] == "export") write_one_file(arguments[1], number);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::cerr << "checkpoint_writer: " << error.what() << "\n";
+    return 1;
+  }
+}
