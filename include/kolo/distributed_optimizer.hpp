@@ -194,10 +194,12 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Every rank writes what it has, without a copy of it; buffers are those of the set's first rank.
   /// Collective and blocking; between steps, or while gradients add up, which are no part of it. All
   /// ranks see `folder`; it holds each checkpoint as a folder of safetensors files with index.json, on
-  /// the disk when save returns. A crash at any moment leaves those that were there. Throws on all
-  /// ranks, naming rank, file and cause, BackendError where a file cannot be written,
-  /// InvalidArgument for state without serialize(). State of a class that LibTorch does not know is
-  /// copied.
+  /// the disk when save returns. A crash at any moment leaves those that were there. Files have the
+  /// permissions that the umask leaves, as a rule readable by everybody. Another program that saves
+  /// into `folder`, or loads from it, is waited for, for half of KOLO_TIMEOUT at most. Throws on all
+  /// ranks, naming rank, file and cause, BackendError where a file cannot be written or that program
+  /// does not end, InvalidArgument for state without serialize(). State of a class that LibTorch does
+  /// not know is copied.
   void save(const std::filesystem::path& folder, const SaveOptions& options = {});
 
   /// Goes on from what any number of ranks with any sharding has saved: `path` is a checkpoint, or a
