@@ -40,8 +40,8 @@ at::Tensor gradient_of(const at::Tensor& parameter) {
   return parameter.grad().contiguous();
 }
 
-/// Adds a tensor of the state of `parameter` to `all`. The kernels look at no sizes: they walk over it
-/// as over the parameter.
+/// Adds a tensor of the state of `parameter` to `all`. The kernels look at no sizes: they walk over
+/// it as over the parameter.
 void add_state(Tensors& all, const at::Tensor& tensor, const at::Tensor& parameter,
                const char* name) {
   const bool fits = tensor.defined() && tensor.layout() == at::kStrided &&

@@ -18,10 +18,10 @@
 namespace kolo::tensors {
 namespace {
 
-using State = TrainingDetails::State;
+using ParameterState = TrainingDetails::State;
 
 /// A parameter's name in the checkpoint, and its state there; null where it has none.
-std::pair<std::string, const State*> state_of(const SavedTraining& saved,
+std::pair<std::string, const ParameterState*> state_of(const SavedTraining& saved,
                                               const TrainingView::Part& part) {
   const std::string& name = saved.name_of(part.name);
   const auto found = saved.details.state.find(name);

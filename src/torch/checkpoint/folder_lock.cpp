@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr mode_t kReadWrite = 0666;  // less the umask
+constexpr mode_t kLockMode = 0666;  // less the umask
 constexpr std::size_t kMostText = 256;
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::seconds kLogAfter{1};
@@ -29,20 +29,20 @@ comm::FileDescriptor open_lock(const std::filesystem::path& path, FolderLock::Ki
   const bool saves = kind == FolderLock::Kind::Save;
   // Network file systems lock alone what is open for writing.
   const int flags = saves ? O_RDWR | O_CREAT : O_RDONLY;
-  comm::FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kReadWrite));
+  comm::FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kLockMode));
   if (!file.is_open() && saves) throw_file_error("open", path);
   return file;
 }
 
-enum class Attempt { Locked, Held, Unsupported };
+enum class LockResult { Locked, Held, Unsupported };
 
-Attempt try_lock(int file, FolderLock::Kind kind) {
+LockResult try_lock(int file, FolderLock::Kind kind) {
   const int operation = kind == FolderLock::Kind::Save ? LOCK_EX : LOCK_SH;
   while (::flock(file, operation | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
-    return errno == EWOULDBLOCK ? Attempt::Held : Attempt::Unsupported;
+    return errno == EWOULDBLOCK ? LockResult::Held : LockResult::Unsupported;
   }
-  return Attempt::Locked;
+  return LockResult::Locked;
 }
 
 /// Who has saved there last, for the text of another program's error.
@@ -83,9 +83,9 @@ FolderLock::FolderLock(const std::filesystem::path& folder, Kind kind, Duration 
   const auto begin = Clock::now();
   bool is_logged = false;
   for (;;) {
-    const Attempt attempt = try_lock(file_.get(), kind);
-    if (attempt == Attempt::Locked) break;
-    if (attempt == Attempt::Unsupported) return;
+    const LockResult result = try_lock(file_.get(), kind);
+    if (result == LockResult::Locked) break;
+    if (result == LockResult::Unsupported) return;
     const auto waited = Clock::now() - begin;
     if (waited >= patience) fail(folder, patience, holder_text(file_.get()));
     if (waited >= kLogAfter && !std::exchange(is_logged, true)) {

@@ -13,12 +13,12 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr std::string_view kIncomplete = ".incomplete-";
+constexpr std::string_view kUnfinished = ".incomplete-";
 
 /// Whether `name` is what an attempt at `file` had: with a number between, or without.
 bool is_leftover(std::string_view name, std::string_view file) {
-  if (!name.starts_with(kIncomplete) || !name.ends_with(file)) return false;
-  name.remove_prefix(kIncomplete.size());
+  if (!name.starts_with(kUnfinished) || !name.ends_with(file)) return false;
+  name.remove_prefix(kUnfinished.size());
   if (name.size() < file.size()) return false;
   name.remove_suffix(file.size());
   const std::size_t end = name.find_first_not_of("0123456789");
@@ -48,7 +48,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   const std::string name = path.filename().string();
   // At random, so that of two programs that write one file none publishes the other's half.
   incomplete_ = path.parent_path() /
-                (std::string(kIncomplete) + std::to_string(std::random_device()()) + "-" + name);
+                (std::string(kUnfinished) + std::to_string(std::random_device()()) + "-" + name);
   if (path.has_parent_path()) make_folder(path.parent_path());
   remove_leftovers(path.parent_path(), name);
   file_ = std::make_unique<FileWriter>(incomplete_,

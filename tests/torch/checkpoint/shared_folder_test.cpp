@@ -33,7 +33,8 @@ namespace {
 
 using tensors::FolderLock;
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 class SharedFolderTest : public testing::Test {
  protected:
@@ -140,10 +141,10 @@ TEST_F(SharedFolderTest, APublishedNumberIsNotTakenTwiceAndTheNewestIsNotRetired
 TEST_F(SharedFolderTest, ASecondProgramFailsWithAnAdviceWhereTheFirstDoesNotEnd) {
   run_runtimes(2, [&](Runtime& runtime) {
     save(1);
-    const OperationOptions brief{.timeout = 400ms};
+    const OperationOptions brief{.timeout = milliseconds(400)};
     {
       std::optional<FolderLock> other;
-      if (runtime.rank() == 0) other.emplace(folder_.path(), FolderLock::Kind::Save, 0s);
+      if (runtime.rank() == 0) other.emplace(folder_.path(), FolderLock::Kind::Save, seconds(0));
       barrier();
       for (const auto& attempt : {std::function([&] { save(2, 1, brief); }),
                                   std::function([&] {
@@ -172,7 +173,7 @@ TEST_F(SharedFolderTest, ProgramsThatLoadDoSoAtATimeAndHoldUpTheOneThatWouldRemo
     save(1);
     const tensors::Checkpoint first(folder_.path(), {});
     const tensors::Checkpoint second(checkpoint(1), {});
-    text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = 100ms}); });
+    text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = milliseconds(100)}); });
     for (const TestTensor& tensor : model_) {
       EXPECT_EQ(read_slice(second, tensor, 0, tensor.elements()), contents(tensor, 1));
     }
