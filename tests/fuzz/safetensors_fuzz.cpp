@@ -108,7 +108,7 @@ void read_file(std::string_view bytes, std::int64_t zeros) {
     for (const auto& [name, place] : reader.tensors()) {
       const std::int64_t count = elements_of(place.shape).value();
       std::vector<std::byte> values(static_cast<std::size_t>(bytes_of(place.dtype, count)));
-      reader.read(name, 0, count, values.data());
+      reader.read(name, place.dtype, 0, values);
     }
   } catch (const InvalidArgument&) {
   }
