@@ -1,8 +1,9 @@
 """Adds up what CTest reported: python3 summary.py <preset>=<junit.xml>...
 
-A CTest test that is a GoogleTest program counts with each of its cases, any other as one. Prints
-what failed and what was skipped, with reasons, and as the last line the three sums. Exit status 0
-only if something passed and nothing failed.
+A CTest test that prints what came of its cases counts with each of them: a GoogleTest program, or a
+script that uses cases.py. Any other counts as one. Prints what failed and what was skipped, with
+reasons, and as the last line the three sums. Exit status 0 only if something passed and nothing
+failed.
 """
 
 import re
@@ -11,6 +12,8 @@ import xml.etree.ElementTree as ElementTree
 
 CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)(?:, where .*)? \(\d+ ms(?: total)?\)$", re.M)
 SKIP_REASON = re.compile(r"^\S+: Skipped\n(.*)$", re.M)
+# As cases.py prints it, or a program that skips all that it is for.
+SKIPPED_LINE = re.compile(r"^\[ +SKIPPED +\] (\S+): (.+)$", re.M)
 
 
 class Tally:
@@ -39,17 +42,27 @@ class Tally:
         reasons = skip_reasons(output)
         for case in skipped:
             self.skipped.append(f"{name}: {case}: {reasons.get(case, 'no reason given')}")
+        told = SKIPPED_LINE.findall(output)
+        self.skipped += [f"{name}: {case}: {reason}" for case, reason in told]
         if test.get("status") == "fail":
             # A crash or a timeout leaves no failed case behind, but is a failure.
             message = test.find("failure").get("message") or "crash or timeout: see its output"
             failed = failed or [f"{name}: {message}"]
         elif test.get("status") != "run":
-            element = test.find("skipped")
-            reason = element.get("message") if element is not None else test.get("status")
-            self.skipped.append(f"{name}: {reason}")
-        elif not cases:
+            if not skipped and not told:
+                self.skipped.append(f"{name}: {reason_of_all(test, output)}")
+        elif not cases and not told:
             self.passed += 1
         self.failed += failed
+
+
+def reason_of_all(test, output):
+    """Why nothing of a CTest test ran: what its program says, or else what CTest does."""
+    said = SKIP_REASON.search(output)
+    if said:
+        return said.group(1).strip()
+    element = test.find("skipped")
+    return element.get("message") if element is not None else test.get("status")
 
 
 def skip_reasons(output):
@@ -70,4 +83,5 @@ def main(arguments):
     return 1 if tally.failed or not tally.passed else 0
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

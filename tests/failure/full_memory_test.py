@@ -6,8 +6,12 @@ say so, and end well. Nobody is killed by SIGBUS.
 The small /dev/shm is mounted where only the test sees it, which takes root; otherwise it is skipped.
 """
 
+import pathlib
 import subprocess
 import sys
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
 
 SKIPPED = 77
 BENCH = ["allreduce", "--min", "16MB", "--max", "16MB", "--rounds", "3",
@@ -29,7 +33,7 @@ def main(gan, benchmark, kolo_bench, *mpirun):
     # Open MPI keeps its own shared memory there too, unless it is told of another place.
     launch = [*mpirun, "--mca", "btl_vader_backing_directory", "/tmp"]
     if run_in("64k", ["true"])[0] != 0:
-        print("SKIPPED: cannot mount a /dev/shm of its own here (it takes root)")
+        cases.print_skipped("full_memory", "cannot mount a /dev/shm of its own (it takes root)")
         return SKIPPED
     no_agreement = "no shared memory for agreement, going by messages"
     no_data = "no shared memory for data, going by messages"
