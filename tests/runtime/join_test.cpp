@@ -367,8 +367,8 @@ TEST_P(JoinTest, SharedBuffersAreReducedWithoutThoseWhoJoined) {
 }
 
 TEST_P(JoinTest, AsksForWhatAJoinedRankCannotGiveFailOnAllOthers) {
+  if (size() == 1) GTEST_SKIP() << "nobody is left to ask";
   run([&](Runtime& runtime) {
-    if (size() == 1) return;  // nobody is left to ask
     for (int round = 0; round < 2; ++round) {
       const int joined = round == 0 ? 0 : size() - 1;
       const std::string who = "rank " + std::to_string(joined);

@@ -91,8 +91,8 @@ TEST_P(ObjectsTest, AWrongRootIsAnErrorOnAllRanks) {
 }
 
 TEST_P(ObjectsTest, JoinedRanksGiveEmptyObjects) {
+  if (GetParam() == 1) GTEST_SKIP() << "nobody is left to give an object";
   run_runtimes(GetParam(), [](Runtime& runtime) {
-    if (runtime.size() == 1) return;  // nobody left
     if (runtime.rank() == 0) {
       join();
       return;

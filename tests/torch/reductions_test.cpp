@@ -284,7 +284,7 @@ TEST_F(ReductionsTest, HandlesWaitForATimeAndGiveTheirResultAgain) {
 }
 
 TEST_F(ReductionsTest, OnOverlappingProcessSets) {
-  if (size() == 1) return;  // one set only
+  if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
   ProcessSet& first = runtime_.add_process_set({0, 1});
   std::vector<int> from_one;
   for (int r = 1; r < size(); ++r) from_one.push_back(r);
