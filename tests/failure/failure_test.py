@@ -47,8 +47,9 @@ def read(path):
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def kolo_files():
-    return {name for name in os.listdir("/dev/shm") if "kolo" in name}
+def shared_files():
+    """Names in /dev/shm but those of Open MPI's own memory. Kolo's windows never have one."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("vader_segment.")}
 
 
 def require(condition, text):
@@ -65,7 +66,7 @@ class Job:
         self.recovery = recovery
         self.mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kolo-failure-"))
-        self.files_before = kolo_files()
+        self.files_before = shared_files()
         program, *mpirun = command
         environment = dict(os.environ, KOLO_TEST_FOLDER=str(self.folder),
                            KOLO_TEST_VICTIM=str(victim), **settings)
@@ -120,11 +121,14 @@ class Job:
 
     def require_nothing_left(self):
         until = time.monotonic() + LIMIT_S
-        while self.processes() and time.monotonic() < until:
+        while (self.processes() or self.new_files()) and time.monotonic() < until:
             time.sleep(0.02)
+        # Memory without a name lasts as long as a process that has mapped it.
         require(not self.processes(), "a process is left")
-        left = kolo_files() - self.files_before
-        require(not left, f"left in /dev/shm: {left}")
+        require(not self.new_files(), f"left in /dev/shm: {self.new_files()}")
+
+    def new_files(self):
+        return shared_files() - self.files_before
 
     def end(self):
         for pid in self.processes():
@@ -185,7 +189,9 @@ def expect_start_fails(job):
 def expect_end(job):
     """Whoever dies while all leave harms nobody, but must not keep them either."""
     job.wait_for_survivors() if job.recovery else job.wait()
-    for rank in job.survivors() if job.recovery and job.death() else []:
+    require(job.death() is not None, "nobody died")
+    for rank in job.survivors() if job.recovery else []:
+        require(rank.ending == "exit 0", f"rank {rank.number} ended with {rank.ending}")
         require_prompt(job, rank)
     job.wait()
 
@@ -254,7 +260,7 @@ SCENARIOS = {
     "busy": (expect_loss, BOTH, 50_000, {}),
     "mid_chunk": (expect_loss, BOTH, 200_000, {}),
     "sharing_memory": (expect_loss, BOTH, 50_000, {}),
-    "starting": (expect_start_fails, BOTH, 0, {}),
+    "mpi_started": (expect_start_fails, BOTH, 0, {}),
     "shutting_down": (expect_end, BOTH, 20_000, {}),
     "throws": (THROWN, BOTH, 0, {}),
     "stops": (expect_stopped, RECOVERY, 0, SHORT_TIMES),

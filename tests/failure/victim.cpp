@@ -131,8 +131,9 @@ void sharing_memory() {
   for (;;) const kolo::SharedBuffer buffer(std::size_t{1} << 20, {.name = "memory"});
 }
 
-/// The world is there, the Runtime is not.
-void starting() {
+/// MPI has started, the Runtime has not. Nothing here is about a death inside MPI_Init: only the
+/// launcher sees that one.
+void mpi_started() {
   const auto config = kolo::Config::from_environment();
   const std::shared_ptr<kolo::comm::World> world = kolo::comm::make_world(config);
   if (is_victim()) die();
@@ -140,11 +141,13 @@ void starting() {
   reduce("x");
 }
 
+/// Or when it has shut down, and the others wait for it before they finalise MPI.
 void shutting_down() {
   kolo::Runtime runtime;
   warm_up();
   die_some_time();
   runtime.shutdown();
+  if (is_victim()) std::this_thread::sleep_for(1h);
 }
 
 // --- other misfortunes ---
@@ -226,7 +229,7 @@ const std::map<std::string, void (*)()> scenarios{
     {"busy", busy},
     {"mid_chunk", mid_chunk},
     {"sharing_memory", sharing_memory},
-    {"starting", starting},
+    {"mpi_started", mpi_started},
     {"shutting_down", shutting_down},
     {"throws", throws},
     {"stops", stops},
