@@ -80,14 +80,16 @@ inline at::Tensor flat(const torch::nn::Module& model) {
 }
 
 /// The parameters of the multi-layer perceptron after `steps` steps on one process, without Kolo,
-/// with `batch` rows each.
+/// with `batch` rows each; above 0, `max_norm` clips their gradients.
 template <class MakeOptimizer>
-at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch) {
+at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch,
+                       double max_norm = 0.0) {
   torch::nn::Sequential model = make_mlp(type);
   const std::unique_ptr<torch::optim::Optimizer> optimizer = make(model->parameters());
   for (int step = 0; step < steps; ++step) {
     optimizer->zero_grad();
     loss_of(model, batch_rows(step, 0, batch, 9, type)).backward();
+    if (max_norm > 0.0) torch::nn::utils::clip_grad_norm_(model->parameters(), max_norm);
     optimizer->step();
   }
   return flat(*model);

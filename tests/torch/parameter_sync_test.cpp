@@ -1,6 +1,8 @@
 #include "kolo/parameter_sync.hpp"
 
+#include <functional>
 #include <memory>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "torch/models.hpp"
+#include "torch/sharding.hpp"
 
 namespace kolo::test::parameter_sync_test {
 
@@ -41,29 +44,83 @@ TEST_F(ParameterSyncTest, BroadcastsParametersAndBuffers) {
   }
 }
 
-TEST_F(ParameterSyncTest, BroadcastsOptimizerStateToRanksThatHaveNone) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  const auto optimizer = make_optimizer(Algorithm::Adam, model->parameters());
-  if (rank() == 0) {  // three steps; the others have none, and another learning rate
-    for (int step = 0; step < 3; ++step) {
-      optimizer->zero_grad();
-      model->forward(batch_rows(step, 0, 4, 9, torch::kFloat32)).sum().backward();
-      optimizer->step();
-    }
-    optimizer->param_groups()[0].options().set_lr(0.125);
+/// An optimizer, and what compares the state that it keeps of a parameter and its options.
+struct StateCase {
+  const char* name;
+  MakeOptimizer make;
+  std::function<bool(const torch::optim::OptimizerParamState&,
+                     const torch::optim::OptimizerParamState&)>
+      has_equal_state;
+  std::function<bool(const torch::optim::OptimizerOptions&, const torch::optim::OptimizerOptions&)>
+      has_equal_options;
+};
+void PrintTo(const StateCase& which, std::ostream* stream) { *stream << which.name; }
+
+template <class Class, class State, class Options>
+StateCase state_case(const char* name, Options options) {
+  return {name, maker<Class>(options),
+          [](const auto& a, const auto& b) {  // LibTorch's operators compare all fields
+            return static_cast<const State&>(a) == static_cast<const State&>(b);
+          },
+          [](const auto& a, const auto& b) {
+            return static_cast<const Options&>(a) == static_cast<const Options&>(b);
+          }};
+}
+
+std::vector<StateCase> state_cases() {
+  using namespace torch::optim;
+  return {
+      state_case<SGD, SGDParamState>(
+          "sgd", SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true)),
+      state_case<Adam, AdamParamState>(
+          "adam",
+          AdamOptions(1e-2).betas({0.8, 0.95}).eps(1e-4).weight_decay(0.01).amsgrad(true)),
+      state_case<AdamW, AdamWParamState>("adamw", AdamWOptions(1e-2).eps(1e-4).amsgrad(true)),
+      state_case<RMSprop, RMSpropParamState>(
+          "rmsprop", RMSpropOptions(1e-3).alpha(0.9).momentum(0.9).eps(1e-4).centered(true)),
+      state_case<Adagrad, AdagradParamState>(
+          "adagrad", AdagradOptions(1e-2).lr_decay(0.01).initial_accumulator_value(0.3)),
+  };
+}
+
+void take_three_steps(torch::nn::Sequential& model, Optimizer& optimizer) {
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 4, 9, torch::kFloat32)).backward();
+    optimizer.step();
   }
-  broadcast_parameters(*model, 0);
+  optimizer.param_groups()[0].options().set_lr(0.125);
+}
+
+class StateSyncTest : public ParameterSyncTest, public testing::WithParamInterface<StateCase> {};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, StateSyncTest, testing::ValuesIn(state_cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(StateSyncTest, BroadcastsAllFieldsToRanksThatHaveNone) {
+  const int root = size() - 1;
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  const auto optimizer = GetParam().make(model->parameters());
+  if (rank() == root) take_three_steps(model, *optimizer);
+  broadcast_parameters(*model, root);
   const at::Tensor before = flat(*model);
-  broadcast_optimizer_state(*optimizer, 0);
+  broadcast_optimizer_state(*optimizer, root);
   EXPECT_TRUE(torch::equal(flat(*model), before));
-  EXPECT_DOUBLE_EQ(optimizer->param_groups()[0].options().get_lr(), 0.125);
+
+  torch::nn::Sequential twin = make_mlp(torch::kFloat32);  // as the root's, made here
+  const auto expected = GetParam().make(twin->parameters());
+  take_three_steps(twin, *expected);
+  EXPECT_TRUE(torch::equal(before, flat(*twin)));
+  EXPECT_TRUE(GetParam().has_equal_options(optimizer->param_groups()[0].options(),
+                                           expected->param_groups()[0].options()));
   ASSERT_EQ(optimizer->state().size(), model->parameters().size());
-  for (const at::Tensor& parameter : model->parameters()) {
-    const auto& state = static_cast<const torch::optim::AdamParamState&>(
-        *optimizer->state().at(parameter.unsafeGetTensorImpl()));
-    EXPECT_EQ(state.step(), 3);
-    const at::Tensor moments = state.exp_avg().clone();
-    EXPECT_TRUE(torch::equal(broadcast(moments, 0), state.exp_avg()));
+  for (std::size_t i = 0; i < model->parameters().size(); ++i) {
+    const auto state_of = [i](Optimizer& of, torch::nn::Sequential& its) -> const auto& {
+      return *of.state().at(its->parameters()[i].unsafeGetTensorImpl());
+    };
+    EXPECT_TRUE(
+        GetParam().has_equal_state(state_of(*optimizer, model), state_of(*expected, twin)))
+        << "parameter " << i;
   }
 }
 
@@ -146,24 +203,31 @@ class Unwritable : public torch::optim::SGD {
   void save(torch::serialize::OutputArchive&) const override { throw std::runtime_error("no ink"); }
 };
 
-TEST_F(ParameterSyncTest, StateThatARankCannotWriteOrReadIsAnErrorOnAll) {
-  const int root = size() - 1;
-  const auto expect_refused = [&](torch::optim::Optimizer& optimizer, const std::string& text) {
-    expect_contains(
-        text_thrown_by<InvalidArgument>([&] { broadcast_optimizer_state(optimizer, root); }), text);
-    torch::optim::SGD another({torch::ones({2})}, 0.5 + rank());
-    broadcast_optimizer_state(another, root);
-    EXPECT_DOUBLE_EQ(another.param_groups()[0].options().get_lr(), 0.5 + root);
-  };
+/// All ranks get an error with this text; afterwards they can broadcast another optimizer's state.
+void expect_sync_refused(Optimizer& optimizer, const Runtime& runtime, const std::string& text) {
+  const int root = runtime.size() - 1;
+  expect_contains(
+      text_thrown_by<InvalidArgument>([&] { broadcast_optimizer_state(optimizer, root); }), text);
+  torch::optim::SGD another({torch::ones({2})}, 0.5 + runtime.rank());
+  broadcast_optimizer_state(another, root);
+  EXPECT_DOUBLE_EQ(another.param_groups()[0].options().get_lr(), 0.5 + root);
+}
+
+TEST_F(ParameterSyncTest, StateThatTheRootCannotWriteIsAnErrorOnAll) {
   Unwritable unwritable({torch::ones({3})}, 0.1);
-  expect_refused(unwritable, "on rank " + std::to_string(root) +
-                                 ": the optimizer's state cannot be written: no ink");
-  if (size() == 1) return;  // nobody has to read it
+  expect_sync_refused(unwritable, runtime_,
+                      "on rank " + std::to_string(size() - 1) +
+                          ": the optimizer's state cannot be written: no ink");
+}
+
+TEST_F(ParameterSyncTest, StateThatARankCannotReadIsAnErrorOnAll) {
+  if (size() == 1) GTEST_SKIP() << "one rank has nobody's state to read";
   std::vector<torch::optim::OptimizerParamGroup> groups{
       torch::optim::OptimizerParamGroup({torch::ones({2})})};
   if (rank() == 0) groups.emplace_back(std::vector<at::Tensor>{torch::ones({3})});
   torch::optim::SGD uneven(groups, 0.1);
-  expect_refused(uneven, "on rank 0: the optimizer's state cannot take the root's: ");
+  expect_sync_refused(uneven, runtime_,
+                      "on rank 0: the optimizer's state cannot take the root's: ");
 }
 
 }  // namespace kolo::test::parameter_sync_test

@@ -12,32 +12,68 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::sharded_optimizer_test {
 
 constexpr std::int64_t kWidth = 9;
 
+constexpr double kMaxNorm = 0.01;  // below all norms here
+
+struct Clipped {
+  std::vector<double> norms;  ///< before clipping, of each step
+  at::Tensor parameters;
+};
+
+Clipped clip_alone(int ranks, double p) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat64);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  Clipped result;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const at::Tensor rows = batch_rows(step, rank, 2, kWidth, torch::kFloat64);
+      (loss_of(model, rows) / ranks).backward();
+    }
+    result.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), kMaxNorm, p));
+    optimizer.step();
+  }
+  result.parameters = flat(*model);
+  return result;
+}
+
+Clipped clip(Runtime& runtime, double p, Shard shard, ShardScope scope) {
+  DistributedOptimizer::Options options = with(shard);
+  options.shard_scope = scope;
+  torch::nn::Sequential model = make_mlp(torch::kFloat64);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, options);
+  Clipped result;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, runtime.rank(), 2, kWidth, torch::kFloat64)).backward();
+    result.norms.push_back(optimizer.clip_grad_norm_(kMaxNorm, p));
+    optimizer.step();
+  }
+  result.parameters = flat(*model);
+  return result;
+}
+
 TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
-    std::vector<double> norms;
+    const Clipped alone = clip_alone(runtime_.size(), p);
     for (const auto& [shard, scope] : {std::pair{Shard::None, ShardScope::World},
                                        {Shard::Optimizer, ShardScope::World},
                                        {Shard::Gradients, ShardScope::World},
                                        {Shard::Optimizer, ShardScope::Node}}) {
-      DistributedOptimizer::Options options = with(shard);
-      options.shard_scope = scope;
-      torch::nn::Sequential model = make_mlp(torch::kFloat64);
-      torch::optim::SGD inner(model->parameters(), 0.1);
-      DistributedOptimizer optimizer(inner, *model, options);
-      for (int step = 0; step < 3; ++step) {
-        optimizer.zero_grad();
-        loss_of(model, batch_rows(step, runtime_.rank(), 2, kWidth, torch::kFloat64)).backward();
-        norms.push_back(optimizer.clip_grad_norm_(0.01, p));
-        optimizer.step();
+      const Clipped clipped = clip(runtime_, p, shard, scope);
+      for (std::size_t step = 0; step < alone.norms.size(); ++step) {
+        EXPECT_GT(alone.norms[step], 2 * kMaxNorm) << p;
+        EXPECT_NEAR(clipped.norms[step], alone.norms[step], 1e-12) << p;
       }
+      EXPECT_LT(largest_difference(clipped.parameters, alone.parameters), 1e-12) << p;
     }
-    for (std::size_t i = 3; i < norms.size(); ++i) EXPECT_NEAR(norms[i], norms[i % 3], 1e-12) << p;
   }
 }
 
@@ -108,16 +144,31 @@ TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
 }
 
 TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
-  torch::nn::Linear model(6, 5);
-  const at::Tensor view = model->weight.detach().t();
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, with(Shard::Optimizer));
-  for (int step = 0; step < 2; ++step) {
-    optimizer.zero_grad();
-    model->forward(torch::ones({2, 6})).sum().backward();
-    optimizer.step();
+  for (const Shard mode : kModes) {
+    torch::manual_seed(3);
+    torch::nn::Linear model(6, 5);
+    const torch::nn::Linear copied_model = model;  // as all of LibTorch's copies, not deep
+    const at::Tensor copy = model->weight;
+    const at::Tensor detached = model->weight.detach();
+    const at::Tensor view = detached.t();
+    const at::Tensor row = detached[3];
+    const at::Tensor start = detached.clone();
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      (model->forward(torch::ones({2, 6})).sum() * (runtime_.rank() + 1)).backward();
+      optimizer.step();
+    }
+    // The gradient of every element is 2 (rank + 1), n + 1 on average.
+    const at::Tensor expected = start - 2 * 0.1 * (runtime_.size() + 1);
+    EXPECT_LT(largest_difference(model->weight.detach(), expected), 1e-6);
+    EXPECT_TRUE(torch::equal(copied_model->weight, model->weight));
+    EXPECT_TRUE(torch::equal(copy, model->weight));
+    EXPECT_TRUE(torch::equal(detached, model->weight.detach()));
+    EXPECT_TRUE(torch::equal(view, model->weight.detach().t()));
+    EXPECT_TRUE(torch::equal(row, model->weight.detach()[3]));
   }
-  EXPECT_TRUE(torch::equal(view, model->weight.detach().t()));
 }
 
 TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
@@ -434,21 +485,40 @@ class FailingOptimizer final : public torch::optim::SGD {
 };
 
 TEST_F(ShardedOptimizerTest, AStepThatFailsOnOneRankDoesNotHoldTheOthers) {
-  for (const Shard mode : kModes) {
+  constexpr int kFailing = 2;
+  /// The parameters after each of four steps, of which rank 0 may fail one.
+  const auto run = [&](Shard mode, bool is_to_fail) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
-    DistributedOptimizer optimizer(inner, *model, with(mode));
+    DistributedOptimizer::Options options = with(mode);
+    options.bucket_bytes = std::size_t{1} << 20;  // one
+    DistributedOptimizer optimizer(inner, *model, options);
+    std::vector<at::Tensor> after;
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-      inner.fails = step == 2 && runtime_.rank() == 0;
+      inner.fails = is_to_fail && step == kFailing && runtime_.rank() == 0;
       if (inner.fails) {
-        EXPECT_THROW(optimizer.step(), std::runtime_error);
+        EXPECT_EQ(text_thrown_by<std::runtime_error>([&] { optimizer.step(); }), "no step today");
       } else {
         optimizer.step();
       }
+      after.push_back(flat(*model).clone());
+      expect_equal_on_all_ranks(after.back());
     }
-    expect_equal_on_all_ranks(flat(*model));
+    return after;
+  };
+  for (const Shard mode : kModes) {
+    const std::vector<at::Tensor> failed = run(mode, true);
+    const std::vector<at::Tensor> whole = run(mode, false);
+    EXPECT_TRUE(torch::equal(failed[kFailing - 1], whole[kFailing - 1]));
+    // Rank 0's part stays as it was, all others' take the step.
+    const at::Tensor stays = failed[kFailing] == failed[kFailing - 1];
+    const at::Tensor steps = failed[kFailing] == whole[kFailing];
+    EXPECT_TRUE(stays.logical_xor(steps).all().item<bool>());
+    EXPECT_NEAR(stays.sum().item<double>(), static_cast<double>(stays.numel()) / runtime_.size(),
+                32.0);  // for padding
+    EXPECT_TRUE((failed[kFailing + 1] != failed[kFailing]).all().item<bool>());
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace kolo::test::sharded_training_test {
 
-constexpr int kSteps = 50;
+constexpr int kSteps = 30;
 constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 
@@ -34,8 +34,6 @@ std::vector<OptimizerCase> cases() {
        maker<RMSprop>(RMSpropOptions(1e-3).momentum(0.9).eps(1e-4).centered(true))},
       {"adagrad", maker<Adagrad>(AdagradOptions(1e-2).lr_decay(0.01).weight_decay(0.01))},
       {"adagrad_initial", maker<Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.3))},
-      {"own",
-       [](Parameters parameters) { return std::make_unique<OwnOptimizer>(std::move(parameters)); }},
   };
 }
 
@@ -101,7 +99,6 @@ TEST_P(ShardedTrainingTest, HasTheBitsOfOrdinaryTraining) {
 }
 
 TEST_P(ShardedTrainingTest, EqualsOneProcess) {
-  if (std::string(GetParam().name) == "own") return;  // signs of sums that are zero in theory
   const Variation wide{.type = torch::kFloat64};
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), wide),
                                train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch)),
@@ -113,7 +110,6 @@ TEST_P(ShardedTrainingTest, EqualsOneProcess) {
 
 TEST_P(ShardedTrainingTest, DividesStateThatIsThereAlready) {
   const Variation late{.steps_before_wrapping = 3};
-  if (std::string(GetParam().name) == "own") return;  // has none
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), late);
   for (const Shard mode : kModes) {
     expect_alike(train(runtime_, GetParam(), with(mode), late), whole);
@@ -129,11 +125,32 @@ TEST_P(ShardedTrainingTest, FollowsSchedulersAndClosures) {
 }
 
 TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
-  const Variation clipped{.max_norm = 0.05};
+  constexpr double kMaxNorm = 0.05;  // a small part of the first steps' norms
+  const Variation clipped{.max_norm = kMaxNorm};
+  const Variation wide{.type = torch::kFloat64, .max_norm = kMaxNorm};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
+  const at::Tensor alone =
+      train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch, kMaxNorm);
   for (const Shard mode : kModes) {
-    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole),
-              std::string(GetParam().name) == "own" ? 1e-1 : 1e-6);
+    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole), 1e-6);
+    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), wide), alone), 1e-10);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, TrainsByAnOptimizerOfTheUsersOwn) {
+  const OptimizerCase own{"own", [](Parameters parameters) {
+                            return std::make_unique<OwnOptimizer>(std::move(parameters));
+                          }};
+  const Variation scheduled{.has_scheduler = true, .uses_closure = true};
+  const at::Tensor plainly = train(runtime_, own, with(Shard::None));
+  const at::Tensor by_schedule = train(runtime_, own, with(Shard::None), scheduled);
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = train(runtime_, own, with(mode));
+    expect_alike(sharded, plainly);
+    expect_equal_on_all_ranks(sharded);
+    expect_alike(train(runtime_, own, with(mode), scheduled), by_schedule);
+    // It takes the signs of gradients, which clipping leaves as they are.
+    expect_alike(train(runtime_, own, with(mode), {.max_norm = 0.05}), plainly);
   }
 }
 
