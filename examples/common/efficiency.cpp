@@ -19,14 +19,12 @@ constexpr double kBlockSeconds = 1.0;
 
 // Seconds that a step takes, in a block of `steps`; the same on all ranks.
 double time_block(const std::function<void()>& step, const std::function<void()>& finish,
-                  int steps) {
-  using Clock = std::chrono::steady_clock;
+                  const std::function<double()>& clock, int steps) {
   mean_over_ranks(0);  // all begin together
-  const auto start = Clock::now();
+  const double start = clock();
   for (int i = 0; i < steps; ++i) step();
   finish();
-  const std::chrono::duration<double> seconds = Clock::now() - start;
-  return mean_over_ranks(seconds.count() / steps);
+  return mean_over_ranks((clock() - start) / steps);
 }
 
 /// Of pairs of blocks of one round.
@@ -38,11 +36,16 @@ Share share(const std::vector<double>& without, const std::vector<double>& with)
 
 }  // namespace
 
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with,
-                              const std::function<void()>& finish) {
+                              const std::function<void()>& finish,
+                              const std::function<double()>& clock) {
   const auto time_block = [&](const std::function<void()>& step, int steps) {
-    return examples::time_block(step, finish, steps);
+    return examples::time_block(step, finish, clock, steps);
   };
   const auto step_meeting = [&] {
     step_without();

@@ -25,15 +25,19 @@ struct Efficiency {
   double step_ms_with = 0;
 };
 
+/// Seconds since some moment.
+double steady_seconds();
+
 /// Runs nine rounds of three blocks: of `step_without` communication, of the same with a meeting of
 /// all ranks after each step, and of `step_with`, so that whatever else slows the machine meets all
 /// of them. What the meeting costs is the machine's: no rank can be ahead of the slowest, whatever
 /// library trains them. Blocks last about a second; the ranks begin each together, and its time is
 /// the mean over them. `finish` waits, at the end of a block, for what its steps have left to be
-/// done. Collective.
+/// done. `clock` tells the seconds by which all is timed. Collective.
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with,
-                              const std::function<void()>& finish);
+                              const std::function<void()>& finish,
+                              const std::function<double()>& clock = steady_seconds);
 
 nlohmann::ordered_json to_json(const Efficiency& efficiency);
 
