@@ -6,8 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo {
-namespace {
+namespace kolo::home_process_test {
 
 /// Whether `holds` in a forked child.
 bool in_child(const std::function<bool()>& holds) {
@@ -41,5 +40,4 @@ TEST(HomeProcessTest, ACopyHasTheHomeOfItsOriginal) {
   }));
 }
 
-}  // namespace
-}  // namespace kolo
+}  // namespace kolo::home_process_test

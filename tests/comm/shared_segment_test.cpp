@@ -8,8 +8,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
-namespace {
+namespace kolo::comm::shared_segment_test {
 
 constexpr std::size_t kBytes = 8192;
 constexpr std::size_t kPlace = 4096 + 17;
@@ -83,5 +82,4 @@ TEST(SharedSegmentTest, KeysDiffer) {
   EXPECT_NE(make_segment(kBytes).address.key, make_segment(kBytes).address.key);
 }
 
-}  // namespace
-}  // namespace kolo::comm
+}  // namespace kolo::comm::shared_segment_test

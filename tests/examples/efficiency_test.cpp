@@ -8,8 +8,7 @@
 #include "kolo/runtime.hpp"
 #include "runtime/runtimes.hpp"
 
-namespace kolo::test::efficiency_test {
-namespace {
+namespace kolo::test::efficiency_test::efficiency_test {
 
 constexpr double kFinish = 0.1;  // seconds that the end of a block takes
 
@@ -56,5 +55,4 @@ TEST(Efficiency, IsPrintedAndWrittenFieldByField) {
             "only wait for one another, 12.5 ms\n");
 }
 
-}  // namespace
-}  // namespace kolo::test::efficiency_test
+}  // namespace kolo::test::efficiency_test::efficiency_test

@@ -9,8 +9,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fork_mpi_test {
 
 TEST(ForkOverMpiTest, AChildMayDestroyItsCopyOfARuntime) {
   auto runtime = std::make_unique<Runtime>(InitOptions{.config = test_config()});
@@ -28,5 +27,4 @@ TEST(ForkOverMpiTest, AChildMayDestroyItsCopyOfARuntime) {
   EXPECT_NO_THROW(expect_sum_works(*runtime, "after"));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fork_mpi_test

@@ -11,8 +11,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::callback_test {
 
 constexpr int kThrower = 1;
 constexpr const char* kText = "rank 1 failed: an exception that is no std::exception";
@@ -66,5 +65,4 @@ TEST(CallbackTest, AnAlgorithmMayThrowAnything) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::callback_test

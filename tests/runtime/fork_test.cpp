@@ -13,8 +13,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::fork_test {
 
 /// Whether `holds` in a forked child, which has a while to find out.
 bool holds_in_child(const std::function<bool()>& holds) {
@@ -55,5 +54,4 @@ TEST(ForkTest, OperationsOfAChildAreRefused) {
   expect_sum_works(*runtime, "x");
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::fork_test

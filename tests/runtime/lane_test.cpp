@@ -14,8 +14,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::lane_test {
 
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
 
@@ -82,5 +81,4 @@ TEST(LastWordsTest, AreSaidByTheThreadInTheTurn) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::lane_test

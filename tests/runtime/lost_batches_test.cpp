@@ -10,8 +10,7 @@
 #include "kolo/task.hpp"
 #include "ops/registry.hpp"
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::lost_batches_test {
 
 using namespace std::chrono_literals;
 
@@ -127,5 +126,4 @@ TEST_F(LostBatchesTest, TheirMemoryIsGivenUpBeforeTheyEnd) {
   EXPECT_FALSE(lost_.empty());
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::lost_batches_test

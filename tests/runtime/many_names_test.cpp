@@ -10,8 +10,7 @@
 #include "kolo/collectives.hpp"
 #include "runtime/runtimes.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::many_names_test {
 
 constexpr int kNames = 20'000;
 
@@ -67,5 +66,4 @@ TEST_P(ManyNamesTest, AllEndWithTheirOwnSums) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::many_names_test

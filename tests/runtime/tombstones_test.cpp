@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::tombstones_test {
 
 Failure timeout_of(const std::string& text) { return {ErrorKind::Timeout, text}; }
 
@@ -48,5 +47,4 @@ TEST(TombstonesTest, TheOldestGiveWayToNewOnes) {
   EXPECT_EQ(tombstones.take("name 3"), std::nullopt);
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::tombstones_test

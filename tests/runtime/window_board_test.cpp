@@ -7,8 +7,7 @@
 #include "contract/ranks.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::runtime {
-namespace {
+namespace kolo::runtime::window_board_test {
 
 TEST(WindowBoardTest, AHeaderBeyondTheCellIsRefused) {
   test::run_on_ranks(1, WindowBoard::segment_bytes(), 1, [](const test::Rank& rank) {
@@ -28,5 +27,4 @@ TEST(WindowBoardTest, AHeaderBeyondTheCellIsRefused) {
   });
 }
 
-}  // namespace
-}  // namespace kolo::runtime
+}  // namespace kolo::runtime::window_board_test

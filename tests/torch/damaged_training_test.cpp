@@ -15,8 +15,7 @@
 #include "torch/checkpoint_image.hpp"
 #include "torch/small_training.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::damaged_training_test {
 
 constexpr std::uint64_t kSeeds = 25;  // in the test command
 
@@ -109,5 +108,4 @@ TEST_P(DamagedTrainingTest, IsRefusedOrHarmless) {
   EXPECT_GE(refused, tried - tried / 20);
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::damaged_training_test

@@ -11,8 +11,7 @@
 #include "torch/checkpoint_image.hpp"
 #include "torch/small_training.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::forged_checkpoint_test {
 
 class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
  protected:
@@ -98,5 +97,4 @@ TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShapeIsRefused) {
   }
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::forged_checkpoint_test

@@ -9,8 +9,7 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/signed_index.hpp"
 
-namespace kolo::tensors {
-namespace {
+namespace kolo::tensors::json_fields_test {
 
 std::string nested(std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
@@ -42,5 +41,4 @@ TEST(ParseJsonTest, AnIndexOfDeepNestingIsRefused) {
             std::string::npos);
 }
 
-}  // namespace
-}  // namespace kolo::tensors
+}  // namespace kolo::tensors::json_fields_test

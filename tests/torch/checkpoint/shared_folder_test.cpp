@@ -28,8 +28,7 @@
 #include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
-namespace kolo::test {
-namespace {
+namespace kolo::test::shared_folder_test {
 
 using tensors::FolderLock;
 namespace fs = std::filesystem;
@@ -209,5 +208,4 @@ TEST_F(SharedFolderTest, AFolderThatNobodyLockedIsLoadedAllTheSame) {
   EXPECT_FALSE(fs::exists(folder_.path() / tensors::kLockName));
 }
 
-}  // namespace
-}  // namespace kolo::test
+}  // namespace kolo::test::shared_folder_test
