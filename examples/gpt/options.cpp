@@ -47,12 +47,19 @@ void add_training_options(CLI::App& app, Options& options) {
 
 void add_task_options(CLI::App& app, Options& options) {
   app.add_option("--text", options.text,
-                 "text files to learn from; without it, the C++ headers of LibTorch")
-      ->type_name("FILE");
+                 "text files, or folders of them, to learn from; without it, the handwritten C++ "
+                 "headers of LibTorch")
+      ->type_name("PATH");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
+  auto* require_loss =
+      app.add_option("--require-loss", options.require_loss,
+                     "fail unless the validation loss is at most so many nats/byte, and below the "
+                     "trigram entropy")
+          ->type_name("NATS");
   app.add_flag("--efficiency", options.efficiency,
                "instead of training, measure how much of the speed without communication is left "
-               "with it");
+               "with it")
+      ->excludes(require_loss);
 }
 
 void add_checkpoint_options(CLI::App& app, Options& options) {
@@ -89,8 +96,8 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   Options options;
   CLI::App app(
       "Trains a byte-level GPT on text, on as many processes as mpirun starts.\n"
-      "A tenth of the files, or of the text where there are fewer than ten, is held out to judge "
-      "the model.\n",
+      "The last tenth of the text is held out to judge the model, by windows that do not occur in "
+      "the rest.\n",
       "train_gpt");
   // Parsed before all others, wherever it stands, so that they change what it has set.
   app.add_option_function<std::string>(

@@ -2,6 +2,7 @@
 
 #include <iomanip>
 #include <ostream>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -9,7 +10,9 @@ namespace gpt {
 
 void print(std::ostream& stream, const Report& report) {
   stream << std::fixed << std::setprecision(3)  //
-         << "validation loss  " << report.validation_loss << " nats/byte\n"
+         << "validation loss  " << report.validation_loss << " nats/byte on "
+         << report.windows.starts.size() << " windows, of which " << report.windows.in_training
+         << " occur in the training text\n"
          << "trigram entropy  " << report.trigram_entropy << '\n'
          << "bigram entropy   " << report.bigram_entropy << '\n'
          << "unigram entropy  " << report.unigram_entropy << '\n'
@@ -39,6 +42,9 @@ void write_json(std::ostream& stream, const Report& report) {
       {"steps", report.steps},
       {"initial_loss", report.losses.front()},
       {"train_loss", report.train_loss},
+      {"validation_windows", report.windows.starts.size()},
+      {"validation_windows_in_training", report.windows.in_training},
+      {"windows_left_out", report.windows.left_out},
       {"validation_loss", report.validation_loss},
       {"unigram_entropy", report.unigram_entropy},
       {"bigram_entropy", report.bigram_entropy},
@@ -54,6 +60,22 @@ void write_json(std::ostream& stream, const Report& report) {
       {"negotiations", report.metrics.negotiations},
   };
   stream << json.dump(2) << '\n';
+}
+
+std::string shortfall(const Report& report, double required_loss) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(3);
+  if (report.windows.in_training > 0) {
+    text << report.windows.in_training << " of " << report.windows.starts.size()
+         << " windows of the held-out text occur in the training text";
+  } else if (!(report.validation_loss <= required_loss)) {
+    text << "the validation loss " << report.validation_loss << " is above the required "
+         << required_loss;
+  } else if (!(report.validation_loss < report.trigram_entropy)) {
+    text << "the validation loss " << report.validation_loss << " is not below the trigram entropy "
+         << report.trigram_entropy;
+  }
+  return text.str();
 }
 
 }  // namespace gpt

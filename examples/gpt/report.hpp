@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gpt/evaluation_windows.hpp"
 #include "kolo/process_set.hpp"
 
 namespace gpt {
@@ -17,8 +18,9 @@ struct Report {
   int steps = 0;               ///< with those
   std::vector<double> losses;  ///< of each step
   double train_loss = 0;       ///< mean of the last steps
-  double validation_loss = 0;  ///< on the held-out text
-  double unigram_entropy = 0;  ///< on the same held-out text
+  EvaluationWindows windows;   ///< of the held-out text
+  double validation_loss = 0;  ///< on these windows
+  double unigram_entropy = 0;  ///< on the same windows
   double bigram_entropy = 0;
   double trigram_entropy = 0;
   double tokens_per_second = 0;  ///< of all ranks
@@ -31,5 +33,8 @@ struct Report {
 
 void print(std::ostream& stream, const Report& report);
 void write_json(std::ostream& stream, const Report& report);
+
+/// Why the model of `report` is worse than required; empty where it is not.
+std::string shortfall(const Report& report, double required_loss);
 
 }  // namespace gpt

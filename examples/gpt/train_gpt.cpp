@@ -5,6 +5,8 @@
 #include <iostream>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <nlohmann/json.hpp>
@@ -19,12 +21,12 @@
 #include "gpt/checkpoints.hpp"
 #include "gpt/corpus.hpp"
 #include "gpt/evaluation.hpp"
+#include "gpt/evaluation_windows.hpp"
 #include "gpt/ngram.hpp"
 #include "gpt/options.hpp"
 #include "gpt/report.hpp"
 #include "gpt/sample.hpp"
 #include "gpt/training.hpp"
-#include "gpt/windows.hpp"
 #include "kolo/kolo.hpp"
 
 namespace {
@@ -36,6 +38,7 @@ constexpr std::size_t kSampleBytes = 400;
 
 struct Files {
   gpt::Corpus corpus;
+  gpt::EvaluationWindows windows;
   std::ofstream json;  // open on rank 0 where a report is wanted
 };
 
@@ -45,9 +48,12 @@ std::size_t window_bytes(const gpt::Options& options) {
 
 Files open_files(const gpt::Options& options) {
   Files files;
-  files.corpus = gpt::load_corpus(
-      options.text.empty() ? gpt::torch_headers(KOLO_GPT_TEXT_FOLDER) : options.text,
-      window_bytes(options));
+  const std::size_t length = window_bytes(options);
+  files.corpus = gpt::load_corpus(options.text.empty() ? gpt::torch_headers(KOLO_GPT_TEXT_FOLDER)
+                                                       : gpt::text_files(options.text),
+                                  length);
+  files.windows = gpt::evaluation_windows(files.corpus.training, files.corpus.held_out, length,
+                                          kEvaluatedBytes / length + 1);
   if (kolo::rank() == 0 && !options.json.empty()) {
     files.json.open(options.json);
     if (!files.json) throw std::runtime_error("cannot write " + options.json.string());
@@ -97,7 +103,9 @@ examples::Digest digest_of_parameters(gpt::Gpt& model) {
   return digest;
 }
 
-void print_task(const gpt::Options& options, const gpt::Corpus& corpus, std::int64_t parameters) {
+void print_task(const gpt::Options& options, const Files& files, std::int64_t parameters) {
+  const gpt::Corpus& corpus = files.corpus;
+  const gpt::EvaluationWindows& windows = files.windows;
   std::cout << "GPT with " << parameters << " parameters: " << options.layers << " layers, width "
             << options.width << ", context " << options.context << "; " << kolo::size()
             << (kolo::size() == 1 ? " rank" : " ranks") << " with batch " << options.batch
@@ -106,15 +114,17 @@ void print_task(const gpt::Options& options, const gpt::Corpus& corpus, std::int
   if (corpus.held_out_files > 0) {
     std::cout << " (" << corpus.training_files << " and " << corpus.held_out_files << " files)";
   }
-  std::cout << std::endl;
+  std::cout << "\njudged by: " << windows.starts.size() << " windows of " << window_bytes(options)
+            << " bytes of the held-out text, of which " << windows.in_training
+            << " occur in the training text (" << windows.left_out << " more do and are left out)"
+            << std::endl;
 }
 
 // Collective; complete on rank 0, which alone counts n-grams.
-gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus& corpus,
+gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& files,
                   int first_step, const gpt::TrainingResult& training) {
-  const std::size_t length = window_bytes(options);
-  const auto windows =
-      gpt::spread_windows(corpus.held_out.size(), length, kEvaluatedBytes / length + 1);
+  const gpt::Corpus& corpus = files.corpus;
+  const std::vector<std::size_t>& starts = files.windows.starts;
   const examples::Digest digest = digest_of_parameters(model);
   const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
   gpt::Report report{
@@ -124,7 +134,8 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpu
       .steps = options.steps,
       .losses = training.losses,
       .train_loss = training.final_loss,
-      .validation_loss = gpt::validation_loss(model, corpus.held_out, windows),
+      .windows = files.windows,
+      .validation_loss = gpt::validation_loss(model, corpus.held_out, starts),
       .tokens_per_second = (options.steps - first_step) * tokens_per_step / training.seconds,
       .step_ms_median = training.step_ms_median,
       .parameters_digest = digest.hex(),
@@ -135,7 +146,7 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpu
   if (kolo::rank() == 0) {
     const gpt::NgramModel ngrams(corpus.training);
     const auto entropy = [&](int order) {
-      return ngrams.cross_entropy(corpus.held_out, windows, length, order);
+      return ngrams.cross_entropy(corpus.held_out, starts, window_bytes(options), order);
     };
     report.unigram_entropy = entropy(1);
     report.bigram_entropy = entropy(2);
@@ -170,6 +181,19 @@ std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
   return first_step;
 }
 
+// The exit status of rank 0.
+int check_requirement(const gpt::Options& options, const gpt::Report& report) {
+  if (!options.require_loss) return 0;
+  const std::string shortfall = gpt::shortfall(report, *options.require_loss);
+  if (!shortfall.empty()) {
+    std::cerr << "error: " << shortfall << '\n';
+    return 1;
+  }
+  std::cout << "required         at most " << *options.require_loss
+            << " nats/byte, below the trigram entropy: reached\n";
+  return 0;
+}
+
 kolo::DistributedOptimizer::Options distribution(const gpt::Options& options) {
   return {.compression = kolo::Compression::named(options.compression),
           .shard = options.shard,
@@ -183,19 +207,20 @@ int train(const gpt::Options& options, Files files) {
   kolo::DistributedOptimizer optimizer(*adamw, *model, distribution(options));
 
   const bool speaks = kolo::rank() == 0;
-  if (speaks) print_task(options, files.corpus, count_parameters(model));
+  if (speaks) print_task(options, files, count_parameters(model));
   const std::optional<int> first_step = load_on_all_ranks(optimizer, options, files.corpus);
   if (!first_step) return kWrongInput;
   const gpt::TrainingResult training =
       gpt::train(model, optimizer, options, files.corpus.training, *first_step);
   if (!options.export_file.empty()) optimizer.save_full_state(options.export_file);
-  const gpt::Report report = judge(model, options, files.corpus, *first_step, training);
+  const gpt::Report report = judge(model, options, files, *first_step, training);
   if (speaks) {
     show_sample(model, options, files.corpus);
     gpt::print(std::cout, report);
     if (files.json.is_open()) gpt::write_json(files.json, report);
   }
-  return report.different_ranks.empty() ? 0 : 1;
+  if (!report.different_ranks.empty()) return 1;
+  return speaks ? check_requirement(options, report) : 0;
 }
 
 int measure_efficiency(const gpt::Options& options, Files files) {
@@ -215,7 +240,7 @@ int measure_efficiency(const gpt::Options& options, Files files) {
       [&] { gpt::train_step(model, optimizer, batches.next()); },
       [&] { examples::synchronize(model->device()); });
   if (kolo::rank() == 0) {
-    print_task(options, files.corpus, count_parameters(model));
+    print_task(options, files, count_parameters(model));
     std::cout << efficiency;
     if (files.json.is_open()) files.json << examples::to_json(efficiency) << '\n';
   }

@@ -2,13 +2,18 @@
 
 import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
 import tempfile
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+
 PROGRAM, *LAUNCH = sys.argv[1:]
+WORDS = "salt pepper oil bread egg milk honey".split()
 TINY = "--layers 1 --width 16 --heads 2 --context 16".split()
 
 
@@ -24,7 +29,7 @@ class TrainGpt(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         words = random.Random(1)
         self.text = self.write(
-            "text", " ".join(words.choice(["salt", "pepper", "oil"]) for _ in range(2000)))
+            "text", " ".join(words.choice(WORDS) for _ in range(2000)))
 
     def write(self, name, text):
         path = os.path.join(self.folder.name, name)
@@ -32,11 +37,13 @@ class TrainGpt(unittest.TestCase):
             file.write(text)
         return path
 
-    def train(self, ranks, *arguments, steps=12):
+    def train(self, ranks, *arguments, steps=12, model=TINY, status=0):
+        """The report; leaves the output in self.output."""
         report = os.path.join(self.folder.name, "report.json")
-        result = run(ranks, *TINY, "--steps", str(steps), "--text", self.text, "--json", report,
-                     *arguments)
-        self.assertEqual(result.returncode, 0, result.stdout)
+        text = ["--text", self.text] if self.text else []
+        result = run(ranks, *model, "--steps", str(steps), *text, "--json", report, *arguments)
+        self.assertEqual(result.returncode, status, result.stdout)
+        self.output = result.stdout
         with open(report, encoding="utf-8") as file:
             return json.load(file)
 
@@ -49,10 +56,69 @@ class TrainGpt(unittest.TestCase):
         self.assertLess(report["trigram_entropy"], report["bigram_entropy"])
         self.assertLess(report["bigram_entropy"], report["unigram_entropy"])
         self.assertGreater(report["validation_loss"], 0)
+        self.assertGreater(report["validation_windows"], 0)
+        self.assertEqual(report["validation_windows_in_training"], 0)
         self.assertGreater(report["tokens_per_second"], 0)
         self.assertGreater(report["step_ms_median"], 0)
         self.assertEqual(len(report["parameters_digest"]), 16)
         self.assertEqual(report["different_ranks"], [])
+
+    def test_windows_that_training_has_are_not_judged(self):
+        """Against a search of the text by Python."""
+        with open(self.text, "rb") as file:
+            text = file.read()
+        training, held_out = text[:-(len(text) // 10)], text[-(len(text) // 10):]
+        length = 16 + 1
+        count = len(held_out) // length
+        starts = [len(held_out) // count * i for i in range(count)]
+        known = sum(held_out[start:start + length] in training for start in starts)
+        self.assertGreater(known, 0)
+        self.assertLess(known, count)
+
+        report = self.train(2, steps=1)
+        self.assertEqual(report["windows_left_out"], known)
+        self.assertEqual(report["validation_windows"], count - known)
+        self.assertEqual(report["validation_windows_in_training"], 0)
+
+    def test_text_that_repeats_itself_is_called_so(self):
+        self.text = self.write("repeated", "0123456789abcdef\n" * 200)
+        report = self.train(1, "--require-loss", "8", steps=1, status=1)
+        self.assertGreater(report["validation_windows"], 0)
+        self.assertEqual(report["validation_windows_in_training"], report["validation_windows"])
+        self.assertIn("windows of the held-out text occur in the training text", self.output)
+
+    def test_default_text_is_judged_by_windows_that_training_has_not(self):
+        self.text = None
+        report = self.train(2, steps=1, model="--layers 1 --width 16 --heads 2".split())
+        self.assertEqual(report["validation_windows_in_training"], 0)
+        self.assertGreater(report["validation_windows"], 1500)
+        self.assertLess(report["windows_left_out"], 0.1 * report["validation_windows"])
+
+    def test_a_folder_is_a_text(self):
+        one, two = (os.path.join(self.folder.name, "texts", name) for name in ("1", "2"))
+        os.mkdir(os.path.dirname(one))
+        with open(self.text, encoding="utf-8") as file:
+            text = file.read()
+        cut = len(text) // 2
+        self.write(one, text[:cut])
+        self.write(two, text[cut:])
+        of_file = self.train(1, steps=2)
+        self.text = os.path.dirname(one)
+        self.assertEqual(self.train(1, steps=2)["losses"], of_file["losses"])
+
+    def test_learns_more_than_a_trigram_model(self):
+        """The main job with fewer steps; of itself it requires 1.8 nats/byte too."""
+        self.text = None
+        report = self.train(2, steps=300, model=[])
+        self.assertEqual(report["validation_windows_in_training"], 0)
+        self.assertLess(report["validation_loss"], report["trigram_entropy"])
+
+    def test_required_loss_decides_the_exit_status(self):
+        self.train(2, "--require-loss", "0.1", status=1)
+        self.assertEqual(self.output.count("is above the required 0.100"), 1, self.output)
+        # Untrained, so worse than a trigram model, and better than nothing.
+        self.train(2, "--require-loss", "8", steps=1, status=1)
+        self.assertEqual(self.output.count("is not below the trigram entropy"), 1, self.output)
 
     def test_ranks_share_the_batch_of_one(self):
         alone = self.train(1, "--batch", "12")
@@ -165,4 +231,4 @@ class TrainGpt(unittest.TestCase):
                 self.assertEqual(result.stdout.count(text), 1, result.stdout)
 
 
-unittest.main(argv=sys.argv[:1])
+cases.main()
