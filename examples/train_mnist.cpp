@@ -1,7 +1,8 @@
-// Trains a small ConvNet on handwritten digits. Every rank has a shard of its own, of its own size, so
-// that ranks run out of batches at different times: join() lets the others go on.
+// Trains a small ConvNet on digits: drawn ones, or those of the MNIST database. Every rank has a
+// share of its own, of its own size, so that ranks run out of batches at different times: join()
+// lets the others go on.
 //
-//   mpirun -np 2 train_mnist --data FOLDER
+//   mpirun -np 2 train_mnist [--data FOLDER]
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,7 @@
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
 #include "common/threads.hpp"
+#include "drawn/pictures.hpp"
 #include "kolo/kolo.hpp"
 #include "mnist/conv_net.hpp"
 #include "mnist/digits.hpp"
@@ -42,14 +44,14 @@ struct Options {
 
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
-      "Trains a ConvNet on the handwritten digits of the MNIST database, on as many processes as "
+      "Trains a ConvNet on digits, drawn or those of the MNIST database, on as many processes as "
       "mpirun starts.\n",
       "train_mnist");
   const CLI::Range count(1, 1 << 20);
   app.add_option("--data", options.data,
                  "folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same with "
-                 "t10k, unpacked; with only the t10k pair, a fifth of it is held out")
-      ->required()
+                 "t10k, unpacked; with only the t10k pair, a fifth of it is held out; without this "
+                 "option, 4000 drawn digits to learn from and 1000 to judge by")
       ->type_name("FOLDER");
   app.add_option("--epochs", options.epochs, "times that every image is seen")
       ->check(count)
@@ -76,11 +78,20 @@ struct Files {
   std::ofstream json;  // open on rank 0 where a report is wanted
 };
 
+mnist::Digits draw(std::size_t first, std::size_t count) {
+  const auto drawn = drawn::Pictures(drawn::Alphabet::Digits, first, count).range(0, count);
+  return {drawn.data, drawn.target};
+}
+
+mnist::Dataset drawn_digits() {
+  return {.training = draw(0, 4000), .test = draw(/*first=*/1'000'000, 1000)};
+}
+
 std::optional<Files> open_files_on_all_ranks(const Options& options) {
   Files files;
   std::string error;
   try {
-    files.dataset = mnist::load_dataset(options.data);
+    files.dataset = options.data.empty() ? drawn_digits() : mnist::load_dataset(options.data);
     if (kolo::rank() == 0 && !options.json.empty()) {
       files.json.open(options.json);
       if (!files.json) error = "cannot write " + options.json.string();

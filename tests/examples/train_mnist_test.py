@@ -2,12 +2,17 @@
 
 import json
 import os
+import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
 
 PROGRAM, *LAUNCH = sys.argv[1:]
 SIDE = 28
@@ -48,7 +53,10 @@ class TrainMnist(unittest.TestCase):
         self.write(f"{prefix}-labels-idx1-ubyte", labels)
 
     def run_on(self, ranks, *arguments):
-        command = [*LAUNCH, str(ranks), PROGRAM, "--data", self.folder, *arguments]
+        return self.run_program(ranks, "--data", self.folder, *arguments)
+
+    def run_program(self, ranks, *arguments):
+        command = [*LAUNCH, str(ranks), PROGRAM, *arguments]
         return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
 
@@ -62,6 +70,15 @@ class TrainMnist(unittest.TestCase):
                 self.assertIn("of 60 digits", result.stdout)
                 with open(report, encoding="utf-8") as file:
                     self.assertGreater(json.load(file)["accuracy"], 0.9)
+
+    def test_reads_drawn_digits(self):
+        for ranks in (1, 2, 3):
+            with self.subTest(ranks=ranks):
+                result = self.run_program(ranks, "--epochs", "3", "--batch", "32")
+                self.assertEqual(result.returncode, 0, result.stdout)
+                accuracies = re.findall(r"accuracy ([\d.]+) % of 1000 digits", result.stdout)
+                self.assertEqual(len(accuracies), 3, result.stdout)
+                self.assertGreaterEqual(float(accuracies[-1]), 97)
 
     def test_training_files_are_used_where_they_are(self):
         self.write_pair("train", 200, seed=2)
@@ -91,4 +108,4 @@ class TrainMnist(unittest.TestCase):
         self.assertEqual(result.stdout.count("/no/such/folder/t10k-images"), 1, result.stdout)
 
 
-unittest.main(argv=sys.argv[:1])
+cases.main()
