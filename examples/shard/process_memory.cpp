@@ -1,5 +1,6 @@
 #include "shard/process_memory.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>  // defines __GLIBC__
 #include <fstream>
@@ -35,7 +36,25 @@ std::optional<Segment> shared_segment(const std::string& line) {
   return Segment(reinterpret_cast<const std::byte*>(begin), end - begin);
 }
 
+/// A line of /proc/self/status, such as "VmHWM:    123 kB", in bytes.
+std::size_t status_bytes(const std::string& field) {
+  std::ifstream status = open_own("status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) return std::stoul(line.substr(field.size() + 1)) * 1024;
+  }
+  throw std::runtime_error("/proc/self/status has no " + field);
+}
+
 }  // namespace
+
+std::size_t growth_during(const std::function<void()>& work) {
+  std::ofstream clear_refs("/proc/self/clear_refs");
+  clear_refs << "5" << std::flush;
+  if (!clear_refs) throw std::runtime_error("cannot write /proc/self/clear_refs");
+  const std::size_t before = status_bytes("VmRSS");
+  work();
+  return std::max(status_bytes("VmHWM"), before) - before;
+}
 
 std::size_t shared_segment_bytes() {
   std::size_t sum = 0;

@@ -8,7 +8,6 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
-#include <sys/resource.h>
 #include <unistd.h>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "common/statistics.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
+#include "shard/process_memory.hpp"
 
 namespace shard {
 namespace {
@@ -47,12 +47,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double peak_mib() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024.0;
-}
-
 double largest_over_ranks(double value) {
   kolo::TensorView view{&value, kolo::DType::Float64, {1}, {}};
   kolo::allreduce(view, view, {.op = kolo::ReduceOp::Max});
@@ -71,9 +65,8 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
   for (int step = 0; step < 2; ++step) gpt::train_step(model, optimizer, windows);
 
   const std::filesystem::path folder = *options.checkpoint;
-  const double before = peak_mib();
-  optimizer.save(folder / "kolo");
-  const double growth = largest_over_ranks(peak_mib() - before);
+  const std::size_t growth_bytes = growth_during([&] { optimizer.save(folder / "kolo"); });
+  const double growth = largest_over_ranks(static_cast<double>(growth_bytes) / kMiB);
   // All ranks' bytes: parameters once, and AdamW's two moments of each.
   const kolo::TrainingReport report = optimizer.report();
   const std::size_t all_bytes = 3 * report.now.parameters;
@@ -100,7 +93,7 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
   if (kolo::rank() == 0) {
     std::printf(
         "shard = %s, %d ranks, %.0f MiB: save %.3f s, write and fsync %.3f s, median ratio %.2f "
-        "of %d rounds; memory grew by %.1f MiB at most\n",
+        "of %d rounds; while it saves, a rank's memory grows by %.1f MiB at most\n",
         result["shard"].get<std::string>().c_str(), kolo::size(), result["mib"].get<double>(),
         result["save_s_median"].get<double>(), result["write_s_median"].get<double>(),
         result["ratio_median"].get<double>(), options.rounds, growth);
