@@ -5,6 +5,7 @@
 
 #include "bench/contestant.hpp"
 #include "bench/gpu_description.hpp"
+#include "bench/mpi_description.hpp"
 
 namespace bench {
 
@@ -26,6 +27,9 @@ class Job {
 
   /// Of rank 0, where tensors lie on one.
   virtual GpuDescription gpu() const { return {}; }
+
+  /// Of rank 0, where MPI runs.
+  virtual MpiDescription mpi() const { return {}; }
 
   /// From now on `workload` is measured. Returns who can do it.
   virtual std::vector<Label> prepare(const Workload& workload) = 0;

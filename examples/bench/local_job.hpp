@@ -15,6 +15,7 @@ class LocalJob : public Job {
 
   int ranks() const override { return station_.ranks(); }
   GpuDescription gpu() const override { return station_.gpu(); }
+  MpiDescription mpi() const override { return describe_mpi(); }
   std::vector<Label> prepare(const Workload& workload) override {
     return station_.prepare(workload);
   }

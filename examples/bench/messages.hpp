@@ -7,7 +7,7 @@
 
 /// What the program that leads and the ranks tell each other.
 ///
-///   rank: {"rank": r, "ranks": n, "pid": p, "gpu": {…}}, once it is ready
+///   rank: {"rank": r, "ranks": n, "pid": p, "gpu": {…}, "mpi": {…}}, once it is ready
 ///   {"do": "prepare", "workload": …}                      → {"labels": […]}
 ///   {"do": "run", "contestant": c, "iterations": k}       → {"calls_us": […], …}
 ///   {"do": "check", "contestant": c}                      → {"wrong": w}

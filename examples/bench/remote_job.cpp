@@ -82,7 +82,10 @@ void RemoteJob::take_in(Channel channel, int ranks, std::vector<std::unique_ptr<
                    " ranks that know each other, but there are " + hello.at("ranks").dump() +
                    ": does it belong to the MPI that this program was built with?");
   }
-  if (number == 0) gpu_ = hello.at("gpu");
+  if (number == 0) {
+    gpu_ = hello.at("gpu");
+    mpi_ = hello.at("mpi");
+  }
   const long process = ::syscall(SYS_pidfd_open, hello.at("pid").get<pid_t>(), 0);
   found.at(number) =
       std::make_unique<Rank>(Rank{std::move(channel), Descriptor(static_cast<int>(process))});

@@ -32,6 +32,7 @@ class RemoteJob : public Job {
 
   int ranks() const override { return static_cast<int>(ranks_.size()); }
   GpuDescription gpu() const override { return gpu_; }
+  MpiDescription mpi() const override { return mpi_; }
   std::vector<Label> prepare(const Workload& workload) override;
   Block run(std::size_t contestant, int iterations) override;
   std::uint64_t count_wrong(std::size_t contestant) override;
@@ -56,6 +57,7 @@ class RemoteJob : public Job {
   ChildProcess mpirun_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   GpuDescription gpu_;
+  MpiDescription mpi_;
 };
 
 }  // namespace bench

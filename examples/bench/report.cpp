@@ -75,6 +75,14 @@ nlohmann::ordered_json to_json(const GpuDescription& gpu) {
           {"nccl_algo", gpu.nccl_algo}};
 }
 
+bool has_mpi_baseline(const Report& report) {
+  return !report.baseline.empty() && report.baseline != "nccl";
+}
+
+std::string describe(const MpiDescription& mpi) {
+  return "MPI: " + mpi.library + ", single copy inside the node: " + mpi.single_copy;
+}
+
 std::string describe(const GpuDescription& gpu) {
   return gpu.name + ", driver " + gpu.driver + ", CUDA " + gpu.cuda + ", NCCL " + gpu.nccl +
          " with NCCL_ALGO=" + gpu.nccl_algo;
@@ -99,6 +107,7 @@ std::string table_head(const Report& report) {
   }
   text += '\n';
   if (options.is_on_gpu()) text += describe(report.gpu) + '\n';
+  if (has_mpi_baseline(report)) text += describe(report.mpi) + '\n';
   text +=
       format("%11s %11s  %-24s %-14s %11s %11s %11s %8s %8s %6s %7s", "bytes", "count", "algorithm",
              "placement", "min us", "median us", options.is_on_gpu() ? "host us" : "p99 us",
@@ -133,6 +142,7 @@ std::string to_json(const Report& report) {
                               {"machine", to_json(report.machine)},
                               {"device", kolo::name_of(options.device)},
                               {"gpu", nullptr},
+                              {"mpi", nullptr},
                               {"rounds", options.rounds},
                               {"warmup", options.warmup},
                               {"group", options.group},
@@ -140,6 +150,9 @@ std::string to_json(const Report& report) {
   if (options.is_gradients()) json["model"] = options.model;
   if (!report.baseline.empty()) json["baseline"] = report.baseline;
   if (options.is_on_gpu()) json["gpu"] = to_json(report.gpu);
+  if (has_mpi_baseline(report)) {
+    json["mpi"] = {{"library", report.mpi.library}, {"single_copy", report.mpi.single_copy}};
+  }
   for (const Row& row : report.rows) json["rows"].push_back(to_json(row));
   return json.dump(2) + '\n';
 }

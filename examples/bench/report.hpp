@@ -19,9 +19,10 @@ struct Report {
   Machine machine;
   std::vector<Row> rows{};
   GpuDescription gpu{};
+  MpiDescription mpi{};  ///< the baseline's, where MPI is one
 };
 
-/// For people: two lines above the rows, with a GPU three, and a line a row.
+/// For people: two lines above the rows, three with a GPU or MPI as the baseline, and a line a row.
 std::string table_head(const Report& report);
 std::string table_line(const Report& report, const Row& row);
 

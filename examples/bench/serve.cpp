@@ -30,7 +30,8 @@ bool obey(Channel& channel, Station& station) {
   channel.send({{"rank", station.rank()},
                 {"ranks", station.ranks()},
                 {"pid", ::getpid()},
-                {"gpu", station.gpu()}});
+                {"gpu", station.gpu()},
+                {"mpi", describe_mpi()}});
   while (const auto order = channel.receive()) {
     if (order->at("do") == "end") return true;
     if (!channel.send(answer(station, *order))) break;

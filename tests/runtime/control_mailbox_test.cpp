@@ -20,7 +20,7 @@ namespace kolo::runtime::control_mailbox_test {
 constexpr int kTag = 200;
 
 WireMessage ask(std::uint64_t exchange) { return BoardMessage{Ask{exchange}}; }
-WireMessage lost(std::string how) { return BoardMessage{Lost{{1, std::move(how)}}}; }
+WireMessage lost(std::string how) { return BoardMessage{Lost{{0, std::move(how)}}}; }
 
 /// The `index`-th message of `rank`: small ones, and now and then a large one.
 WireMessage message_of(int rank, std::uint64_t index) {

@@ -128,8 +128,13 @@ TEST(Measure, EveryReferenceHasARatioOfItsOwn) {
   EXPECT_DOUBLE_EQ(rows[0].ratios[1].second.median, 0.5);
 
   const bench::Options options;
-  const bench::Report report{options, 2, "mpi", {}, rows};
+  const bench::Report report{options, 2, "mpi", {}, rows, {}, {"Open MPI v4.1.4", "cma"}};
+  const std::string head = bench::table_head(report);
+  EXPECT_NE(head.find("\nMPI: Open MPI v4.1.4, single copy inside the node: cma\n"),
+            std::string::npos)
+      << head;
   const auto json = nlohmann::json::parse(bench::to_json(report));
+  EXPECT_EQ(json["mpi"]["single_copy"], "cma");
   EXPECT_EQ(json["rows"][0]["ratio"], 2);
   EXPECT_EQ(json["rows"][0]["ratio_to_flat_high"], 0.5);
   EXPECT_TRUE(json["rows"][1]["is_baseline"]);
@@ -144,6 +149,7 @@ TEST(Report, WithoutBaselineRatiosAreNull) {
   EXPECT_TRUE(json["baseline"].is_null());
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_TRUE(json["gpu"].is_null());
+  EXPECT_TRUE(json["mpi"].is_null());
   EXPECT_TRUE(json["rows"][0]["ratio"].is_null());
 }
 
