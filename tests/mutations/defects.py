@@ -109,7 +109,8 @@ def main():
         tree.mkdir(parents=True, exist_ok=True)
         copy_sources(tree)
         subprocess.run(["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DKOLO_WITH_CUDA=OFF",
-                        "-DKOLO_BUILD_EXAMPLES=OFF", "-DCMAKE_BUILD_TYPE=Release"],
+                        "-DKOLO_BUILD_EXAMPLES=OFF", "-DCMAKE_BUILD_TYPE=Release",
+                        "-DCMAKE_UNITY_BUILD=ON"],
                        stdout=subprocess.DEVNULL, check=True)
         unnoticed = 0
         for defect in defects:
