@@ -12,7 +12,9 @@
 #endif
 #endif
 #ifdef KOLO_WITH_ASAN
-#include <sanitizer/allocator_interface.h>
+// Of sanitizer/allocator_interface.h, which g++ does not install.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(
+    void (*on_malloc)(const volatile void*, std::size_t), void (*on_free)(const volatile void*));
 #endif
 
 namespace {
