@@ -50,7 +50,7 @@ class ByteSource {
     static_assert(std::is_integral_v<Number> && !std::is_same_v<Number, bool>);
     Number number = 0;
     const std::size_t size = rest_.size() < sizeof number ? rest_.size() : sizeof number;
-    std::memcpy(&number, rest_.data(), size);
+    if (size > 0) std::memcpy(&number, rest_.data(), size);
     rest_.remove_prefix(size);
     return number;
   }
