@@ -19,10 +19,6 @@
 #include "ops/tag.hpp"
 
 namespace kolo::ops {
-namespace {
-
-}  // namespace
-
 Task reduce_scatter_direct(CollectiveCall call) {
   Contributions contributions(call, ranges_of(call.counts), kTag);
   const std::size_t segments = contributions.segments();
