@@ -77,7 +77,7 @@ class Unpacker {
 
  private:
   void take(std::size_t bytes) {
-    if (bytes > bytes_left_) reject("that is damaged: its parts lie in one another");
+    if (bytes > bytes_left_) reject("that is damaged: its parts overlap");
     bytes_left_ -= bytes;
   }
 

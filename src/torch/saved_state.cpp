@@ -56,7 +56,7 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
     if (is_number) {
       const auto* const steps = std::get_if<std::int64_t>(&number->second);
       if (steps != nullptr && *steps >= 0 && *steps <= kMostSteps) continue;
-      refuse(view, saved, "'" + field.name + "' of '" + name + "' is no number of steps");
+      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not a number of steps");
     }
     saved.checkpoint.require(state_key(field.name, name), view_of(part.whole, name).dtype,
                              part.whole.sizes().vec());

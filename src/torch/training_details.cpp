@@ -17,7 +17,9 @@ std::string to_text(const Json& value) {
 
 std::int64_t to_steps(const Json& value) {
   const std::int64_t steps = to_count(value);
-  if (steps > kMostSteps) throw InvalidArgument(std::to_string(steps) + " is no number of steps");
+  if (steps > kMostSteps) {
+    throw InvalidArgument(std::to_string(steps) + " is not a valid number of steps");
+  }
   return steps;
 }
 

@@ -372,7 +372,7 @@ std::vector<Rejection> rejections() {
           {"ShutdownRankOutsideTheSet", craft_header(1, kRanks), "rank 1024 of a process set of 1024"},
           {"JoinedRankOutsideTheSet", craft_header(1, 0, kRanks / 64 + 1),
            "rank 1024 of a process set of 1024"},
-          {"NamesInOnePlace", craft_waiting(100, 100), "its parts lie in one another"},
+          {"NamesInOnePlace", craft_waiting(100, 100), "its parts overlap"},
           {"ItemsInOnePlace", craft_items(1000), "is damaged"},
           {"TooManyBits", craft_header(129, -1), "129 words of bits, expected at most 128"},
           {"RankBelowNone", craft_header(1, -2), "rank -2, expected at least -1"}};

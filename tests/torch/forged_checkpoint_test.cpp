@@ -73,7 +73,7 @@ TEST_P(ForgedCheckpointTest, RandomStateOfAnotherTypeOrSizeIsRefused) {
       [&](CheckpointImage& image) {
         for (std::byte& byte : image.tensors.at("random.0").bytes) byte = std::byte{0xff};
       },
-      "'random.0' is no state of a generator");
+      "'random.0' is not a valid generator state");
 }
 
 TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShapeIsRefused) {

@@ -11,8 +11,8 @@
 
 #include "kolo/error.hpp"
 
-/// JSON that anybody may have written: the library itself lets a key come twice, calls itself for every
-/// level of what it copies or prints, and takes fractions, negative numbers and truth values for counts.
+/// Parses untrusted JSON. The library itself accepts duplicate keys, recurses once per level of nesting
+/// when it copies or prints a value, and converts fractions, negative numbers and booleans to counts.
 namespace kolo::tensors {
 
 /// Throws InvalidArgument for a key that comes twice and for values in too many others, the
@@ -23,7 +23,8 @@ inline nlohmann::json parse_json(std::string_view text) {
   using Event = nlohmann::json::parse_event_t;
   return nlohmann::json::parse(text, [&](int depth, Event event, nlohmann::json& value) {
     if (depth > kDeepest) {
-      throw InvalidArgument("values lie in more than " + std::to_string(kDeepest) + " others");
+      throw InvalidArgument("values are nested more than " + std::to_string(kDeepest) +
+                            " levels deep");
     }
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
