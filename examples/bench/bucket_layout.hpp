@@ -7,7 +7,7 @@ namespace bench {
 /// Gradients in the buckets that DistributedOptimizer would make of them.
 struct BucketLayout {
   Layout buckets;    ///< what is reduced: all of a bucket as one
-  Layout gradients;  ///< in these
+  Layout gradients;  ///< in these, bucket by bucket
 };
 
 BucketLayout plan_buckets(const Workload& gradients);

@@ -51,7 +51,7 @@ std::vector<std::string> operation_names() {
 
 /// Names that --algorithm may take.
 std::vector<std::string> algorithm_names(const Options& options) {
-  if (options.is_gradients()) return {kTensors, kBuckets, kGroup};
+  if (options.is_gradients()) return {kTensors, kBuckets, kCopiedBuckets, kGroup};
   if (options.is_on_gpu()) return {kWholePath};
   std::vector<std::string> names{kWholePath, kAllAlgorithms};
   const kolo::ops::Registry registry;
@@ -161,8 +161,8 @@ void add_what(CLI::App& app, Options& options, std::string& what) {
 void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
   app.add_option("--algorithm", options.algorithms,
                  "measure these: bare algorithms by name, all (of them), kolo (the whole public "
-                 "path: named, asynchronous, agreed upon); of gradients tensors, buckets, group. "
-                 "Default: the algorithm that Kolo would choose, and kolo")
+                 "path: named, asynchronous, agreed upon); of gradients tensors, buckets, "
+                 "copied_buckets, group. Default: the algorithm that Kolo would choose, and kolo")
       ->delimiter(',')
       ->type_name("NAME");
   app.add_option("--placement", options.placements,

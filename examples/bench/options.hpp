@@ -17,6 +17,7 @@ inline constexpr const char* kWholePath = "kolo";
 /// The same for gradients: a named tensor each, all at once; in buckets; as one group.
 inline constexpr const char* kTensors = "tensors";
 inline constexpr const char* kBuckets = "buckets";
+inline constexpr const char* kCopiedBuckets = "copied_buckets";  ///< gradients are copied in first
 inline constexpr const char* kGroup = "group";
 /// Every bare algorithm that fits.
 inline constexpr const char* kAllAlgorithms = "all";

@@ -1,6 +1,7 @@
 #include "bench/whole_path.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "bench/bucket_layout.hpp"
 #include "bench/public_calls.hpp"
@@ -48,6 +49,24 @@ void run_shared(const Calls& calls, const SharedBuffer& buffer,
   for (Handle& handle : handles) handle.wait();
 }
 
+/// Copies gradients into the buckets, each of which starts as soon as it is full.
+void run_copied(const Calls& calls, const SharedBuffer& buffer,
+                const std::vector<Layout::Place>& buckets,
+                const std::vector<std::string>& suffixes, const std::vector<Tensor>& gradients) {
+  std::vector<Handle> handles;
+  handles.reserve(buckets.size());
+  auto gradient = gradients.begin();
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const std::byte* const end =
+        buffer.data() + buckets[i].input + buckets[i].count * size_of(calls.dtype);
+    for (; gradient != gradients.end() && gradient->output < end; ++gradient) {
+      std::memcpy(gradient->output, gradient->input, gradient->count * size_of(calls.dtype));
+    }
+    handles.push_back(start_shared(calls, buffer, buckets[i], suffixes[i]));
+  }
+  for (Handle& handle : handles) handle.wait();
+}
+
 }  // namespace
 
 WholePath::WholePath(const Options& options, Runtime& runtime)
@@ -74,7 +93,7 @@ void WholePath::add(const Workload& workload, bool in_place, Arena& memory,
   for (const std::string& compression : options_.compressions) {
     add_staged(workload, in_place, memory, compression, contestants);
     if (options_.is_gradients()) {
-      if (in_place) add_buckets(workload, compression, contestants);
+      if (in_place) add_buckets(workload, memory, compression, contestants);
     } else if (can_be_in_window(workload.operation, in_place)) {
       add_in_window(workload, in_place, compression, contestants);
     }
@@ -128,20 +147,33 @@ void WholePath::add_in_window(const Workload& workload, bool in_place,
                          }});
 }
 
-void WholePath::add_buckets(const Workload& workload, const std::string& compression,
-                            std::vector<Contestant>& contestants) {
-  if (!is_wanted(kBuckets, kWindow)) return;
+void WholePath::add_buckets(const Workload& workload, Arena& memory,
+                            const std::string& compression, std::vector<Contestant>& contestants) {
+  if (!is_wanted(kBuckets, kWindow) && !is_wanted(kCopiedBuckets, kWindow)) return;
   const BucketLayout layout = plan_buckets(workload);
   const SharedBuffer& buffer = reserve_shared(layout.gradients.size_bytes);
   if (!buffer.is_shared()) return;
-  const Calls calls{workload.operation, workload.dtype, runtime_.size(),
-                    std::string("buckets.") + compression, compression};
-  contestants.push_back(
-      {{.algorithm = kBuckets, .placement = kWindow, .compression = compression},
-       layout.gradients.at(buffer.data()),
-       [=, places = layout.buckets.places, suffixes = suffixes_of(layout.buckets.places.size())] {
-         run_shared(calls, buffer, places, suffixes);
-       }});
+  std::vector<Tensor> gradients = layout.gradients.at(buffer.data());
+  const auto add = [&](const std::string& algorithm, auto run) {
+    if (!is_wanted(algorithm, kWindow)) return;
+    const Calls calls{workload.operation, workload.dtype, runtime_.size(),
+                      algorithm + '.' + compression, compression};
+    contestants.push_back(
+        {{.algorithm = algorithm, .placement = kWindow, .compression = compression},
+         gradients,
+         [=, buckets = layout.buckets.places, suffixes = suffixes_of(layout.buckets.places.size())] {
+           run(calls, buffer, buckets, suffixes);
+         }});
+  };
+  add(kBuckets, run_shared);
+  const Layout apart = plan_layout(workload, /*in_place=*/true, runtime_.rank(), runtime_.size());
+  const std::vector<Tensor> sources = apart.at(memory.reserve(apart.size_bytes));
+  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i].input = sources[i].input;
+  add(kCopiedBuckets, [gradients](const Calls& calls, const SharedBuffer& shared,
+                                  const std::vector<Layout::Place>& buckets,
+                                  const std::vector<std::string>& suffixes) {
+    run_copied(calls, shared, buckets, suffixes, gradients);
+  });
 }
 
 }  // namespace bench

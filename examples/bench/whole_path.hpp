@@ -30,7 +30,7 @@ class WholePath {
                   const std::string& compression, std::vector<Contestant>& contestants);
   void add_in_window(const Workload& workload, bool in_place, const std::string& compression,
                      std::vector<Contestant>& contestants);
-  void add_buckets(const Workload& workload, const std::string& compression,
+  void add_buckets(const Workload& workload, Arena& memory, const std::string& compression,
                    std::vector<Contestant>& contestants);
   bool is_wanted(const std::string& algorithm, const char* placement) const;
 

@@ -188,7 +188,7 @@ class Leading(Bench):
                 for row in report["rows"]}
         self.assertEqual(rows, {
             ("tensors", "staged", "bf16"), ("group", "staged", "bf16"),
-            ("buckets", "window", "bf16"),
+            ("buckets", "window", "bf16"), ("copied_buckets", "window", "bf16"),
             ("MPI_Allreduce each", "private", "none"), ("MPI_Allreduce flat", "private", "none")})
         for row in report["rows"]:
             self.assertEqual(row["bytes"], 4 * 25557032)
