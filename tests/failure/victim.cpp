@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -57,6 +58,13 @@ kolo::TensorView view_of(std::vector<float>& values) {
   return {values.data(), kolo::DType::Float32, {static_cast<std::int64_t>(values.size())}, {}};
 }
 
+/// Until another rank has written the file by kolo::test::stamp.
+void wait_for_stamp(const std::string& name) {
+  while (!std::filesystem::exists(std::filesystem::path(folder) / name)) {
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
 void reduce(const std::string& name, std::size_t count = 100) {
   std::vector<float> values(count, 1.0f);
   kolo::allreduce(view_of(values), view_of(values), {.name = name});
@@ -83,15 +91,21 @@ void negotiating() {
   for (int step = 0;; ++step) reduce("new " + std::to_string(step));
 }
 
-/// The others have shown theirs and wait.
+/// The others have submitted theirs, and have had time to show it.
 void others_posted() {
   const kolo::Runtime runtime;
   warm_up();
   if (is_victim()) {
-    std::this_thread::sleep_for(300ms);
+    for (int rank = 0; rank < runtime.size(); ++rank) {
+      if (rank != victim) wait_for_stamp("submitted." + std::to_string(rank));
+    }
+    std::this_thread::sleep_for(100ms);
     die();
   }
-  reduce("x");
+  std::vector<float> values(100, 1.0f);
+  kolo::Handle handle = kolo::allreduce_async(view_of(values), view_of(values), {.name = "x"});
+  kolo::test::stamp(folder, "submitted." + std::to_string(own_rank()));
+  handle.wait();
 }
 
 /// Its own header is there, the others' are not.
@@ -105,7 +119,7 @@ void posted() {
     std::this_thread::sleep_for(100ms);
     die();
   }
-  std::this_thread::sleep_for(300ms);
+  wait_for_stamp("death");
   reduce("x");
 }
 
