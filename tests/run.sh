@@ -12,6 +12,9 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 unshuffled=()
 if setarch --addr-no-randomize true 2>/dev/null; then unshuffled=(setarch --addr-no-randomize); fi
 
+# Many tests wait more than they compute.
+at_once="$(($(nproc) + 2))"
+
 reports=()
 for preset in release asan tsan; do
   printf '\n== %s ==\n' "$preset"
@@ -19,7 +22,7 @@ for preset in release asan tsan; do
   kolo_build "$preset" "$@"
   rm -f "$report"
   # A failed test is counted below; the other presets are still worth running.
-  (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$(nproc)" \
+  (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \
     --test-output-size-failed 100000000) || true
   reports+=("$preset=$report")

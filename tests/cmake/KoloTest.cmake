@@ -45,17 +45,19 @@ function(kolo_add_mpirun_test name ranks timeout)
 endfunction()
 
 # kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself. A rank has
-# one thread for arithmetic: OpenMP's threads spin, and there are more ranks than cores already.
+# one thread for arithmetic, since OpenMP's threads spin, and yields while it waits inside MPI: there
+# are more ranks than cores already.
 function(kolo_set_mpirun_properties name ranks timeout)
   if(KOLO_SANITIZE)
     math(EXPR timeout "${timeout} * 5")
   endif()
+  set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout}
     PROCESSORS ${ranks}
     LABELS RANK_${ranks}
-    ENVIRONMENT
-      "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;GTEST_COLOR=no;OMP_NUM_THREADS=1")
+    ENVIRONMENT "${environment}")
 endfunction()
 
 function(kolo_test_executable name)
