@@ -53,7 +53,7 @@ class Defect:
                 timeout=LONGEST_S, check=False)
         except subprocess.TimeoutExpired:
             return False, f"hangs for {LONGEST_S} s"
-        if re.search(r"^\[==========\] 0 tests|^\[  PASSED  \] 0 tests", run.stdout, re.MULTILINE):
+        if run.returncode == 0 and re.search(r"^\[  PASSED  \] 0 tests", run.stdout, re.MULTILINE):
             return True, "no such test, or it was skipped"
         failed = re.search(r"^\[  FAILED  \] ([^\s,]+)", run.stdout, re.MULTILINE)
         return run.returncode == 0, failed[1] if failed else f"exit status {run.returncode}"
