@@ -7,10 +7,11 @@
 
 namespace kolo::ops {
 
-/// Every rank's segment of a window, cut into slots of one size that chunks use in turn.
+/// Divides every rank's segment of a window into slots of equal size. Chunk i of an operation uses
+/// slot i modulo their number.
 class WindowSlots {
  public:
-  /// Bytes that every segment of a window of so many ranks must have for all built-in algorithms.
+  /// The smallest segment, in bytes, with which all built-in algorithms work on that many ranks.
   static std::size_t least_segment_bytes(int ranks);
 
   struct Layout {
@@ -19,8 +20,9 @@ class WindowSlots {
     std::size_t header_bytes = 0;  ///< in front of the first one
   };
 
-  /// Slots as long as the call's segments, where the window has room for that. Throws
-  /// InvalidArgument, which says how much it needs, where it has none for the least.
+  /// Slots of `segment_bytes` if the window has room for them, else of what it has. Throws
+  /// InvalidArgument, which says how many bytes are needed, if that is less than
+  /// `layout.least_bytes`.
   WindowSlots(SharedWindow& window, std::size_t segment_bytes, Layout layout,
               std::string_view algorithm);
 

@@ -9,21 +9,22 @@ namespace kolo::tensors {
 
 inline constexpr const char* kLockName = ".lock";
 
-/// Keeps other programs from saving into a folder of checkpoints as long as it lives: an flock of its
-/// file `.lock`, which stays there. The system releases it when the process dies, however it dies.
+/// Holds an flock on the file `.lock` of a folder of checkpoints, so that one program saves into it
+/// at a time. The kernel releases the lock when the process ends, however it ends; the file stays.
 ///
-/// It spares programs the loss of what another one is writing; that no checkpoint is published in
-/// part needs no lock (checkpoint_folder.hpp). So a file system that has none is no error.
+/// Without the lock, one program could remove the unfinished checkpoint of another one. A published
+/// checkpoint is complete even so (checkpoint_folder.hpp), so a file system without flock is no
+/// error.
 class FolderLock {
  public:
   enum class Kind {
-    Save,  ///< alone
-    Load,  ///< beside others that load; none where nobody has saved with a lock
+    Save,  ///< exclusive
+    Load,  ///< shared; takes no lock if there is no lock file
   };
   using Duration = std::chrono::nanoseconds;
 
-  /// Waits at most `patience` for programs that hold it, then throws BackendError with what is known
-  /// of them and what to do. Also throws it where the file cannot be made.
+  /// Waits at most `patience` for other holders, then throws BackendError, which names them where it
+  /// can and says what to do. Throws it too if the file cannot be created.
   FolderLock(const std::filesystem::path& folder, Kind kind, Duration patience);
   FolderLock(FolderLock&&) noexcept = default;
   FolderLock& operator=(FolderLock&&) = delete;  // released once
