@@ -1,0 +1,227 @@
+"""Prints docs/performance.md: page.md beside this file, with tables of what was measured.
+
+Usage: page.py FOLDER REPOSITORY. performance.sh fills the folder: NAME.json, what a command wrote, and
+NAME.command, the command.
+"""
+
+import datetime
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def size_text(size_bytes):
+    for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):
+        if size_bytes >= factor:
+            return f"{size_bytes // factor} {unit}"
+    return f"{size_bytes} B"
+
+
+def time_text(microseconds):
+    if microseconds >= 1000:
+        return f"{microseconds / 1000:.3g} ms"
+    return f"{microseconds:.3g} µs"
+
+
+def ratio_text(row):
+    return f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+
+
+def share_text(report, name):
+    return (f"{100 * report[name]:.1f} % "
+            f"({100 * report[name + '_low']:.1f} to {100 * report[name + '_high']:.1f})")
+
+
+class Results:
+    """What performance.sh has measured."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def read(self, name):
+        return json.loads((self.folder / f"{name}.json").read_text())
+
+    def command(self, *names):
+        lines = [(self.folder / f"{name}.command").read_text().strip() for name in names]
+        text = "\n".join(line.replace(str(self.folder), "FOLDER") for line in lines)
+        return f"```sh\n{text}\n```"
+
+    def rows(self, name):
+        """Rows in place (apart where there is no other way) by size, then by (bare or public, place)."""
+        by_size = {}
+        for row in self.read(name)["rows"]:
+            path = "public" if row["algorithm"] == "kolo" else "bare"
+            if not row["algorithm"].startswith("MPI_"):
+                by_size.setdefault(row["bytes"], {}).setdefault((path, row["placement"]), row)
+        return by_size
+
+
+COLUMNS = [("bare", "staged"), ("public", "staged"), ("bare", "window"), ("public", "window")]
+COLUMN_NAMES = ["bare, staged", "public, staged", "bare, in the window", "public, in the window"]
+
+
+def allreduce(results, name):
+    rows = []
+    for size, row in sorted(results.rows(name).items()):
+        rows.append([size_text(size)] +
+                    [f"{time_text(row[column]['median_us'])}, {ratio_text(row[column])}"
+                     for column in COLUMNS])
+    return table(["size"] + COLUMN_NAMES, rows) + "\n\n" + results.command(name)
+
+
+def public_path(results):
+    rows = []
+    for size, row in sorted(results.rows("path").items()):
+        line = [size_text(size)]
+        for place in ("staged", "window"):
+            bare, public = (row[path, place]["median_us"] for path in ("bare", "public"))
+            line.append(f"{public - bare:+.1f} µs ({100 * (public / bare - 1):+.0f} %)")
+        rows.append(line)
+    return table(["size", "staged", "in the window"], rows) + "\n\n" + results.command("path")
+
+
+def gradients(results):
+    names = {"tensors": "a named tensor each", "group": "one group",
+             "buckets": "buckets in the window, reduced where gradients lie in them already",
+             "copied_buckets": "the same, with copying gradients into them",
+             "MPI_Allreduce each": "`MPI_Allreduce`, a call each",
+             "MPI_Allreduce flat": "`MPI_Allreduce`, one flat call"}
+    rows = []
+    for row in results.read("gradients")["rows"]:
+        way = names[row["algorithm"]]
+        if row["compression"] != "none":
+            way += f", {row['compression']} on the way"
+        rows.append([way, time_text(row["median_us"]), ratio_text(row),
+                     f"{row['ratio_to_flat']:.2f}"])
+    head = ["", "time", "x a call each", "x one flat call"]
+    return table(head, rows) + "\n\n" + results.command("gradients")
+
+
+def other_collectives(results):
+    names = ["reduce_scatter", "allgather", "broadcast", "alltoall"]
+    rows = []
+    for name in names:
+        for size, row in sorted(results.rows(name).items()):
+            rows.append([f"`{name}`", size_text(size)] +
+                        [ratio_text(row[column]) if column in row else "–" for column in COLUMNS])
+    return (table(["collective", "size"] + COLUMN_NAMES, rows) + "\n\n" +
+            results.command(*names))
+
+
+def efficiency(results):
+    runs = []
+    rows = []
+    for model, text in (("gpt", "GPT, 10.8 M parameters, AdamW"), ("resnet", "ResNet-50, SGD")):
+        for fused in ("", "fused"):
+            for shard in ("none", "optimizer", "gradients"):
+                runs.append(f"{model}.{shard}.{fused}")
+                report = results.read(runs[-1])
+                if isinstance(report, list):
+                    report = report[0]
+                rows.append([text + (", fused" if fused else ""), f"`{shard}`",
+                             f"{report['step_ms_without']:.0f} ms",
+                             f"{report['step_ms_with']:.0f} ms",
+                             share_text(report, "efficiency"),
+                             share_text(report, "efficiency_meeting")])
+    head = ["", "shard", "step alone", "step with Kolo", "efficiency",
+            "of steps that wait for one another"]
+    return table(head, rows) + "\n\n" + results.command(*runs)
+
+
+def modes(results):
+    rows = []
+    for model in results.read("modes"):
+        for mode in model["modes"]:
+            rows.append([f"{model['model']}, {model['rounds']} rounds", f"`{mode['shard']}`",
+                         f"{mode['step_ms_median']:.0f} ms",
+                         f"{mode['ratio_to_none']:.3f} "
+                         f"({mode['ratio_low']:.3f} to {mode['ratio_high']:.3f})",
+                         f"{mode['bytes_sent_per_step'] / 1e6:.1f} MB"])
+    head = ["", "shard", "step", "x the step of `none` in the same round", "sent by a rank"]
+    return table(head, rows) + "\n\n" + results.command("modes")
+
+
+def memory(results):
+    runs = [f"memory.{shard}" for shard in ("none", "optimizer", "gradients")]
+    rows = []
+    for report in map(results.read, runs):
+        def most(key):
+            return max(rank[key] for rank in report["ranks"]) / report["parameters"]
+        together = report["live"] + report["slots"]
+        rows.append([f"`{report['shard']}`"] +
+                    [f"{most(key):.2f}" for key in ("parameters", "gradients", "state")] +
+                    [f"{report['live']:.3f}", f"{report['formula']:g}", f"{report['slots']:.3f}",
+                     f"{together:.3f} ({100 * together / 16:.1f} %)"] +
+                    [f"{most(f'peak_of_{when}'):.1f}"
+                     for when in ("construction", "first_step", "step")] +
+                    [f"{report['pss_ratio']:.3f}", f"{report['bytes_sent_ratio']:.4f}"])
+    head = ["shard", "parameters", "gradients", "state", "together", "formula", "three buckets",
+            "with them (of 16)", "peak: made", "first step", "third step", "kernel counts",
+            "sent, of 2 · 4Ψ · (N-1)/N"]
+    return table(head, rows) + "\n\n" + results.command(*runs)
+
+
+def saving(results):
+    runs = ["saving.none", "saving.gradients"]
+    rows = []
+    for report in map(results.read, runs):
+        rows.append([f"`{report['shard']}`", f"{report['mib']:.0f} MiB",
+                     f"{report['save_s_median']:.3f} s", f"{report['write_s_median']:.3f} s",
+                     f"{report['ratio_median']:.2f}", f"{report['growth_mib']:.1f} MiB"])
+    head = ["shard", "bytes", "save", "write and fsync", "median ratio", "memory grows by at most"]
+    return table(head, rows) + "\n\n" + results.command(*runs)
+
+
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit_of(repository):
+    commit = output_of("git", "-C", repository, "rev-parse", "--short=12", "HEAD")
+    measured = ["include", "src", "ops", "compression", "examples"]
+    changes = output_of("git", "-C", repository, "status", "--porcelain", "--", *measured)
+    return commit + (" with changes" if changes else "")
+
+
+def machine(results, repository):
+    report = results.read("allreduce")
+    compiler = output_of("c++", "-dumpfullversion")
+    system = re.match(r"\S+ \d+\.\d+", report["machine"]["system"]).group()
+    mpi = report["mpi"]
+    return (f"Commit {commit_of(repository)}, {datetime.date.today()}: {report['machine']['cpu']}, "
+            f"{report['machine']['cores']} cores, {system}, {mpi['library']} "
+            f"(single copy inside the node: {mpi['single_copy']}), GCC {compiler}.")
+
+
+def main():
+    folder, repository = map(pathlib.Path, sys.argv[1:])
+    results = Results(folder)
+    copying = re.search(r"^copying.*\n.*", (folder / "selfcheck.txt").read_text(), re.MULTILINE)
+    parts = {
+        "machine": machine(results, repository),
+        "copying": f"```\n{copying.group()}\n```",
+        "allreduce": allreduce(results, "allreduce"),
+        "public_path": public_path(results),
+        "gradients": gradients(results),
+        "other_collectives": other_collectives(results),
+        "four_ranks": allreduce(results, "four_ranks"),
+        "efficiency": efficiency(results),
+        "modes": modes(results),
+        "memory": memory(results),
+        "saving": saving(results),
+    }
+    page = (pathlib.Path(__file__).parent / "page.md").read_text()
+    print(re.sub(r"^@(\w+)@$", lambda match: parts[match.group(1)], page, flags=re.MULTILINE),
+          end="")
+
+
+if __name__ == "__main__":
+    main()
