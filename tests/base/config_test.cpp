@@ -1,10 +1,12 @@
 #include "kolo/config.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,6 +52,61 @@ TEST(ConfigTest, UnsetVariablesKeepTheirDefaults) {
   EXPECT_EQ(config.fusion_bytes, 512u * 1024u);
   EXPECT_TRUE(config.fusion);
   EXPECT_EQ(config.allreduce, "");
+}
+
+/// The fields whose values differ from the defaults.
+std::vector<std::string> changed_fields(const Config& config) {
+  const Config defaults;
+  std::vector<std::string> changed;
+  const auto look = [&](const char* name, auto member) {
+    if (config.*member != defaults.*member) changed.emplace_back(name);
+  };
+  look("timeout", &Config::timeout);
+  look("stall_warn", &Config::stall_warn);
+  look("lost_after", &Config::lost_after);
+  look("fusion", &Config::fusion);
+  look("shared_memory", &Config::shared_memory);
+  look("fake_nodes", &Config::fake_nodes);
+  look("share_gpu", &Config::share_gpu);
+  look("allreduce", &Config::allreduce);
+  look("allgather", &Config::allgather);
+  look("alltoall", &Config::alltoall);
+  look("broadcast", &Config::broadcast);
+  look("reduce_scatter", &Config::reduce_scatter);
+  look("shard", &Config::shard);
+  look("log_level", &Config::log_level);
+  look("patience", &Config::patience);
+  look("spin", &Config::spin);
+  look("fusion_bytes", &Config::fusion_bytes);
+  look("segment_bytes", &Config::segment_bytes);
+  look("staging_bytes", &Config::staging_bytes);
+  look("table_capacity", &Config::table_capacity);
+  look("tree_width", &Config::tree_width);
+  return changed;
+}
+
+/// A value that a variable may have and its default has not.
+std::string other_value(const ConfigEntry& entry) {
+  if (entry.variable == "KOLO_SHARD") return "gradients";
+  if (entry.variable == "KOLO_LOG_LEVEL") return "debug";
+  if (entry.unit == "duration") return "7ms";
+  if (entry.unit == "bytes") return "8KB";
+  if (entry.unit == "number") return "3";
+  if (entry.unit == "switch") return entry.default_value == "on" ? "off" : "on";
+  return "ring";
+}
+
+TEST(ConfigTest, EveryVariableSetsTheFieldOfItsNameAndNoOther) {
+  for (const ConfigEntry& entry : describe(Config{})) {
+    std::string field = entry.variable.substr(std::string("KOLO_").size());
+    std::transform(field.begin(), field.end(), field.begin(),
+                   [](char letter) { return static_cast<char>(std::tolower(letter)); });
+    const std::string value = other_value(entry);
+    const Variable variable(entry.variable.c_str(), value.c_str());
+    const Config config = Config::from_environment();
+    EXPECT_EQ(changed_fields(config), std::vector<std::string>{field}) << entry.variable;
+    EXPECT_EQ(entry_of(config, entry.variable).value, value);
+  }
 }
 
 TEST(ConfigTest, DurationsNeedAUnit) {
