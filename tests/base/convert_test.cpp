@@ -123,6 +123,15 @@ TEST_P(ConvertTest, EveryPairAndCount_ScalesAndStaysInBounds) {
   }
 }
 
+TEST_P(ConvertTest, DoublesAreScaledAsDoubles) {
+  std::vector<double> values(53);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = (static_cast<double>(i) + 1) / 7;
+  values.back() = 0x1.123456789p200;  // no float
+  std::vector<double> scaled(values.size());
+  convert(DType::Float64, values.data(), DType::Float64, scaled.data(), values.size(), 1.0 / 3);
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(scaled[i], values[i] * (1.0 / 3)) << i;
+}
+
 TEST_P(ConvertTest, InPlaceAmongTypesOfOneSize) {
   std::vector<std::uint16_t> halves(53);
   for (std::size_t i = 0; i < halves.size(); ++i) {
