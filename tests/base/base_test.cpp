@@ -124,6 +124,28 @@ TEST_F(LogTest, WhatIsBelowTheLevelIsNotEvenComputed) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo] debug: 1\n");
 }
 
+TEST_F(LogTest, EveryLevelHasItsNameAndShowsThoseBeforeIt) {
+  const struct {
+    const char* name;
+    LogLevel level;
+  } levels[] = {{"error", LogLevel::Error},
+                {"warn", LogLevel::Warn},
+                {"info", LogLevel::Info},
+                {"debug", LogLevel::Debug}};
+  std::string expected;
+  for (const auto& [name, level] : levels) {
+    EXPECT_EQ(parse_log_level(name), level) << name;
+    expected += std::string("[kolo] ") + name + ": text\n";
+    set_log_level(level);
+    testing::internal::CaptureStderr();
+    KOLO_LOG(Error) << "text";
+    KOLO_LOG(Warn) << "text";
+    KOLO_LOG(Info) << "text";
+    KOLO_LOG(Debug) << "text";
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), expected) << name;
+  }
+}
+
 TEST_F(LogTest, StandsBeforeAnElseLikeAnyStatement) {
   testing::internal::CaptureStderr();
   bool is_elsewhere = false;
