@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -30,6 +31,17 @@ Task fail() {
   throw std::runtime_error("from the task");
 }
 
+/// The text of the `Error` that `call` throws; empty where it throws none.
+template <class Error, class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
 TEST(WaitTest, RunsATaskToItsEnd) {
   std::atomic<bool> flag{true};
   bool has_ended = false;
@@ -52,7 +64,9 @@ TEST(WaitTest, SeesWhatAnotherThreadDoes) {
 TEST(WaitTest, GivesUpWhenTheDeadlineIsOver) {
   std::atomic<bool> flag{false};
   bool has_ended = false;
-  EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(10ms)), TimeoutError);
+  const std::string text =
+      error_of<TimeoutError>([&] { wait(until(flag, has_ended), Deadline::after(10ms)); });
+  EXPECT_NE(text.find("KOLO_TIMEOUT"), std::string::npos) << text;
   EXPECT_FALSE(has_ended);
 }
 
@@ -65,7 +79,9 @@ TEST(WaitTest, GivesUpWhenARankDies) {
     }
     std::atomic<bool> flag{false};
     bool has_ended = false;
-    EXPECT_THROW(wait(until(flag, has_ended), Deadline::never(), world), PeerLostError);
+    const std::string text =
+        error_of<PeerLostError>([&] { wait(until(flag, has_ended), Deadline::never(), world); });
+    EXPECT_EQ(text, "rank 1 died while Kolo started: the process has ended");
     EXPECT_TRUE(world.is_broken());
     EXPECT_FALSE(has_ended);
   });
@@ -81,7 +97,19 @@ TEST(WaitTest, MarksTheWorldAsBrokenWhereItGivesUpATaskOfAllRanks) {
 }
 
 TEST(WaitTest, PassesOnWhatTheTaskThrows) {
-  EXPECT_THROW(wait(fail(), Deadline::never()), std::runtime_error);
+  EXPECT_EQ(error_of<std::runtime_error>([] { wait(fail(), Deadline::never()); }), "from the task");
+}
+
+TEST(WaitTest, TasksThatEndByThemselvesLeaveTheWorldWhole) {
+  test::run_ranks(1, [](test::FakeWorld& world) {
+    std::atomic<bool> flag{true};
+    bool has_ended = false;
+    wait(until(flag, has_ended), Deadline::never(), world);
+    EXPECT_TRUE(has_ended);
+    EXPECT_EQ(error_of<std::runtime_error>([&] { wait(fail(), Deadline::never(), world); }),
+              "from the task");
+    EXPECT_FALSE(world.is_broken());
+  });
 }
 
 }  // namespace kolo::comm::wait_test
