@@ -268,9 +268,38 @@ TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
                        .receive_counts = counts,
                        .segment_bytes = 64}),
              random);
-      EXPECT_EQ(received[2 * 3], 10 * round + 3) << "rank " << rank.rank;
+      for (std::size_t i = 0; i < received.size(); ++i) {
+        EXPECT_EQ(received[i], 10 * round + i / 2) << "rank " << rank.rank;
+      }
     }
   });
+}
+
+/// Element `i` of `rank`'s input.
+std::int32_t small_value(int rank, std::size_t i) {
+  return 1000 + 100 * rank + static_cast<std::int32_t>(i);
+}
+
+/// Of one element from each rank, or to and from each.
+void expect_small_result(Collective collective, int rank, int size,
+                         const std::vector<std::int32_t>& result) {
+  const auto self = static_cast<std::size_t>(rank);
+  const bool is_scattered = collective == Collective::ReduceScatter;
+  std::int32_t sum = 0;
+  for (int from = 0; from < size; ++from) sum += small_value(from, is_scattered ? self : 0);
+  std::vector<std::int32_t> expected(result.size());
+  for (int from = 0; from < size; ++from) {
+    const bool is_exchanged = collective == Collective::AllToAll;
+    expected[static_cast<std::size_t>(from)] = small_value(from, is_exchanged ? self : 0);
+  }
+  if (collective == Collective::AllReduce || is_scattered) {
+    expected.assign(result.size(), 0);
+    expected.front() = sum;
+  } else if (collective == Collective::Broadcast) {
+    expected.assign(result.size(), 0);
+    expected.front() = small_value(0, 0);
+  }
+  EXPECT_EQ(result, expected) << name_of(collective) << ", rank " << rank << " of " << size;
 }
 
 /// So that the start can refuse what is smaller, and nothing fails later.
@@ -283,8 +312,8 @@ TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
     run_on_ranks(size, least, 1, [&](const Rank& rank) {
       std::mt19937_64 random = random_of(rank);
       std::vector<std::int32_t> own(counts.size());
-      std::vector<std::int32_t> result(counts.size());
       std::vector<std::byte*> peers(counts.size(), reinterpret_cast<std::byte*>(in.data()));
+      for (std::size_t i = 0; i < own.size(); ++i) own[i] = small_value(rank.rank, i);
       for (const Algorithm& algorithm : registry.algorithms()) {
         if (algorithm.name != "window" && algorithm.name != "window_small" &&
             algorithm.name != "zero_copy") {
@@ -293,20 +322,23 @@ TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
         const Collective collective = algorithm.collective;
         const bool is_copied = algorithm.name == "zero_copy";
         std::byte* const self = reinterpret_cast<std::byte*>(own.data());
-        EXPECT_NO_THROW(finish(
-            algorithm.run({.window = &rank.window,
-                           .peer_buffers = is_copied ? std::span<std::byte* const>(peers)
-                                                     : std::span<std::byte* const>(),
-                           .input = self,
-                           .output = reinterpret_cast<std::byte*>(result.data()),
-                           .count = is_copied || collective == Collective::Broadcast ? 0u : 1u,
-                           .dtype = DType::Int32,
-                           .counts = counts,
-                           .send_counts = counts,
-                           .receive_counts = counts,
-                           .segment_bytes = 64}),
-            random))
+        std::vector<std::int32_t> result(counts.size());
+        result.front() = collective == Collective::Broadcast ? own.front() : -1;
+        EXPECT_NO_THROW(
+            finish(algorithm.run({.window = &rank.window,
+                                  .peer_buffers = is_copied ? std::span<std::byte* const>(peers)
+                                                            : std::span<std::byte* const>(),
+                                  .input = self,
+                                  .output = reinterpret_cast<std::byte*>(result.data()),
+                                  .count = is_copied ? 0u : 1u,
+                                  .dtype = DType::Int32,
+                                  .counts = counts,
+                                  .send_counts = counts,
+                                  .receive_counts = counts,
+                                  .segment_bytes = 64}),
+                   random))
             << name_of(collective) << " by " << algorithm.name << " on " << size << " ranks";
+        if (!is_copied) expect_small_result(collective, rank.rank, size, result);
       }
     });
   }
