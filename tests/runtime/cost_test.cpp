@@ -103,6 +103,7 @@ TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
     });
     expect_no_talk(cost);
     EXPECT_EQ(cost.exchanges, 400u);
+    EXPECT_GT(cost.header_bytes, 0u);
     EXPECT_EQ(cost.header_bytes % 400, 0u) << "the same in every exchange: " << cost.header_bytes;
   });
 }
@@ -139,15 +140,21 @@ TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
 }
 
 TEST(FusionTest, TensorsThatAreReadyTogetherRunAsOne) {
-  for (const bool fusion : {true, false}) {
+  const struct {
+    bool fusion;
+    std::size_t fusion_bytes;
+    bool is_packed;
+  } cases[] = {{true, 512 << 10, true}, {true, 799, false}, {false, 512 << 10, false}};
+  for (const auto& item : cases) {
     Setting setting{.size = 2};
-    setting.config.fusion = fusion;
+    setting.config.fusion = item.fusion;
+    setting.config.fusion_bytes = item.fusion_bytes;
     setting.config.patience = 10s;
     run_runtimes(setting, [&](Runtime& runtime) {
-      std::vector<Tensor> tensors;
+      std::vector<Tensor> tensors;  // no two of them have less than 800 bytes
       for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
       for (int step = 0; step < 20; ++step) run_step(runtime, tensors, true);
-      EXPECT_EQ(runtime.world().metrics().bytes_packed > 0, fusion);
+      EXPECT_EQ(runtime.world().metrics().bytes_packed > 0, item.is_packed) << item.fusion_bytes;
     });
   }
 }
