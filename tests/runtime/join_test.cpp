@@ -200,14 +200,20 @@ void expect_moves(const Active& active, int root) {
   std::int64_t rows = 0;
   for (const std::int64_t split : splits) rows += split;
   Tensor outgoing(rows);
-  outgoing.fill([&](std::size_t) { return 10.0 + set.rank(); });
+  outgoing.fill([&](std::size_t i) { return value(set.rank(), i); });
+  std::size_t before = 0;  // what every active rank sends to those before this one
+  for (int to = 0; to < set.rank(); ++to) {
+    before += static_cast<std::size_t>(splits[static_cast<std::size_t>(to)]);
+  }
   Rows received{DType::Float32, 1};
   alltoall(outgoing.view(), splits, received.allocator(), {.name = "all", .process_set = &set});
   at = 0;
   for (int from = 0; from < set.size(); ++from) {
     const std::int64_t count = active.has(from) ? set.rank() + 1 : 0;
     ASSERT_EQ(received.counts.at(static_cast<std::size_t>(from)), count) << "from " << from;
-    for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(received.at(at++), 10.0 + from);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      ASSERT_EQ(received.at(at++), value(from, before + i)) << "from " << from << ", row " << i;
+    }
   }
   barrier({.name = "barrier", .process_set = &set});
 }
