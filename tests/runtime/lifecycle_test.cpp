@@ -64,14 +64,24 @@ TEST(RuntimeTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
 }
 
 TEST(RuntimeTest, AnUnknownAlgorithmIsRefusedAtTheStart) {
-  run_ranks(2, [&](FakeWorld& world) {
-    Config config = test_config();
-    config.allreduce = "rign";
-    const std::string text =
-        text_thrown_by<InvalidArgument>([&] { Runtime runtime(options_in(world, config)); });
-    expect_contains(text, "rign");
-    expect_contains(text, "ring");  // one of the choices
-  });
+  const struct {
+    std::string Config::*wanted;
+    std::string choice;
+  } cases[] = {{&Config::allreduce, "halving_doubling"},
+               {&Config::reduce_scatter, "halving"},
+               {&Config::broadcast, "binomial"},
+               {&Config::allgather, "ring"},
+               {&Config::alltoall, "pairwise"}};
+  for (const auto& item : cases) {
+    run_ranks(2, [&](FakeWorld& world) {
+      Config config = test_config();
+      config.*item.wanted = "rign";
+      const std::string text =
+          text_thrown_by<InvalidArgument>([&] { Runtime runtime(options_in(world, config)); });
+      expect_contains(text, "rign");
+      expect_contains(text, item.choice);
+    });
+  }
 }
 
 TEST(RuntimeTest, SharedMemoryTooSmallForItsRanksIsRefusedAtTheStart) {
