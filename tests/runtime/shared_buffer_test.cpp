@@ -1,6 +1,7 @@
 // Memory that the ranks share: reduced where it lies.
 #include "kolo/shared_buffer.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -49,6 +50,13 @@ TEST_P(SharedBufferTest, IsReducedInPlaceWithoutPacking) {
       second.wait();
       for (std::size_t i = 0; i < kCount; ++i) {
         ASSERT_EQ(values[kCount + i], input_sum(runtime.size(), kCount + i, step)) << i;
+      }
+      for (std::size_t i = 0; i < 7; ++i) {
+        float greatest = 0;
+        for (int rank = 0; rank < runtime.size(); ++rank) {
+          greatest = std::max(greatest, static_cast<float>(input_value(rank, i, step)));
+        }
+        ASSERT_EQ(values[i], greatest) << i;
       }
       for (std::size_t i = 7; i < kCount; ++i) {
         ASSERT_EQ(values[i], input_value(runtime.rank(), i, step)) << i;
