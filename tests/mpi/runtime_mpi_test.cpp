@@ -6,7 +6,6 @@
 #include <functional>
 #include <latch>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -215,13 +214,15 @@ TEST_P(RuntimeMpiTest, TimeoutRaisesOnAllRanksTheLateOneToo) {
   Runtime runtime(options());
   if (runtime.size() == 1) GTEST_SKIP() << "one rank has nobody to wait for";
   const bool is_late = runtime.rank() == 0;
-  if (is_late) std::this_thread::sleep_for(400ms);
+  const auto meet = [] { barrier({.name = "all others have given up"}); };
+  if (is_late) meet();
   const Tensor tensor(4);
   AllreduceOptions options{.name = "x"};
   if (!is_late) options.timeout = 100ms;
   const std::string text =
       text_thrown_by<TimeoutError>([&] { allreduce(tensor.view(), tensor.view(), options); });
   expect_contains(text, "while rank 0 had not submitted it");
+  if (!is_late) meet();
   expect_sum_works(runtime, "x");
 }
 
