@@ -2,7 +2,7 @@
 //
 //   mpirun -np 2 operation_memory [operations]     by default 1,000,000
 //
-// Prints rank 0's after every tenth. Exit code 1 where the last nine tenths added more than a byte
+// Prints every rank's after every tenth. Exit code 1 where the last nine tenths added more than a byte
 // for every ten operations on any rank.
 #include <cstdint>
 #include <cstdio>
@@ -39,19 +39,15 @@ int main(int argc, char** argv) {
     for (std::int64_t i = 0; i < operations / 10; ++i) reduce_once();
     const std::int64_t bytes = resident_bytes();
     if (tenth == 1) first = bytes;
-    if (kolo::rank() == 0) {
-      std::printf("%10lld operations: %8.1f KiB\n", static_cast<long long>(operations / 10 * tenth),
-                  static_cast<double>(bytes) / 1024.0);
-    }
+    std::printf("%10lld operations: %8.1f KiB on rank %d\n",
+                static_cast<long long>(operations / 10 * tenth),
+                static_cast<double>(bytes) / 1024.0, kolo::rank());
   }
   const bool is_flat = resident_bytes() - first <= operations / 10;
   const auto metrics = kolo::Runtime::current().world().metrics();
-  if (kolo::rank() == 0) {
-    std::printf("%llu exchanges, %llu negotiations; memory is %s\n",
-                static_cast<unsigned long long>(metrics.exchanges),
-                static_cast<unsigned long long>(metrics.negotiations),
-                is_flat ? "flat" : "growing");
-  }
+  std::printf("rank %d: %llu exchanges, %llu negotiations; memory is %s\n", kolo::rank(),
+              static_cast<unsigned long long>(metrics.exchanges),
+              static_cast<unsigned long long>(metrics.negotiations), is_flat ? "flat" : "growing");
   kolo::shutdown();
   return is_flat ? 0 : 1;
 }
