@@ -38,7 +38,7 @@ def main(gan, benchmark, kolo_bench, *mpirun):
     no_agreement = "no shared memory for agreement, going by messages"
     no_data = "no shared memory for data, going by messages"
     no_buffer = "private memory, not shared"
-    cases = [
+    scenarios = [
         # name, size, program, what it says, how often at least and at most
         ("nothing fits", "16k", [gan], no_agreement, 1, 1),
         ("the data does not fit", "1m", [gan], no_data, 1, 1),
@@ -47,7 +47,7 @@ def main(gan, benchmark, kolo_bench, *mpirun):
         ("all fits", "1g", [benchmark, *BENCHMARK], no_buffer, 0, 0),
     ]
     failures = 0
-    for name, size, program, text, least, most in cases:
+    for name, size, program, text, least, most in scenarios:
         status, output = run_in(size, [*launch, *program])
         said = output.count(text)
         is_good = status == 0 and least <= said <= most

@@ -6,12 +6,17 @@ that out and go by messages, and their results are right.
 PID namespaces take root, or a kernel that gives them to users; otherwise it is skipped.
 """
 
+import pathlib
+import re
 import subprocess
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+
 SKIPPED = 77
 WAYS = (["unshare", "-pf", "--mount-proc"], ["unshare", "-Urpf", "--mount-proc"])
-TESTS = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
+TESTS = ("AllReduceOfEveryType", "BroadcastFromEveryRoot", "AllGatherOfUnevenRows")
 
 
 def find_way():
@@ -24,14 +29,15 @@ def find_way():
 def main(program, *mpirun):
     way = find_way()
     if way is None:
-        print("SKIPPED: PID namespaces are not permitted here")
+        cases.print_skipped("namespaces", "PID namespaces are not permitted here")
         return SKIPPED
     # Open MPI's own shared memory does not work across namespaces.
-    command = [*mpirun, "--mca", "btl", "tcp,self", "-n", "2", *way, program,
-               f"--gtest_filter={TESTS}"]
+    command = [*mpirun, "--mca", "btl", "tcp,self", "-n", "2", *way, program, "--gtest_color=no",
+               f"--gtest_filter={':'.join(f'*{test}*' for test in TESTS)}"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=200)
-    is_good = done.returncode == 0 and "[  PASSED  ]" in done.stdout
+    passed = re.findall(r"^\[ +OK +\] \S*\.(\w+)", done.stdout, re.M)
+    is_good = done.returncode == 0 and set(passed) == set(TESTS)
     print(f"{' '.join(command)}: exit {done.returncode}"
           + ("" if is_good else f" -- failed\n{done.stdout}"))
     return 0 if is_good else 1
