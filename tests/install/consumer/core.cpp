@@ -1,8 +1,13 @@
+// Calls what pulls in all of the core, MPI included.
 #include <iostream>
 
-#include <kolo/dtype.hpp>
+#include <kolo/collectives.hpp>
 
 int main() {
-  std::cout << kolo::name_of(kolo::DType::BFloat16) << '\n';
-  return kolo::name_of(kolo::DType::BFloat16) == "bfloat16" ? 0 : 1;
+  const kolo::Runtime runtime;  // of one process
+  float values[] = {1, 2, 3};
+  const kolo::TensorView view{values, kolo::DType::Float32, {3}, {}};
+  kolo::allreduce(view, view, {.op = kolo::ReduceOp::Sum, .prescale = 2.0});
+  std::cout << values[0] << ' ' << values[1] << ' ' << values[2] << '\n';
+  return values[0] == 2 && values[1] == 4 && values[2] == 6 ? 0 : 1;
 }
