@@ -4,7 +4,8 @@
 
 Each run starts three ranks without shared memory, kills one of them at a random moment in the middle
 of its reductions, and lets the others watch the buffers of what failed: every byte in one run, and
-in the next any write by their own process. Runs take turns over victims, algorithms and transports.
+in the next any write by their own process. Four runs see each algorithm once; further ones take turns
+over victims, transports and ways to watch.
 """
 
 import argparse
@@ -28,12 +29,12 @@ def run(number, moments, program, mpirun):
     """What went wrong, or None; and how many bytes were watched."""
     settings = {
         "KOLO_SHARED_MEMORY": "off",
-        "KOLO_ALLREDUCE": ALGORITHMS[number // 4 % len(ALGORITHMS)],
+        "KOLO_ALLREDUCE": ALGORITHMS[number % len(ALGORITHMS)],
         "KOLO_TEST_VICTIM": str(number % RANKS),
-        "KOLO_TEST_WATCH": WATCHES[number % len(WATCHES)],
+        "KOLO_TEST_WATCH": WATCHES[(number + number // 4) % len(WATCHES)],
         "KOLO_TEST_MOMENT_US": str(moments.randint(0, LATEST_US)),
     }
-    transport = TRANSPORTS[number // 2 % len(TRANSPORTS)]
+    transport = TRANSPORTS[(number // 2 + number // 8) % len(TRANSPORTS)]
     command = [mpirun[0], "--enable-recovery", *transport, *mpirun[1:], "-n", str(RANKS), program]
     try:
         output = subprocess.run(command, env=dict(os.environ, **settings), timeout=LIMIT_S,
