@@ -1,0 +1,126 @@
+// Every option of LibTorch's optimizers, in every group: what a program changes on either side holds on
+// both, and a checkpoint brings all of them back.
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "torch/sharding.hpp"
+#include "torch/small_training.hpp"
+
+namespace kolo::test::option_sync_test {
+
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
+
+/// Options that differ in every field from the other ones.
+enum class Set { One, Other };
+
+struct OptionCase {
+  const char* name;
+  /// Of two groups: the first with `first`, the second with the others.
+  std::function<std::unique_ptr<Optimizer>(const Parameters&, Set first)> make;
+  std::function<void(OptimizerOptions&, Set)> set;
+  std::function<bool(const OptimizerOptions&, Set)> has;
+};
+void PrintTo(const OptionCase& which, std::ostream* stream) { *stream << which.name; }
+
+template <class Class, class Options>
+OptionCase option_case(const char* name, const Options& one, const Options& other) {
+  const auto options = [=](Set set) { return set == Set::One ? one : other; };
+  return {name,
+          [=](const Parameters& parameters, Set first) {
+            const Set second = first == Set::One ? Set::Other : Set::One;
+            std::vector<OptimizerParamGroup> groups;
+            groups.emplace_back(Parameters{parameters[0]},
+                                std::make_unique<Options>(options(first)));
+            groups.emplace_back(Parameters{parameters[1]},
+                                std::make_unique<Options>(options(second)));
+            return std::make_unique<Class>(std::move(groups), one);
+          },
+          [=](OptimizerOptions& of, Set set) { static_cast<Options&>(of) = options(set); },
+          [=](const OptimizerOptions& of, Set set) {  // LibTorch's operators compare all fields
+            return static_cast<const Options&>(of) == options(set);
+          }};
+}
+
+template <class Class, class Options>
+OptionCase adam_case(const char* name) {
+  return option_case<Class>(
+      name, Options(0.1).betas({0.8, 0.95}).eps(1e-4).weight_decay(0.01).amsgrad(true),
+      Options(0.2).betas({0.7, 0.9}).eps(1e-5).weight_decay(0.02).amsgrad(false));
+}
+
+std::vector<OptionCase> option_cases() {
+  using namespace torch::optim;
+  return {
+      option_case<SGD>(
+          "sgd", SGDOptions(0.1).momentum(0.9).dampening(0.25).weight_decay(0.01).nesterov(false),
+          SGDOptions(0.2).momentum(0.8).dampening(0.0).weight_decay(0.02).nesterov(true)),
+      adam_case<Adam, AdamOptions>("adam"),
+      adam_case<AdamW, AdamWOptions>("adamw"),
+      option_case<RMSprop>("rmsprop",
+                           RMSpropOptions(0.1).alpha(0.9).eps(1e-4).weight_decay(0.01).momentum(0.9)
+                               .centered(true),
+                           RMSpropOptions(0.2).alpha(0.8).eps(1e-5).weight_decay(0.02).momentum(0.8)
+                               .centered(false)),
+      option_case<Adagrad>(
+          "adagrad",
+          AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.01).eps(1e-4)
+              .initial_accumulator_value(0.5),
+          AdagradOptions(0.2).lr_decay(0.02).weight_decay(0.02).eps(1e-5)
+              .initial_accumulator_value(0.25)),
+  };
+}
+
+class OptionSyncTest : public testing::TestWithParam<OptionCase> {
+ protected:
+  /// Two parameters without gradients, which steps leave alone.
+  struct Wrapped {
+    Wrapped(const OptionCase& which, Set first)
+        : inner(which.make(parameters, first)),
+          optimizer(*inner, {{"first", parameters[0]}, {"second", parameters[1]}}) {}
+
+    Parameters parameters{torch::ones({2}).requires_grad_(), torch::ones({3}).requires_grad_()};
+    std::unique_ptr<Optimizer> inner;
+    DistributedOptimizer optimizer;
+  };
+
+  static void expect_options(Optimizer& of, Set first, Set second, const char* side) {
+    EXPECT_TRUE(GetParam().has(of.param_groups()[0].options(), first)) << side << ", first group";
+    EXPECT_TRUE(GetParam().has(of.param_groups()[1].options(), second)) << side << ", second group";
+  }
+
+  Runtime runtime_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, OptionSyncTest, testing::ValuesIn(option_cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(OptionSyncTest, EitherSideSetsEveryOption) {
+  Wrapped training(GetParam(), Set::One);
+  expect_options(training.optimizer, Set::One, Set::Other, "wrapper at first");
+  GetParam().set(training.optimizer.param_groups()[0].options(), Set::Other);
+  training.optimizer.step();
+  expect_options(*training.inner, Set::Other, Set::Other, "wrapped");
+  GetParam().set(training.inner->param_groups()[1].options(), Set::One);
+  training.optimizer.step();
+  expect_options(training.optimizer, Set::Other, Set::One, "wrapper");
+  expect_options(*training.inner, Set::Other, Set::One, "wrapped, as it was set");
+}
+
+TEST_P(OptionSyncTest, CheckpointsBringBackEveryOption) {
+  const CommonFolder folder;
+  Wrapped(GetParam(), Set::One).optimizer.save(folder.path());
+  Wrapped after(GetParam(), Set::Other);
+  after.optimizer.load(folder.path());
+  expect_options(*after.inner, Set::One, Set::Other, "wrapped");
+  expect_options(after.optimizer, Set::One, Set::Other, "wrapper");
+}
+
+}  // namespace kolo::test::option_sync_test
