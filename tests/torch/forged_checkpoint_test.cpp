@@ -1,6 +1,7 @@
 // Checkpoints with the right checksums that another program than Kolo might have written: what does
 // not fit is refused before it changes anything, and sizes in files decide nothing.
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -82,12 +83,17 @@ TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShapeIsRefused) {
     image.details["state"]["2.weight"]["tensors"]["exp_avg"] = is_elementwise;
   };
   for (const bool is_elementwise : {true, false}) {
-    expect_refused(
-        [&](CheckpointImage& image) {
-          set_shape(image, name, DType::Float32, {1});
-          mark(image, is_elementwise);
-        },
-        name);
+    // Too few elements, and as many in another order.
+    for (const std::vector<std::int64_t>& shape :
+         {std::vector<std::int64_t>{1}, std::vector<std::int64_t>{4, 3},
+          std::vector<std::int64_t>{12}}) {
+      expect_refused(
+          [&](CheckpointImage& image) {
+            set_shape(image, name, DType::Float32, shape);
+            mark(image, is_elementwise);
+          },
+          name);
+    }
     expect_refused(
         [&](CheckpointImage& image) {
           set_shape(image, name, DType::Float16, {3, 4});

@@ -218,10 +218,14 @@ TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
   const at::Tensor wrong[] = {torch::zeros({1}), torch::zeros({64, 64}, torch::kFloat64),
                               torch::zeros({64, 128}).slice(1, 0, 128, 2), at::Tensor()};
   for (const at::Tensor& tensor : wrong) {
-    AdamW adamw({weight}, AdamWOptions(1e-2).amsgrad(true));
-    step(adamw, [&](OptimizerParamState& state) {
-      static_cast<AdamWParamState&>(state).exp_avg(tensor);
-    });
+    for (const int field : {0, 1, 2}) {
+      AdamW adamw({weight}, AdamWOptions(1e-2).amsgrad(true));
+      step(adamw, [&](OptimizerParamState& state) {
+        auto& all = static_cast<AdamWParamState&>(state);
+        at::Tensor* const fields[] = {&all.exp_avg(), &all.exp_avg_sq(), &all.max_exp_avg_sq()};
+        *fields[field] = tensor;
+      });
+    }
     Adam adam({weight}, AdamOptions(1e-2).amsgrad(true));
     step(adam, [&](OptimizerParamState& state) {
       static_cast<AdamParamState&>(state).max_exp_avg_sq(tensor);
