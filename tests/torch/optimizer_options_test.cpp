@@ -73,6 +73,7 @@ TEST_F(OptimizerOptionsTest, WhatOneRankChoosesDifferentlyIsAnErrorOnAll) {
   struct Case {
     std::vector<std::string> texts;
     std::function<void(Options&, const std::vector<at::Tensor>&)> change;
+    Shard shard = Shard::None;  // on all
   };
   const std::vector<Case> cases{
       {{"op is Average", "op is Sum"}, [](auto& o, auto&) { o.op = ReduceOp::Sum; }},
@@ -90,11 +91,18 @@ TEST_F(OptimizerOptionsTest, WhatOneRankChoosesDifferentlyIsAnErrorOnAll) {
        [](auto& o, auto&) { o.num_groups = 2; }},
       {{"parameter 2 is 'parameter 2', Float [3]", "[3] in group 0"},
        [](auto& o, auto& p) { o.groups = {{p[2]}}; }},
+      {{"shard is none", "shard is gradients"},
+       [](auto& o, auto&) { o.shard = Shard::Gradients; }},
+      {{"shard_scope is World", "shard_scope is Node"},
+       [](auto& o, auto&) { o.shard_scope = ShardScope::Node; }, Shard::Gradients},
+      {{"accumulation is Local", "accumulation is Reduced"},
+       [](auto& o, auto&) { o.accumulation = Accumulation::Reduced; }, Shard::Gradients},
   };
   for (const Case& test : cases) {
     const std::vector<at::Tensor> parameters = make_parameters(3);
     torch::optim::SGD inner(parameters, 1.0);
     Options options;
+    options.shard = test.shard;
     if (is_last()) test.change(options, parameters);
     std::vector<std::string> texts = test.texts;
     texts.push_back("on rank 0");

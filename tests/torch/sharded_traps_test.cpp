@@ -210,6 +210,27 @@ TEST_F(ShardedTrapsTest, SteadyStepsMoveTwiceTheModelAndNegotiateNothing) {
   }
 }
 
+/// The last rank ends before the others, which then do different things with their gradients.
+TEST_F(ShardedTrapsTest, RanksThatPartWhileOneHasJoinedAreToldOnAll) {
+  if (size() < 3) GTEST_SKIP() << "where one of two ranks has joined, the other differs from nobody";
+  for (const Shard mode : {Shard::Optimizer, Shard::Gradients}) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    const std::string text = text_thrown_by<MismatchError>([&] {
+      if (is_last()) {
+        optimizer.join();
+        return;
+      }
+      loss_of(model, batch_rows(0, rank(), 3, kWidth, torch::kFloat32)).backward();
+      if (rank() == 0) optimizer.clip_grad_norm_(0.5);
+      optimizer.step();
+    });
+    expect_contains(text, "while some ranks have joined, rank 1 did {\"deed\":\"step\"");
+    expect_contains(text, "where another did {\"deed\":\"clip\"");
+  }
+}
+
 /// One rank comes so late that reductions which the others wait for inside backward() time out.
 class LateRankTest : public testing::Test {
  protected:
