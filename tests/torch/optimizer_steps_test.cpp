@@ -135,7 +135,7 @@ TEST_F(OptimizerStepsTest, StepReducesWhatThereIsBeforeAllPassesAreDone) {
 }
 
 TEST_F(OptimizerStepsTest, EvaluatesAClosureOnceAndReducesItsGradients) {
-  const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
+  const at::Tensor weight = torch::ones({1}, torch::requires_grad());
   torch::optim::SGD inner({weight}, 1.0);
   DistributedOptimizer optimizer(inner, {{"weight", weight}});
   int calls = 0;
@@ -147,8 +147,8 @@ TEST_F(OptimizerStepsTest, EvaluatesAClosureOnceAndReducesItsGradients) {
     return result;
   });
   EXPECT_EQ(calls, 1);
-  EXPECT_DOUBLE_EQ(loss.item<double>(), 0.0);
-  EXPECT_FLOAT_EQ(weight.item<float>(), -static_cast<float>(runtime_.size() + 1) / 2.0F);
+  EXPECT_DOUBLE_EQ(loss.item<double>(), runtime_.rank() + 1);  // this rank's own
+  EXPECT_FLOAT_EQ(weight.item<float>(), 1.0F - static_cast<float>(runtime_.size() + 1) / 2.0F);
 }
 
 /// How a program gets rid of gradients.

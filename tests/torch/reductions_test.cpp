@@ -275,9 +275,21 @@ TEST_F(ReductionsTest, DroppedHandlesKeepTheirTensorsAlive) {
 }
 
 TEST_F(ReductionsTest, HandlesWaitForATimeAndGiveTheirResultAgain) {
-  TensorHandle handle = allreduce_async(own({3}), {.op = ReduceOp::Sum});
+  const AllreduceOptions options{.op = ReduceOp::Sum, .name = "awaited"};
+  at::Tensor whole = at::full({6}, -1.0f);
+  at::Tensor every_other = whole.slice(0, 0, 6, 2);  // whoever waits writes it back
+  every_other.copy_(own({3}));
+  TensorHandle handle;
+  if (rank() == 0) {
+    handle = allreduce_async_(every_other, options);
+    EXPECT_TRUE(size() == 1 || !handle.wait_for(std::chrono::milliseconds(1)));
+  }
+  barrier();  // the others come later
+  if (rank() != 0) handle = allreduce_async_(every_other, options);
   while (!handle.wait_for(std::chrono::milliseconds(20))) {
   }
+  EXPECT_TRUE(handle.is_ready());
+  expect_equal(whole.slice(0, 0, 6, 2), sum({3}));
   expect_equal(handle.result(), sum({3}));
   expect_equal(handle.result(), sum({3}));
   EXPECT_THROW(TensorHandle().wait(), InvalidArgument);
