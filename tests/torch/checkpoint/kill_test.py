@@ -78,9 +78,10 @@ def plant_leftovers(folder):
         (folder / name / "rank-0000.safetensors").write_bytes(b"leftover")
 
 
-def check_order(folder, calls):
-    """That nothing gets its name before it is on the disk: a crash of the machine, which no test can
-    have, forgets what is not. And that nothing is removed before it has lost its name."""
+def check_order(folder, rank, calls):
+    """That the calls of `rank` were seen; that nothing gets its name before it is on the disk: a crash
+    of the machine, which no test can have, forgets what is not. And that nothing is removed before it
+    has lost its name."""
     at = {}
     for i, call in enumerate(calls):
         at.setdefault(call, []).append(i)
@@ -89,6 +90,10 @@ def check_order(folder, calls):
     renames.pop(".incomplete-1", None)  # a leftover, of which the rest is removed
     published = min((i for name, i in renames.items() if name.startswith(".incomplete-")),
                     default=len(calls))  # by another rank
+    written = {pathlib.Path(path).name for call, path in at if call == "write"}
+    own = {f"rank-{rank:04}.safetensors", *(["index.json"] if rank == 0 else [])}
+    if not own <= written or (rank == 0) != (published < len(calls)):
+        raise SystemExit(f"rank {rank} has not been seen to write {own} and publish them: {calls}")
     for call, path in at:
         if call in ("unlink", "unlinkat", "rmdir", "remove") and "/.removed-" not in path:
             raise SystemExit(f"{path} is removed under the name that it had: {calls}")
@@ -131,7 +136,7 @@ def kill_at_calls(victim, ranks, every):
                 kills += 1
                 moment += every
             victim.read(folder, (2,))
-            check_order(folder, re.findall(r"call (\w+) (.*)", output))
+            check_order(folder, rank, re.findall(r"call (\w+) (.*)", output))
             shutil.rmtree(folder)
             all_moments = sum(2 if call == "write" else 1
                               for call, _ in re.findall(r"call (\w+) (.*)", output))
