@@ -91,12 +91,13 @@ TEST_F(OptimizerOptionsTest, WhatOneRankChoosesDifferentlyIsAnErrorOnAll) {
        [](auto& o, auto&) { o.num_groups = 2; }},
       {{"parameter 2 is 'parameter 2', Float [3]", "[3] in group 0"},
        [](auto& o, auto& p) { o.groups = {{p[2]}}; }},
-      {{"shard is none", "shard is gradients"},
-       [](auto& o, auto&) { o.shard = Shard::Gradients; }},
+      {{"shard is none", "shard is gradients"}, [](auto& o, auto&) { o.shard = Shard::Gradients; }},
       {{"shard_scope is World", "shard_scope is Node"},
-       [](auto& o, auto&) { o.shard_scope = ShardScope::Node; }, Shard::Gradients},
+       [](auto& o, auto&) { o.shard_scope = ShardScope::Node; },
+       Shard::Gradients},
       {{"accumulation is Local", "accumulation is Reduced"},
-       [](auto& o, auto&) { o.accumulation = Accumulation::Reduced; }, Shard::Gradients},
+       [](auto& o, auto&) { o.accumulation = Accumulation::Reduced; },
+       Shard::Gradients},
   };
   for (const Case& test : cases) {
     const std::vector<at::Tensor> parameters = make_parameters(3);

@@ -1,5 +1,5 @@
-// Every option of LibTorch's optimizers, in every group: what a program changes on either side holds on
-// both, and a checkpoint brings all of them back.
+// Every option of LibTorch's optimizers, in every group: what a program changes on either side holds
+// on both, and a checkpoint brings all of them back.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -33,20 +33,19 @@ void PrintTo(const OptionCase& which, std::ostream* stream) { *stream << which.n
 template <class Class, class Options>
 OptionCase option_case(const char* name, const Options& one, const Options& other) {
   const auto options = [=](Set set) { return set == Set::One ? one : other; };
-  return {name,
-          [=](const Parameters& parameters, Set first) {
-            const Set second = first == Set::One ? Set::Other : Set::One;
-            std::vector<OptimizerParamGroup> groups;
-            groups.emplace_back(Parameters{parameters[0]},
-                                std::make_unique<Options>(options(first)));
-            groups.emplace_back(Parameters{parameters[1]},
-                                std::make_unique<Options>(options(second)));
-            return std::make_unique<Class>(std::move(groups), one);
-          },
-          [=](OptimizerOptions& of, Set set) { static_cast<Options&>(of) = options(set); },
-          [=](const OptimizerOptions& of, Set set) {  // LibTorch's operators compare all fields
-            return static_cast<const Options&>(of) == options(set);
-          }};
+  return {
+      name,
+      [=](const Parameters& parameters, Set first) {
+        const Set second = first == Set::One ? Set::Other : Set::One;
+        std::vector<OptimizerParamGroup> groups;
+        groups.emplace_back(Parameters{parameters[0]}, std::make_unique<Options>(options(first)));
+        groups.emplace_back(Parameters{parameters[1]}, std::make_unique<Options>(options(second)));
+        return std::make_unique<Class>(std::move(groups), one);
+      },
+      [=](OptimizerOptions& of, Set set) { static_cast<Options&>(of) = options(set); },
+      [=](const OptimizerOptions& of, Set set) {  // LibTorch's operators compare all fields
+        return static_cast<const Options&>(of) == options(set);
+      }};
 }
 
 template <class Class, class Options>
@@ -64,17 +63,17 @@ std::vector<OptionCase> option_cases() {
           SGDOptions(0.2).momentum(0.8).dampening(0.0).weight_decay(0.02).nesterov(true)),
       adam_case<Adam, AdamOptions>("adam"),
       adam_case<AdamW, AdamWOptions>("adamw"),
-      option_case<RMSprop>("rmsprop",
-                           RMSpropOptions(0.1).alpha(0.9).eps(1e-4).weight_decay(0.01).momentum(0.9)
-                               .centered(true),
-                           RMSpropOptions(0.2).alpha(0.8).eps(1e-5).weight_decay(0.02).momentum(0.8)
-                               .centered(false)),
+      option_case<RMSprop>(
+          "rmsprop",
+          RMSpropOptions(0.1).alpha(0.9).eps(1e-4).weight_decay(0.01).momentum(0.9).centered(true),
+          RMSpropOptions(0.2).alpha(0.8).eps(1e-5).weight_decay(0.02).momentum(0.8).centered(
+              false)),
       option_case<Adagrad>(
           "adagrad",
-          AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.01).eps(1e-4)
-              .initial_accumulator_value(0.5),
-          AdagradOptions(0.2).lr_decay(0.02).weight_decay(0.02).eps(1e-5)
-              .initial_accumulator_value(0.25)),
+          AdagradOptions(0.1).initial_accumulator_value(0.5).lr_decay(0.01).weight_decay(0.01).eps(
+              1e-4),
+          AdagradOptions(0.2).initial_accumulator_value(0.2).lr_decay(0.02).weight_decay(0.02).eps(
+              1e-5)),
   };
 }
 

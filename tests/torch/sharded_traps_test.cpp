@@ -212,7 +212,7 @@ TEST_F(ShardedTrapsTest, SteadyStepsMoveTwiceTheModelAndNegotiateNothing) {
 
 /// The last rank ends before the others, which then do different things with their gradients.
 TEST_F(ShardedTrapsTest, RanksThatPartWhileOneHasJoinedAreToldOnAll) {
-  if (size() < 3) GTEST_SKIP() << "where one of two ranks has joined, the other differs from nobody";
+  if (size() < 3) GTEST_SKIP() << "of two ranks, the one that has not joined differs from nobody";
   for (const Shard mode : {Shard::Optimizer, Shard::Gradients}) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);

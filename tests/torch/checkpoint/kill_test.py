@@ -79,9 +79,9 @@ def plant_leftovers(folder):
 
 
 def check_order(folder, rank, calls):
-    """That the calls of `rank` were seen; that nothing gets its name before it is on the disk: a crash
-    of the machine, which no test can have, forgets what is not. And that nothing is removed before it
-    has lost its name."""
+    """That the calls of `rank` were seen; that nothing gets its name before it is on the disk: a
+    crash of the machine, which no test can have, forgets what is not. And that nothing is removed
+    before it has lost its name."""
     at = {}
     for i, call in enumerate(calls):
         at.setdefault(call, []).append(i)
