@@ -71,18 +71,23 @@ TEST(CudaSyncTest, ParametersAndStateOfTheRoot) {
     }
     loss_of(model, rows_of(rank, 0)).backward();
     adamw->step();
+    const auto values = [&] {
+      std::vector<at::Tensor> all{flat(*model)};
+      for (const at::Tensor& parameter : model->parameters()) {
+        const auto& state = dynamic_cast<const torch::optim::AdamWParamState&>(
+            *adamw->state().at(parameter.unsafeGetTensorImpl()));
+        EXPECT_EQ(state.exp_avg().device(), rank.device());
+        all.push_back(state.exp_avg().flatten());
+        all.push_back(state.exp_avg_sq().flatten());
+      }
+      return torch::cat(all);
+    };
+    const at::Tensor before = values();
+    const at::Tensor roots = broadcast(before, 1, {.process_set = &rank.world()});
+    EXPECT_EQ(at::equal(before.cpu(), roots.cpu()), rank.rank() == 1);
     broadcast_parameters(*model, 1, &rank.world());
     broadcast_optimizer_state(*adamw, 1, &rank.world());
-    std::vector<at::Tensor> moments{flat(*model)};
-    for (const at::Tensor& parameter : model->parameters()) {
-      const auto& state = dynamic_cast<const torch::optim::AdamWParamState&>(
-          *adamw->state().at(parameter.unsafeGetTensorImpl()));
-      EXPECT_EQ(state.exp_avg().device(), rank.device());
-      moments.push_back(state.exp_avg().flatten());
-    }
-    const at::Tensor own = torch::cat(moments);
-    const at::Tensor roots = broadcast(own, 1, {.process_set = &rank.world()});
-    EXPECT_TRUE(at::equal(own.cpu(), roots.cpu()));
+    EXPECT_TRUE(at::equal(values().cpu(), roots.cpu()));
   });
 }
 

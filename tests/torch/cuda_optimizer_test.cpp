@@ -1,5 +1,6 @@
 // DistributedOptimizer on CUDA tensors, on the double: it trains as one process would on the CPU, in
 // every mode, without a hazard and without making a host wait.
+#include <algorithm>
 #include <limits>
 #include <ostream>
 #include <string>
@@ -118,8 +119,8 @@ TEST_P(CudaModesTest, GradientsAddUpOverPasses) {
     CudaTraining training(rank, Algorithm::Sgd, options);
     for (int step = 0; step < kSteps; ++step) {
       training.optimizer->zero_grad();
-      for (int pass = 0; pass < 2; ++pass) {
-        (loss_of(training.model, rows_of(rank, step)) / 2).backward();
+      for (const double share : {0.25, 0.75}) {  // neither may stand for the other
+        (loss_of(training.model, rows_of(rank, step)) * share).backward();
       }
       training.optimizer->step();
     }
@@ -149,15 +150,32 @@ TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks) {
   });
 }
 
+/// Rank r takes 2 + r steps, and all take another one then.
 TEST_P(CudaModesTest, RanksMayHaveFewerSteps) {
-  run_cuda_ranks(3, [&](CudaRank& rank) {
+  constexpr int kRanks = 3;
+  torch::nn::Sequential alone = make_model();
+  const auto sgd = make_optimizer(Algorithm::Sgd, alone->parameters());
+  const auto step_alone = [&](int step, int first_rank) {
+    sgd->zero_grad();
+    for (int r = first_rank; r < kRanks; ++r) {
+      const at::Tensor rows = batch_rows(step, kRows * r, kRows, kWidth, at::kFloat);
+      (loss_of(alone, rows) / kRanks).backward();
+    }
+    sgd->step();
+  };
+  for (int step = 0; step < 1 + kRanks; ++step) step_alone(step, std::max(0, step - 1));
+  const at::Tensor joined = flat(*alone).clone();
+  step_alone(9, 0);
+  run_cuda_ranks(kRanks, [&](CudaRank& rank) {
     CudaTraining training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
     for (int step = 0; step < 2 + rank.rank(); ++step) training.step(rank, step);
-    training.optimizer->join();
+    EXPECT_EQ(training.optimizer->join(), kRanks - 1);
+    expect_close(training, joined);
     const at::Tensor own = flat(*training.model);
     const at::Tensor first = broadcast(own, 0, {.process_set = &rank.world()});
     EXPECT_TRUE(at::equal(own.cpu(), first.cpu()));
     training.step(rank, 9);
+    expect_close(training, flat(*alone));
   });
 }
 

@@ -64,9 +64,9 @@ TEST_P(CudaStreamsTest, MayBeDestroyedWhileGradientsAreReduced) {
       for (int step = 0; step < 3; ++step) training.step(rank, step);
       training.compute_gradients(rank, 3);
     }
-    at::Tensor others = torch::ones({4096}, rank.options());
+    at::Tensor others = torch::full({4096}, 1.0 + rank.rank(), rank.options());
     allreduce_(others, {.process_set = &rank.world()});
-    EXPECT_TRUE(at::equal(others.cpu(), torch::ones({4096})));
+    EXPECT_TRUE(at::equal(others.cpu(), torch::full({4096}, 1.5)));
   });
 }
 
@@ -126,12 +126,15 @@ TEST(CudaOptimizerAdasumTest, WeighsTheGradientsOfEachParameter) {
 }
 
 TEST(CudaOptimizerHookTest, ReducesBucketsInItsOwnWay) {
-  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
+  const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps, [](auto& model) {
+    for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad().mul_(2.0);
+  });
   run_cuda_ranks(2, [&](CudaRank& rank) {
     CudaTraining training(rank, Algorithm::Sgd, options_of(rank, Shard::None));
     training.optimizer->register_bucket_hook([&](const GradientBucket& bucket) {
       at::Tensor gradients = bucket.gradients;
-      return allreduce_async_(gradients, {.name = bucket.name, .process_set = &rank.world()});
+      return allreduce_async_(
+          gradients, {.op = ReduceOp::Sum, .name = bucket.name, .process_set = &rank.world()});
     });
     for (int step = 0; step < kSteps; ++step) training.step(rank, step);
     expect_close(training, expected);
