@@ -37,8 +37,8 @@ std::ostream& operator<<(std::ostream& stream, const TrainingReport& report) {
   row("buckets", now.buckets, expected.buckets);
   row("together", now.total(), expected.total());
   row("sent in a step", report.sent_per_step, report.expected_sent_per_step);
-  print_row(stream, "process, at most", static_cast<double>(report.peak_resident));
-  print_row(stream, "… when it was made", static_cast<double>(report.peak_at_construction));
+  print_row(stream, "process, peak", static_cast<double>(report.peak_resident));
+  print_row(stream, "  at construction", static_cast<double>(report.peak_at_construction));
   if (report.gpu_seconds_per_step > 0.0) {
     std::array<char, 96> line{};
     std::snprintf(line.data(), line.size(), "  %-24s%12.3f ms\n", "reductions on the GPU",

@@ -145,8 +145,8 @@ TEST(TrainingReportTest, IsPrintedRowByRow) {
             "  buckets                         8.00      128.00\n"
             "  together                       15.00      240.00\n"
             "  sent in a step                  3.00        2.50\n"
-            "  process, at most                7.00\n"
-            "  … when it was made            6.00\n"
+            "  process, peak                   7.00\n"
+            "    at construction               6.00\n"
             "  reductions on the GPU          9.000 ms\n");
 }
 
