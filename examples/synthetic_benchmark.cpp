@@ -22,9 +22,11 @@
 #include "common/device.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
+#include "common/parameters.hpp"
 #include "common/statistics.hpp"
 #include "common/step_alone.hpp"
 #include "common/threads.hpp"
+#include "common/training_error.hpp"
 #include "kolo/kolo.hpp"
 #include "resnet/resnet50.hpp"
 
@@ -78,7 +80,9 @@ struct Batch {
   at::Tensor classes;
 };
 
+// Another one on each rank.
 Batch random_batch(const Options& options, int image) {
+  at::manual_seed(static_cast<std::uint64_t>(1 + kolo::rank()));
   const c10::Device device = examples::device_of_rank(options.device);
   return {at::randn({options.batch, 3, image, image}, device),
           at::randint(1000, {options.batch}, at::TensorOptions(at::kLong).device(device))};
@@ -137,13 +141,15 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
   return {{"images_per_second", images_per_second}, {"step_ms_median", step_ms_median}};
 }
 
-nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
+// Sets `is_right` to false where the ranks have not trained together.
+nlohmann::ordered_json measure_efficiency(const Options& options, int image, bool& is_right) {
   resnet::ResNet50 local_model = make_model(options);
   torch::optim::SGD local_sgd = make_optimizer(local_model);
   resnet::ResNet50 model = make_model(options);
   torch::optim::SGD sgd = make_optimizer(model);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(sgd, *model, distribution(options));
+  const examples::Digest start = examples::digest_of_parameters(*model);
 
   const Batch batch = random_batch(options, image);
   const examples::Efficiency efficiency = examples::measure_efficiency(
@@ -156,7 +162,13 @@ nlohmann::ordered_json measure_efficiency(const Options& options, int image) {
   if (kolo::rank() == 0) {
     std::cout << image << "x" << image << ", batch " << options.batch << ": " << efficiency;
   }
-  return examples::to_json(efficiency);
+  const examples::TrainedDigests digests{.start = start,
+                                         .together = examples::digest_of_parameters(*model),
+                                         .alone = examples::digest_of_parameters(*local_model)};
+  if (!examples::all_ranks_succeeded(examples::training_error(digests))) is_right = false;
+  nlohmann::ordered_json result = examples::to_json(efficiency);
+  result["parameters"] = examples::count_parameters(*model);
+  return result;
 }
 
 }  // namespace
@@ -178,14 +190,15 @@ int main(int argc, char** argv) {
   if (!examples::all_ranks_succeeded(error)) return kWrongInput;
   if (!examples::has_device(options.device)) return kWrongInput;
 
+  bool is_right = true;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const int image : options.images) {
     nlohmann::ordered_json result{
         {"ranks", runtime.size()}, {"image", image}, {"batch", options.batch}};
-    result.update(options.efficiency ? measure_efficiency(options, image)
+    result.update(options.efficiency ? measure_efficiency(options, image, is_right)
                                      : measure_speed(options, image));
     results.push_back(std::move(result));
   }
   if (json.is_open()) json << results.dump(2) << '\n';
-  return 0;
+  return is_right ? 0 : 1;
 }

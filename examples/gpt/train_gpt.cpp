@@ -16,8 +16,10 @@
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
+#include "common/parameters.hpp"
 #include "common/step_alone.hpp"
 #include "common/threads.hpp"
+#include "common/training_error.hpp"
 #include "gpt/checkpoints.hpp"
 #include "gpt/corpus.hpp"
 #include "gpt/evaluation.hpp"
@@ -88,21 +90,6 @@ std::optional<Files> open_files_on_all_ranks(const gpt::Options& options) {
   return files;
 }
 
-std::int64_t count_parameters(gpt::Gpt& model) {
-  std::int64_t count = 0;
-  for (const at::Tensor& parameter : model->parameters()) count += parameter.numel();
-  return count;
-}
-
-examples::Digest digest_of_parameters(gpt::Gpt& model) {
-  examples::Digest digest;
-  for (const at::Tensor& parameter : model->parameters()) {
-    const at::Tensor whole = parameter.detach().cpu().contiguous();
-    digest.add(std::span(static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()));
-  }
-  return digest;
-}
-
 void print_task(const gpt::Options& options, const Files& files, std::int64_t parameters) {
   const gpt::Corpus& corpus = files.corpus;
   const gpt::EvaluationWindows& windows = files.windows;
@@ -125,11 +112,11 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& fil
                   int first_step, const gpt::TrainingResult& training) {
   const gpt::Corpus& corpus = files.corpus;
   const std::vector<std::size_t>& starts = files.windows.starts;
-  const examples::Digest digest = digest_of_parameters(model);
+  const examples::Digest digest = examples::digest_of_parameters(*model);
   const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
   gpt::Report report{
       .ranks = kolo::size(),
-      .parameters = count_parameters(model),
+      .parameters = examples::count_parameters(*model),
       .first_step = first_step,
       .steps = options.steps,
       .losses = training.losses,
@@ -207,7 +194,7 @@ int train(const gpt::Options& options, Files files) {
   kolo::DistributedOptimizer optimizer(*adamw, *model, distribution(options));
 
   const bool speaks = kolo::rank() == 0;
-  if (speaks) print_task(options, files, count_parameters(model));
+  if (speaks) print_task(options, files, examples::count_parameters(*model));
   const std::optional<int> first_step = load_on_all_ranks(optimizer, options, files.corpus);
   if (!first_step) return kWrongInput;
   const gpt::TrainingResult training =
@@ -230,6 +217,7 @@ int measure_efficiency(const gpt::Options& options, Files files) {
   const auto adamw = gpt::make_optimizer(model, options);
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(*adamw, *model, distribution(options));
+  const examples::Digest start = examples::digest_of_parameters(*model);
 
   gpt::Batches batches(options, files.corpus.training);
   const examples::Efficiency efficiency = examples::measure_efficiency(
@@ -239,10 +227,17 @@ int measure_efficiency(const gpt::Options& options, Files files) {
       },
       [&] { gpt::train_step(model, optimizer, batches.next()); },
       [&] { examples::synchronize(model->device()); });
+  const examples::TrainedDigests digests{.start = start,
+                                         .together = examples::digest_of_parameters(*model),
+                                         .alone = examples::digest_of_parameters(*local_model)};
+  if (!examples::all_ranks_succeeded(examples::training_error(digests))) return 1;
   if (kolo::rank() == 0) {
-    print_task(options, files, count_parameters(model));
+    const std::int64_t parameters = examples::count_parameters(*model);
+    print_task(options, files, parameters);
     std::cout << efficiency;
-    if (files.json.is_open()) files.json << examples::to_json(efficiency) << '\n';
+    nlohmann::ordered_json report = examples::to_json(efficiency);
+    report["parameters"] = parameters;
+    if (files.json.is_open()) files.json << report << '\n';
   }
   return 0;
 }

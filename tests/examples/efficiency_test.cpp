@@ -1,10 +1,12 @@
 #include "common/efficiency.hpp"
 
 #include <sstream>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/training_error.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/runtimes.hpp"
 
@@ -53,6 +55,25 @@ TEST(Efficiency, IsPrintedAndWrittenFieldByField) {
             "efficiency 50.0 % (95 % interval 25.0 to 75.0 %): 20.0 ms a step, 10.0 ms without "
             "communication; 62.5 % (95 % interval 37.5 to 87.5 %) of steps after which the ranks "
             "only wait for one another, 12.5 ms\n");
+}
+
+examples::Digest digest(const std::string& text) {
+  examples::Digest digest;
+  digest.add(text);
+  return digest;
+}
+
+TEST(TrainingError, TellsRanksThatDidNotTrainTogether) {
+  run_runtimes(3, [](Runtime& runtime) {
+    const examples::Digest one = digest("1");
+    const examples::Digest own = digest("rank " + std::to_string(runtime.rank()));
+    const examples::Digest of_two = digest(runtime.rank() == 2 ? "b" : "a");
+    EXPECT_EQ(examples::training_error({digest("0"), one, own}), "");
+    EXPECT_EQ(examples::training_error({one, one, own}), "the parameters did not change");
+    EXPECT_EQ(examples::training_error({digest("0"), of_two, own}),
+              "the parameters differ between ranks");
+    EXPECT_EQ(examples::training_error({digest("0"), one, of_two}), "ranks had the same batches");
+  });
 }
 
 }  // namespace kolo::test::efficiency_test::efficiency_test

@@ -1,0 +1,24 @@
+#include "common/parameters.hpp"
+
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+namespace examples {
+
+std::int64_t count_parameters(const torch::nn::Module& model) {
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
+Digest digest_of_parameters(const torch::nn::Module& model) {
+  Digest digest;
+  for (const at::Tensor& parameter : model.parameters()) {
+    const at::Tensor whole = parameter.detach().cpu().contiguous();
+    digest.add(std::span(static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()));
+  }
+  return digest;
+}
+
+}  // namespace examples
