@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Compares Kolo with other libraries on this machine and prints a table in Markdown:
+
+    tests/tools/rivals/compare.py [--rounds 3] [--models gpt resnet50] [--cases ...] [--json FILE]
+
+Every library trains the same model on 2 ranks of one thread each, in a job of its own, and all of
+them in every round, in random order. README.md says how to get them and what is measured.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import random
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from table import Run, failure_of, table
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parents[2]
+PROGRAMS = ROOT / "build/release/examples"
+LAUNCH = ["mpirun", "-np", "2"]
+TIMEOUT = 240  # seconds of one run, which takes about 30
+
+# As examples/common/memory.cpp has it for Kolo's programs: freed memory is kept.
+SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+            "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TOP_PAD_": str(64 << 20)}
+HOROVOD_AT_ITS_BEST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1",
+                       "OMPI_MCA_mpi_yield_when_idle": "1"}
+
+MODELS = {"gpt": "GPT, 10,774,272 parameters, AdamW, 8 windows of 128 bytes a rank",
+          "resnet50": "ResNet-50, 25,557,032 parameters, SGD with momentum, 8 images of 64×64 a "
+                      "rank"}
+KOLO = {"kolo": (), "kolo-optimizer": ("--shard", "optimizer"),
+        "kolo-gradients": ("--shard", "gradients")}
+LABELS = {"kolo": "Kolo, `none`", "kolo-optimizer": "Kolo, `optimizer`",
+          "kolo-gradients": "Kolo, `gradients`", "alone": "PyTorch alone, two processes at once",
+          "ddp": "DDP", "ddp-views": "DDP, gradients as views of buckets",
+          "ddp-zero": "DDP with such views, ZeroRedundancyOptimizer",
+          "fsdp2": "FSDP2, not resharded after forward",
+          "fsdp2-reshard": "FSDP2, resharded after forward",
+          "fairscale": "FairScale, OSS and ShardedDDP", "horovod": "Horovod",
+          "horovod-best": "Horovod, settings at their best"}
+
+
+def environment():
+    """The PATH and the cache folder of cmake/environment.sh."""
+    script = '. "$1/cmake/environment.sh"; printf "%s\\n" "$PATH" "$kolo_cache"'
+    output = subprocess.run(["bash", "-c", script, "bash", ROOT], check=True, text=True,
+                            stdout=subprocess.PIPE).stdout
+    path, cache = output.splitlines()
+    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            **SETTINGS, "PATH": path}, pathlib.Path(cache) / "rivals/bin/python3"
+
+
+def command(case, model, python, file):
+    if case in KOLO:
+        program = {"gpt": ["train_gpt", "--preset", "medium"],
+                   "resnet50": ["synthetic_benchmark", "--image", "64", "--batch", "8"]}[model]
+        return [str(PROGRAMS / program[0]), *program[1:], "--fused", "--efficiency", *KOLO[case],
+                "--json", file]
+    return [str(python), str(FOLDER / "train.py"), case.removesuffix("-best"), model, file]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def run(case, model, number, settings, python):
+    """One case in processes of its own."""
+    settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+                **(HOROVOD_AT_ITS_BEST if case == "horovod-best" else {})}
+    with tempfile.TemporaryDirectory() as folder, \
+            open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
+        file = os.path.join(folder, "measured.json")
+        launched = command(case, model, python, file)
+        if not os.access(launched[0], os.X_OK):
+            return Run(model, case, number, failure=f"{launched[0]} is not there")
+        job = subprocess.Popen([*LAUNCH, *launched], env=settings, stdin=subprocess.DEVNULL,
+                               stdout=output, stderr=subprocess.STDOUT)
+        try:
+            status = job.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            return Run(model, case, number, failure=f"not done after {TIMEOUT} s")
+        finally:
+            stop(job)
+        if status != 0 or not os.path.exists(file):
+            output.seek(0)
+            return Run(model, case, number, failure=failure_of(output.read(), status))
+        measured = json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
+    # synthetic_benchmark writes a list, by size of images.
+    return Run(model, case, number, measured[0] if isinstance(measured, list) else measured)
+
+
+def stop(job):
+    """mpirun ends its ranks where it is asked to end."""
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(10)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.wait()
+
+
+def run_all(options, settings, python):
+    """Every case once a round, in random order."""
+    order = random.Random(options.seed)
+    runs, total = [], options.rounds * len(options.models) * len(options.cases)
+    for number in range(1, options.rounds + 1):
+        for model in options.models:
+            for case in order.sample(options.cases, len(options.cases)):
+                start = time.monotonic()
+                runs.append(run(case, model, number, settings, python))
+                measured = runs[-1].measured
+                result = (f"{measured['step_ms_with']:.1f} ms a step, "
+                          f"{measured['efficiency']:.3f}" if measured else runs[-1].failure)
+                print(f"[{len(runs)}/{total}] round {number}, {model}, {LABELS[case]}: {result} "
+                      f"({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
+    return runs
+
+
+def output_of(*arguments, **options):
+    result = subprocess.run(arguments, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, **options)
+    return result.stdout.strip()
+
+
+def versions(settings, python):
+    script = ("import importlib.metadata as m\n"
+              "for name in ('torch', 'fairscale', 'horovod'):\n"
+              "    try: print(name, m.version(name))\n"
+              "    except m.PackageNotFoundError: print(name, 'not installed')")
+    packages = output_of(python, "-c", script) if os.access(python, os.X_OK) else "none installed"
+    mpi = output_of("mpirun", "--version", env=settings).splitlines()[:1]
+    return ", ".join([*packages.splitlines(), *mpi, " ".join(platform.libc_ver()),
+                      f"Python {output_of(python, '-V')[7:]}" if packages[0] == "t" else ""])
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} processors"
+    return platform.processor()
+
+
+def describe(options, settings, python, load):
+    """The lines above the tables."""
+    commit = output_of("git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12")
+    best = " ".join(f"{name}={value}" for name, value in HOROVOD_AT_ITS_BEST.items())
+    now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    return [f"- command: `{shlex.join(['tests/tools/rivals/compare.py', *sys.argv[1:]])}`",
+            f"- Kolo: commit {commit}; ended {now}; order of seed {options.seed}",
+            f"- machine: {processor()}; {platform.system()} {platform.release()}; load average at "
+            f"the start {load:.2f}",
+            f"- versions: {versions(settings, python)}",
+            f"- ranks: `{shlex.join(LAUNCH)}`; "
+            f"`{' '.join(f'{name}={value}' for name, value in SETTINGS.items())}`",
+            f"- Horovod's settings at their best: `{best}`",
+            f"- {options.rounds} rounds: medians, and least to greatest"]
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description="Compares Kolo with other libraries.")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each case")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--cases", nargs="+", choices=LABELS, default=list(LABELS))
+    parser.add_argument("--seed", type=int, default=1, help="of the order")
+    parser.add_argument("--json", type=pathlib.Path, help="write all runs to this file too")
+    return parser.parse_args()
+
+
+def main():
+    options = parse_options()
+    settings, python = environment()
+    load = os.getloadavg()[0]
+    runs = run_all(options, settings, python)
+    about = describe(options, settings, python, load)
+    labels = {case: label for case, label in LABELS.items() if case in options.cases}
+    print("\n".join(about))
+    for model in options.models:
+        print(f"\n### {MODELS[model]}\n")
+        print(table(labels, [run for run in runs if run.model == model], "alone"))
+    if options.json:
+        options.json.write_text(json.dumps(
+            {"about": about, "runs": [run._asdict() for run in runs]}, indent=1), encoding="utf-8")
+    return 0 if all(run.measured for run in runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

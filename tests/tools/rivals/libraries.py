@@ -1,0 +1,156 @@
+"""What each library makes of a model and its optimizer.
+
+Buffers (BatchNorm's) stay each rank's own, as in Kolo: DDP and ShardedDDP are told not to broadcast
+them in every step. All else that is not said here is the library's default.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+class Gloo:
+    """Ranks of torch.distributed, on one host, as mpirun started them."""
+
+    def __init__(self):
+        os.environ.update(RANK=os.environ["OMPI_COMM_WORLD_RANK"],
+                          WORLD_SIZE=os.environ["OMPI_COMM_WORLD_SIZE"],
+                          GLOO_SOCKET_IFNAME="lo")
+        dist.init_process_group("gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def gather(self, tensor):
+        """That of each rank, along a new first dimension."""
+        tensors = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(tensors, tensor.contiguous())
+        return torch.stack(tensors)
+
+    def finish(self):
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)  # FairScale may abort the interpreter's own exit
+
+
+class Horovod:
+    """Ranks of Horovod over MPI."""
+
+    def __init__(self):
+        import horovod.torch as hvd
+        hvd.init()
+        self._hvd = hvd
+        self.rank, self.size = hvd.rank(), hvd.size()
+
+    def gather(self, tensor):
+        return self._hvd.allgather(tensor[None], name="tensors of ranks")
+
+    def finish(self):
+        self._hvd.shutdown()
+
+
+class Training:
+    """A model as a library trains it."""
+
+    def __init__(self, model, optimizer, **zero_options):
+        self.model = model
+        self.optimizer = optimizer
+        self._zero_options = zero_options
+
+    def step(self, batch):
+        self.optimizer.zero_grad(**self._zero_options)
+        self.model(*batch).backward()
+        self.optimizer.step()
+
+
+def optimizer_of(task, model):
+    return task.optimizer(model.parameters(), **task.options)
+
+
+def alone(task, _ranks):
+    model = task.model()
+    return Training(model, optimizer_of(task, model))
+
+
+def ddp(task, _ranks, **options):
+    from torch.nn.parallel import DistributedDataParallel
+    model = DistributedDataParallel(task.model(), broadcast_buffers=False, **options)
+    return Training(model, optimizer_of(task, model))
+
+
+def ddp_views(task, ranks):
+    return ddp(task, ranks, gradient_as_bucket_view=True)
+
+
+def ddp_zero(task, _ranks):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+    model = DistributedDataParallel(task.model(), broadcast_buffers=False,
+                                    gradient_as_bucket_view=True)
+    return Training(model, ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=task.optimizer, parameters_as_bucket_view=True,
+        **task.options))
+
+
+class ShardsOptimizer:
+    """Steps this rank's shards of an FSDP2 model as the plain tensors they are: PyTorch's fused SGD
+    takes no DTensors."""
+
+    def __init__(self, task, model):
+        self._sharded = list(model.parameters())
+        self._shards = [torch.nn.Parameter(parameter.to_local()) for parameter in self._sharded]
+        self._optimizer = task.optimizer(self._shards, **task.options)
+
+    def zero_grad(self):
+        for parameter in self._sharded:
+            parameter.grad = None
+
+    def step(self):
+        for shard, parameter in zip(self._shards, self._sharded):
+            shard.grad = parameter.grad.to_local()
+        self._optimizer.step()
+
+
+def fsdp2(task, ranks, reshard_after_forward):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    options = {"mesh": init_device_mesh("cpu", (ranks.size,)),
+               "reshard_after_forward": reshard_after_forward}
+    model = task.model()
+    for block in model.blocks:
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    return Training(model, ShardsOptimizer(task, model))
+
+
+def fsdp2_kept(task, ranks):
+    return fsdp2(task, ranks, reshard_after_forward=False)
+
+
+def fsdp2_resharded(task, ranks):
+    return fsdp2(task, ranks, reshard_after_forward=True)
+
+
+def fairscale(task, _ranks):
+    from fairscale.nn.data_parallel import ShardedDataParallel
+    from fairscale.optim import OSS
+    model = task.model()
+    optimizer = OSS(model.parameters(), optim=task.optimizer, **task.options)
+    # Its buckets are the gradients: without them nothing would be reduced, and nothing would say so.
+    return Training(ShardedDataParallel(model, optimizer, broadcast_buffers=False), optimizer,
+                    set_to_none=False)
+
+
+def horovod(task, _ranks):
+    import horovod.torch as hvd
+    model = task.model()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    return Training(model, hvd.DistributedOptimizer(
+        optimizer_of(task, model), named_parameters=model.named_parameters()))
+
+
+# Name -> the ranks, and what makes the training.
+LIBRARIES = {"alone": (Gloo, alone), "ddp": (Gloo, ddp), "ddp-views": (Gloo, ddp_views),
+             "ddp-zero": (Gloo, ddp_zero), "fsdp2": (Gloo, fsdp2_kept),
+             "fsdp2-reshard": (Gloo, fsdp2_resharded), "fairscale": (Gloo, fairscale),
+             "horovod": (Horovod, horovod)}

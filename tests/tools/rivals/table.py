@@ -1,0 +1,54 @@
+"""The tables of compare.py, from what its runs gave."""
+
+import collections
+import re
+import statistics
+
+HEAD = ("| | ms a step | ms without communication | speed of the same processes without "
+        "communication that is left | speed of PyTorch alone that is left |\n"
+        "|---|---|---|---|---|")
+
+# One run of a case: its round, and either what it measured, as examples/common/efficiency.cpp names
+# it, or why there is nothing.
+Run = collections.namedtuple("Run", "model case round measured failure", defaults=(None, None))
+
+
+def failure_of(output, status):
+    """The line of a failed run's output that tells most."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if re.match(r"error: |(\w+\.)*\w*(Error|Exception)\b", line)]
+    return telling[0] if telling else f"exit status {status}" + (f": {lines[-1]}" if lines else "")
+
+
+def spread(values, form):
+    """Median (least to greatest)."""
+    if len(values) == 1:
+        return form.format(values[0])
+    return (f"{form.format(statistics.median(values))} "
+            f"({form.format(min(values))} to {form.format(max(values))})")
+
+
+def row(label, runs, alone):
+    """`alone`: round -> ms a step of PyTorch alone."""
+    measured = [run for run in runs if run.measured]
+    if not measured:
+        why = runs[0].failure if runs else "not run"
+        return f"| {label} | did not run: {why.replace('|', '/')} | | | |"
+    of_alone = [alone[run.round] / run.measured["step_ms_with"]
+                for run in measured if run.round in alone]
+    cells = [spread([run.measured["step_ms_with"] for run in measured], "{:.1f}"),
+             spread([run.measured["step_ms_without"] for run in measured], "{:.1f}"),
+             spread([run.measured["efficiency"] for run in measured], "{:.3f}"),
+             spread(of_alone, "{:.3f}") if of_alone else "not known"]
+    if len(measured) < len(runs):
+        label += f" ({len(measured)} of {len(runs)} runs)"
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def table(labels, runs, alone_case):
+    """Of one model; `labels`: case -> what the table calls it, in its order."""
+    alone = {run.round: run.measured["step_ms_with"]
+             for run in runs if run.case == alone_case and run.measured}
+    return "\n".join([HEAD] + [
+        row(label, [run for run in runs if run.case == case], alone)
+        for case, label in labels.items()])

@@ -1,0 +1,60 @@
+"""What compare.py's tables say of its runs."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).parents[2]))
+import cases  # noqa: E402
+from table import HEAD, Run, failure_of, table  # noqa: E402
+
+
+def run(case, number, with_library, without):
+    return Run("gpt", case, number, {"step_ms_with": with_library, "step_ms_without": without,
+                                     "efficiency": without / with_library})
+
+
+class Table(unittest.TestCase):
+    def rows(self, labels, runs):
+        head, rows = table(labels, runs, "alone").rsplit("---|\n", 1)
+        self.assertEqual(head + "---|", HEAD)
+        return rows.splitlines()
+
+    def test_median_and_range_over_the_rounds(self):
+        runs = [run("alone", 1, 90.0, 90.0), run("alone", 2, 80.0, 80.0),
+                run("alone", 3, 50.0, 50.0), run("x", 1, 100.0, 80.0), run("x", 2, 200.0, 40.0),
+                run("x", 3, 125.0, 50.0)]
+        self.assertEqual(self.rows({"x": "X", "alone": "PyTorch alone"}, runs), [
+            "| X | 125.0 (100.0 to 200.0) | 50.0 (40.0 to 80.0) | 0.400 (0.200 to 0.800) "
+            "| 0.400 (0.400 to 0.900) |",
+            "| PyTorch alone | 80.0 (50.0 to 90.0) | 80.0 (50.0 to 90.0) | 1.000 (1.000 to 1.000) "
+            "| 1.000 (1.000 to 1.000) |"])
+
+    def test_one_round_has_no_range_and_may_lack_what_it_is_compared_with(self):
+        self.assertEqual(self.rows({"x": "X"}, [run("x", 1, 100.0, 80.0)]),
+                         ["| X | 100.0 | 80.0 | 0.800 | not known |"])
+
+    def test_a_case_that_fails_says_why(self):
+        failed = Run("gpt", "x", 2, failure="ImportError: no a|b")
+        self.assertEqual(self.rows({"x": "X"}, [failed]),
+                         ["| X | did not run: ImportError: no a/b | | | |"])
+        self.assertEqual(self.rows({"x": "X"}, [run("x", 1, 100.0, 80.0), failed]),
+                         ["| X (1 of 2 runs) | 100.0 | 80.0 | 0.800 | not known |"])
+        self.assertEqual(self.rows({"x": "X"}, []), ["| X | did not run: not run | | | |"])
+
+
+class Failure(unittest.TestCase):
+    def test_the_first_error_tells_most(self):
+        output = ("Traceback (most recent call last):\n  raise ValueError\n"
+                  "torch.cuda.OutOfMemoryError: none left\nerror: later\nmpirun: exited\n\n")
+        self.assertEqual(failure_of(output, 1), "torch.cuda.OutOfMemoryError: none left")
+        self.assertEqual(failure_of("error: the parameters differ\nmpirun", 1),
+                         "error: the parameters differ")
+
+    def test_otherwise_the_status_and_the_last_line_do(self):
+        self.assertEqual(failure_of("a\nmpirun: signal 11\n\n", 139),
+                         "exit status 139: mpirun: signal 11")
+        self.assertEqual(failure_of("", 2), "exit status 2")
+
+
+cases.main()
