@@ -80,7 +80,7 @@ def run(case, model, number, settings, python):
     settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
                 **(HOROVOD_AT_ITS_BEST if case == "horovod-best" else {})}
     with tempfile.TemporaryDirectory() as folder, \
-            open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
+            open(os.path.join(folder, "output"), "w+", errors="replace") as output:
         file = os.path.join(folder, "measured.json")
         launched = command(case, model, python, file)
         if not os.access(launched[0], os.X_OK):

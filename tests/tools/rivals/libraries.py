@@ -136,7 +136,7 @@ def fairscale(task, _ranks):
     from fairscale.optim import OSS
     model = task.model()
     optimizer = OSS(model.parameters(), optim=task.optimizer, **task.options)
-    # Its buckets are the gradients: without them nothing would be reduced, and nothing would say so.
+    # Gradients are views of its buckets: those set to None would not be reduced, without an error.
     return Training(ShardedDataParallel(model, optimizer, broadcast_buffers=False), optimizer,
                     set_to_none=False)
 

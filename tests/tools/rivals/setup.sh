@@ -66,7 +66,8 @@ build_horovod() (
   tar xzf "horovod-$horovod_version.tar.gz"
   cd "horovod-$horovod_version"
   # It asks for C++14; torch's headers are C++17.
-  sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' CMakeLists.txt horovod/torch/CMakeLists.txt
+  sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' \
+    CMakeLists.txt horovod/torch/CMakeLists.txt
   export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
   export HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_CPU_OPERATIONS=MPI
   export MAKEFLAGS=-j2
