@@ -88,7 +88,9 @@ Batch random_batch(const Options& options, int image) {
           at::randint(1000, {options.batch}, at::TensorOptions(at::kLong).device(device))};
 }
 
+// The same on all ranks, so that only their batches make those differ that train alone.
 resnet::ResNet50 make_model(const Options& options) {
+  at::manual_seed(0);
   resnet::ResNet50 model;
   model->to(examples::device_of_rank(options.device));
   return model;
