@@ -26,7 +26,6 @@ from table import Run, failure_of, table
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
 PROGRAMS = ROOT / "build/release/examples"
-LAUNCH = ["mpirun", "-np", "2"]
 TIMEOUT = 240  # seconds of one run, which takes about 30
 
 # As examples/common/memory.cpp has it for Kolo's programs: freed memory is kept.
@@ -75,7 +74,11 @@ def free_port():
         return str(listener.getsockname()[1])
 
 
-def run(case, model, number, settings, python):
+def launcher(options):
+    return ["mpirun", "-np", "2", "--bind-to", options.bind_to]
+
+
+def run(case, model, number, launch, settings, python):
     """One case in processes of its own."""
     settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
                 **(HOROVOD_AT_ITS_BEST if case == "horovod-best" else {})}
@@ -85,7 +88,7 @@ def run(case, model, number, settings, python):
         launched = command(case, model, python, file)
         if not os.access(launched[0], os.X_OK):
             return Run(model, case, number, failure=f"{launched[0]} is not there")
-        job = subprocess.Popen([*LAUNCH, *launched], env=settings, stdin=subprocess.DEVNULL,
+        job = subprocess.Popen([*launch, *launched], env=settings, stdin=subprocess.DEVNULL,
                                stdout=output, stderr=subprocess.STDOUT)
         try:
             status = job.wait(TIMEOUT)
@@ -120,7 +123,7 @@ def run_all(options, settings, python):
         for model in options.models:
             for case in order.sample(options.cases, len(options.cases)):
                 start = time.monotonic()
-                runs.append(run(case, model, number, settings, python))
+                runs.append(run(case, model, number, launcher(options), settings, python))
                 measured = runs[-1].measured
                 result = (f"{measured['step_ms_with']:.1f} ms a step, "
                           f"{measured['efficiency']:.3f}" if measured else runs[-1].failure)
@@ -140,10 +143,11 @@ def versions(settings, python):
               "for name in ('torch', 'fairscale', 'horovod'):\n"
               "    try: print(name, m.version(name))\n"
               "    except m.PackageNotFoundError: print(name, 'not installed')")
-    packages = output_of(python, "-c", script) if os.access(python, os.X_OK) else "none installed"
+    packages = ["no Python packages"]
+    if os.access(python, os.X_OK):
+        packages = [*output_of(python, "-c", script).splitlines(), output_of(python, "-V")]
     mpi = output_of("mpirun", "--version", env=settings).splitlines()[:1]
-    return ", ".join([*packages.splitlines(), *mpi, " ".join(platform.libc_ver()),
-                      f"Python {output_of(python, '-V')[7:]}" if packages[0] == "t" else ""])
+    return ", ".join([*packages, *mpi, " ".join(platform.libc_ver())])
 
 
 def processor():
@@ -163,7 +167,7 @@ def describe(options, settings, python, load):
             f"- machine: {processor()}; {platform.system()} {platform.release()}; load average at "
             f"the start {load:.2f}",
             f"- versions: {versions(settings, python)}",
-            f"- ranks: `{shlex.join(LAUNCH)}`; "
+            f"- ranks: `{shlex.join(launcher(options))}`; "
             f"`{' '.join(f'{name}={value}' for name, value in SETTINGS.items())}`",
             f"- Horovod's settings at their best: `{best}`",
             f"- {options.rounds} rounds: medians, and least to greatest"]
@@ -174,6 +178,8 @@ def parse_options():
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--cases", nargs="+", choices=LABELS, default=list(LABELS))
+    parser.add_argument("--bind-to", choices=["core", "none"], default="core",
+                        help="of mpirun: whether a rank and its threads stay on one core")
     parser.add_argument("--seed", type=int, default=1, help="of the order")
     parser.add_argument("--json", type=pathlib.Path, help="write all runs to this file too")
     return parser.parse_args()

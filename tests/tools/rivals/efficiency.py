@@ -1,5 +1,6 @@
 """examples/common/efficiency.cpp in Python: how much of the speed without communication is left
-with it, by the same rounds of blocks. Of its three kinds of block this has two: "with" and "without".
+with it, by the same rounds of blocks. Of its three kinds of block this has two: "with" and
+"without".
 """
 
 import math
