@@ -157,14 +157,22 @@ def processor():
     return platform.processor()
 
 
+def kernel():
+    """Without what a distribution or a host adds to the version."""
+    return f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
+
+
 def describe(options, settings, python, load):
     """The lines above the tables."""
-    commit = output_of("git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12")
+    commit = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
+    measured = ["include", "src", "ops", "compression", "examples"]
+    if output_of("git", "-C", ROOT, "status", "--porcelain", "--", *measured):
+        commit += " with changes"
     best = " ".join(f"{name}={value}" for name, value in HOROVOD_AT_ITS_BEST.items())
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return [f"- command: `{shlex.join(['tests/tools/rivals/compare.py', *sys.argv[1:]])}`",
             f"- Kolo: commit {commit}; ended {now}; order of seed {options.seed}",
-            f"- machine: {processor()}; {platform.system()} {platform.release()}; load average at "
+            f"- machine: {processor()}; {kernel()}; load average at "
             f"the start {load:.2f}",
             f"- versions: {versions(settings, python)}",
             f"- ranks: `{shlex.join(launcher(options))}`; "
