@@ -51,6 +51,7 @@ std::vector<std::string> operation_names() {
 
 /// Names that --algorithm may take.
 std::vector<std::string> algorithm_names(const Options& options) {
+  if (options.is_gradients() && options.is_on_gpu()) return {kTensors, kBuckets, kGroup};
   if (options.is_gradients()) return {kTensors, kBuckets, kCopiedBuckets, kGroup};
   if (options.is_on_gpu()) return {kWholePath};
   std::vector<std::string> names{kWholePath, kAllAlgorithms};

@@ -30,37 +30,47 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 using Tensors = std::vector<at::Tensor>;
 
-/// The gradient as the kernels want it, whose elements lie as those of the parameter.
-at::Tensor gradient_of(const at::Tensor& parameter) {
-  if (parameter.grad().layout() != at::kStrided) {
-    throw InvalidArgument(
-        "DistributedOptimizer: fused = true takes dense gradients, and there is a sparse one. Set "
-        "sparse_as_dense, or fused = false.");
-  }
-  return parameter.grad().contiguous();
+// --- checks, before anything changes ---
+
+void require_dense_gradient(const at::Tensor& parameter) {
+  if (parameter.grad().layout() == at::kStrided) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: fused = true takes dense gradients, and there is a sparse one. Set "
+      "sparse_as_dense, or fused = false.");
 }
 
-/// Adds a tensor of the state of `parameter` to `all`. The kernels look at no sizes: they walk over
-/// it as over the parameter.
-void add_state(Tensors& all, const at::Tensor& tensor, const at::Tensor& parameter,
-               const char* name) {
-  const bool fits = tensor.defined() && tensor.layout() == at::kStrided &&
-                    tensor.sizes() == parameter.sizes() && tensor.is_contiguous() &&
-                    tensor.scalar_type() == parameter.scalar_type() &&
-                    tensor.device() == parameter.device();
-  if (!fits) {
-    const auto text_of = [](const at::Tensor& which) {
-      return which.defined() ? c10::str(which.scalar_type(), " ", which.sizes(), " on ",
-                                        which.device(), which.is_contiguous() ? "" : ", not contiguous")
-                             : std::string("undefined");
-    };
-    throw InvalidArgument(std::string("DistributedOptimizer: the optimizer's state has a '") +
-                          name + "' that is " + text_of(tensor) + ", of a parameter that is " +
-                          text_of(parameter) + ", which fused = true cannot step. Give it the " +
-                          "parameter's shape and type.");
-  }
-  all.push_back(tensor);
+std::string text_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return c10::str(tensor.scalar_type(), " ", tensor.sizes(), " on ", tensor.device(),
+                  tensor.is_contiguous() ? "" : ", not contiguous");
 }
+
+/// The kernels look at no sizes of a state: they walk over it as over the parameter.
+void require_like(const at::Tensor& parameter, const at::Tensor& tensor, const char* name) {
+  if (tensor.defined() && tensor.layout() == at::kStrided && tensor.sizes() == parameter.sizes() &&
+      tensor.is_contiguous() && tensor.scalar_type() == parameter.scalar_type() &&
+      tensor.device() == parameter.device()) {
+    return;
+  }
+  throw InvalidArgument(std::string("DistributedOptimizer: the optimizer's state has a '") + name +
+                        "' that is " + text_of(tensor) + ", of a parameter that is " +
+                        text_of(parameter) + ", which fused = true cannot step. Give it the " +
+                        "parameter's shape and type.");
+}
+
+/// Calls `check(parameter, state)` for the parameters that have a gradient and a state.
+template <class State, class Check>
+void check_states(Optimizer& optimizer, const OptimizerParamGroup& group, const Check& check) {
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    require_dense_gradient(parameter);
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end() || found->second == nullptr) continue;
+    check(parameter, static_cast<State&>(*found->second));
+  }
+}
+
+// --- steps ---
 
 /// The state of `parameter`, and whether it has only now been made.
 template <class State>
@@ -109,13 +119,23 @@ State& begin_step(Optimizer& optimizer, const at::Tensor& parameter, bool amsgra
 }
 
 template <class Kernel>
+void check_adam(Optimizer& optimizer, OptimizerParamGroup& group) {
+  using State = typename Kernel::State;
+  const auto& options = static_cast<const typename Kernel::Options&>(group.options());
+  check_states<State>(optimizer, group, [&](const at::Tensor& parameter, State& state) {
+    require_like(parameter, state.exp_avg(), "exp_avg");
+    require_like(parameter, state.exp_avg_sq(), "exp_avg_sq");
+    if (options.amsgrad()) require_like(parameter, state.max_exp_avg_sq(), "max_exp_avg_sq");
+  });
+}
+
+template <class Kernel>
 void step_adam(Optimizer& optimizer, OptimizerParamGroup& group) {
   const auto& options = static_cast<const typename Kernel::Options&>(group.options());
   std::map<at::ScalarType, AdamTensors> of_type;
   std::map<std::int64_t, at::Tensor> counters;  // most parameters have taken equally many steps
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    at::Tensor gradient = gradient_of(parameter);
     auto& state = begin_step<typename Kernel::State>(optimizer, parameter, options.amsgrad());
     at::Tensor& counter = counters[state.step()];
     if (!counter.defined()) {
@@ -124,12 +144,10 @@ void step_adam(Optimizer& optimizer, OptimizerParamGroup& group) {
     }
     AdamTensors& tensors = of_type[parameter.scalar_type()];
     tensors.parameters.push_back(parameter);
-    tensors.gradients.push_back(std::move(gradient));
-    add_state(tensors.exp_avgs, state.exp_avg(), parameter, "exp_avg");
-    add_state(tensors.exp_avg_sqs, state.exp_avg_sq(), parameter, "exp_avg_sq");
-    if (options.amsgrad()) {
-      add_state(tensors.max_exp_avg_sqs, state.max_exp_avg_sq(), parameter, "max_exp_avg_sq");
-    }
+    tensors.gradients.push_back(parameter.grad().contiguous());
+    tensors.exp_avgs.push_back(state.exp_avg());
+    tensors.exp_avg_sqs.push_back(state.exp_avg_sq());
+    if (options.amsgrad()) tensors.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
     tensors.steps.push_back(counter);
   }
   const auto [beta1, beta2] = options.betas();
@@ -146,13 +164,22 @@ struct SgdTensors {
   Tensors parameters, gradients, momenta;
 };
 
+void check_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
+  using State = torch::optim::SGDParamState;
+  const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
+  check_states<State>(optimizer, group, [&](const at::Tensor& parameter, State& state) {
+    if (options.momentum() != 0) {
+      require_like(parameter, state.momentum_buffer(), "momentum_buffer");
+    }
+  });
+}
+
 void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
   const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
   const bool has_momentum = options.momentum() != 0;
   std::map<std::pair<at::ScalarType, bool>, SgdTensors> of_type;  // and of those stepped before
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    at::Tensor gradient = gradient_of(parameter);
     at::Tensor momentum;
     bool is_first = false;
     if (has_momentum) {
@@ -163,8 +190,8 @@ void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
     }
     SgdTensors& tensors = of_type[{parameter.scalar_type(), is_first}];
     tensors.parameters.push_back(parameter);
-    tensors.gradients.push_back(std::move(gradient));
-    if (has_momentum) add_state(tensors.momenta, momentum, parameter, "momentum_buffer");
+    tensors.gradients.push_back(parameter.grad().contiguous());
+    if (has_momentum) tensors.momenta.push_back(momentum);
   }
   for (const auto& [kind, tensors] : of_type) {
     at::_fused_sgd_(tensors.parameters, tensors.gradients, tensors.momenta, options.weight_decay(),
@@ -173,23 +200,32 @@ void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
   }
 }
 
-using StepGroup = void (*)(Optimizer&, OptimizerParamGroup&);
+struct FusedStep {
+  using OfGroup = void (*)(Optimizer&, OptimizerParamGroup&);
+  OfGroup check = nullptr;
+  OfGroup step = nullptr;
+};
 
 /// Of exactly these classes: one that derives from them may step in its own way.
-StepGroup step_of(const Optimizer& optimizer) {
-  if (typeid(optimizer) == typeid(torch::optim::Adam)) return step_adam<AdamKernel>;
-  if (typeid(optimizer) == typeid(torch::optim::AdamW)) return step_adam<AdamWKernel>;
-  if (typeid(optimizer) == typeid(torch::optim::SGD)) return step_sgd;
-  return nullptr;
+FusedStep fused_step_of(const Optimizer& optimizer) {
+  if (typeid(optimizer) == typeid(torch::optim::Adam)) {
+    return {check_adam<AdamKernel>, step_adam<AdamKernel>};
+  }
+  if (typeid(optimizer) == typeid(torch::optim::AdamW)) {
+    return {check_adam<AdamWKernel>, step_adam<AdamWKernel>};
+  }
+  if (typeid(optimizer) == typeid(torch::optim::SGD)) return {check_sgd, step_sgd};
+  return {};
 }
 
 }  // namespace
 
-bool has_fused_step(const Optimizer& optimizer) { return step_of(optimizer) != nullptr; }
+bool has_fused_step(const Optimizer& optimizer) { return fused_step_of(optimizer).step != nullptr; }
 
 void fused_step(Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
-  const StepGroup step = step_of(optimizer);
+  const auto [check, step] = fused_step_of(optimizer);
+  for (OptimizerParamGroup& group : optimizer.param_groups()) check(optimizer, group);
   for (OptimizerParamGroup& group : optimizer.param_groups()) step(optimizer, group);
 }
 

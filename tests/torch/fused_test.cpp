@@ -210,9 +210,14 @@ TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
         optimizer.step();
         continue;
       }
+      const auto* const counted = dynamic_cast<AdamWParamState*>(
+          inner.state().at(weight.unsafeGetTensorImpl()).get());
       spoil(*inner.state().at(weight.unsafeGetTensorImpl()));
       expect_refused([&] { optimizer.step(); }, "the optimizer's state");
       EXPECT_TRUE(torch::equal(weight, before));
+      if (counted != nullptr) {
+        EXPECT_EQ(counted->step(), 1);  // not the step that was refused
+      }
     }
   };
   const at::Tensor wrong[] = {torch::zeros({1}), torch::zeros({64, 64}, torch::kFloat64),
@@ -235,6 +240,26 @@ TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
       static_cast<SGDParamState&>(state).momentum_buffer(tensor);
     });
   }
+}
+
+TEST_F(FusedErrorsTest, ASparseGradientKeepsTheOtherParametersFromTheirStep) {
+  const at::Tensor weight = torch::ones({3}).requires_grad_();
+  torch::nn::Embedding rows(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+  AdamW adamw({weight, rows->weight}, AdamWOptions(1e-2));
+  DistributedOptimizer optimizer(adamw, {{"weight", weight}, {"rows", rows->weight}},
+                                 fused(with(Shard::None)));
+  const auto backward = [&] {
+    optimizer.zero_grad();
+    (weight.sum() + rows(torch::tensor({1})).sum()).backward();
+  };
+  backward();
+  optimizer.step();  // it learns which gradients are sparse
+  const at::Tensor before = weight.detach().clone();
+  backward();
+  expect_refused([&] { optimizer.step(); }, "there is a sparse one");
+  EXPECT_TRUE(torch::equal(weight, before));
+  EXPECT_EQ(static_cast<AdamWParamState&>(*adamw.state().at(weight.unsafeGetTensorImpl())).step(),
+            1);
 }
 
 }  // namespace kolo::test::fused_test
