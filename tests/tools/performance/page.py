@@ -26,6 +26,8 @@ def size_text(size_bytes):
 
 
 def time_text(microseconds):
+    if microseconds >= 1e6:
+        return f"{microseconds / 1e6:.3g} s"
     if microseconds >= 1000:
         return f"{microseconds / 1000:.3g} ms"
     return f"{microseconds:.3g} µs"
