@@ -20,7 +20,7 @@ for preset in release asan tsan; do
   rm -f "$report"
   at_once="$(nproc)"
   # Many tests under mpirun, which only this preset has, wait more than they compute.
-  if [ "$preset" = release ]; then at_once=$((at_once + 2)); fi
+  if [ "$preset" = release ]; then at_once=$((at_once + 4)); fi
   # A failed test is counted below; the other presets are still worth running.
   (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \

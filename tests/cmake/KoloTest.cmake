@@ -59,7 +59,7 @@ function(kolo_set_mpirun_properties name ranks timeout)
   endif()
   set(processors ${ranks})
   if(ranks GREATER 3)
-    set(processors 3)  # on two cores: tests/run.sh starts one that waits beside it
+    set(processors 3)  # on two cores: tests/run.sh starts others beside it
   endif()
   set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no)
