@@ -20,8 +20,8 @@ class WindowSlots {
     std::size_t header_bytes = 0;  ///< in front of the first one
   };
 
-  /// Slots of `segment_bytes` if the window has room for them, else of what it has. Throws
-  /// InvalidArgument, which says how many bytes are needed, if that is less than
+  /// Slots of `segment_bytes`, or smaller ones if the window has no room for these. Throws
+  /// InvalidArgument, which says how many bytes are needed, if there is no room for slots of
   /// `layout.least_bytes`.
   WindowSlots(SharedWindow& window, std::size_t segment_bytes, Layout layout,
               std::string_view algorithm);

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/optim/adamw.h>
 
+#include "common/parameters.hpp"
 #include "gpt/model.hpp"
 #include "kolo/json_objects.hpp"
 #include "kolo/kolo.hpp"
@@ -72,12 +73,6 @@ struct Training {
     gpt::next_byte_loss(model, windows).backward();
     before_update();
     optimizer.step();
-  }
-
-  std::int64_t count_parameters() const {
-    std::int64_t count = 0;
-    for (const at::Tensor& parameter : model->parameters()) count += parameter.numel();
-    return count;
   }
 
   gpt::Gpt model;
@@ -163,7 +158,7 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
           {"state", inventory.state},
           {"buckets", inventory.buckets},
           {"other", inventory.other},
-          {"elements", training->count_parameters()},
+          {"elements", examples::count_parameters(*training->model)},
           {"largest_bucket", largest_bucket(training->optimizer)},
           {"windows_before", windows},
           {"peak_of_construction", peak_of_construction},

@@ -18,6 +18,7 @@
 #include <torch/optim/sgd.h>
 
 #include "common/agreement.hpp"
+#include "common/parameters.hpp"
 #include "common/statistics.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
@@ -50,12 +51,6 @@ struct Contestant {
   std::vector<double> step_bytes{};
 };
 
-std::int64_t count_parameters(const torch::nn::Module& model) {
-  std::int64_t count = 0;
-  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
-  return count;
-}
-
 Contestant gpt_medium(kolo::Shard shard) {
   const gpt::Options options = gpt::medium_preset();
   gpt::Gpt model = gpt::make_model(options);
@@ -64,7 +59,7 @@ Contestant gpt_medium(kolo::Shard shard) {
       std::make_shared<Training<gpt::Gpt>>(std::move(model), std::move(adamw), shard);
   const at::Tensor windows =
       at::randint(256, {options.batch, options.context + 1}, at::TensorOptions(at::kLong));
-  return {shard, count_parameters(*training->model),
+  return {shard, examples::count_parameters(*training->model),
           [=] { gpt::train_step(training->model, training->optimizer, windows); }};
 }
 
@@ -77,7 +72,7 @@ Contestant resnet50(kolo::Shard shard, const Options& options) {
       std::make_shared<Training<resnet::ResNet50>>(std::move(model), std::move(sgd), shard);
   const at::Tensor images = at::randn({options.batch, 3, options.image, options.image});
   const at::Tensor classes = at::randint(1000, {options.batch}, at::TensorOptions(at::kLong));
-  return {shard, count_parameters(*training->model), [=] {
+  return {shard, examples::count_parameters(*training->model), [=] {
             training->optimizer.zero_grad();
             at::cross_entropy_loss(training->model->forward(images), classes).backward();
             training->optimizer.step();

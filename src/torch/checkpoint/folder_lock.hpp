@@ -23,8 +23,8 @@ class FolderLock {
   };
   using Duration = std::chrono::nanoseconds;
 
-  /// Waits at most `patience` for other holders, then throws BackendError, which names them where it
-  /// can and says what to do. Throws it too if the file cannot be created.
+  /// Waits at most `patience` for other holders, then throws BackendError, which names them where
+  /// it can and says what to do. Throws it too if the file cannot be created.
   FolderLock(const std::filesystem::path& folder, Kind kind, Duration patience);
   FolderLock(FolderLock&&) noexcept = default;
   FolderLock& operator=(FolderLock&&) = delete;  // released once

@@ -11,8 +11,9 @@
 
 #include "kolo/error.hpp"
 
-/// Parses untrusted JSON. The library itself accepts duplicate keys, recurses once per level of nesting
-/// when it copies or prints a value, and converts fractions, negative numbers and booleans to counts.
+/// Parses untrusted JSON. nlohmann::json itself accepts duplicate keys, recurses once per level of
+/// nesting when it copies or prints a value, and converts fractions, negative numbers and booleans
+/// to counts.
 namespace kolo::tensors {
 
 /// Throws InvalidArgument for a key that comes twice and for values in too many others, the
