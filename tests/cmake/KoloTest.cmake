@@ -10,10 +10,12 @@ if(version MATCHES "Open MPI|OpenRTE")
 endif()
 set(KOLO_MPIRUN "${mpirun}" CACHE INTERNAL "How tests are launched")
 
-# kolo_add_test(<name> SOURCES <file>... [LIBRARIES <target>...] [TIMEOUT <seconds>] [ONE_THREAD])
-# One process, GoogleTest's own main. ONE_THREAD: ThreadSanitizer has nothing to look for in it.
+# kolo_add_test(<name> SOURCES <file>... [LIBRARIES <target>...] [TIMEOUT <seconds>] [SHARDS <n>]
+#               [ONE_THREAD])
+# One process, GoogleTest's own main. SHARDS: that many tests, which run at the same time, have equally
+# many of its cases each. ONE_THREAD: ThreadSanitizer has nothing to look for in it.
 function(kolo_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD" "TIMEOUT" "SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES")
   if(arg_ONE_THREAD AND "${KOLO_SANITIZE}" STREQUAL "thread")
     return()
   endif()
@@ -23,8 +25,17 @@ function(kolo_add_test name)
   if(KOLO_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")
   endif()
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  kolo_default(arg_SHARDS 1)
+  foreach(shard RANGE 1 ${arg_SHARDS})
+    set(test ${name})
+    if(arg_SHARDS GREATER 1)
+      string(APPEND test ".${shard}of${arg_SHARDS}")
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${test} COMMAND ${name})
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${arg_TIMEOUT}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # kolo_add_mpi_test(<name> SOURCES <file>... [RANKS <n>...] [LIBRARIES <target>...]
