@@ -43,7 +43,7 @@ function(kolo_configure_target target)
 endfunction()
 
 # kolo_internal_includes(<target>): lets it include internal headers, as in "comm/topology.hpp",
-# "ops/registry.hpp" and "runtime/wire_generated.h".
+# "ops/registry.hpp" and "runtime/control/wire_generated.h".
 function(kolo_internal_includes target)
   target_include_directories(${target} PRIVATE
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")

@@ -21,10 +21,10 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/node_groups.hpp"
+#include "ops/steps/node_groups.hpp"
 #include "ops/select.hpp"
-#include "ops/transfer_scratch.hpp"
-#include "ops/window_pieces.hpp"
+#include "ops/steps/transfer_scratch.hpp"
+#include "ops/steps/window_pieces.hpp"
 
 namespace kolo::ops {
 

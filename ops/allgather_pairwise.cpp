@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/pairwise.hpp"
+#include "ops/steps/pairwise.hpp"
 
 namespace kolo::ops {
 

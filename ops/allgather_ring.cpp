@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/local_steps.hpp"
-#include "ops/pieces.hpp"
-#include "ops/tag.hpp"
+#include "ops/steps/local_steps.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/tag.hpp"
 
 namespace kolo::ops {
 namespace {

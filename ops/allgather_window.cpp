@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/window_pieces.hpp"
-#include "ops/window_slots.hpp"
+#include "ops/steps/window_pieces.hpp"
+#include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -33,12 +33,12 @@
 #include <span>
 #include <vector>
 
-#include "comm/outgoing.hpp"
-#include "ops/adasum_kernels.hpp"
+#include "base/outgoing.hpp"
+#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/halving.hpp"
-#include "ops/local_steps.hpp"
-#include "ops/pieces.hpp"
+#include "ops/steps/halving.hpp"
+#include "ops/steps/local_steps.hpp"
+#include "ops/kernels/pieces.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/halving.hpp"
-#include "ops/pieces.hpp"
+#include "ops/steps/halving.hpp"
+#include "ops/kernels/pieces.hpp"
 
 namespace kolo::ops {
 

@@ -22,10 +22,10 @@
 // Bytes, of N nodes with L ranks: a rank sends 2 (N-1)/N of a piece of 1/L, and reads 2 (L-1)/L of
 // the buffer inside. Worlds: nodes with as many ranks each, wherever the ranks are.
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
-#include "ops/node_groups.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/steps/node_groups.hpp"
 #include "ops/select.hpp"
-#include "ops/window_pieces.hpp"
+#include "ops/steps/window_pieces.hpp"
 
 namespace kolo::ops {
 

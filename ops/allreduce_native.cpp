@@ -19,9 +19,9 @@
 #include "base/convert.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/local_steps.hpp"
-#include "ops/pieces.hpp"
-#include "ops/transfer_scratch.hpp"
+#include "ops/steps/local_steps.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -25,8 +25,8 @@
 // Bytes: a rank reads 2 (n-1)/n of the buffer from other ranks' slots, and writes none there.
 // Worlds: any size, on one node. The result does not depend on where chunks and pieces begin.
 #include "ops/algorithms.hpp"
-#include "ops/pieces.hpp"
-#include "ops/window_reduction.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/window_reduction.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
-#include "ops/pieces.hpp"
-#include "ops/window_slots.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -14,8 +14,8 @@
 // Bytes: a rank reads (n-1)/n of the buffer from other ranks' memory and writes as much there.
 // Worlds: any size, on one node, with `peer_buffers`.
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
-#include "ops/pieces.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/kernels/pieces.hpp"
 
 namespace kolo::ops {
 

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/shares.hpp"
-#include "ops/window_slots.hpp"
+#include "ops/steps/shares.hpp"
+#include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/peer_copy.hpp"
-#include "ops/pieces.hpp"
-#include "ops/window_slots.hpp"
+#include "ops/steps/peer_copy.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/pieces.hpp"
-#include "ops/tag.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/tag.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -15,8 +15,8 @@
 #include <cstring>
 
 #include "ops/algorithms.hpp"
-#include "ops/pieces.hpp"
-#include "ops/window_slots.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {
 namespace {

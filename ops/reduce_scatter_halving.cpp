@@ -24,10 +24,10 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/halving.hpp"
-#include "ops/local_steps.hpp"
-#include "ops/pieces.hpp"
-#include "ops/transfer_scratch.hpp"
+#include "ops/steps/halving.hpp"
+#include "ops/steps/local_steps.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {
 namespace {

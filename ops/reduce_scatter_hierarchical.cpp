@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
-#include "ops/node_groups.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/steps/node_groups.hpp"
 #include "ops/select.hpp"
-#include "ops/transfer_scratch.hpp"
-#include "ops/window_pieces.hpp"
+#include "ops/steps/transfer_scratch.hpp"
+#include "ops/steps/window_pieces.hpp"
 
 namespace kolo::ops {
 

@@ -37,10 +37,10 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
-#include "ops/pieces.hpp"
-#include "ops/tag.hpp"
-#include "ops/transfer_scratch.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/tag.hpp"
+#include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/window_pieces.hpp"
-#include "ops/window_reduction.hpp"
+#include "ops/steps/window_pieces.hpp"
+#include "ops/steps/window_reduction.hpp"
 
 namespace kolo::ops {
 namespace {

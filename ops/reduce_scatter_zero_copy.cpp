@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/kernels.hpp"
-#include "ops/pieces.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/kernels/pieces.hpp"
 
 namespace kolo::ops {
 

@@ -50,6 +50,17 @@ class Layers:
             return first if (folder / included).exists() or first != "torch" else None
         return None
 
+    def group_of(self, name):
+        """The group of an internal file, given from its level's folder on; the level if it has none."""
+        level, *folders = pathlib.PurePosixPath(name).parent.parts
+        return f"{level}/{folders[0]}" if folders else level
+
+    def crosses_groups(self, path, included):
+        """Whether a file includes one of its own level that its group may not include."""
+        parts = path.parts[1:] if path.parts[0] == "src" else path.parts
+        own, target = self.group_of("/".join(parts)), self.group_of(included)
+        return "/" in own and target not in self.allowed.get(own, ())
+
     def violations(self):
         public = {p.name for p in (self.root / "include/kolo").glob("*.hpp")}
         for name in sorted(public ^ self.level_of_header.keys()):
@@ -64,6 +75,9 @@ class Layers:
                     yield f"{path} includes {included}: name it from its level's folder on"
                 elif target and target not in self.allowed.get(level, ()):
                     yield f"{path} ({level}) includes {included} ({target})"
+                elif target == level and delimiter == '"' and top != "include" and (
+                        not included.startswith("kolo/") and self.crosses_groups(path, included)):
+                    yield f"{path} includes {included}, which its group may not"
                 elif not target and owner and level != owner:
                     yield f"{path} ({level}) includes {included}, which only {owner} may"
                 elif top == "include" and delimiter == '"' and not included.startswith("kolo/"):
@@ -85,7 +99,8 @@ class LayersTest(unittest.TestCase):
             root = pathlib.Path(folder)
             table = root / "layers.txt"
             table.write_text("base: error.hpp\ncomm < base:\nops < base comm: algorithm.hpp\n"
-                             "compression < base:\ntorch < base comm ops:\n")
+                             "compression < base:\ntorch < base comm ops:\n"
+                             "ops/kernels:\nops/steps < ops/kernels:\n")
             files = {"include/kolo/error.hpp": "", "include/kolo/algorithm.hpp": "", **files}
             for name, text in files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,9 +121,13 @@ class LayersTest(unittest.TestCase):
             ("ops/a.cpp", '#include "torch/torch.h"', "which only torch may"),
             ("ops/a.cpp", '#include "torch/hooks.hpp"', "(torch)"),
             ("ops/a.cpp", "#include <mpi.h>", "which only comm may"),
+            ("ops/steps/a.cpp", '#include "ops/select.hpp"', "its group may not"),
+            ("ops/kernels/a.cpp", '#include "ops/steps/share.hpp"', "its group may not"),
+            ("ops/other/a.cpp", '#include "ops/kernels/sum.hpp"', "its group may not"),
         ):
             with self.subTest(name=name, text=text):
                 extra = {"src/comm/world.hpp": "", "src/base/a.hpp": "", "ops/select.hpp": "",
+                         "ops/steps/share.hpp": "", "ops/kernels/sum.hpp": "",
                          "src/torch/hooks.hpp": ""}
                 found = self.violations_of({**extra, name: text})
                 self.assertEqual(len(found), 1, found)
@@ -121,6 +140,9 @@ class LayersTest(unittest.TestCase):
             "src/comm/a.cpp": '#include <mpi.h>\n#include "base/b.hpp"',
             "src/torch/a.cpp": '#include <ATen/core/Tensor.h>\n#include "ops/select.hpp"',
             "include/kolo/algorithm.hpp": '#include "kolo/error.hpp"',
+            "ops/a.cpp": '#include "ops/steps/share.hpp"',
+            "ops/steps/share.hpp": '#include "ops/kernels/sum.hpp"\n#include "kolo/algorithm.hpp"',
+            "ops/kernels/sum.hpp": "",
         }), [])
 
 

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "runtime/backoff.hpp"
+#include "runtime/lane/backoff.hpp"
 
 namespace bench {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "torch/bucket_plan.hpp"
+#include "torch/buckets/bucket_plan.hpp"
 
 namespace bench {
 

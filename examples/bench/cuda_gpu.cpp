@@ -8,8 +8,8 @@
 
 #include "bench/gpu.hpp"
 #include "bench/raw_nccl.hpp"
-#include "comm/cuda_gpus.hpp"
-#include "comm/cuda_handles.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
+#include "comm/gpu/cuda_handles.hpp"
 
 namespace bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "ops/select.hpp"
-#include "runtime/backoff.hpp"
+#include "runtime/lane/backoff.hpp"
 
 namespace bench {
 namespace {

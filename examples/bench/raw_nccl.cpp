@@ -5,8 +5,8 @@
 #include <nccl.h>
 
 #include "bench/public_calls.hpp"
-#include "comm/nccl_handles.hpp"
-#include "comm/nccl_types.hpp"
+#include "comm/gpu/nccl_handles.hpp"
+#include "comm/gpu/nccl_types.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <mpi.h>
 
-#include "comm/cuda_gpus.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"

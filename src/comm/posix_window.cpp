@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/outgoing.hpp"
+#include "base/outgoing.hpp"
 #include "comm/shared_segment.hpp"
 #include "kolo/error.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/cuda_gpus.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
 #include "comm/message_bounds.hpp"
 #include "kolo/error.hpp"
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"

@@ -9,7 +9,7 @@
 #include <benchmark/benchmark.h>
 
 #include "base/convert.hpp"
-#include "ops/kernels.hpp"
+#include "ops/kernels/kernels.hpp"
 
 namespace kolo {
 namespace {

@@ -1,4 +1,4 @@
-#include "comm/adasum_weights.hpp"
+#include "comm/gpu/adasum_weights.hpp"
 
 #include <cmath>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "comm/convert_table.hpp"
+#include "comm/gpu/convert_table.hpp"
 
 #include <algorithm>
 #include <array>

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/deadline.hpp"
-#include "comm/device_communicator.hpp"
+#include "comm/gpu/device_communicator.hpp"
 #include "comm/wait.hpp"
 #include "support/fake_gpu_hub.hpp"
 #include "support/fake_world.hpp"

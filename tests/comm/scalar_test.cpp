@@ -1,4 +1,4 @@
-#include "comm/scalar.hpp"
+#include "comm/gpu/scalar.hpp"
 
 #include <cstdint>
 #include <cstring>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "contract/reduce_case.hpp"
-#include "ops/reduction_plan.hpp"
+#include "ops/steps/reduction_plan.hpp"
 
 namespace kolo::test {
 

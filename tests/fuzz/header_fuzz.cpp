@@ -17,9 +17,9 @@
 
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/plain_window.hpp"
-#include "runtime/tree_board.hpp"
-#include "runtime/window_board.hpp"
-#include "runtime/wire.hpp"
+#include "runtime/control/tree_board.hpp"
+#include "runtime/control/window_board.hpp"
+#include "runtime/control/wire.hpp"
 
 namespace kolo::fuzz {
 namespace {

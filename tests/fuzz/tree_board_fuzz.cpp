@@ -14,7 +14,7 @@
 
 #include "fuzz/fuzz_target.hpp"
 #include "kolo/error.hpp"
-#include "runtime/tree_board.hpp"
+#include "runtime/control/tree_board.hpp"
 
 namespace kolo::fuzz {
 namespace {

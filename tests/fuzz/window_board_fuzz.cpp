@@ -13,7 +13,7 @@
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/plain_window.hpp"
 #include "kolo/error.hpp"
-#include "runtime/window_board.hpp"
+#include "runtime/control/window_board.hpp"
 
 namespace kolo::fuzz {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "fuzz/fuzz_target.hpp"
 #include "kolo/error.hpp"
-#include "runtime/wire.hpp"
+#include "runtime/control/wire.hpp"
 
 namespace kolo::fuzz {
 namespace {

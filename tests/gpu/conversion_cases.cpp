@@ -11,7 +11,7 @@
 
 #include "base/convert.hpp"
 #include "base/scale_integer.hpp"
-#include "comm/convert_table.hpp"
+#include "comm/gpu/convert_table.hpp"
 
 namespace kolo::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 
 namespace kolo::test {
 

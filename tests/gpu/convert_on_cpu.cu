@@ -1,4 +1,4 @@
-#include "comm/convert_kernel.cuh"
+#include "comm/gpu/convert_kernel.cuh"
 #include "gpu/convert_on_cpu.hpp"
 
 namespace kolo::test {

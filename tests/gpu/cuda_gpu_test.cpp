@@ -1,4 +1,4 @@
-#include "comm/cuda_gpu.hpp"
+#include "comm/gpu/cuda_gpu.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/cuda_check.hpp"
-#include "comm/cuda_gpus.hpp"
-#include "comm/scalar.hpp"
+#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
+#include "comm/gpu/scalar.hpp"
 #include "gpu/conversion_cases.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "gpu/vector_cases.hpp"

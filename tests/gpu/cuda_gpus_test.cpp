@@ -1,4 +1,4 @@
-#include "comm/cuda_gpus.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
 
 #include <cstdlib>
 #include <string>

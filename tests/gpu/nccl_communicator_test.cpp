@@ -1,4 +1,4 @@
-#include "comm/nccl_communicator.hpp"
+#include "comm/gpu/nccl_communicator.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/cuda_handles.hpp"
+#include "comm/gpu/cuda_handles.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
 #include "gpu/skip_without_gpu.hpp"

@@ -1,4 +1,4 @@
-#include "comm/nccl_types.hpp"
+#include "comm/gpu/nccl_types.hpp"
 
 #include <string>
 

@@ -7,8 +7,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "comm/cuda_check.hpp"
-#include "comm/cuda_gpus.hpp"
+#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "support/mpi_ranks.hpp"
 #include "support/tensor_place.hpp"

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 
 namespace kolo::test {
 

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "comm/dot_products.cuh"
-#include "comm/vector_sum.cuh"
+#include "comm/gpu/dot_products.cuh"
+#include "comm/gpu/vector_sum.cuh"
 #include "gpu/vectors_on_cpu.hpp"
 
 namespace kolo::test {

@@ -25,16 +25,17 @@ import time
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
-CORE = ["coordinator", "coordinator_outcome", "header", "history", "negotiation", "request",
-        "request_table", "tombstones", "tree_board"]
+CORE = ["control/tree_board"] + [f"protocol/{name}" for name in (
+    "coordinator", "coordinator_outcome", "header", "history", "negotiation", "request",
+    "request_table", "tombstones")]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
              "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
 
 
 FAKES = sorted(f"tests/support/{path.name}" for path in (ROOT / "tests/support").glob("fake_*.cpp"))
 GRAPH = [f"tests/support/{name}.cpp" for name in ("happens_before", "launch_order")]
-LIBRARY = sorted(f"{folder}/{path.name}" for folder in ("compression", "ops")
-                 for path in (ROOT / folder).glob("*.cpp"))
+LIBRARY = sorted(str(path.relative_to(ROOT)) for folder in ("compression", "ops")
+                 for path in (ROOT / folder).rglob("*.cpp"))
 GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
 
 
@@ -90,8 +91,8 @@ class Device(Algorithms):
     """What is launched on GPUs, when, and in which order."""
     patches = FOLDER / "device"
     sources = (LIBRARY + FAKES + GRAPH +
-               sorted(f"src/{folder}/{path.name}" for folder in ("base", "comm", "runtime")
-                      for path in (ROOT / "src" / folder).glob("*.cpp") if is_needed(path)) +
+               sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
+                      for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
                 ("allreduce", "collectives", "device", "device_exchange", "join", "process_set")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
@@ -179,8 +180,9 @@ def main():
         for part in ("compression", "include", "ops", "src", "tests/contract", "tests/ops",
                      "tests/runtime", "tests/support", "tests/tools"):
             shutil.copytree(ROOT / part, tree / part)
-        subprocess.run(["flatc", "--cpp", "--scoped-enums", "-o", str(tree / "src/runtime"),
-                        str(tree / "src/runtime/wire.fbs")], check=True)
+        subprocess.run(["flatc", "--cpp", "--scoped-enums", "-o",
+                        str(tree / "src/runtime/control"),
+                        str(tree / "src/runtime/control/wire.fbs")], check=True)
         objects = {source: compile_source(tree, source) for source in suite.sources}
         program = tree / "test"
         link(suite, objects.values(), program)

@@ -12,7 +12,7 @@
 #include "contract/algorithm_contract.hpp"
 #include "contract/reduce_case.hpp"
 #include "kolo/error.hpp"
-#include "ops/adasum_kernels.hpp"
+#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/registry.hpp"
 
 namespace kolo::test::adasum_test {

@@ -18,8 +18,8 @@
 #include "contract/scatter_buffers.hpp"
 #include "contract/scattered_nodes.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels.hpp"
-#include "ops/reduction_plan.hpp"
+#include "ops/kernels/kernels.hpp"
+#include "ops/steps/reduction_plan.hpp"
 #include "ops/registry.hpp"
 #include "support/agree.hpp"
 

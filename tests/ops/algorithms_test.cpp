@@ -17,7 +17,7 @@
 #include "contract/reduce_scatter_contract.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
-#include "ops/window_slots.hpp"
+#include "ops/steps/window_slots.hpp"
 
 namespace kolo::test::algorithms_test {
 

@@ -13,7 +13,7 @@
 
 #include "compression/registry.hpp"
 #include "contract/ranks.hpp"
-#include "ops/pieces.hpp"
+#include "ops/kernels/pieces.hpp"
 #include "ops/registry.hpp"
 
 namespace kolo::test::compressed_reductions_test {

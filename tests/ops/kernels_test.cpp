@@ -1,4 +1,4 @@
-#include "ops/kernels.hpp"
+#include "ops/kernels/kernels.hpp"
 
 #include <array>
 #include <cmath>

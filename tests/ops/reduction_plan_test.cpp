@@ -1,4 +1,4 @@
-#include "ops/reduction_plan.hpp"
+#include "ops/steps/reduction_plan.hpp"
 
 #include <array>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "base/convert.hpp"
 #include "contract/reference.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels.hpp"
+#include "ops/kernels/kernels.hpp"
 
 namespace kolo::ops::reduction_plan_test {
 

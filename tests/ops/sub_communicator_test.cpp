@@ -1,4 +1,4 @@
-#include "ops/sub_communicator.hpp"
+#include "ops/steps/sub_communicator.hpp"
 
 #include <array>
 #include <thread>

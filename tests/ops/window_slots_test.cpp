@@ -1,7 +1,7 @@
 // Where chunks lie in a window: slots inside their segment, parts inside their slot, nothing left out
 // and nothing twice.
 
-#include "ops/window_slots.hpp"
+#include "ops/steps/window_slots.hpp"
 
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 
 #include "contract/ranks.hpp"
 #include "kolo/error.hpp"
-#include "ops/shares.hpp"
+#include "ops/steps/shares.hpp"
 
 namespace kolo::ops::window_slots_test {
 

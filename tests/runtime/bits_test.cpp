@@ -1,4 +1,4 @@
-#include "runtime/bits.hpp"
+#include "runtime/protocol/bits.hpp"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "runtime/control_mailbox.hpp"
+#include "runtime/control/control_mailbox.hpp"
 
 #include <cstring>
 #include <deque>

@@ -1,7 +1,7 @@
 // The rows of the table of cases in docs/protocol.md, on two to four ranks in lockstep. What random
 // timing does to them is the simulator's business.
 
-#include "runtime/coordinator.hpp"
+#include "runtime/protocol/coordinator.hpp"
 
 #include <chrono>
 #include <string>

@@ -1,4 +1,4 @@
-#include "runtime/header.hpp"
+#include "runtime/protocol/header.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "runtime/history.hpp"
+#include "runtime/protocol/history.hpp"
 
 #include <string>
 #include <vector>

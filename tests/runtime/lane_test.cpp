@@ -10,7 +10,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "runtime/lane.hpp"
+#include "runtime/lane/lane.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 

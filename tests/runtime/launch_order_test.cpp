@@ -1,4 +1,4 @@
-#include "runtime/launch_order.hpp"
+#include "runtime/device/launch_order.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/coordinator.hpp"
+#include "runtime/protocol/coordinator.hpp"
 
 namespace kolo::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/lost_batches.hpp"
+#include "runtime/lane/lost_batches.hpp"
 
 #include <chrono>
 #include <memory>

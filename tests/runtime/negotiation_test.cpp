@@ -1,4 +1,4 @@
-#include "runtime/negotiation.hpp"
+#include "runtime/protocol/negotiation.hpp"
 
 #include <string>
 #include <vector>

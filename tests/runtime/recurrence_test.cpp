@@ -1,4 +1,4 @@
-#include "runtime/recurrence.hpp"
+#include "runtime/protocol/recurrence.hpp"
 
 #include <cstdint>
 #include <random>

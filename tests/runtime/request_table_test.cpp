@@ -1,4 +1,4 @@
-#include "runtime/request_table.hpp"
+#include "runtime/protocol/request_table.hpp"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "runtime/tombstones.hpp"
+#include "runtime/protocol/tombstones.hpp"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "runtime/tree_board.hpp"
+#include "runtime/control/tree_board.hpp"
 
 #include <algorithm>
 #include <cstdint>

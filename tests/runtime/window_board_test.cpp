@@ -1,4 +1,4 @@
-#include "runtime/window_board.hpp"
+#include "runtime/control/window_board.hpp"
 
 #include <memory>
 

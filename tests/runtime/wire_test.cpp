@@ -1,4 +1,4 @@
-#include "runtime/wire.hpp"
+#include "runtime/control/wire.hpp"
 
 #include <cstring>
 #include <functional>
@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "runtime/wire_generated.h"
+#include "runtime/control/wire_generated.h"
 
 namespace kolo::runtime::wire_test {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 
 namespace kolo::test {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/device_communicator.hpp"
+#include "comm/gpu/device_communicator.hpp"
 #include "support/happens_before.hpp"
 
 namespace kolo::test {

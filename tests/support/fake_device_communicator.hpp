@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "comm/device_communicator.hpp"
+#include "comm/gpu/device_communicator.hpp"
 #include "support/fake_gpu_hub.hpp"
 
 namespace kolo::test {

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "support/fake_gpu_hub.hpp"
 
 namespace kolo::test {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "support/fake_device_memory.hpp"
 #include "support/fake_groups.hpp"
 #include "support/fake_streams.hpp"

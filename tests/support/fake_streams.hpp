@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "support/happens_before.hpp"
 
 namespace kolo::test {

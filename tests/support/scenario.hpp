@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/coordinator.hpp"
+#include "runtime/protocol/coordinator.hpp"
 
 namespace kolo::simulator {
 

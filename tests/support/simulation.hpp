@@ -10,7 +10,7 @@
 
 #include "oracle.hpp"
 #include "random.hpp"
-#include "runtime/tree_board.hpp"
+#include "runtime/control/tree_board.hpp"
 #include "simulator.hpp"
 #include "slot_board.hpp"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/header_board.hpp"
+#include "runtime/protocol/header_board.hpp"
 
 namespace kolo::simulator {
 

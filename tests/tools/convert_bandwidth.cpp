@@ -16,8 +16,8 @@
 #include <cuda_runtime_api.h>
 
 #include "bench/model_gradients.hpp"
-#include "comm/cuda_check.hpp"
-#include "comm/cuda_gpus.hpp"
+#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
 #include "kolo/error.hpp"
 
 namespace {

@@ -8,7 +8,7 @@
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/runtime.hpp"
-#include "runtime/submit.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/checkpoint/checkpoint_folder.hpp"
 #include "torch/checkpoint/file_reader.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"

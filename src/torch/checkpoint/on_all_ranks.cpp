@@ -2,7 +2,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
-#include "runtime/submit.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/checkpoint/printable.hpp"
 
 namespace kolo::tensors {

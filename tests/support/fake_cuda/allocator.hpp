@@ -2,7 +2,7 @@
 
 #include <c10/core/Allocator.h>
 
-#include "comm/gpu.hpp"
+#include "comm/gpu/gpu.hpp"
 
 namespace kolo::test {
 

@@ -1,0 +1,123 @@
+#include "ops/kernels/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "base/scale_integer.hpp"
+#include "kolo/error.hpp"
+#include "ops/kernels/vector_kernels.hpp"
+
+namespace kolo::ops {
+namespace {
+
+/// a op b, where sums and products wrap around as the unsigned ones do.
+template <class T, ReduceOp kOp>
+T apply(T a, T b) {
+  if constexpr (kOp == ReduceOp::Min) return std::min(a, b);
+  if constexpr (kOp == ReduceOp::Max) return std::max(a, b);
+  const auto x = static_cast<std::uint64_t>(a);
+  const auto y = static_cast<std::uint64_t>(b);
+  return static_cast<T>(kOp == ReduceOp::Sum ? x + y : x * y);
+}
+
+/// Integers with scales, for which vectors have little to offer, and products of bytes.
+template <class T, ReduceOp kOp>
+void combine_scalars(const CombineCall& call) {
+  const auto input = [&](std::size_t k) { return reinterpret_cast<const T*>(call.inputs[k]); };
+  for (std::size_t i = call.begin; i < call.end; ++i) {
+    T result = base::scale_integer(input(0)[i], call.prescale);
+    for (std::size_t k = 1; k < call.inputs.size(); ++k) {
+      result = apply<T, kOp>(result, base::scale_integer(input(k)[i], call.prescale));
+    }
+    result = base::scale_integer(result, call.postscale);
+    for (std::byte* output : call.outputs) reinterpret_cast<T*>(output)[i] = result;
+  }
+}
+
+template <class T>
+CombineFunction find_scalar_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Sum: return combine_scalars<T, ReduceOp::Sum>;
+    case ReduceOp::Min: return combine_scalars<T, ReduceOp::Min>;
+    case ReduceOp::Max: return combine_scalars<T, ReduceOp::Max>;
+    case ReduceOp::Product: return combine_scalars<T, ReduceOp::Product>;
+    case ReduceOp::Average:
+    case ReduceOp::Adasum:
+    case ReduceOp::Custom: break;
+  }
+  return nullptr;
+}
+
+CombineFunction find_scalar_kernel(DType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DType::UInt8: return find_scalar_op<std::uint8_t>(op);
+    case DType::Int8: return find_scalar_op<std::int8_t>(op);
+    case DType::Int16: return find_scalar_op<std::int16_t>(op);
+    case DType::Int32: return find_scalar_op<std::int32_t>(op);
+    case DType::Int64: return find_scalar_op<std::int64_t>(op);
+    default: return nullptr;
+  }
+}
+
+CombineFunction find_kernel(DType dtype, const Reduction& reduction) {
+  const bool is_scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
+  const bool is_integer = !is_floating(dtype) && dtype != DType::Bool;
+  const bool is_byte_product =
+      is_integer && size_of(dtype) == 1 && reduction.op == ReduceOp::Product;
+  if ((is_integer && is_scaled) || is_byte_product) return find_scalar_kernel(dtype, reduction.op);
+  return find_vector_kernel(dtype, reduction.op);
+}
+
+/// In pieces of a scratch buffer, since an output may be any of the inputs.
+void combine_custom(DType dtype, const CustomReduction& custom,
+                    std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                    Range range) {
+  constexpr std::size_t kPieceBytes = 4096;
+  alignas(64) std::array<std::byte, kPieceBytes> piece;
+  const std::size_t end = (range.begin + range.length) * size_of(dtype);
+  for (std::size_t begin = range.begin * size_of(dtype); begin < end; begin += kPieceBytes) {
+    const std::size_t length = std::min(kPieceBytes, end - begin);
+    std::memcpy(piece.data(), inputs[0] + begin, length);
+    for (const std::byte* input : inputs.subspan(1)) {
+      custom.combine(dtype, input + begin, piece.data(), length / size_of(dtype));
+    }
+    for (std::byte* output : outputs) std::memcpy(output + begin, piece.data(), length);
+  }
+}
+
+}  // namespace
+
+bool is_combinable(DType dtype, ReduceOp op) {
+  if (op == ReduceOp::Custom) return true;
+  if (dtype == DType::Bool) return op == ReduceOp::Min || op == ReduceOp::Max;
+  return op != ReduceOp::Average && op != ReduceOp::Adasum;
+}
+
+void divide(std::span<std::int64_t> values, std::int64_t divisor) {
+  for (std::int64_t& value : values) value /= divisor;
+}
+
+void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
+             std::span<std::byte* const> outputs, Range range) {
+  if (!is_combinable(dtype, reduction.op)) {
+    throw InvalidArgument("combine: " + std::string(name_of(reduction.op)) + " of " +
+                          std::string(name_of(dtype)) + " is not defined");
+  }
+  if (inputs.empty()) throw InvalidArgument("combine: needs at least one input, got none");
+  if (reduction.op == ReduceOp::Custom) {
+    combine_custom(dtype, *reduction.custom, inputs, outputs, range);
+    return;
+  }
+  find_kernel(dtype, reduction)({inputs, outputs, range.begin, range.begin + range.length,
+                                 reduction.prescale, reduction.postscale});
+}
+
+}  // namespace kolo::ops
+
+void kolo::combine(DType dtype, const Reduction& reduction,
+                   std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                   std::size_t count) {
+  ops::combine(dtype, reduction, inputs, outputs, ops::Range{0, count});
+}

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "kolo/algorithm.hpp"
+#include "ops/kernels/pieces.hpp"
+
+namespace kolo::ops {
+
+/// The first half of a direct exchange: every rank is responsible for one piece of the input, and
+/// gets everybody's part of it. Whole inputs meet there, so they are combined in rank order, 16-bit
+/// floats in float32 with one rounding: the bits do not depend on how the input is cut.
+///
+///        rank 0          rank 1          rank 2
+///     a0  a1  a2      b0  b1  b2      c0  c1  c2       inputs, cut into pieces
+///     a0 b0 c0        a1 b1 c1        a2 b2 c2         after finish(): each has all of its piece
+///        s0              s1              s2            after combine()
+///
+/// Pieces longer than a segment go segment by segment; two may be under way at a time. The longest
+/// piece decides how many segments there are; those behind the end of a shorter one are empty.
+/// Scratch: 2 n segments.
+class Contributions {
+ public:
+  /// Rank p is responsible for pieces[p]. The call must live as long as this object.
+  Contributions(const CollectiveCall& call, std::vector<Range> pieces, int tag);
+
+  std::size_t segments() const { return segment_count(longest_, segment_); }
+  Range range(int rank, std::size_t segment) const {
+    return segment_of(pieces_[static_cast<std::size_t>(rank)], segment_, segment);
+  }
+
+  /// Sends this rank's parts of all pieces, and starts to receive the others' parts of its own.
+  void start(std::size_t segment);
+  /// Ends when all of that is done: the input is free again, the parts are here.
+  Task finish(std::size_t segment);
+  /// Writes the result of this rank's segment to `output`, which may lie in the input.
+  void combine(std::size_t segment, std::byte* output);
+
+ private:
+  std::byte* slot(int rank, std::size_t segment);
+
+  const CollectiveCall& call_;
+  Communicator& communicator_;
+  int rank_;
+  int size_;
+  int tag_;
+  std::vector<Range> pieces_;
+  std::size_t segment_;
+  std::size_t longest_;
+  std::size_t slot_bytes_;
+  std::unique_ptr<std::byte[]> scratch_;
+  std::vector<const std::byte*> inputs_;
+  std::array<std::vector<Transfer>, 2> transfers_;  // of even and odd segments
+};
+
+}  // namespace kolo::ops

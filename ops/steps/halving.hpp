@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kolo/algorithm.hpp"
+#include "ops/kernels/pieces.hpp"
+
+namespace kolo::ops {
+
+/// Which ranks take part in halving: a power of two of them, the cores. Where there are more ranks,
+/// the first ones form pairs of neighbours; the odd rank of a pair is folded onto the even one, its
+/// host, which takes part for both.
+///
+///   n = 7       ranks    0 + 1   2 + 3   4 + 5   6
+///               cores      0       1       2     3
+class Cores {
+ public:
+  Cores(int rank, int size);
+
+  int count() const { return count_; }
+  /// This rank's number among the cores; that of its host if it is folded.
+  int own() const { return own_; }
+  int rank_of(int core) const { return core < pairs_ ? 2 * core : core + pairs_; }
+  bool is_paired() const { return own_ < pairs_; }
+  bool is_folded() const { return is_folded_; }
+  /// The other rank of the pair.
+  int partner() const { return rank_of(own_) + (is_folded_ ? 0 : 1); }
+
+ private:
+  int count_;
+  int pairs_;
+  int own_;
+  bool is_folded_;
+};
+
+/// Sends `outgoing` to `peer` and receives `incoming` from it, segment by segment, either of which
+/// may be empty.
+Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing,
+              std::span<std::byte> incoming);
+
+/// Reduction by recursive halving: at every step a core keeps one half of what it has, which it
+/// combines with its peer's, and gives the other half to that peer.
+///
+///   4 cores           0          1          2          3
+///   distance 2     [01..]     [01..]     [..23]     [..23]      blocks 0, 1 combined with core c+2's
+///   distance 1     [0...]     [.1..]     [..2.]     [...3]      all of block c is at core c
+///
+/// Partial results lie in `work`, which is as long as the input and indexed like it; `block(c)` is
+/// cut by the caller. 16-bit floats are rounded at every step. The prescale is applied before the
+/// first step and the postscale with the last.
+class Halving {
+ public:
+  /// blocks[c] is core c's, one after another. `call` must live as long as this object.
+  Halving(const CollectiveCall& call, const Cores& cores, std::byte* work,
+          std::vector<Range> blocks);
+
+  /// Leaves this core's block, whole, in `work`; on a folded rank nothing. Not for a single rank.
+  Task reduce();
+  /// The way back, by recursive doubling: at every step a core exchanges all that it has with a peer,
+  /// until all of `work` is whole; on a folded rank too.
+  Task gather();
+
+ private:
+  Range blocks(int first, int count) const;
+  Range all() const { return blocks(0, cores_.count()); }
+  Task combine_with(int peer, Range given, Range kept, double postscale);
+
+  const CollectiveCall& call_;
+  const Cores& cores_;
+  const std::byte* source_;  // of what is not reduced yet
+  std::byte* work_;
+  std::vector<Range> blocks_;
+  std::size_t slot_bytes_;
+  std::unique_ptr<std::byte[]> scratch_;
+};
+
+}  // namespace kolo::ops

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "ops/kernels/pieces.hpp"
+
+namespace kolo::ops {
+
+/// Pieces of a buffer, one a rank, that pass through a window's slots together: each is cut into as
+/// many parts as there are chunks, so that long and short pieces end at the same time. A slot has
+/// the same place for a rank's parts in every chunk; places begin at cache lines, which then have
+/// one writer.
+class Shares {
+ public:
+  static constexpr std::size_t kLineBytes = 64;
+
+  /// Bytes that a slot must have at least for the parts of `ranks` pieces.
+  static std::size_t least_slot_bytes(std::size_t ranks) { return (ranks + 1) * kLineBytes; }
+
+  /// What a piece has in one of `chunks` chunks; empty behind its end.
+  static Range part_of(Range piece, std::size_t chunks, std::size_t chunk,
+                       std::size_t element_bytes);
+
+  Shares(std::vector<Range> pieces, std::size_t element_bytes, std::size_t slot_bytes);
+
+  std::size_t chunks() const { return chunks_; }
+
+  /// The part of `rank`'s piece in a chunk.
+  Range part(int rank, std::size_t chunk) const {
+    return part_of(pieces_[static_cast<std::size_t>(rank)], chunks_, chunk, element_bytes_);
+  }
+
+  /// Where in a slot that part lies.
+  std::size_t place(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  std::vector<Range> pieces_;
+  std::size_t element_bytes_;
+  std::size_t chunks_;
+  std::vector<std::size_t> places_;
+};
+
+}  // namespace kolo::ops

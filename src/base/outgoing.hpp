@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "base/graveyard.hpp"
+
+namespace kolo {
+
+/// A value under way to other ranks. Where its owner gives up before it has left, it is kept until
+/// the process ends, since MPI may still read it.
+template <class T>
+class Outgoing {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  explicit Outgoing(const T& value) : value_(std::make_unique<T>(value)) {}
+  Outgoing(const Outgoing&) = delete;  // MPI holds the address
+  Outgoing& operator=(const Outgoing&) = delete;
+  ~Outgoing() {
+    if (!has_left_) keep_for_ever(std::move(value_));
+  }
+
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(value_.get(), 1)); }
+  void set_left() { has_left_ = true; }
+
+ private:
+  std::unique_ptr<T> value_;
+  bool has_left_ = false;
+};
+
+}  // namespace kolo

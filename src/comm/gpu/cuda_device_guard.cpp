@@ -1,0 +1,49 @@
+#include "comm/gpu/cuda_device_guard.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "comm/gpu/cuda_check.hpp"
+
+namespace kolo::comm {
+namespace {
+
+using GetState = CUresult (*)(CUdevice device, unsigned* flags, int* is_active);
+
+/// A function of the driver, which is not linked: there are machines without one.
+GetState find_get_state() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+  const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function,
+                                                            7000, cudaEnableDefault, &result);
+#else
+  const cudaError_t code =
+      cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault, &result);
+#endif
+  if (code != cudaSuccess || result != cudaDriverEntryPointSuccess) return nullptr;
+  return reinterpret_cast<GetState>(function);
+}
+
+bool is_in_use(int device) {
+  static const GetState get_state = find_get_state();
+  unsigned flags = 0;
+  int is_active = 0;
+  return get_state == nullptr || get_state(device, &flags, &is_active) != CUDA_SUCCESS ||
+         is_active != 0;
+}
+
+}  // namespace
+
+CudaDeviceGuard::CudaDeviceGuard(int device) {
+  KOLO_CUDA_TRY(cudaGetDevice(&previous_));
+  if (device == previous_) return;
+  KOLO_CUDA_TRY(cudaSetDevice(device));
+  has_changed_ = true;
+}
+
+CudaDeviceGuard::~CudaDeviceGuard() {
+  if (has_changed_ && is_in_use(previous_)) KOLO_CUDA_TRY_NOTHROW(cudaSetDevice(previous_));
+}
+
+}  // namespace kolo::comm

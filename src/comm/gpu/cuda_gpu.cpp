@@ -1,0 +1,156 @@
+#include "comm/gpu/cuda_gpu.hpp"
+
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "comm/gpu/convert_kernel.hpp"
+#include "comm/gpu/convert_table.hpp"
+#include "comm/gpu/cuda_device_guard.hpp"
+#include "comm/gpu/cuda_handles.hpp"
+#include "comm/gpu/nvtx_range.hpp"
+#include "comm/gpu/scalar.hpp"
+#include "comm/gpu/vector_kernel.hpp"
+
+namespace kolo::comm {
+namespace {
+
+/// About twice as many as run at once: those that end early take over from those that do not.
+constexpr std::uint64_t kBlocksPerMultiprocessor = 16;
+
+/// What is given up goes in the context of its GPU, whichever thread lets go of it last.
+template <class Owner>
+auto share(Owner owner, int device) {
+  auto* const handle = owner.release();
+  return std::shared_ptr<typename Owner::element_type>(
+      handle, [device, release = owner.get_deleter()](auto* last) noexcept {
+        try {
+          const CudaDeviceGuard guard(device);
+          release(last);
+        } catch (const std::exception& error) {
+          log_device_error(error.what());
+        }
+      });
+}
+
+/// FNV-1a of its UUID.
+std::uint64_t id_of(int device) {
+  cudaDeviceProp properties{};
+  KOLO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  std::uint64_t id = 0xcbf29ce484222325;
+  for (const char byte : properties.uuid.bytes) {
+    id = (id ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  }
+  return id;
+}
+
+}  // namespace
+
+CudaGpu::CudaGpu(int index) : index_(index), id_(id_of(index)) {
+  int multiprocessors = 0;
+  KOLO_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index));
+  blocks_ = static_cast<std::uint64_t>(multiprocessors) * kBlocksPerMultiprocessor;
+}
+
+std::shared_ptr<CUstream_st> CudaGpu::make_stream() {
+  const CudaDeviceGuard guard(index_);
+  return share(make_high_priority_stream(), index_);
+}
+
+std::shared_ptr<CUevent_st> CudaGpu::make_event() {
+  const CudaDeviceGuard guard(index_);
+  return share(comm::make_event(cudaEventDisableTiming), index_);
+}
+
+std::shared_ptr<CUevent_st> CudaGpu::make_timer() {
+  const CudaDeviceGuard guard(index_);
+  return share(comm::make_event(cudaEventDefault), index_);
+}
+
+std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
+  const CudaDeviceGuard guard(index_);
+  void* memory = nullptr;
+  const cudaError_t code = cudaMalloc(&memory, bytes);
+  if (code != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // this is all that becomes of it
+    throw_device_error("allocate " + std::to_string(bytes) + " bytes on GPU " +
+                       std::to_string(index_) + ": " + describe(code, "cudaMalloc"));
+  }
+  return share(CudaMemory(static_cast<std::byte*>(memory)), index_);
+}
+
+void CudaGpu::record(DeviceEvent event, DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  KOLO_CUDA_TRY(cudaEventRecord(event, stream));
+}
+
+void CudaGpu::wait(DeviceStream stream, DeviceEvent event) {
+  const CudaDeviceGuard guard(index_);
+  KOLO_CUDA_TRY(cudaStreamWaitEvent(stream, event, 0));
+}
+
+bool CudaGpu::has_passed(DeviceEvent event) {
+  const CudaDeviceGuard guard(index_);
+  const cudaError_t code = cudaEventQuery(event);
+  if (code == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // others would take it for an error of theirs
+    return false;
+  }
+  if (code != cudaSuccess) throw_device_error(describe(code, "cudaEventQuery"));
+  return true;
+}
+
+double CudaGpu::seconds_between(DeviceEvent first, DeviceEvent last) {
+  const CudaDeviceGuard guard(index_);
+  float milliseconds = 0.0F;
+  KOLO_CUDA_TRY(cudaEventElapsedTime(&milliseconds, first, last));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+std::shared_ptr<void> CudaGpu::mark(const std::string& name) { return begin_nvtx_range(name); }
+
+void CudaGpu::convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
+                      DeviceStream stream) {
+  check_conversion(runs, conversion);
+  const CudaDeviceGuard guard(index_);
+  while (!runs.empty()) {
+    const ConvertTable table = take_runs(runs, blocks_);
+    if (table.runs > 0) launch_convert(table, conversion, stream);
+  }
+}
+
+void CudaGpu::fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
+                   DeviceStream stream) {
+  const DeviceRun run{to, to, count};
+  std::span<const DeviceRun> runs(&run, 1);
+  check_conversion(runs, {.from = dtype, .to = dtype});
+  const CudaDeviceGuard guard(index_);
+  const ConvertTable table = take_runs(runs, blocks_);
+  if (table.runs == 0) return;
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, element.data(), sizeof(bits));
+  launch_fill(table, bits, size_of(dtype), stream);
+}
+
+void CudaGpu::add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+                     DeviceStream stream) {
+  check_vectors("sum", vectors);
+  if (vectors.count == 0) return;
+  const CudaDeviceGuard guard(index_);
+  launch_add_up(vectors, weights, to, blocks_, stream);
+}
+
+void CudaGpu::multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                           DeviceStream stream) {
+  check_vectors("dot products", vectors);
+  const CudaDeviceGuard guard(index_);
+  launch_multiply_all(vectors, products, partial, stream);
+}
+
+void CudaGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                           DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  launch_weigh_adasum(products, matrices, vectors, weights, stream);
+}
+
+}  // namespace kolo::comm

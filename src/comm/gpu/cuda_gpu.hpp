@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/gpu/gpu.hpp"
+
+namespace kolo::comm {
+
+/// A GPU by way of CUDA's runtime, in the context that all libraries of a process share.
+class CudaGpu final : public Gpu {
+ public:
+  explicit CudaGpu(int index);
+
+  int index() const override { return index_; }
+  std::uint64_t id() const override { return id_; }
+  std::shared_ptr<CUstream_st> make_stream() override;
+  std::shared_ptr<CUevent_st> make_event() override;
+  std::shared_ptr<CUevent_st> make_timer() override;
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  void record(DeviceEvent event, DeviceStream stream) override;
+  void wait(DeviceStream stream, DeviceEvent event) override;
+  bool has_passed(DeviceEvent event) override;
+  double seconds_between(DeviceEvent first, DeviceEvent last) override;
+  std::shared_ptr<void> mark(const std::string& name) override;
+  void convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
+               DeviceStream stream) override;
+  void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
+            DeviceStream stream) override;
+  void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+              DeviceStream stream) override;
+  void multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                    DeviceStream stream) override;
+  void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                    DeviceStream stream) override;
+
+ private:
+  int index_;
+  std::uint64_t id_;
+  std::uint64_t blocks_;  // that a launch is cut into
+};
+
+}  // namespace kolo::comm

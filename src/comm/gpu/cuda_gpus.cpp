@@ -1,0 +1,80 @@
+#include "comm/gpu/cuda_gpus.hpp"
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+
+#include <cuda_runtime_api.h>
+
+#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda_gpu.hpp"
+#include "comm/gpu/nccl_communicator.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+class CudaGpus final : public Gpus {
+ public:
+  int count() override {
+    int gpus = 0;
+    const cudaError_t code = cudaGetDeviceCount(&gpus);
+    if (code != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // this is all that becomes of it
+      throw BackendError("this process sees no GPU: " + describe(code, "cudaGetDeviceCount") +
+                         advice(code));
+    }
+    if (gpus == 0) throw BackendError("this process sees no GPU: CUDA counts none");
+    return gpus;
+  }
+
+  std::shared_ptr<Gpu> open(int index) override {
+    const int gpus = count();
+    if (index < 0 || index >= gpus) {
+      throw BackendError("open GPU " + std::to_string(index) + ": expected 0 to " +
+                         std::to_string(gpus - 1));
+    }
+    const std::lock_guard lock(mutex_);
+    std::weak_ptr<Gpu>& known = opened_[index];
+    std::shared_ptr<Gpu> gpu = known.lock();
+    if (gpu == nullptr) known = gpu = std::make_shared<CudaGpu>(index);
+    return gpu;
+  }
+
+  Task connect(Communicator& communicator, int tag, Gpu& gpu,
+               std::unique_ptr<DeviceCommunicator>& made) override {
+    return NcclCommunicator::make(communicator, tag, gpu.index(), made);
+  }
+
+ private:
+  static std::string advice(cudaError_t code) {
+    if (code == cudaErrorInsufficientDriver) {
+      return "; expected a driver for CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+             std::to_string(CUDART_VERSION % 1000 / 10) +
+             " or newer: see what nvidia-smi says, if it is there";
+    }
+    if (code == cudaErrorNoDevice) return "; see what nvidia-smi and CUDA_VISIBLE_DEVICES say";
+    return "";
+  }
+
+  std::mutex mutex_;
+  std::map<int, std::weak_ptr<Gpu>> opened_;
+};
+
+}  // namespace
+
+Gpus* cuda_gpus() {
+  static CudaGpus gpus;
+  return &gpus;
+}
+
+void let_ranks_share_gpus() {
+  // Not of process numbers, of which containers have the same.
+  std::random_device random;
+  const std::string id = "kolo-" + std::to_string(random()) + "-" + std::to_string(random());
+  ::setenv("NCCL_HOSTID", id.c_str(), 0);
+}
+
+}  // namespace kolo::comm

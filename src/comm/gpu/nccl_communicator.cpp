@@ -1,0 +1,260 @@
+#include "comm/gpu/nccl_communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "comm/gpu/cuda_device_guard.hpp"
+#include "comm/gpu/nccl_types.hpp"
+#include "base/outgoing.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+/// What rank 0 tells the others: how to find one another, or why they cannot.
+struct Invitation {
+  ncclUniqueId id{};
+  std::array<char, 384> failure{};  // empty: success
+};
+
+Invitation invite() {
+  Invitation invitation;
+  try {
+    KOLO_NCCL_TRY(ncclGetUniqueId(&invitation.id));
+  } catch (const BackendError& error) {
+    std::string(error.what()).copy(invitation.failure.data(), invitation.failure.size() - 1);
+  }
+  return invitation;
+}
+
+/// Rank 0's invitation, on all ranks.
+Task distribute(Communicator& communicator, int tag, Invitation& invitation) {
+  if (communicator.rank() != 0) {
+    co_await communicator.receive(std::as_writable_bytes(std::span(&invitation, 1)), 0, tag);
+    co_return;
+  }
+  Outgoing<Invitation> outgoing(invitation);
+  std::vector<Transfer> transfers;
+  for (int peer = 1; peer < communicator.size(); ++peer) {
+    transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
+  }
+  for (Transfer& transfer : transfers) co_await transfer;
+  outgoing.set_left();
+}
+
+/// Where elements are only moved, all types are so many bytes.
+constexpr ncclDataType_t kByte = ncclUint8;
+
+void request_ring() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ::setenv("NCCL_ALGO", "Ring", 0);
+    KOLO_LOG(Info) << "NCCL " << NCCL_MAJOR << "." << NCCL_MINOR
+                   << " with NCCL_ALGO=" << std::getenv("NCCL_ALGO");
+  });
+}
+
+bool are_equal(std::span<const std::size_t> counts) {
+  return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts[0]; });
+}
+
+/// Memory of elements that lie one after another by rank, without a type.
+template <class Void>
+Void* move_on(Void* memory, std::size_t count, DType dtype) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+  return static_cast<Byte*>(memory) + count * size_of(dtype);
+}
+
+}  // namespace
+
+Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
+                            std::unique_ptr<DeviceCommunicator>& made) {
+  Invitation invitation;
+  if (communicator.rank() == 0) invitation = invite();
+  co_await distribute(communicator, tag, invitation);
+  if (invitation.failure[0] != '\0') {
+    throw BackendError("NCCL on rank 0 of the set: " + std::string(invitation.failure.data()));
+  }
+  auto joining = std::make_unique<NcclCommunicator>(communicator.rank(), communicator.size(),
+                                                    device, invitation.id);
+  co_await *joining;
+  made = std::move(joining);
+}
+
+NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id)
+    : rank_(rank), size_(size), device_(device) {
+  request_ring();
+  const CudaDeviceGuard guard(device);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t communicator = nullptr;
+  const ncclResult_t code = ncclCommInitRankConfig(&communicator, size, id, rank, &config);
+  communicator_.reset(communicator);
+  KOLO_NCCL_TRY(code);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (communicator_ == nullptr) return;
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  try {
+    const CudaDeviceGuard guard(device_);
+    KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
+    while (!ready()) {
+      if (deadline.is_over()) return;  // aborts
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
+  } catch (const std::exception& error) {
+    log_device_error(error.what());
+  }
+}
+
+bool NcclCommunicator::ready() {
+  require_alive();
+  ncclResult_t state = ncclSuccess;
+  KOLO_NCCL_TRY(ncclCommGetAsyncError(communicator_.get(), &state));
+  if (state == ncclInProgress) return false;
+  if (state != ncclSuccess) {
+    abort(describe(state, "NCCL"));
+    require_alive();
+  }
+  return true;
+}
+
+template <class Call>
+void NcclCommunicator::launch(Call call) {
+  require_alive();
+  try {
+    const CudaDeviceGuard guard(device_);
+    call(communicator_.get());
+  } catch (const BackendError& error) {
+    abort(error.what());
+    throw;
+  }
+}
+
+void NcclCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                                  DeviceReduction reduction, DeviceStream stream) {
+  launch([&](ncclComm_t communicator) {
+    const ncclDataType_t type = nccl_type(dtype);
+    const NcclOperation operation(reduction, dtype, communicator);
+    if (count == 0) return;
+    KOLO_NCCL_TRY(ncclAllReduce(input, output, count, type, operation.get(), communicator, stream));
+  });
+}
+
+void NcclCommunicator::reduce_scatter(const void* input, void* output,
+                                      std::span<const std::size_t> counts, DType dtype,
+                                      DeviceReduction reduction, DeviceStream stream) {
+  require_counts("reduce_scatter", counts);
+  launch([&](ncclComm_t communicator) {
+    const ncclDataType_t type = nccl_type(dtype);
+    const NcclOperation operation(reduction, dtype, communicator);
+    if (are_equal(counts)) {
+      if (counts[0] == 0) return;
+      KOLO_NCCL_TRY(
+          ncclReduceScatter(input, output, counts[0], type, operation.get(), communicator, stream));
+      return;
+    }
+    NcclGroup group;
+    std::size_t begin = 0;
+    for (int root = 0; root < size_; ++root) {
+      const std::size_t count = counts[static_cast<std::size_t>(root)];
+      const void* const from = move_on(input, begin, dtype);
+      begin += count;
+      if (count == 0) continue;
+      KOLO_NCCL_TRY(ncclReduce(from, root == rank_ ? output : nullptr, count, type, operation.get(),
+                               root, communicator, stream));
+    }
+    group.end();
+  });
+}
+
+void NcclCommunicator::all_gather(const void* input, void* output,
+                                  std::span<const std::size_t> counts, DType dtype,
+                                  DeviceStream stream) {
+  require_counts("all_gather", counts);
+  launch([&](ncclComm_t communicator) {
+    if (are_equal(counts)) {
+      if (counts[0] == 0) return;
+      KOLO_NCCL_TRY(
+          ncclAllGather(input, output, counts[0] * size_of(dtype), kByte, communicator, stream));
+      return;
+    }
+    NcclGroup group;
+    std::size_t begin = 0;
+    for (int root = 0; root < size_; ++root) {
+      const std::size_t count = counts[static_cast<std::size_t>(root)];
+      void* const to = move_on(output, begin, dtype);
+      begin += count;
+      if (count == 0) continue;
+      KOLO_NCCL_TRY(ncclBroadcast(root == rank_ ? input : to, to, count * size_of(dtype), kByte,
+                                  root, communicator, stream));
+    }
+    group.end();
+  });
+}
+
+void NcclCommunicator::broadcast(void* buffer, std::size_t count, DType dtype, int root,
+                                 DeviceStream stream) {
+  launch([&](ncclComm_t communicator) {
+    if (count == 0) return;
+    KOLO_NCCL_TRY(
+        ncclBroadcast(buffer, buffer, count * size_of(dtype), kByte, root, communicator, stream));
+  });
+}
+
+void NcclCommunicator::all_to_all(const void* input, std::span<const std::size_t> sent,
+                                  void* output, std::span<const std::size_t> received, DType dtype,
+                                  DeviceStream stream) {
+  require_counts("all_to_all", sent);
+  require_counts("all_to_all", received);
+  launch([&](ncclComm_t communicator) {
+    NcclGroup group;
+    const void* from = input;
+    void* to = output;
+    for (std::size_t peer = 0; peer < sent.size(); ++peer) {
+      const int rank = static_cast<int>(peer);
+      if (sent[peer] > 0) {
+        KOLO_NCCL_TRY(
+            ncclSend(from, sent[peer] * size_of(dtype), kByte, rank, communicator, stream));
+      }
+      if (received[peer] > 0) {
+        KOLO_NCCL_TRY(
+            ncclRecv(to, received[peer] * size_of(dtype), kByte, rank, communicator, stream));
+      }
+      from = move_on(from, sent[peer], dtype);
+      to = move_on(to, received[peer], dtype);
+    }
+    group.end();
+  });
+}
+
+void NcclCommunicator::abort(const std::string& reason) noexcept {
+  if (communicator_ == nullptr) return;
+  reason_ = reason;
+  communicator_.reset();
+}
+
+void NcclCommunicator::require_alive() const {
+  if (communicator_ == nullptr) throw BackendError("NCCL communicator was aborted: " + reason_);
+}
+
+void NcclCommunicator::require_counts(const char* operation,
+                                      std::span<const std::size_t> counts) const {
+  if (counts.size() == static_cast<std::size_t>(size_)) return;
+  throw InvalidArgument("NCCL " + std::string(operation) + ": expected counts of " +
+                        std::to_string(size_) + " ranks, got " + std::to_string(counts.size()));
+}
+
+}  // namespace kolo::comm

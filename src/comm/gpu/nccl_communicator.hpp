@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/gpu/device_communicator.hpp"
+#include "comm/gpu/nccl_handles.hpp"
+#include "kolo/communicator.hpp"
+#include "kolo/task.hpp"
+
+namespace kolo::comm {
+
+/// A DeviceCommunicator over NCCL, which is used without blocking throughout.
+///
+/// NCCL_ALGO is set to Ring before the first one is made, unless it is set already: with several
+/// algorithms NCCL may choose by measured times, and sums would differ from run to run.
+class NcclCommunicator final : public DeviceCommunicator {
+ public:
+  /// Makes one among the ranks of `communicator`, which all have a GPU of their own: here the CUDA
+  /// device `device`. Collective; uses the communicator's tag `tag` meanwhile. When the Task has ended
+  /// `made` is set. Throws BackendError where NCCL fails; given up, it aborts on this rank.
+  static Task make(Communicator& communicator, int tag, int device,
+                   std::unique_ptr<DeviceCommunicator>& made);
+
+  /// Starts to join; `ready` says when that is done.
+  NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id);
+  NcclCommunicator(const NcclCommunicator&) = delete;  // one rank has one
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+  /// Ends in good order if nothing has failed and the others do the same within a second.
+  ~NcclCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool ready() override;
+  void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                  DeviceReduction reduction, DeviceStream stream) override;
+  void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
+                      DType dtype, DeviceReduction reduction, DeviceStream stream) override;
+  void all_gather(const void* input, void* output, std::span<const std::size_t> counts, DType dtype,
+                  DeviceStream stream) override;
+  void broadcast(void* buffer, std::size_t count, DType dtype, int root,
+                 DeviceStream stream) override;
+  void all_to_all(const void* input, std::span<const std::size_t> sent, void* output,
+                  std::span<const std::size_t> received, DType dtype, DeviceStream stream) override;
+  void abort(const std::string& reason) noexcept override;
+
+ private:
+  void require_alive() const;
+  void require_counts(const char* operation, std::span<const std::size_t> counts) const;
+  /// Calls `call` with the communicator. Where NCCL refuses it, this rank is out of step with the
+  /// others, which may have gone on: aborts.
+  template <class Call>
+  void launch(Call call);
+
+  int rank_;
+  int size_;
+  int device_;
+  NcclComm communicator_;
+  std::string reason_;  // why it was aborted
+};
+
+}  // namespace kolo::comm

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+#include <nccl.h>
+
+#include "comm/gpu/cuda_check.hpp"
+
+namespace kolo::comm {
+
+struct NcclCommDeleter {
+  void operator()(ncclComm_t communicator) const noexcept {
+    const ncclResult_t code = ncclCommAbort(communicator);
+    if (code != ncclSuccess && code != ncclInProgress) {
+      log_device_error(describe(code, "ncclCommAbort"));
+    }
+  }
+};
+
+/// Owns an NCCL communicator. Letting go of it aborts it, which is right wherever something has
+/// failed and never waits for others; who ends in good order finalises and destroys it first.
+using NcclComm = std::unique_ptr<std::remove_pointer_t<ncclComm_t>, NcclCommDeleter>;
+
+/// Calls between making this and `end` are one operation. Ends the group also where one of them has
+/// thrown: this thread's next calls would be part of it else.
+class NcclGroup {
+ public:
+  NcclGroup() { KOLO_NCCL_TRY(ncclGroupStart()); }
+  NcclGroup(const NcclGroup&) = delete;  // it ends once
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ~NcclGroup() {
+    if (!has_ended_) static_cast<void>(ncclGroupEnd());  // an error is on its way already
+  }
+
+  void end() {
+    has_ended_ = true;
+    KOLO_NCCL_TRY(ncclGroupEnd());
+  }
+
+ private:
+  bool has_ended_ = false;
+};
+
+}  // namespace kolo::comm

@@ -1,0 +1,85 @@
+// How the kernels of vector_kernel.cu reach the elements of several vectors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "comm/gpu/device_elements.cuh"
+#include "comm/gpu/gpu.hpp"
+
+namespace kolo::comm {
+
+inline constexpr std::uint32_t kVectorThreads = 256;  // of a block
+
+/// DeviceVectors of a known type.
+template <class T>
+struct VectorsOf {
+  const T* first;
+  std::uint64_t count;
+  std::uint64_t stride;
+  std::uint32_t vectors;
+
+  __host__ __device__ const T* at(std::uint32_t vector, std::uint64_t i) const {
+    return first + vector * stride + i;
+  }
+  /// All vectors begin where an instruction can load 16 bytes.
+  __host__ __device__ bool are_aligned() const {
+    return reinterpret_cast<std::uintptr_t>(first) % 16 == 0 && stride * sizeof(T) % 16 == 0;
+  }
+};
+
+/// Elements of which one instruction loads or stores a vector.
+template <class T>
+inline constexpr std::uint32_t kWidthOf = 16 / sizeof(T);
+
+template <class Sum, class T>
+__host__ __device__ Sum to_sum(T value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return value;
+  } else {
+    return to_float(value);
+  }
+}
+
+/// The next elements, as many as a vector has: by one instruction where all of them are there and lie
+/// at its alignment, else `length` of them, and zeros behind them.
+template <bool kIsWhole, class T>
+__host__ __device__ Vector<T, kWidthOf<T>> load(const T* from, std::uint64_t length) {
+  if constexpr (kIsWhole) {
+    return *reinterpret_cast<const Vector<T, kWidthOf<T>>*>(from);
+  } else {
+    Vector<T, kWidthOf<T>> loaded = {};
+#pragma unroll
+    for (std::uint32_t i = 0; i < kWidthOf<T>; ++i) {
+      if (i < length) loaded.elements[i] = from[i];
+    }
+    return loaded;
+  }
+}
+
+template <bool kIsWhole, class T>
+__host__ __device__ void store(const Vector<T, kWidthOf<T>>& stored, T* to, std::uint64_t length) {
+  if constexpr (kIsWhole) {
+    *reinterpret_cast<Vector<T, kWidthOf<T>>*>(to) = stored;
+  } else {
+#pragma unroll
+    for (std::uint32_t i = 0; i < kWidthOf<T>; ++i) {
+      if (i < length) to[i] = stored.elements[i];
+    }
+  }
+}
+
+/// Calls `visit` with the VectorsOf their type. `vectors` has passed check_vectors.
+template <class Visit>
+void visit_vectors(const DeviceVectors& vectors, Visit visit) {
+  visit_dtype(vectors.dtype, [&](auto dtype) {
+    if constexpr (is_floating(dtype())) {
+      using T = ElementOf<dtype()>;
+      visit(VectorsOf<T>{reinterpret_cast<const T*>(vectors.first), vectors.count, vectors.stride,
+                         static_cast<std::uint32_t>(vectors.vectors)});
+    }
+  });
+}
+
+}  // namespace kolo::comm

@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "comm/gpu/adasum_weights.hpp"
+#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/dot_products.cuh"
+#include "comm/gpu/vector_kernel.hpp"
+#include "comm/gpu/vector_sum.cuh"
+
+namespace kolo::comm {
+namespace {
+
+template <class Sum, class T>
+__global__ void __launch_bounds__(kVectorThreads)
+    add_up_kernel(VectorsOf<T> vectors, DeviceWeights weights, T* to) {
+  add_up_block<Sum>(vectors, weights, to, gridDim.x, blockIdx.x, threadIdx.x);
+}
+
+__device__ void add_threads(double* sums, std::uint32_t rows) {
+  for (std::uint32_t half = kVectorThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    add_halves(sums, rows, half, threadIdx.x);
+  }
+  __syncthreads();
+}
+
+/// Part blockIdx.x of tile blockIdx.y.
+template <class T>
+__global__ void __launch_bounds__(kVectorThreads)
+    multiply_kernel(VectorsOf<T> vectors, double* partial) {
+  __shared__ double sums[kTileSums];
+  const Tile tile = tile_at(vectors.vectors, blockIdx.y);
+  multiply_part(vectors, tile, gridDim.x, blockIdx.x, threadIdx.x, sums);
+  add_threads(sums, kTile * kTile);
+  const std::uint64_t matrix = static_cast<std::uint64_t>(vectors.vectors) * vectors.vectors;
+  keep_tile(sums, tile, vectors.vectors, threadIdx.x, partial + blockIdx.x * matrix);
+}
+
+/// Element blockIdx.x of the matrix.
+__global__ void __launch_bounds__(kVectorThreads)
+    add_parts_kernel(const double* partial, std::uint32_t vectors, std::uint64_t parts,
+                     double* products) {
+  __shared__ double sums[kVectorThreads];
+  add_parts(partial, vectors, blockIdx.x, parts, threadIdx.x, sums);
+  add_threads(sums, 1);
+  if (threadIdx.x == 0) products[blockIdx.x] = sums[0];
+}
+
+/// One matrix a thread.
+__global__ void weigh_kernel(const double* products, int matrices, int vectors, double* weights) {
+  const int matrix = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (matrix >= matrices) return;
+  const std::int64_t offset = static_cast<std::int64_t>(matrix) * vectors;
+  AdasumWeights(products + offset * vectors, vectors, weights + offset).compute();
+}
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, std::uint32_t threads, DeviceStream stream,
+            Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  KOLO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+}  // namespace
+
+void launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+                   std::uint64_t blocks, DeviceStream stream) {
+  visit_vectors(vectors, [&]<class T>(const VectorsOf<T>& typed) {
+    constexpr std::uint64_t kOfBlock = kVectorThreads * kWidthOf<T>;
+    const std::uint64_t needed = (typed.count + kOfBlock - 1) / kOfBlock;
+    const dim3 grid(static_cast<std::uint32_t>(std::min(needed, blocks)));
+    visit_sum<T>(weights, [&]<class Sum>(Sum) {
+      launch(add_up_kernel<Sum, T>, grid, kVectorThreads, stream, typed, weights,
+             reinterpret_cast<T*>(to));
+    });
+  });
+}
+
+void launch_multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                         DeviceStream stream) {
+  visit_vectors(vectors, [&]<class T>(const VectorsOf<T>& typed) {
+    const std::uint64_t parts = dot_product_parts(vectors.vectors);
+    launch(multiply_kernel<T>, dim3(static_cast<std::uint32_t>(parts), tile_count(typed.vectors)),
+           kVectorThreads, stream, typed, partial);
+    launch(add_parts_kernel, dim3(typed.vectors * typed.vectors), kVectorThreads, stream,
+           static_cast<const double*>(partial), typed.vectors, parts, products);
+  });
+}
+
+void launch_weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                         DeviceStream stream) {
+  constexpr std::uint32_t kThreads = 32;
+  const auto blocks = (static_cast<std::uint32_t>(matrices) + kThreads - 1) / kThreads;
+  launch(weigh_kernel, dim3(blocks), kThreads, stream, products, matrices, vectors, weights);
+}
+
+}  // namespace kolo::comm

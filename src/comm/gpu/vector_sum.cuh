@@ -1,0 +1,94 @@
+// What each thread does that adds up vectors. Nothing here needs a GPU: the test runs the same code
+// on the CPU, thread after thread.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "comm/gpu/device_elements.cuh"
+#include "comm/gpu/gpu.hpp"
+#include "comm/gpu/vector_access.cuh"
+
+namespace kolo::comm {
+
+template <class T, class Sum>
+__host__ __device__ T from_sum(Sum value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return value;
+  } else {
+    return from_float<T>(static_cast<float>(value));
+  }
+}
+
+/// Rounded, whatever is added to it.
+__host__ __device__ inline float product(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+__host__ __device__ inline double product(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+/// Adds up a vector's width of elements from `i` on.
+template <class Sum, bool kIsWhole, class T>
+__host__ __device__ void add_up_at(const VectorsOf<T>& vectors, DeviceWeights weights, T* to,
+                                   std::uint64_t i) {
+  constexpr std::uint32_t kWidth = kWidthOf<T>;
+  const std::uint64_t length = vectors.count - i;
+  Sum sums[kWidth];
+#pragma unroll
+  for (Sum& sum : sums) sum = -Sum(0);  // changes nothing, where 0 would change -0
+#pragma unroll 4
+  for (std::uint32_t v = 0; v < vectors.vectors; ++v) {
+    const Sum factor = static_cast<Sum>(weights.each == nullptr ? weights.before
+                                                                : weights.before * weights.each[v]);
+    const auto loaded = load<kIsWhole>(vectors.at(v, i), length);
+#pragma unroll
+    for (std::uint32_t j = 0; j < kWidth; ++j) {
+      sums[j] += product(to_sum<Sum>(loaded.elements[j]), factor);
+    }
+  }
+  Vector<T, kWidth> result;
+#pragma unroll
+  for (std::uint32_t j = 0; j < kWidth; ++j) {
+    result.elements[j] = from_sum<T>(product(sums[j], static_cast<Sum>(weights.after)));
+  }
+  store<kIsWhole>(result, to + i, length);
+}
+
+/// Thread `thread` of block `block` of `blocks` adds up every so many-th run of as many elements as
+/// fill 16 bytes: neighbours in a block have neighbours in memory.
+template <class Sum, class T>
+__host__ __device__ void add_up_block(const VectorsOf<T>& vectors, DeviceWeights weights, T* to,
+                                      std::uint64_t blocks, std::uint64_t block,
+                                      std::uint32_t thread) {
+  constexpr std::uint32_t kWidth = kWidthOf<T>;
+  const std::uint64_t step = blocks * kVectorThreads * kWidth;
+  const bool are_aligned = vectors.are_aligned() && reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
+  for (std::uint64_t i = (block * kVectorThreads + thread) * kWidth; i < vectors.count; i += step) {
+    if (are_aligned && vectors.count - i >= kWidth) {
+      add_up_at<Sum, true>(vectors, weights, to, i);
+    } else {
+      add_up_at<Sum, false>(vectors, weights, to, i);
+    }
+  }
+}
+
+/// Calls `visit` with a zero of the type that sums are made in: those with weights, which may cancel,
+/// in float64 as on the CPU.
+template <class T, class Visit>
+void visit_sum(const DeviceWeights& weights, Visit visit) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (weights.each == nullptr) return visit(float());
+  }
+  visit(double());
+}
+
+}  // namespace kolo::comm

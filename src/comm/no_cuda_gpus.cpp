@@ -1,9 +1,0 @@
-#include "comm/cuda_gpus.hpp"
-
-namespace kolo::comm {
-
-Gpus* cuda_gpus() { return nullptr; }
-
-void let_ranks_share_gpus() {}
-
-}  // namespace kolo::comm

@@ -1,0 +1,159 @@
+#include "kolo/collectives.hpp"
+
+#include <memory>
+#include <utility>
+
+#include "ops/kernels/pieces.hpp"
+#include "runtime/lane/lane.hpp"
+#include "runtime/api/submit.hpp"
+
+namespace kolo {
+
+using runtime::add_rows;
+using runtime::chosen;
+using runtime::make_alltoall;
+using runtime::make_broadcast;
+using runtime::make_operation;
+using runtime::make_reduction;
+using runtime::Operation;
+using runtime::run;
+using runtime::submit;
+
+namespace {
+
+std::shared_ptr<Operation> make_allgather(ProcessSet& set, std::vector<InputRows> tensors,
+                                          const OperationOptions& options) {
+  const auto operation = make_operation(set, Collective::AllGather, options);
+  for (InputRows& tensor : tensors) {
+    add_rows(*operation, tensor.input).allocate_output = std::move(tensor.allocate);
+  }
+  return operation;
+}
+
+}  // namespace
+
+// --- reductions ---
+
+Handle allreduce_async(const TensorView& input, const TensorView& output,
+                       const AllreduceOptions& options) {
+  return grouped_allreduce_async({{input, output}}, options);
+}
+
+void allreduce(const TensorView& input, const TensorView& output, const AllreduceOptions& options) {
+  grouped_allreduce({{input, output}}, options);
+}
+
+Handle grouped_allreduce_async(const std::vector<InputOutput>& tensors,
+                               const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_reduction(set, Collective::AllReduce, tensors, options));
+}
+
+void grouped_allreduce(const std::vector<InputOutput>& tensors, const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_reduction(set, Collective::AllReduce, tensors, options));
+}
+
+std::int64_t scattered_rows(std::int64_t rows, int size, int rank) {
+  return static_cast<std::int64_t>(
+      ops::piece_of(static_cast<std::size_t>(rows), size, rank).length);
+}
+
+Handle reduce_scatter_async(const TensorView& input, const TensorView& output,
+                            const AllreduceOptions& options) {
+  return grouped_reduce_scatter_async({{input, output}}, options);
+}
+
+void reduce_scatter(const TensorView& input, const TensorView& output,
+                    const AllreduceOptions& options) {
+  grouped_reduce_scatter({{input, output}}, options);
+}
+
+Handle grouped_reduce_scatter_async(const std::vector<InputOutput>& tensors,
+                                    const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
+}
+
+void grouped_reduce_scatter(const std::vector<InputOutput>& tensors,
+                            const AllreduceOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
+}
+
+// --- broadcast ---
+
+Handle broadcast_async(const TensorView& tensor, int root, const OperationOptions& options) {
+  return grouped_broadcast_async({tensor}, root, options);
+}
+
+void broadcast(const TensorView& tensor, int root, const OperationOptions& options) {
+  grouped_broadcast({tensor}, root, options);
+}
+
+Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
+                               const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_broadcast(set, tensors, root, options));
+}
+
+void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
+                       const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_broadcast(set, tensors, root, options));
+}
+
+// --- rows ---
+
+Handle allgather_async(const TensorView& input, AllocateRows allocate,
+                       const OperationOptions& options) {
+  return grouped_allgather_async({{input, std::move(allocate)}}, options);
+}
+
+void allgather(const TensorView& input, AllocateRows allocate, const OperationOptions& options) {
+  grouped_allgather({{input, std::move(allocate)}}, options);
+}
+
+Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_allgather(set, std::move(tensors), options));
+}
+
+void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_allgather(set, std::move(tensors), options));
+}
+
+Handle alltoall_async(const TensorView& input, std::vector<std::int64_t> splits,
+                      AllocateRows allocate, const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
+}
+
+void alltoall(const TensorView& input, std::vector<std::int64_t> splits, AllocateRows allocate,
+              const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
+}
+
+// --- meetings ---
+
+Handle barrier_async(const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  return submit(set, make_operation(set, Collective::Barrier, options));
+}
+
+void barrier(const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  run(set, make_operation(set, Collective::Barrier, options));
+}
+
+int join(ProcessSet* process_set) {
+  ProcessSet& set = chosen(process_set);
+  const auto operation = std::make_shared<Operation>();
+  set.lane()->join(operation);
+  Handle(set.lane(), operation).wait();
+  return operation->result;
+}
+
+}  // namespace kolo

@@ -1,0 +1,43 @@
+#include "kolo/handle.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "kolo/error.hpp"
+#include "runtime/lane/lane.hpp"
+
+namespace kolo {
+
+Handle::Handle(std::shared_ptr<runtime::Lane> lane, std::shared_ptr<runtime::Operation> operation)
+    : lane_(std::move(lane)), operation_(std::move(operation)) {}
+
+runtime::Operation& Handle::operation() const {
+  if (operation_ == nullptr) {
+    throw InvalidArgument("Handle: it stands for no operation. Was it moved from?");
+  }
+  return *operation_;
+}
+
+bool Handle::is_ready() const { return operation().is_done.load(std::memory_order_acquire); }
+
+void Handle::wait() {
+  const runtime::Operation& operation = this->operation();
+  lane_->wait(operation, runtime::Operation::Clock::time_point::max());
+  if (operation.error) std::rethrow_exception(operation.error);
+  lane_->order_after(operation);
+}
+
+bool Handle::wait_for(std::chrono::nanoseconds duration) {
+  const runtime::Operation& operation = this->operation();
+  if (!lane_->wait(operation, Deadline::after(duration).point())) return false;
+  if (operation.error) std::rethrow_exception(operation.error);
+  lane_->order_after(operation);
+  return true;
+}
+
+std::chrono::steady_clock::time_point Handle::started() const { return operation().started; }
+
+std::chrono::steady_clock::time_point Handle::ended() const { return operation().ended; }
+
+}  // namespace kolo

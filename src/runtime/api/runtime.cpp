@@ -1,0 +1,237 @@
+#include "kolo/runtime.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/graveyard.hpp"
+#include "base/home_process.hpp"
+#include "base/log.hpp"
+#include "comm/make_world.hpp"
+#include "comm/wait.hpp"
+#include "comm/world.hpp"
+#include "kolo/error.hpp"
+#include "ops/registry.hpp"
+#include "runtime/control/agree_on_start.hpp"
+#include "runtime/lane/lane_factory.hpp"
+#include "runtime/lane/last_words.hpp"
+#include "runtime/lane/progress_thread.hpp"
+#include "runtime/api/submit.hpp"
+
+namespace kolo {
+namespace {
+
+std::atomic<Runtime*> process_current{nullptr};
+thread_local Runtime* thread_current = nullptr;
+
+}  // namespace
+
+/// The composition root: the one place that makes the parts and ties them together.
+class Runtime::Parts {
+ public:
+  Parts(Runtime& runtime, InitOptions options)
+      : runtime_(runtime),
+        config_(std::move(options.config)),
+        world_(options.world ? std::move(options.world) : comm::make_world(config_)),
+        reductions_(std::move(options.reductions)),
+        lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
+    for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
+    runtime::check_algorithms(config_, algorithms_);
+    runtime::check_staging(config_, topology());
+    set_log_rank(topology().rank);
+    set_log_level(parse_log_level(config_.log_level));
+    std::vector<int> everybody(static_cast<std::size_t>(topology().size));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    comm::wait(runtime::agree_on_start(*lanes_.make_control_communicator(0, everybody),
+                                       {config_, algorithms_, reductions_, options.process_sets}),
+               Deadline::after(config_.timeout), *world_);
+    add_set(0, everybody);
+  }
+
+  ~Parts() { shutdown(); }
+
+  Parts(const Parts&) = delete;  // lanes and threads refer to it
+  Parts& operator=(const Parts&) = delete;
+
+  bool is_at_home() const { return home_.is_here(); }
+
+  void shutdown() {
+    if (!is_at_home() || std::exchange(is_shut_down_, true)) return;
+    for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
+  }
+
+  const comm::Topology& topology() const { return world_->topology(); }
+  const Config& config() const { return config_; }
+
+  ProcessSet& add_set(int number, const std::vector<int>& ranks) {
+    std::shared_ptr<runtime::Lane> lane;
+    std::unique_ptr<runtime::ProgressThread> driver;
+    if (std::find(ranks.begin(), ranks.end(), topology().rank) != ranks.end()) {
+      lane = lanes_.make(number, ranks);
+      runtime::enlist_for_last_words(lane);
+      driver = std::make_unique<runtime::ProgressThread>(lane);
+    }
+    const std::lock_guard lock(sets_lock_);
+    sets_.push_back({std::make_unique<ProcessSet>(runtime_, number, ranks, std::move(lane)),
+                     std::move(driver)});
+    return *sets_.back().set;
+  }
+
+  void remove_set(int number) {
+    Set* removed;
+    {
+      const std::lock_guard lock(sets_lock_);
+      removed = find(number);
+      removed->is_removed = true;
+    }
+    close(*removed, "it has been removed");
+  }
+
+  /// Null where there is none, or no more.
+  ProcessSet* find_set(int number) {
+    const std::lock_guard lock(sets_lock_);
+    const Set* const found = find(number);
+    return found != nullptr && !found->is_removed ? found->set.get() : nullptr;
+  }
+
+ private:
+  struct Set {
+    std::unique_ptr<ProcessSet> set;
+    std::unique_ptr<runtime::ProgressThread> driver;  // null: closed, or this rank is no member
+    bool is_removed = false;
+  };
+
+  Set* find(int number) {
+    const auto found = std::find_if(sets_.begin(), sets_.end(),
+                                    [&](const Set& set) { return set.set->number() == number; });
+    return found == sets_.end() ? nullptr : &*found;
+  }
+
+  static void close(Set& set, const char* why) {
+    if (set.driver == nullptr) return;
+    const std::shared_ptr<runtime::Lane>& lane = set.set->lane();
+    lane->shut_down();
+    set.driver.reset();
+    lane->stop(why);
+    runtime::dismiss_from_last_words(lane);
+  }
+
+  const HomeProcess home_;
+  Runtime& runtime_;
+  Config config_;
+  std::shared_ptr<comm::World> world_;
+  ops::Registry algorithms_;
+  compression::Registry compressors_;
+  std::vector<CustomReduction> reductions_;
+  runtime::LaneFactory lanes_;
+  std::mutex sets_lock_;
+  std::deque<Set> sets_;  // the world first
+  bool is_shut_down_ = false;
+};
+
+Runtime::Runtime(InitOptions options) {
+  for (std::vector<int>& ranks : options.process_sets) std::sort(ranks.begin(), ranks.end());
+  const std::vector<std::vector<int>> sets = options.process_sets;
+  parts_ = std::make_unique<Parts>(*this, std::move(options));
+  for (const std::vector<int>& ranks : sets) add_process_set(ranks);
+  Runtime* none = nullptr;
+  process_current.compare_exchange_strong(none, this);
+}
+
+Runtime::~Runtime() {
+  parts_->shutdown();
+  if (!parts_->is_at_home()) keep_for_ever(std::move(parts_));  // threads and MPI are the parent's
+  Runtime* self = this;
+  process_current.compare_exchange_strong(self, nullptr);
+  if (thread_current == this) thread_current = nullptr;
+}
+
+void Runtime::shutdown() { parts_->shutdown(); }
+
+int Runtime::rank() const { return parts_->topology().rank; }
+int Runtime::size() const { return parts_->topology().size; }
+int Runtime::local_rank() const { return parts_->topology().local_rank; }
+int Runtime::local_size() const { return parts_->topology().local_size; }
+int Runtime::cross_rank() const { return parts_->topology().cross_rank; }
+int Runtime::cross_size() const { return parts_->topology().cross_size; }
+bool Runtime::is_homogeneous() const { return parts_->topology().is_homogeneous(); }
+ProcessSet& Runtime::world() { return process_set(0); }
+
+ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ProcessSet& world = this->world();
+  const auto operation = runtime::make_operation(world, Collective::AddProcessSet, {});
+  runtime::add_members(*operation, ranks, size());
+  runtime::submit(world, operation).wait();
+  return parts_->add_set(operation->result, ranks);
+}
+
+void Runtime::remove_process_set(ProcessSet& set) {
+  ProcessSet& world = this->world();
+  const auto operation = runtime::make_operation(world, Collective::RemoveProcessSet, {});
+  runtime::add_members(*operation, set.ranks(), size());
+  operation->request.set_number = set.number();
+  if (set.number() == 0) runtime::add_defect(*operation, "the world cannot be removed");
+  if (parts_->find_set(set.number()) != &set) {
+    runtime::add_defect(*operation, "process set " + set.name() + " has been removed already");
+  }
+  runtime::submit(world, operation).wait();
+  parts_->remove_set(set.number());
+}
+
+ProcessSet& Runtime::process_set(int number) {
+  if (ProcessSet* const found = parts_->find_set(number)) return *found;
+  throw InvalidArgument("there is no process set number " + std::to_string(number));
+}
+
+const Config& Runtime::config() const { return parts_->config(); }
+
+Runtime& Runtime::current() {
+  Runtime* const current = thread_current != nullptr ? thread_current : process_current.load();
+  if (current == nullptr) {
+    throw InvalidArgument("Kolo has not been started: make a kolo::Runtime, or call kolo::init().");
+  }
+  return *current;
+}
+
+bool Runtime::has_current() { return thread_current != nullptr || process_current != nullptr; }
+
+void Runtime::set_thread_current(Runtime* runtime) { thread_current = runtime; }
+
+int rank() { return Runtime::current().rank(); }
+int size() { return Runtime::current().size(); }
+int local_rank() { return Runtime::current().local_rank(); }
+int local_size() { return Runtime::current().local_size(); }
+int cross_rank() { return Runtime::current().cross_rank(); }
+int cross_size() { return Runtime::current().cross_size(); }
+bool is_homogeneous() { return Runtime::current().is_homogeneous(); }
+
+ProcessSet& add_process_set(std::vector<int> ranks) {
+  return Runtime::current().add_process_set(std::move(ranks));
+}
+void remove_process_set(ProcessSet& set) { Runtime::current().remove_process_set(set); }
+
+namespace {
+
+std::mutex owned_lock;
+std::unique_ptr<Runtime> owned;
+
+}  // namespace
+
+void init() {
+  const std::lock_guard lock(owned_lock);
+  if (owned == nullptr) owned = std::make_unique<Runtime>();
+}
+
+void shutdown() {
+  const std::lock_guard lock(owned_lock);
+  owned.reset();
+}
+
+bool is_initialized() { return Runtime::has_current(); }
+
+}  // namespace kolo

@@ -1,0 +1,252 @@
+#include "runtime/api/submit.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "kolo/error.hpp"
+#include "runtime/lane/lane.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+void check_memory(Operation& operation, const TensorView& tensor) {
+  if (std::any_of(tensor.shape.begin(), tensor.shape.end(),
+                  [](auto extent) { return extent < 0; })) {
+    add_defect(operation, "a dimension of the tensor is negative");
+  }
+  if (tensor.data == nullptr && tensor.size_bytes() > 0) {
+    add_defect(operation, "the tensor has elements but no memory");
+  }
+}
+
+void check_reduction(Operation& operation, const TensorView& tensor,
+                     const AllreduceOptions& options) {
+  const DType dtype = tensor.dtype;
+  const std::string op(name_of(options.op));
+  const bool is_order = options.op == ReduceOp::Min || options.op == ReduceOp::Max;
+  if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
+    add_defect(operation, "bool knows Min (and) and Max (or) only, not " + op);
+  }
+  if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
+    add_defect(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
+                              ". Use Sum or Average.");
+  }
+  if (tensor.device.kind == DeviceKind::Cuda && options.op == ReduceOp::Custom) {
+    add_defect(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
+  }
+  if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {
+    add_defect(operation, "a scale is not a finite number");
+  }
+  if (options.op == ReduceOp::Custom && (options.prescale != 1.0 || options.postscale != 1.0)) {
+    add_defect(operation, "a Custom reduction takes no scales");
+  }
+}
+
+void check_output(Operation& operation, const InputOutput& tensor, const ProcessSet& set) {
+  const TensorView& input = tensor.input;
+  const TensorView& output = tensor.output;
+  if (input.device != output.device) {
+    add_defect(operation, "the output does not lie on the device of the input");
+  }
+  if (input.dtype != output.dtype) {
+    add_defect(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
+                              ", that of the input " + std::string(name_of(input.dtype)));
+  }
+  if (output.data == nullptr && output.size_bytes() > 0) {
+    add_defect(operation, "the output has elements but no memory");
+  }
+  std::vector<std::int64_t> expected = input.shape;
+  if (operation.request.collective == Collective::ReduceScatter) {
+    if (expected.empty()) {
+      add_defect(operation, "a scalar has no rows to scatter. Give it one dimension, [1].");
+      return;
+    }
+    expected.front() = scattered_rows(expected.front(), set.size(), set.rank());
+  }
+  if (output.shape != expected) {
+    add_defect(operation, "the output does not have the shape of the result");
+  }
+}
+
+/// Fills in equal shares, or checks the caller's.
+std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,
+                                         std::vector<std::int64_t> splits, int size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  if (splits.empty()) {
+    if (rows % size != 0) {
+      add_defect(operation, std::to_string(rows) + " rows do not divide evenly over " +
+                                std::to_string(size) + " ranks. Give splits.");
+    }
+    return std::vector<std::int64_t>(ranks, rows / size);
+  }
+  if (splits.size() != ranks) {
+    add_defect(operation, "there are " + std::to_string(splits.size()) + " splits for " +
+                              std::to_string(size) + " ranks");
+  }
+  if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
+    add_defect(operation, "a split is negative");
+  }
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  std::int64_t sum = 0;
+  bool is_beyond = false;  // what can be counted
+  for (const std::int64_t split : splits) {
+    is_beyond |= split > kMost - sum;
+    sum = is_beyond ? kMost : sum + std::max(split, std::int64_t{0});
+  }
+  if (is_beyond || sum != rows) {
+    add_defect(operation, "the splits add up to " + std::string(is_beyond ? "more than " : "") +
+                              std::to_string(sum) + " rows, the tensor has " +
+                              std::to_string(rows));
+  }
+  return splits;
+}
+
+void prepare(ProcessSet& set, Operation& operation) {
+  try {
+    set.lane()->prepare(operation);
+  } catch (const Error& error) {
+    add_defect(operation, error.what());
+  }
+}
+
+}  // namespace
+
+ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
+
+std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective,
+                                          const OperationOptions& options) {
+  auto operation = std::make_shared<Operation>();
+  Request& request = operation->request;
+  request.collective = collective;
+  request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
+  const auto timeout = options.timeout.value_or(set.runtime().config().timeout);
+  operation->deadline = Deadline::after(timeout).point();
+  operation->keep_alive = options.keep_alive;
+  operation->device.stream = static_cast<comm::DeviceStream>(options.stream);
+  return operation;
+}
+
+TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
+  operation.request.tensors.push_back({tensor.dtype, tensor.shape});
+  const bool is_first = operation.tensors.empty();
+  if (!is_first && (operation.request.device != tensor.device.kind ||
+                    operation.device.gpu != tensor.device.index)) {
+    add_defect(operation, "the tensors of the group do not lie on one device");
+  }
+  operation.request.device = tensor.device.kind;
+  operation.device.gpu = tensor.device.index;
+  check_memory(operation, tensor);
+  TensorMemory& memory = operation.tensors.emplace_back();
+  memory.input = static_cast<const std::byte*>(tensor.data);
+  return memory;
+}
+
+TensorMemory& add_rows(Operation& operation, const TensorView& tensor) {
+  TensorMemory& memory = add_tensor(operation, tensor);
+  if (tensor.shape.empty()) {
+    add_defect(operation, "a scalar has no rows. Give it one dimension, [1].");
+    return memory;
+  }
+  memory.row_count = tensor.shape.front();
+  std::vector<std::int64_t>& shape = operation.request.tensors.back().shape;
+  shape.erase(shape.begin());
+  return memory;
+}
+
+void add_defect(Operation& operation, std::string text) {
+  if (operation.request.defect.empty()) operation.request.defect = std::move(text);
+}
+
+void add_members(Operation& operation, const std::vector<int>& ranks, int world_size) {
+  if (ranks.empty()) {
+    add_defect(operation, "a process set needs at least one rank");
+  } else if (ranks.front() < 0 || ranks.back() >= world_size) {
+    const int wrong = ranks.front() < 0 ? ranks.front() : ranks.back();
+    add_defect(operation, "there is no rank " + std::to_string(wrong) + "; ranks are 0 to " +
+                              std::to_string(world_size - 1));
+  } else if (const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
+             twice != ranks.end()) {
+    add_defect(operation, "rank " + std::to_string(*twice) + " is named twice");
+  } else {
+    operation.request.members = ranks;
+  }
+}
+
+std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
+                                          const std::vector<InputOutput>& tensors,
+                                          const AllreduceOptions& options) {
+  auto operation = make_operation(
+      set, collective,
+      {options.name, options.timeout, options.process_set, options.keep_alive, options.stream});
+  Request& request = operation->request;
+  request.op = options.op;
+  if (options.op == ReduceOp::Custom) request.custom = options.custom;
+  request.prescale = options.prescale;
+  request.postscale = options.postscale;
+  request.join_divisor = options.join_divisor;
+  request.compression = options.compression.name();
+  if (collective == Collective::ReduceScatter && options.op == ReduceOp::Adasum) {
+    add_defect(*operation, "Adasum needs whole tensors and cannot be scattered. Use allreduce.");
+  }
+  for (const InputOutput& tensor : tensors) {
+    add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);
+    check_reduction(*operation, tensor.input, options);
+    check_output(*operation, tensor, set);
+  }
+  try {
+    set.lane()->check(request);
+  } catch (const InvalidArgument& error) {
+    add_defect(*operation, error.what());
+  }
+  return operation;
+}
+
+std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors,
+                                          int root, const OperationOptions& options) {
+  auto operation = make_operation(set, Collective::Broadcast, options);
+  operation->request.root = root;
+  const std::vector<int>& ranks = set.ranks();
+  if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
+    add_defect(*operation, "root rank " + std::to_string(root) +
+                               " is not a member of the process set. Roots are world ranks.");
+  }
+  for (const TensorView& tensor : tensors) {
+    add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
+  }
+  return operation;
+}
+
+std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& input,
+                                         std::vector<std::int64_t> splits, AllocateRows allocate,
+                                         const OperationOptions& options) {
+  auto operation = make_operation(set, Collective::AllToAll, options);
+  TensorMemory& memory = add_rows(*operation, input);
+  memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
+  memory.allocate_output = std::move(allocate);
+  return operation;
+}
+
+Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation) {
+  prepare(set, *operation);
+  set.lane()->submit(operation);
+  return Handle(set.lane(), std::move(operation));
+}
+
+void run(ProcessSet& set, std::shared_ptr<Operation> operation) {
+  prepare(set, *operation);
+  set.lane()->run(operation);
+  if (operation->error) std::rethrow_exception(operation->error);
+  set.lane()->order_after(*operation);
+}
+
+Handle submit_defect(Collective collective, std::string text, const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
+  auto operation = make_operation(set, collective, options);
+  add_defect(*operation, std::move(text));
+  return submit(set, std::move(operation));
+}
+
+}  // namespace kolo::runtime

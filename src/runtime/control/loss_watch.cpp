@@ -1,0 +1,69 @@
+#include "runtime/control/loss_watch.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(10);
+constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // everybody looks once in 50 ms
+
+}  // namespace
+
+std::optional<HeaderBoard::Loss> LossWatch::look(Clock::time_point now, bool needs_peers) {
+  // The processes before the board: one that ends because of a loss has published that loss first,
+  // and must not be taken for the cause.
+  const bool is_due = now >= next_look_;
+  std::vector<int> dead;
+  if (is_due) dead = world_.dead_peers();
+  if (auto loss = board_.lost()) {
+    if (all_have_heard(*loss, now)) return loss;
+    return std::nullopt;
+  }
+  if (!is_due) return std::nullopt;
+  next_look_ = now + kInterval;
+  for (const int peer : dead) {
+    const std::optional<int> rank = member(peer);
+    if (rank && !board_.has_left(*rank)) return Loss{*rank, "died: its process has ended"};
+  }
+  if (now >= next_sample_ && needs_peers) {
+    next_sample_ = now + set_.config.lost_after / 2;
+    silent_ = board_.silent_ranks();
+  }
+  return std::nullopt;
+}
+
+/// A rank that tells of its own end waits until the others have heard, and so does whoever hears it:
+/// mpirun ends them all as soon as one of them has ended.
+bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
+  const std::vector<int> dead = world_.dead_peers();
+  if (std::find(dead.begin(), dead.end(), world_rank(loss.rank)) != dead.end()) return true;
+  if (!heard_at_) heard_at_ = now;
+  report(loss);
+  return now >= *heard_at_ + kTimeToHear;
+}
+
+std::optional<HeaderBoard::Loss> LossWatch::find_silent() const {
+  // As of the last whole interval: a fresh look could be microseconds after the last one.
+  if (silent_.empty()) return std::nullopt;
+  return Loss{silent_.front(),
+              "does not answer: its coordinator gave no sign of life since the deadline"};
+}
+
+void LossWatch::report(const Loss& loss) {
+  if (std::exchange(is_reported_, true)) return;
+  KOLO_LOG(Error) << "process set " << set_.name << ": rank " << world_rank(loss.rank) << " "
+                  << loss.how;
+}
+
+std::optional<int> LossWatch::member(int world_rank) const {
+  const std::vector<int>& ranks = set_.world_ranks;
+  const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
+  if (found == ranks.end()) return std::nullopt;
+  return static_cast<int>(found - ranks.begin());
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,59 @@
+#include "runtime/data/data_path.hpp"
+
+#include <string>
+#include <string_view>
+
+#include "kolo/error.hpp"
+#include "ops/select.hpp"
+
+namespace kolo::runtime {
+const CustomReduction& Choices::find_reduction(std::string_view name) const {
+  std::string choices;
+  for (const CustomReduction& reduction : reductions) {
+    if (reduction.name == name) return reduction;
+    choices += (choices.empty() ? "" : ", ") + std::string(reduction.name);
+  }
+  throw InvalidArgument("there is no custom reduction \"" + std::string(name) +
+                        "\"; InitOptions::reductions has " + (choices.empty() ? "none" : choices));
+}
+
+CollectiveCall DataPath::make_call() const {
+  CollectiveCall call;
+  call.communicator = communicator.get();
+  call.window = staging.get();
+  call.nodes = nodes ? &*nodes : nullptr;
+  call.segment_bytes = config.segment_bytes;
+  return call;
+}
+
+std::string_view DataPath::preferred(Collective collective) const {
+  switch (collective) {
+    case Collective::AllReduce: return config.allreduce;
+    case Collective::AllGather: return config.allgather;
+    case Collective::Broadcast: return config.broadcast;
+    case Collective::ReduceScatter: return config.reduce_scatter;
+    case Collective::AllToAll: return config.alltoall;
+    default: return {};
+  }
+}
+
+const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, ReduceOp op,
+                                  bool has_peer_buffers) const {
+  ops::Situation situation;
+  situation.collective = collective;
+  situation.op = op;
+  situation.bytes = bytes;
+  situation.size = communicator->size();
+  situation.has_window = staging != nullptr;
+  situation.has_peer_buffers = has_peer_buffers;
+  situation.has_native = communicator->native() != nullptr;
+  situation.has_nodes = nodes && nodes->is_homogeneous && nodes->window != nullptr;
+  return ops::select(choices.algorithms, situation, preferred(collective));
+}
+
+void DataPath::check(const Request& request) const {
+  choices.compressors.find(request.compression);
+  if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/gpu/gpu.hpp"
+#include "kolo/shared_window.hpp"
+#include "runtime/protocol/request.hpp"
+
+namespace kolo::runtime {
+
+/// One tensor's memory on this rank.
+struct TensorMemory {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  /// Where on every rank the part of it lies that others need (see CollectiveCall), where all of
+  /// that is shared memory; else empty.
+  std::vector<std::byte*> peer_buffers;
+
+  std::int64_t row_count = 0;             ///< all-gather: this rank's rows
+  std::vector<std::int64_t> send_splits;  ///< all-to-all: this rank's rows for each rank
+  /// All-gather, all-to-all: given the rows that come from each rank, returns memory for all rows.
+  std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
+};
+
+/// How an operation on a GPU is ordered with the program's own work there.
+struct DeviceOrder {
+  int gpu = 0;  ///< that its tensors lie on
+  comm::DeviceStream stream =
+      nullptr;                        ///< the program's: writes inputs before, reads outputs after
+  std::shared_ptr<CUevent_st> ready;  ///< on it, behind what was there when it was submitted
+  std::shared_ptr<CUevent_st> done;   ///< behind the operation; null: it was not launched
+};
+
+/// One submitted operation on this rank: what was agreed on, its memory, and how it ended.
+///
+/// Set up by the submitting thread, run by whichever thread drives its lane, read by the waiting
+/// one: `is_done` is stored last and orders everything else. On a GPU it is done when it has been
+/// launched: what comes after it there waits for an event.
+struct Operation {
+  using Clock = std::chrono::steady_clock;
+
+  Request request;
+  std::uint64_t use = 0;  ///< its number in its lane, given when it is submitted
+  Clock::time_point deadline = Clock::time_point::max();
+  std::vector<TensorMemory> tensors;  ///< as many as the request has
+  DeviceOrder device;                 ///< where the request is for a GPU
+
+  std::shared_ptr<SharedWindow> shared_window;  ///< share-memory: the result; null: none to be had
+  /// Join: the rank that joined last; add process set: the set's number; share memory: which one of
+  /// the set's it is.
+  int result = 0;
+
+  std::shared_ptr<void> keep_alive;  ///< owns whatever memory above needs an owner
+
+  Clock::time_point started{};  ///< when its data began to move
+  Clock::time_point ended{};
+  std::exception_ptr error;
+  std::atomic<bool> is_done{false};
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "runtime/data/operation.hpp"
+#include "runtime/protocol/request.hpp"
+
+namespace kolo::runtime {
+
+/// One tensor to be reduced.
+struct ReductionItem {
+  const TensorType* type;
+  TensorMemory* memory;
+};
+
+/// Who has joined and contributes the identity.
+struct JoinedRanks {
+  int count = 0;
+  bool is_here = false;  ///< this rank is one of them
+};
+
+/// How many of `items`, which are not none, run as one: from the first on, of one type, and together
+/// not longer than `limit`.
+inline std::size_t fused_run(std::span<const ReductionItem> items, std::size_t limit_bytes) {
+  std::size_t length = 1;
+  std::size_t bytes = items[0].type->size_bytes();
+  while (length < items.size() && items[length].type->dtype == items[0].type->dtype &&
+         bytes + items[length].type->size_bytes() <= limit_bytes) {
+    bytes += items[length++].type->size_bytes();
+  }
+  return length;
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kolo/task.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "runtime/device/device_path.hpp"
+#include "runtime/device/device_plan.hpp"
+#include "runtime/data/reduction_items.hpp"
+
+namespace kolo::runtime {
+
+/// Reductions on GPUs by direct exchange, as ops/allreduce_direct.cpp does them on the CPU:
+///
+///   1 contribute  every rank sends piece p of its elements to rank p, for all p
+///   2 combine     rank p adds up piece p of all ranks, in rank order, in float32 or float64
+///   3 gather      rank p sends the result to all ranks
+///
+/// Whole inputs meet at one rank, so that a sum has the same bits whenever and on however many nodes
+/// it runs: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the elements, as
+/// in a ring. Staging: the elements once, and once more where they are packed.
+///
+/// Adasum of a tensor is a sum with weights (see comm::AdasumWeights). Between 1 and 2 each rank
+/// multiplies its pieces with one another, and the dot products of all ranks are summed.
+class DeviceExchange {
+ public:
+  /// `path` outlives it.
+  explicit DeviceExchange(const DevicePath& path) : path_(path) {}
+
+  /// The communicator is ready before and after. Plans are direct ones.
+  Task all_reduce(const DevicePlan& plan, std::span<const ReductionItem> items);
+  /// Of `counts` elements for each rank.
+  Task reduce_scatter(const DevicePlan& plan, ReductionItem item,
+                      std::span<const std::size_t> counts);
+
+ private:
+  /// A piece that this rank combines, as it has come from all ranks, and its result.
+  struct Piece {
+    std::byte* received;
+    std::byte* result;
+    ops::Range own;  // of all elements
+  };
+  /// Adasum's memory: matrices of dot products, weights, and partial matrices.
+  struct Products {
+    std::byte* matrices;
+    std::byte* weights;
+    std::byte* partial;
+  };
+
+  std::size_t rank() const { return static_cast<std::size_t>(path_.communicator.rank()); }
+  std::size_t size() const { return static_cast<std::size_t>(path_.communicator.size()); }
+  Task contribute(const std::byte* from, std::span<const std::size_t> counts, DType wire,
+                  std::byte* received);
+  Task combine_adasum(const DevicePlan& plan, std::span<const ReductionItem> items, Piece piece,
+                      Products products);
+  comm::DeviceVectors vectors_of(const DevicePlan& plan, Piece piece, ops::Range range) const;
+  void add_up(const DevicePlan& plan, Piece piece, ops::Range range, const double* weights);
+
+  const DevicePath& path_;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,113 @@
+#include "runtime/device/device_reducer.hpp"
+
+#include "compression/registry.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "runtime/device/device_packing.hpp"
+#include "runtime/device/device_plan.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr std::string_view kDirect = "direct";
+
+}  // namespace
+
+DevicePlan DeviceReducer::plan_of(const Request& request, DType dtype, JoinedRanks joined,
+                                  bool is_fused) const {
+  const int size = path_.communicator->size();
+  DevicePlan plan = plan_on_device(
+      request, {.dtype = dtype,
+                .payload = path_.choices.compressors.find(request.compression).wire_dtype(dtype),
+                .size = request.join_divisor == JoinDivisor::Active ? size - joined.count : size,
+                .is_fused = is_fused,
+                .prefers_direct = path_.preferred(request.collective) == kDirect});
+  // What changes nothing must not be scaled. By direct exchange it is zeros, for others to combine.
+  if (joined.is_here && !plan.is_direct) plan.before = 1.0;
+  return plan;
+}
+
+Task DeviceReducer::all_reduce(const Request& request, std::span<const ReductionItem> items,
+                               JoinedRanks joined) {
+  while (!items.empty()) {
+    const std::size_t length =
+        path_.config.fusion ? fused_run(items, path_.config.fusion_bytes) : 1;
+    const std::span<const ReductionItem> run = items.first(length);
+    const DevicePlan plan = plan_of(request, run.front().type->dtype, joined, length > 1);
+    if (plan.is_staged) bytes_packed_ += count_of(run) * size_of(plan.wire);
+    if (plan.is_direct) {
+      co_await exchange_.all_reduce(plan, run);
+    } else {
+      co_await all_reduce_run(plan, run);
+    }
+    items = items.subspan(length);
+  }
+}
+
+Task DeviceReducer::all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items) {
+  const DType dtype = items.front().type->dtype;
+  const std::size_t count = count_of(items);
+  device_.traffic.add_round(2 * count * size_of(plan.wire));
+  if (!plan.is_staged) {
+    const TensorMemory& memory = *items.front().memory;
+    device_.communicator.all_reduce(memory.input, memory.output, count, dtype, plan.reduction,
+                                    device_.stream);
+    co_await device_.communicator;
+    if (!plan.changes(dtype)) co_return;
+    const comm::DeviceRun in_place{memory.output, memory.output, count};
+    device_.gpu.convert({&in_place, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
+    co_return;
+  }
+  const auto [staging] = staging_.take<1>({count * size_of(plan.wire)});
+  pack(device_, items, {dtype, plan.wire, plan.before}, staging);
+  device_.communicator.all_reduce(staging, staging, count, plan.wire, plan.reduction,
+                                  device_.stream);
+  co_await device_.communicator;
+  unpack(device_, staging, {plan.wire, dtype, plan.after, plan.divisor}, items);
+}
+
+Task DeviceReducer::reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined) {
+  const TensorType& type = *item.type;
+  const std::size_t rows = static_cast<std::size_t>(type.shape.front());
+  const std::size_t row = rows > 0 ? type.count() / rows : 0;
+  std::vector<std::size_t> counts;
+  for (const ops::Range& piece : ops::pieces_of(rows, path_.communicator->size())) {
+    counts.push_back(piece.length * row);
+  }
+  const DevicePlan plan = plan_of(request, type.dtype, joined, false);
+  if (plan.is_staged) bytes_packed_ += type.count() * size_of(plan.wire);
+  if (plan.is_direct) {
+    co_await exchange_.reduce_scatter(plan, item, counts);
+  } else {
+    co_await reduce_scatter_rows(plan, item, counts);
+  }
+}
+
+Task DeviceReducer::reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
+                                        std::span<const std::size_t> counts) {
+  const DType dtype = item.type->dtype;
+  const std::size_t count = item.type->count();
+  const std::size_t element = size_of(plan.wire);
+  const ops::Range own =
+      ops::ranges_of(counts)[static_cast<std::size_t>(path_.communicator->rank())];
+  const TensorMemory& memory = *item.memory;
+  device_.traffic.add_round(count * element);
+  if (!plan.is_staged) {
+    device_.communicator.reduce_scatter(memory.input, memory.output, counts, dtype, plan.reduction,
+                                        device_.stream);
+    co_await device_.communicator;
+    if (!plan.changes(dtype)) co_return;
+    const comm::DeviceRun in_place{memory.output, memory.output, own.length};
+    device_.gpu.convert({&in_place, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
+    co_return;
+  }
+  const auto [staging] = staging_.take<1>({count * element});
+  std::byte* const place = staging + own.begin * element;
+  pack(device_, {&item, 1}, {dtype, plan.wire, plan.before}, staging);
+  device_.communicator.reduce_scatter(staging, place, counts, plan.wire, plan.reduction,
+                                      device_.stream);
+  co_await device_.communicator;
+  const comm::DeviceRun out{place, memory.output, own.length};
+  device_.gpu.convert({&out, 1}, {plan.wire, dtype, plan.after, plan.divisor}, device_.stream);
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/gpu/gpu.hpp"
+
+namespace kolo::runtime {
+
+/// Memory of a GPU for whatever runs next on one stream.
+class DeviceStaging {
+ public:
+  explicit DeviceStaging(comm::Gpu& gpu) : gpu_(gpu) {}
+
+  /// Places of so many bytes each, at addresses that any kernel likes. What the run before is using
+  /// may be among them.
+  template <std::size_t kPlaces>
+  std::array<std::byte*, kPlaces> take(const std::array<std::size_t, kPlaces>& sizes) {
+    std::size_t total = 0;
+    for (const std::size_t size : sizes) total += rounded_up(size);
+    reserve(total);
+    std::array<std::byte*, kPlaces> places{};
+    std::byte* next = memory_.get();
+    for (std::size_t i = 0; i < kPlaces; next += rounded_up(sizes[i++])) places[i] = next;
+    return places;
+  }
+
+  /// What was outgrown since the last call; work that uses it may be under way.
+  std::vector<std::shared_ptr<std::byte>> take_outgrown() { return std::exchange(outgrown_, {}); }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+
+  static std::size_t rounded_up(std::size_t size) {
+    return (size + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  void reserve(std::size_t bytes);
+
+  comm::Gpu& gpu_;
+  std::shared_ptr<std::byte> memory_;
+  std::size_t bytes_ = 0;
+  std::vector<std::shared_ptr<std::byte>> outgrown_;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,132 @@
+#include "runtime/lane/lane_factory.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "comm/wait.hpp"
+#include "kolo/error.hpp"
+#include "ops/algorithms.hpp"
+#include "runtime/protocol/set_name.hpp"
+#include "runtime/control/window_board.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+// Every lane has its own communicators.
+enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kChannelsPerLane };
+
+int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
+
+/// The members' nodes, counted from 0 in the order of their lowest member.
+std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>& node_of_rank) {
+  std::vector<int> seen;
+  std::vector<int> nodes;
+  for (const int rank : ranks) {
+    const int node = node_of_rank[static_cast<std::size_t>(rank)];
+    const auto found = std::find(seen.begin(), seen.end(), node);
+    nodes.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(node);
+  }
+  return nodes;
+}
+
+bool is_homogeneous(const std::vector<int>& nodes) {
+  const auto members = [&](int node) { return std::count(nodes.begin(), nodes.end(), node); };
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [&](int node) { return members(node) == members(0); });
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> LaneFactory::make_control_communicator(
+    int number, const std::vector<int>& ranks) {
+  return world_.make_communicator(ranks, channel_of(number, kControl));
+}
+
+std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& ranks) {
+  Lane::Parts parts{{choices_, config_}};
+  parts.data.name = name_of_set(number, ranks);
+  parts.control = make_control_communicator(number, ranks);
+  parts.data.world_ranks = ranks;
+  parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
+  parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
+  if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number);
+  find_gpus(parts, number);
+  return std::make_shared<Lane>(std::move(parts), world_);
+}
+
+void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
+  comm::Gpus* const gpus = world_.gpus();
+  if (gpus == nullptr) return;
+  const std::vector<int>& ranks = parts.data.world_ranks;
+  if (number == 0) {
+    launch_order_ = std::make_unique<LaunchOrder>(
+        world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
+  }
+  parts.device.emplace(
+      Lane::DeviceParts{*gpus, *launch_order_, DataPath{choices_, config_}, number != 0});
+  DataPath& path = parts.device->data;
+  path.name = parts.data.name;
+  path.world_ranks = ranks;
+  path.communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
+}
+
+void LaneFactory::share_memory(Lane::Parts& parts, int number) {
+  const std::vector<int>& nodes = parts.data.node_of_rank;
+  if (std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; })) {
+    share_memory_inside_nodes(parts, number);
+    return;
+  }
+  parts.control_window = make_window(*parts.control, WindowBoard::segment_bytes(), "agreement");
+  parts.data.staging = make_window(*parts.control, config_.staging_bytes, "data");
+}
+
+void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
+  DataPath& path = parts.data;
+  const auto rank = static_cast<std::size_t>(path.communicator->rank());
+  std::vector<int> neighbours;
+  for (std::size_t i = 0; i < path.world_ranks.size(); ++i) {
+    if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
+  }
+  const auto communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
+  path.node_staging = make_window(*communicator, config_.staging_bytes, "data inside nodes");
+  if (!is_everywhere(path.node_staging != nullptr, *parts.control)) path.node_staging = nullptr;
+  path.nodes = Nodes{path.node_of_rank, is_homogeneous(path.node_of_rank), path.node_staging.get()};
+}
+
+/// Whether `holds` on all ranks of `communicator`. Collective.
+bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const std::int64_t own = holds ? 1 : 0;
+  std::vector<std::int64_t> all(size);
+  const std::vector<std::size_t> one_each(size, 1);
+  CollectiveCall call;
+  call.communicator = &communicator;
+  call.dtype = DType::Int64;
+  call.input = reinterpret_cast<const std::byte*>(&own);
+  call.output = reinterpret_cast<std::byte*>(all.data());
+  call.counts = one_each;
+  call.segment_bytes = 64;
+  comm::wait(ops::allgather_ring(call), Deadline::after(config_.timeout), world_);
+  return std::count(all.begin(), all.end(), 1) == communicator.size();
+}
+
+/// Null, on all ranks of `communicator` alike, where shared memory cannot be had.
+std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
+                                                       std::size_t bytes, const char* purpose) {
+  std::shared_ptr<SharedWindow> window;
+  try {
+    comm::wait(world_.make_window(communicator, 0, bytes, window), Deadline::after(config_.timeout),
+               world_);
+  } catch (const BackendError& error) {
+    if (communicator.rank() == 0) {
+      KOLO_LOG(Warn) << "no shared memory for " << purpose
+                     << ", going by messages: " << error.what();
+    }
+  }
+  return window;
+}
+
+}  // namespace kolo::runtime

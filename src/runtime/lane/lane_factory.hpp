@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/world.hpp"
+#include "kolo/config.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/lane/lane.hpp"
+#include "runtime/device/launch_order.hpp"
+
+namespace kolo::runtime {
+
+/// Makes the lanes of process sets: their communicators and their shared memory. All that it is
+/// given outlives the lanes.
+class LaneFactory {
+ public:
+  LaneFactory(comm::World& world, const Config& config, Choices choices)
+      : world_(world), config_(config), choices_(choices) {}
+
+  /// That of the protocol of a set, for use before its lane is there.
+  std::unique_ptr<Communicator> make_control_communicator(int number,
+                                                          const std::vector<int>& ranks);
+
+  /// The lane of the process set `number` over the world ranks `ranks`, ascending, this rank among
+  /// them. Collective over them and blocking; no other live set has the number. Throws TimeoutError
+  /// after KOLO_TIMEOUT, PeerLostError, BackendError.
+  std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks);
+
+ private:
+  void find_gpus(Lane::Parts& parts, int number);
+  void share_memory(Lane::Parts& parts, int number);
+  void share_memory_inside_nodes(Lane::Parts& parts, int number);
+  bool is_everywhere(bool holds, Communicator& communicator);
+  std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes,
+                                            const char* purpose);
+
+  comm::World& world_;
+  const Config& config_;
+  Choices choices_;
+  std::unique_ptr<LaunchOrder> launch_order_;  // made with the world's lane
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,78 @@
+#include "runtime/lane/tensor_queue.hpp"
+
+#include <utility>
+
+#include "kolo/error.hpp"
+
+namespace kolo::runtime {
+
+void TensorQueue::submit(std::shared_ptr<Operation> operation) {
+  const std::lock_guard lock(mutex_);
+  const Request& request = operation->request;
+  if (stopped_) throw ShutdownError(about(describe(request)) + *stopped_);
+  if (!names_in_flight_.insert(request.name).second) {
+    throw InvalidArgument(about(describe(request)) +
+                          "an operation of this name is still in flight on this rank. Wait for "
+                          "it first, or use another name.");
+  }
+  operation->use = next_use_++;
+  incoming_.operations.push_back(std::move(operation));
+  ++in_flight_;
+}
+
+void TensorQueue::join(std::shared_ptr<Operation> operation) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) throw ShutdownError(about("join") + *stopped_);
+  if (std::exchange(is_joined_, true)) {
+    throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
+  }
+  operation->use = next_use_++;
+  incoming_.join = std::move(operation);
+  ++in_flight_;
+}
+
+std::string TensorQueue::about(const std::string& what) const {
+  return what + " on process set " + process_set_ + ": ";
+}
+
+void TensorQueue::await(std::uint64_t use) {
+  const std::lock_guard lock(mutex_);
+  incoming_.awaited.push_back(use);
+}
+
+void TensorQueue::leave() {
+  const std::lock_guard lock(mutex_);
+  incoming_.is_leaving = true;
+}
+
+void TensorQueue::stop(std::string why) {
+  const std::lock_guard lock(mutex_);
+  stopped_ = std::move(why);
+}
+
+std::string TensorQueue::next_name(std::string_view kind) {
+  const std::lock_guard lock(mutex_);
+  const std::string prefix(kind);
+  return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
+}
+
+TensorQueue::Taken TensorQueue::take() {
+  const std::lock_guard lock(mutex_);
+  Taken taken;
+  taken.is_leaving = incoming_.is_leaving;  // for good
+  std::swap(taken, incoming_);
+  return taken;
+}
+
+void TensorQueue::release(const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  if (operation.request.name.empty()) {  // a join alone has no name
+    is_joined_ = false;
+    unnamed_.clear();  // ranks have made different calls; from here on they make the same again
+  } else {
+    names_in_flight_.erase(operation.request.name);
+  }
+  --in_flight_;
+}
+
+}  // namespace kolo::runtime

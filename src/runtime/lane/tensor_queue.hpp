@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "runtime/data/operation.hpp"
+
+namespace kolo::runtime {
+
+/// What any thread hands to a lane, until the lane's next turn takes it, and what is in flight there.
+class TensorQueue {
+ public:
+  explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
+
+  /// Throws InvalidArgument where an operation of that name is in flight, ShutdownError after `stop`.
+  void submit(std::shared_ptr<Operation> operation);
+  /// Throws InvalidArgument where a join is in flight, ShutdownError after `stop`.
+  void join(std::shared_ptr<Operation> operation);
+  /// A caller waits for the operation.
+  void await(std::uint64_t use);
+  /// This rank wants to leave the set.
+  void leave();
+  /// Nothing can be submitted any more; `why` completes "process set world: ".
+  void stop(std::string why);
+
+  /// Names for unnamed operations: the same on all ranks that make the same calls in order.
+  std::string next_name(std::string_view kind);
+
+  struct Taken {
+    std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of their submission
+    std::shared_ptr<Operation> join;                     ///< null: none; it comes after them
+    std::vector<std::uint64_t> awaited;
+    bool is_leaving = false;
+  };
+  /// What came in since the last call.
+  Taken take();
+
+  /// What was submitted ends: its name is free again.
+  void release(const Operation& operation);
+  /// Operations and joins between `submit` and `release`.
+  std::int64_t in_flight() const { return in_flight_.load(); }
+
+ private:
+  std::string about(const std::string& what) const;
+
+  const std::string process_set_;
+  std::mutex mutex_;
+  Taken incoming_;
+  bool is_joined_ = false;  // until the join has ended
+  std::unordered_set<std::string> names_in_flight_;
+  std::unordered_map<std::string, std::uint64_t> unnamed_;
+  std::uint64_t next_use_ = 1;
+  std::optional<std::string> stopped_;  // why
+  std::atomic<std::int64_t> in_flight_{0};
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,225 @@
+#include "runtime/protocol/negotiation.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace kolo::runtime {
+namespace {
+
+std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
+  std::vector<int> all;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all));
+  return all;
+}
+
+/// "rank 3", "ranks 0, 2 and 5": of world ranks.
+std::string list_ranks(const std::vector<int>& ranks, const SetNames& set) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(set.world_ranks[static_cast<std::size_t>(ranks[i])]);
+  }
+  return text;
+}
+
+/// All that the reports say about one name.
+struct NameReport {
+  struct Variant {
+    const Request* request;
+    bool is_known;
+    const Report::Item* item;
+  };
+  std::vector<Variant> variants;
+  std::vector<int> ranks;
+  bool expired = false;
+  bool stalled = false;
+};
+
+std::map<std::string, NameReport> group_by_name(const Report& report, const RequestTable& table) {
+  std::map<std::string, NameReport> names;
+  for (const Report::Item& item : report.items) {
+    const bool is_known = !item.request.has_value();
+    const Request& request = is_known ? *table.at(item.bit) : *item.request;
+    NameReport& name = names[request.name];
+    name.variants.push_back({&request, is_known, &item});
+    name.ranks = unite(name.ranks, item.ranks);
+    name.expired |= !item.expired_ranks.empty();
+    name.stalled |= item.stalled;
+  }
+  return names;
+}
+
+std::vector<int> missing_ranks(const NameReport& name, const Report& report, const SetNames& set) {
+  const std::vector<int> present = unite(name.ranks, report.joined_ranks);
+  std::vector<int> missing;
+  for (int rank = 0; rank < static_cast<int>(set.world_ranks.size()); ++rank) {
+    if (!std::binary_search(present.begin(), present.end(), rank)) missing.push_back(rank);
+  }
+  return missing;
+}
+
+/// The error of a name under which some rank made a call that cannot run.
+std::optional<Failure> defect(const NameReport& name, const SetNames& set) {
+  for (const NameReport::Variant& variant : name.variants) {
+    const Request& request = *variant.request;
+    if (request.defect.empty()) continue;
+    return Failure{ErrorKind::InvalidArgument, describe(request) + " on process set " + set.name +
+                                                   ": " + list_ranks(variant.item->ranks, set) +
+                                                   ": " + request.defect};
+  }
+  return std::nullopt;
+}
+
+Failure mismatch(NameReport name, const SetNames& set) {
+  std::sort(name.variants.begin(), name.variants.end(), [](const auto& a, const auto& b) {
+    return a.item->ranks.front() < b.item->ranks.front();
+  });
+  const NameReport::Variant& a = name.variants[0];
+  const NameReport::Variant& b = name.variants[1];
+  const Difference difference = first_difference(*a.request, *b.request);
+  return {ErrorKind::Mismatch, "'" + a.request->name + "' on process set " + set.name + ": " +
+                                   difference.field + " differs: " + difference.first + " on " +
+                                   list_ranks(a.item->ranks, set) + ", " + difference.second +
+                                   " on " + list_ranks(b.item->ranks, set) +
+                                   ". All ranks must submit the same operation under one name."};
+}
+
+Failure timeout(const NameReport& name, const Report& report, const SetNames& set) {
+  const Request& request = *name.variants[0].request;
+  const std::vector<int> missing = missing_ranks(name, report, set);
+  std::vector<int> expired;
+  for (const auto& variant : name.variants) expired = unite(expired, variant.item->expired_ranks);
+  std::string text = describe(request) + " on process set " + set.name +
+                     ": the deadline passed on " + list_ranks(expired, set);
+  if (missing.empty()) {
+    text += " before all ranks had submitted it";
+  } else {
+    text += " while " + list_ranks(missing, set) + " had not submitted it";
+  }
+  return {ErrorKind::Timeout,
+          text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
+}
+
+/// A name's one request, as the bits are given out.
+struct Candidate {
+  const NameReport::Variant* variant;
+  bool is_complete;  // every rank has it pending, or has joined: it is going to run
+};
+
+/// The bits of requests that are pending nowhere, those that ran longest ago first.
+std::vector<int> idle_bits(const Report& report, const RequestTable& table) {
+  Bits pending;
+  for (const auto& item : report.items) {
+    if (!item.request) pending.set(item.bit);
+  }
+  std::vector<int> idle;
+  (table.all() - pending).for_each([&](int bit) { idle.push_back(bit); });
+  std::sort(idle.begin(), idle.end(),
+            [&](int a, int b) { return table.last_run(a) < table.last_run(b); });
+  return idle;
+}
+
+/// The bits to be evicted so that `unknown` requests fit. Of what is pending only those give way
+/// that wait for a rank, and only to `complete` requests that have no other place.
+std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unknown,
+                           std::size_t complete, const Report& report, const RequestTable& table,
+                           const TableLimits& limits) {
+  const std::size_t capacity = std::min(limits.capacity, limits.bits);
+  if (table.size() + unknown <= capacity) return {};
+  std::vector<int> evicted = idle_bits(report, table);
+  evicted.resize(std::min(evicted.size(), table.size() + unknown - capacity));
+  std::size_t room = limits.bits - (table.size() - evicted.size());
+  for (const Candidate& candidate : known) {
+    if (room >= complete) break;
+    if (candidate.is_complete) continue;
+    evicted.push_back(candidate.variant->item->bit);
+    ++room;
+  }
+  return evicted;
+}
+
+/// Gives unknown requests their bits; makes room first where the table is full.
+void assign_bits(std::vector<Candidate> known, std::vector<Candidate> unknown, const Report& report,
+                 const RequestTable& table, const TableLimits& limits, Verdict& verdict) {
+  const auto first_incomplete = std::stable_partition(
+      unknown.begin(), unknown.end(), [](const Candidate& each) { return each.is_complete; });
+  const auto complete = static_cast<std::size_t>(first_incomplete - unknown.begin());
+  verdict.evicted = evictions(known, unknown.size(), complete, report, table, limits);
+  const std::size_t room = limits.bits - (table.size() - verdict.evicted.size());
+  unknown.resize(std::min(unknown.size(), room));
+  std::size_t reused = 0;
+  int next = 0;
+  for (const Candidate& candidate : unknown) {
+    int bit;
+    if (reused < verdict.evicted.size()) {
+      bit = verdict.evicted[reused++];
+    } else {
+      bit = table.free_bit(next);
+      next = bit + 1;
+    }
+    verdict.added.push_back({bit, *candidate.variant->request});
+  }
+}
+
+}  // namespace
+
+void Report::merge(const Report& other) {
+  const auto key_of = [](const Item& item) {
+    return std::pair(item.bit, item.request ? std::string_view(item.request->name) : "");
+  };
+  std::multimap<std::pair<int, std::string_view>, Item*> places;  // there may be thousands
+  for (Item& item : items) places.emplace(key_of(item), &item);
+  std::vector<Item> added;
+  for (const Item& theirs : other.items) {
+    const auto [first, last] = places.equal_range(key_of(theirs));
+    const auto place = std::find_if(
+        first, last, [&](const auto& each) { return each.second->request == theirs.request; });
+    if (place == last) {
+      added.push_back(theirs);
+      continue;
+    }
+    Item& mine = *place->second;
+    mine.ranks = unite(mine.ranks, theirs.ranks);
+    mine.expired_ranks = unite(mine.expired_ranks, theirs.expired_ranks);
+    mine.stalled |= theirs.stalled;
+  }
+  std::move(added.begin(), added.end(), std::back_inserter(items));
+  joined_ranks = unite(joined_ranks, other.joined_ranks);
+}
+
+Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
+              const SetNames& set) {
+  Verdict verdict;
+  verdict.exchange = report.exchange;
+  std::vector<Candidate> known;
+  std::vector<Candidate> unknown;
+  const std::map<std::string, NameReport> names = group_by_name(report, table);
+  for (const auto& [name, found] : names) {
+    if (const auto failure = defect(found, set)) {
+      verdict.errors.push_back({name, *failure});
+      continue;
+    }
+    if (found.variants.size() > 1) {
+      verdict.errors.push_back({name, mismatch(found, set)});
+      continue;
+    }
+    if (found.expired) {
+      verdict.errors.push_back({name, timeout(found, report, set)});
+      continue;
+    }
+    if (found.stalled) {
+      verdict.stalls.push_back({name, found.ranks, missing_ranks(found, report, set)});
+    }
+    const NameReport::Variant& variant = found.variants[0];
+    (variant.is_known ? known : unknown)
+        .push_back({&variant, missing_ranks(found, report, set).empty()});
+    verdict.waiting.push_back(name);
+  }
+  assign_bits(std::move(known), std::move(unknown), report, table, limits, verdict);
+  return verdict;
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,128 @@
+#include "runtime/protocol/request.hpp"
+
+#include <sstream>
+
+namespace kolo::runtime {
+namespace {
+
+template <class Numbers>
+std::string list_of(const Numbers& numbers) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(numbers[i]);
+  }
+  text += "]";
+  return text;
+}
+
+std::string text_of(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
+
+std::string text_of(JoinDivisor divisor) {
+  return divisor == JoinDivisor::World ? "all ranks" : "active ranks";
+}
+
+std::string reduction_of(const Request& request) {
+  return request.op == ReduceOp::Custom ? request.custom : std::string(name_of(request.op));
+}
+
+Difference tensor_difference(const Request& first, const Request& second) {
+  const std::size_t count = first.tensors.size();
+  if (count != second.tensors.size()) {
+    return {"number of tensors in the group", std::to_string(count),
+            std::to_string(second.tensors.size())};
+  }
+  std::size_t i = 0;
+  while (first.tensors[i] == second.tensors[i]) ++i;
+  const TensorType& a = first.tensors[i];
+  const TensorType& b = second.tensors[i];
+  std::string which;
+  if (count > 1) which = " of tensor " + std::to_string(i) + " of the group";
+  if (a.dtype != b.dtype) {
+    return {"dtype" + which, std::string(name_of(a.dtype)), std::string(name_of(b.dtype))};
+  }
+  return {"shape" + which, list_of(a.shape), list_of(b.shape)};
+}
+
+}  // namespace
+
+std::size_t TensorType::count() const {
+  std::size_t count = 1;
+  for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
+  return count;
+}
+
+std::size_t TensorType::size_bytes() const { return count() * size_of(dtype); }
+
+std::size_t Request::size_bytes() const {
+  std::size_t bytes = 0;
+  for (const TensorType& tensor : tensors) bytes += tensor.size_bytes();
+  return bytes;
+}
+
+std::string describe(const Request& request) {
+  return std::string(name_of(request.collective)) + " '" + request.name + "'";
+}
+
+bool can_fuse(const Request& first, const Request& second) {
+  const auto is_single = [](const Request& request) {
+    return request.fusible && request.collective == Collective::AllReduce &&
+           request.op != ReduceOp::Adasum && request.tensors.size() == 1;
+  };
+  return is_single(first) && is_single(second) &&
+         first.tensors[0].dtype == second.tensors[0].dtype && first.op == second.op &&
+         first.custom == second.custom && first.prescale == second.prescale &&
+         first.postscale == second.postscale && first.join_divisor == second.join_divisor &&
+         first.device == second.device && first.compression == second.compression;
+}
+
+Difference first_difference(const Request& first, const Request& second) {
+  const auto named = [](auto value) { return std::string(name_of(value)); };
+  if (first.collective != second.collective) {
+    return {"operation", named(first.collective), named(second.collective)};
+  }
+  if (first.placement != second.placement) {
+    return {"shared-memory placement", or_none(first.placement), or_none(second.placement)};
+  }
+  if (first.tensors != second.tensors) return tensor_difference(first, second);
+  if (first.op != second.op || first.custom != second.custom) {
+    return {"reduction", reduction_of(first), reduction_of(second)};
+  }
+  if (first.prescale != second.prescale) {
+    return {"prescale factor", text_of(first.prescale), text_of(second.prescale)};
+  }
+  if (first.postscale != second.postscale) {
+    return {"postscale factor", text_of(first.postscale), text_of(second.postscale)};
+  }
+  if (first.join_divisor != second.join_divisor) {
+    return {"join divisor", text_of(first.join_divisor), text_of(second.join_divisor)};
+  }
+  if (first.root != second.root) {
+    return {"root rank", std::to_string(first.root), std::to_string(second.root)};
+  }
+  if (first.device != second.device) return {"device", named(first.device), named(second.device)};
+  if (first.compression != second.compression) {
+    return {"compression", first.compression, second.compression};
+  }
+  if (first.rows != second.rows) {
+    return {"rows of each rank", list_of(first.rows), list_of(second.rows)};
+  }
+  if (first.members != second.members) {
+    return {"list of ranks", list_of(first.members), list_of(second.members)};
+  }
+  if (first.set_number != second.set_number) {
+    return {"number of the process set", std::to_string(first.set_number),
+            std::to_string(second.set_number)};
+  }
+  return {"fusion", first.fusible ? "allowed" : "not allowed",
+          second.fusible ? "allowed" : "not allowed"};
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/protocol/bits.hpp"
+#include "runtime/protocol/request.hpp"
+
+namespace kolo::runtime {
+
+/// The requests that all ranks of a process set know, each under a bit. The same on every rank at
+/// the end of each exchange: it changes by verdicts only. Several requests may share a name.
+class RequestTable {
+ public:
+  /// The request's bit, or -1 where it is unknown.
+  int find(const Request& request) const;
+  void add(int bit, const Request& request);
+  void remove(int bit);
+
+  const std::shared_ptr<const Request>& at(int bit) const { return entry(bit).request; }
+  /// The bits of all requests under `name`.
+  Bits bits_of(const std::string& name) const;
+  const Bits& all() const { return all_; }
+  /// The bits whose name has several requests.
+  const Bits& ambiguous() const { return ambiguous_; }
+  std::size_t size() const { return size_; }
+  /// The lowest free bit that is at least `from`.
+  int free_bit(int from) const;
+
+  /// Notes that the request ran, which keeps it from eviction for longer.
+  void touch(int bit) { entry(bit).last_run = ++clock_; }
+  std::uint64_t last_run(int bit) const { return entry(bit).last_run; }
+
+ private:
+  void update_ambiguous(const std::vector<int>& bits_of_one_name);
+
+  struct Entry {
+    std::shared_ptr<const Request> request;
+    std::uint64_t last_run = 0;
+  };
+  const Entry& entry(int bit) const { return entries_[static_cast<std::size_t>(bit)]; }
+  Entry& entry(int bit) { return entries_[static_cast<std::size_t>(bit)]; }
+
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::vector<int>> bits_of_name_;
+  Bits all_;
+  Bits ambiguous_;
+  std::size_t size_ = 0;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace kolo::runtime

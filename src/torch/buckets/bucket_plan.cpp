@@ -1,0 +1,83 @@
+#include "torch/buckets/bucket_plan.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kMostBytes = std::size_t{25} << 20;
+constexpr std::size_t kBuckets = 16;
+constexpr std::size_t kFirstShare = 4;
+
+std::size_t aligned(std::size_t bytes, std::size_t alignment = kAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+std::size_t bytes_of(const PlannedParameter& parameter) {
+  return aligned(parameter.count * size_of(parameter.dtype));
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
+                        const std::vector<std::size_t>& order, std::size_t bucket_bytes,
+                        std::size_t shards) {
+  BucketPlan plan;
+  // The bucket of a group, an optimizer's group, and a type.
+  std::map<std::tuple<int, std::size_t, DType>, std::size_t> open;
+  for (const std::size_t index : order) {
+    const PlannedParameter& parameter = parameters[index];
+    const std::tuple key{parameter.group, parameter.optimizer_group, parameter.dtype};
+    const auto found = open.find(key);
+    const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
+    const bool fits =
+        found != open.end() &&
+        (!is_limited ||
+         plan.buckets[found->second].size_bytes + bytes_of(parameter) <= bucket_bytes);
+    if (!fits) {
+      open[key] = plan.buckets.size();
+      plan.buckets.emplace_back();
+      plan.buckets.back().dtype = parameter.dtype;
+    }
+    const std::size_t place = open[key];
+    Bucket& bucket = plan.buckets[place];
+    bucket.members.push_back({index, bucket.size_bytes});
+    bucket.size_bytes += bytes_of(parameter);
+    const bool is_first = place == 0;
+    if (is_first && is_limited && bucket.size_bytes >= bucket_bytes / kFirstShare) open.erase(key);
+  }
+  for (Bucket& bucket : plan.buckets) {
+    bucket.offset = plan.size_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
+    bucket.size_bytes = aligned(bucket.size_bytes, shards * kAlignment);
+    bucket.flags_offset = bucket.offset + bucket.size_bytes;
+    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype));
+    plan.size_bytes += bucket.size_bytes;
+  }
+  return plan;
+}
+
+BucketPlan recycle(BucketPlan plan, std::size_t slots) {
+  std::size_t slot_bytes = 0;
+  for (const Bucket& bucket : plan.buckets) slot_bytes = std::max(slot_bytes, bucket.size_bytes);
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    Bucket& bucket = plan.buckets[i];
+    const std::size_t offset = i % slots * slot_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += offset - bucket.offset;
+    bucket.flags_offset += offset - bucket.offset;
+    bucket.offset = offset;
+  }
+  plan.size_bytes = std::min(slots, plan.buckets.size()) * slot_bytes;
+  return plan;
+}
+
+std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
+  std::size_t total = 0;
+  for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);
+  return std::min(kMostBytes, total / kBuckets);
+}
+
+}  // namespace kolo::tensors

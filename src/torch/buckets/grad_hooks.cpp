@@ -1,0 +1,66 @@
+#include "torch/buckets/grad_hooks.hpp"
+
+#include <utility>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace kolo::tensors {
+namespace {
+
+using torch::autograd::variable_list;
+
+class Before final : public torch::autograd::FunctionPreHook {
+ public:
+  Before(const GradHooks::Callback& callback, std::size_t index)
+      : callback_(callback), index_(index) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    callback_(index_);
+    return gradients;
+  }
+
+ private:
+  const GradHooks::Callback& callback_;
+  std::size_t index_;
+};
+
+class After final : public torch::autograd::FunctionPostHook {
+ public:
+  After(const GradHooks::Callback& callback, std::size_t index)
+      : callback_(callback), index_(index) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    callback_(index_);
+    return outputs;
+  }
+
+ private:
+  const GradHooks::Callback& callback_;
+  std::size_t index_;
+};
+
+}  // namespace
+
+GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after)
+    : before_(std::move(before)), after_(std::move(after)) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
+    auto hook = std::make_unique<Before>(before_, i);
+    const auto* const before_key = hook.get();
+    accumulator->add_pre_hook(std::move(hook));
+    const std::uintptr_t after_key = accumulator->add_post_hook(std::make_unique<After>(after_, i));
+    installed_.push_back({std::move(accumulator), before_key, after_key});
+  }
+}
+
+GradHooks::~GradHooks() {
+  for (const Installed& hook : installed_) {
+    std::erase_if(hook.accumulator->pre_hooks(),
+                  [&](const auto& other) { return other.get() == hook.before; });
+    hook.accumulator->del_post_hook(hook.after);
+  }
+}
+
+}  // namespace kolo::tensors

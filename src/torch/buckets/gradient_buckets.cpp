@@ -1,0 +1,111 @@
+#include "torch/buckets/gradient_buckets.hpp"
+
+#include <utility>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include "torch/tensors/flat_memory.hpp"
+
+namespace kolo::tensors {
+GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
+                                 const std::vector<bool>& sparse, const OperationOptions& options)
+    : parameters_(parameters),
+      plan_(std::move(plan)),
+      memory_(make_flat_memory(plan_.size_bytes, device(), options)),
+      views_(parameters.size()) {
+  for (const Bucket& bucket : plan_.buckets) {
+    const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
+    for (const Bucket::Member& member : bucket.members) {
+      if (sparse[member.parameter]) continue;
+      views_[member.parameter] =
+          tensor_over(memory_, member.offset, parameters_[member.parameter].sizes(), type);
+    }
+    const auto flag_count = static_cast<std::int64_t>(bucket.flag_count());
+    flags_.push_back(has_flags_apart()
+                         ? at::empty({flag_count}, at::TensorOptions(type.dtype()))
+                         : tensor_over(memory_, bucket.flags_offset, {flag_count}, type));
+  }
+}
+
+at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
+  const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
+  return tensor_over(memory_, bucket.offset, {static_cast<std::int64_t>(bucket.gradient_count())},
+                     type);
+}
+
+std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {
+  std::vector<at::Tensor> parameters;
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    parameters.push_back(parameters_[member.parameter]);
+  }
+  return parameters;
+}
+
+bool GradientBuckets::is_adopted(std::size_t parameter) const {
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
+}
+
+at::Tensor GradientBuckets::adopt(std::size_t parameter) {
+  if (is_sparse(parameter) || is_adopted(parameter)) return {};
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  const at::Tensor& view = views_[parameter];
+  const at::NoGradGuard no_grad;
+  view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+  return std::exchange(gradient, view);
+}
+
+const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
+  return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
+}
+
+std::vector<at::Tensor> GradientBuckets::complete(const Bucket& bucket, bool is_active) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> replaced;
+  const at::Tensor& flags = flags_of(bucket);
+  flags.fill_(1);
+  if (!is_active) flags[-1] = 0;
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const std::size_t parameter = bucket.members[i].parameter;
+    if (parameters_[parameter].grad().defined()) {
+      at::Tensor gradient = adopt(parameter);  // one that the user put there
+      if (!device().is_cpu()) replaced.push_back(std::move(gradient));
+    } else {
+      if (!is_sparse(parameter)) views_[parameter].zero_();
+      flags[static_cast<std::int64_t>(i)] = 0;
+    }
+  }
+  return replaced;
+}
+
+void GradientBuckets::hand_out(const Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const std::size_t parameter = bucket.members[i].parameter;
+    at::Tensor& gradient = parameters_[parameter].mutable_grad();
+    if (gradient.defined() || is_sparse(parameter) || !is_anywhere(bucket, i)) continue;
+    gradient = views_[parameter];
+  }
+}
+
+bool GradientBuckets::is_anywhere(const Bucket& bucket, std::size_t member) const {
+  return flags_of(bucket)[static_cast<std::int64_t>(member)].item<double>() != 0.0;
+}
+
+double GradientBuckets::active(const Bucket& bucket) const {
+  return flags_of(bucket)[-1].item<double>();
+}
+
+void GradientBuckets::drop_gradients() {
+  for (const Bucket& bucket : plan_.buckets) drop_gradients(bucket);
+}
+
+void GradientBuckets::drop_gradients(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_adopted(member.parameter)) parameters_[member.parameter].mutable_grad().reset();
+  }
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,110 @@
+#include "kolo/distributed_optimizer.hpp"
+
+#include <utility>
+
+#include <ATen/autocast_mode.h>
+#include <torch/nn/module.h>
+
+#include "torch/optimizer/optimizer_engine.hpp"
+
+namespace kolo {
+namespace {
+
+using NamedParameters = DistributedOptimizer::NamedParameters;
+
+NamedParameters names_in(const torch::nn::Module& model) {
+  NamedParameters names;
+  for (const auto& item : model.named_parameters()) names.emplace_back(item.key(), item.value());
+  return names;
+}
+
+NamedParameters buffers_in(const torch::nn::Module& model) {
+  NamedParameters buffers;
+  for (const auto& item : model.named_buffers()) buffers.emplace_back(item.key(), item.value());
+  return buffers;
+}
+
+}  // namespace
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const torch::nn::Module& model, Options options)
+    : DistributedOptimizer(optimizer, names_in(model), buffers_in(model), std::move(options)) {}
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const NamedParameters& names, Options options)
+    : DistributedOptimizer(optimizer, names, {}, std::move(options)) {}
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const NamedParameters& names,
+                                           const NamedParameters& buffers, Options options)
+    : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
+                              optimizer.defaults().clone()) {
+  for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
+  engine_ = std::make_unique<tensors::OptimizerEngine>(optimizer, param_groups_, names, buffers,
+                                                       std::move(options));
+}
+
+DistributedOptimizer::~DistributedOptimizer() = default;
+
+void DistributedOptimizer::zero_grad(bool set_to_none) {
+  engine_->discard();
+  torch::optim::Optimizer::zero_grad(set_to_none);
+}
+
+at::Tensor DistributedOptimizer::step(LossClosure closure) {
+  at::Tensor loss = engine_->step(closure);
+  at::autocast::clear_cache();  // it holds casts of what the parameters were
+  return loss;
+}
+
+void DistributedOptimizer::synchronize() { engine_->synchronize(); }
+
+double DistributedOptimizer::clip_grad_norm_(double max_norm, double norm_type) {
+  return engine_->clip_grad_norm(max_norm, norm_type);
+}
+
+DistributedOptimizer::Guard DistributedOptimizer::no_sync() {
+  return Guard(engine_->no_sync_depth());
+}
+
+DistributedOptimizer::Guard DistributedOptimizer::skip_synchronize() {
+  return Guard(engine_->skip_synchronize_depth());
+}
+
+int DistributedOptimizer::join() { return engine_->join(); }
+
+void DistributedOptimizer::register_bucket_hook(BucketHook hook) {
+  engine_->set_hook(std::move(hook));
+}
+
+void DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  engine_->save(folder, options);
+}
+
+Loaded DistributedOptimizer::load(const std::filesystem::path& path, const LoadOptions& options) {
+  return engine_->load(path, options);
+}
+
+void DistributedOptimizer::save_full_state(const std::filesystem::path& file, int root) {
+  engine_->save_full_state(file, root);
+}
+
+void DistributedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  engine_->require_undivided("torch::save");
+  engine_->wrapped().save(archive);
+}
+
+void DistributedOptimizer::load(torch::serialize::InputArchive& archive) {
+  engine_->require_undivided("torch::load");
+  engine_->wrapped().load(archive);
+  // Loading replaces the options of the wrapped optimizer's groups: they count.
+  engine_->merge_options();
+}
+
+TrainingReport DistributedOptimizer::report() const { return engine_->report(); }
+
+const DistributedOptimizer::StepTimes& DistributedOptimizer::last_step_times() const {
+  return engine_->times();
+}
+
+}  // namespace kolo

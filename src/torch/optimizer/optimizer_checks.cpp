@@ -1,0 +1,239 @@
+#include "torch/optimizer/optimizer_checks.hpp"
+
+#include <sstream>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <c10/util/Type.h>
+#include <torch/optim/lbfgs.h>
+
+#include "kolo/error.hpp"
+#include "torch/optimizer/fused_step.hpp"
+#include "torch/sharding/shard_sets.hpp"
+#include "torch/sharding/state_cut.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+template <class Value>
+std::string text_of(const Value& value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+std::string defect_of_scales(const DistributedOptimizerOptions& options) {
+  if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum &&
+      options.op != ReduceOp::Adasum) {
+    return "gradients are reduced by Average, Sum or Adasum, not " +
+           std::string(name_of(options.op));
+  }
+  if (options.backward_passes_per_step < 1) {
+    return "backward_passes_per_step is " + std::to_string(options.backward_passes_per_step) +
+           ", it must be 1 or more";
+  }
+  const bool is_predivided = options.gradient_predivide_factor != 1.0;
+  if (!(options.gradient_predivide_factor > 0.0) ||
+      (is_predivided && options.op != ReduceOp::Average)) {
+    return "gradient_predivide_factor is " + text_of(options.gradient_predivide_factor) +
+           "; it must be positive, and 1 unless op is Average";
+  }
+  return {};
+}
+
+std::string defect_of_groups(const torch::optim::Optimizer& optimizer,
+                             const DistributedOptimizerOptions& options) {
+  if (options.num_groups < 0) {
+    return "num_groups is " + std::to_string(options.num_groups) + ", it must be 0 or more";
+  }
+  if (options.num_groups > 0 && !options.groups.empty()) {
+    return "groups and num_groups are both given. Give one of them.";
+  }
+  std::unordered_set<const void*> known;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params())
+      known.insert(parameter.unsafeGetTensorImpl());
+  }
+  std::unordered_set<const void*> grouped;
+  for (std::size_t i = 0; i < options.groups.size(); ++i) {
+    for (const at::Tensor& tensor : options.groups[i]) {
+      const std::string where = "a tensor of groups[" + std::to_string(i) + "] ";
+      if (!known.contains(tensor.unsafeGetTensorImpl())) {
+        return where + "is no parameter of the optimizer. Take it out.";
+      }
+      if (!grouped.insert(tensor.unsafeGetTensorImpl()).second) {
+        return where + "is in a group already. Put it into one.";
+      }
+    }
+  }
+  return {};
+}
+
+std::string defect_of_names(const DistributedOptimizer::NamedParameters& names) {
+  std::unordered_set<std::string> seen;
+  for (const auto& [name, tensor] : names) {
+    if (!tensor.defined()) return "the tensor named '" + name + "' is undefined";
+    if (name.find('\0') != std::string::npos) return "a name contains a zero byte";
+    if (!seen.insert(name).second) return "two parameters are named '" + name + "'. Rename one.";
+  }
+  return {};
+}
+
+/// What keeps a parameter's elements from being moved to where the ranks divide them.
+std::string defect_of_storage(const ReducedParameter& parameter,
+                              std::unordered_map<const void*, std::string>& storages) {
+  const at::Tensor& tensor = parameter.tensor;
+  const at::Storage& storage = tensor.storage();
+  if (!tensor.is_contiguous() || tensor.storage_offset() != 0 ||
+      storage.nbytes() != tensor.nbytes()) {
+    return "it is not contiguous in a storage of its own";
+  }
+  const auto [other, is_new] = storages.emplace(storage.unsafeGetStorageImpl(), parameter.name);
+  return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
+}
+
+/// Its parts would be updated once a step, where LibTorch updates it twice.
+std::string defect_of_members(const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> known;
+  std::size_t index = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!known.insert(parameter.unsafeGetTensorImpl()).second) {
+        return "parameter " + std::to_string(index) +
+               " of the optimizer is in it already. LibTorch lists tied parameters several times: "
+               "give it each once.";
+      }
+      ++index;
+    }
+  }
+  return {};
+}
+
+/// State of a class without serialize() cannot be divided. One entry stands for all.
+std::string defect_of_state(torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0) continue;
+      try {
+        cut_state(optimizer, parameter, 0, 0);
+      } catch (const InvalidArgument& error) {
+        return error.what();
+      }
+      return {};
+    }
+  }
+  return {};
+}
+
+std::string defect_of_sharding(torch::optim::Optimizer& optimizer,
+                               const DistributedOptimizerOptions& options) {
+  if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
+    return "accumulation = Reduced adds up reduced gradients, which takes shard = gradients; it "
+           "is " +
+           std::string(name_of(*options.shard)) + ". Use Accumulation::Local.";
+  }
+  if (options.shard == Shard::None) return {};
+  if (options.op == ReduceOp::Adasum) {
+    return "op Adasum weighs whole gradients, of which shard = " +
+           std::string(name_of(*options.shard)) + " leaves none. Use Average, or shard = none.";
+  }
+  if (std::string defect = defect_of_scope(*options.process_set, options.shard_scope);
+      !defect.empty()) {
+    return defect;
+  }
+  if (std::string defect = defect_of_members(optimizer); !defect.empty()) return defect;
+  return defect_of_state(optimizer);
+}
+
+std::string defect_of_class(const torch::optim::Optimizer& optimizer, bool fused) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
+           "that ranks would part. Use an optimizer that does not.";
+  }
+  if (fused && !has_fused_step(optimizer)) {
+    return "fused = true steps torch::optim::Adam, AdamW and SGD, not " +
+           c10::demangle(typeid(optimizer).name()) + ". Leave it out.";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string defect_of(torch::optim::Optimizer& optimizer,
+                      const DistributedOptimizer::NamedParameters& names,
+                      const DistributedOptimizerOptions& options) {
+  for (const std::string& defect :
+       {defect_of_class(optimizer, options.fused), defect_of_scales(options),
+        defect_of_groups(optimizer, options), defect_of_names(names),
+        defect_of_sharding(optimizer, options)}) {
+    if (!defect.empty()) return defect;
+  }
+  return {};
+}
+
+std::string defect_of(const std::vector<ReducedParameter>& parameters,
+                      const ReducedParameter& first, const DistributedOptimizerOptions& options) {
+  const Shard shard = *options.shard;
+  std::unordered_map<const void*, std::string> storages;
+  for (const ReducedParameter& parameter : parameters) {
+    const std::string where = "parameter '" + parameter.name + "': ";
+    if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
+    // backward() has a thread for each device, and their hooks would share the state of a step.
+    if (parameter.tensor.device() != first.tensor.device()) {
+      return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
+             first.name + "' on " + first.tensor.device().str() +
+             ". Move the model to one device, or wrap an optimizer for each.";
+    }
+    const DType dtype = view_of(parameter.tensor, where).dtype;
+    if (shard != Shard::None) {
+      if (const std::string defect = defect_of_storage(parameter, storages); !defect.empty()) {
+        return where + defect + ", which shard = " + std::string(name_of(shard)) +
+               " cannot move. Give the model a contiguous clone of it.";
+      }
+    }
+    if (options.fused && !parameter.tensor.is_contiguous()) {
+      return where +
+             "it is not contiguous, which fused = true cannot step. Give the model a "
+             "contiguous clone of it.";
+    }
+    if (is_floating(dtype)) continue;
+    return where + "gradients of " + std::string(name_of(dtype)) +
+           " parameters cannot be reduced. Exclude it, or make it floating.";
+  }
+  return {};
+}
+
+std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
+                           const std::vector<ReducedParameter>& parameters) {
+  std::vector<Fact> facts{
+      {"op", std::string(name_of(options.op))},
+      {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
+      {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
+      {"compression", std::string(options.compression.name())},
+      {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
+      {"shard", std::string(name_of(*options.shard))},
+      {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
+      {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
+      {"fused", options.fused ? "true" : "false"},
+      {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
+      {"bucket_bytes", std::to_string(options.bucket_bytes)},
+      {"device", parameters.empty() || parameters.front().tensor.is_cpu() ? "cpu" : "cuda"},
+      {"number of parameters", std::to_string(parameters.size())},
+  };
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ReducedParameter& parameter = parameters[i];
+    std::string value = "'" + parameter.name + "', " +
+                        c10::toString(parameter.tensor.scalar_type()) + " " +
+                        text_of(parameter.tensor.sizes());
+    if (parameter.group != PlannedParameter::kNoGroup) {
+      value += " in group " + std::to_string(parameter.group);
+    }
+    facts.push_back({"parameter " + std::to_string(i), std::move(value)});
+  }
+  return facts;
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,72 @@
+#include "torch/reduction/parameter_watch.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+
+ParameterWatch::ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names)
+    : parameters_(std::move(parameters)),
+      names_(std::move(names)),
+      remembered_(parameters_.size()) {
+  for (const at::Tensor& parameter : parameters_) {
+    places_.push_back({parameter.options(), parameter.sizes().vec()});
+  }
+}
+
+void ParameterWatch::pin() {
+  is_pinned_ = true;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    places_[i].address = parameters_[i].const_data_ptr();
+  }
+}
+
+void ParameterWatch::require_in_place() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    const Place& place = places_[i];
+    if (!parameter.options().type_equal(place.type) || parameter.sizes() != place.shape) {
+      throw InvalidArgument("DistributedOptimizer: parameter '" + names_[i] +
+                            "' has got another type, device or shape. Change the model before it "
+                            "is wrapped.");
+    }
+    if (is_pinned_ && parameter.const_data_ptr() != place.address) {
+      throw InvalidArgument(
+          "DistributedOptimizer: the elements of parameter '" + names_[i] +
+          "' lie elsewhere than where the ranks have divided them, by set_data(), the module's "
+          "to() or torch::load: a step would not reach them. Copy into it with copy_(), or use the "
+          "optimizer's load().");
+    }
+  }
+}
+
+void ParameterWatch::require_no_whole_state(torch::optim::Optimizer& optimizer) const {
+  if (!is_pinned_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (optimizer.state().count(parameters_[i].unsafeGetTensorImpl()) == 0) continue;
+    throw InvalidArgument(
+        "DistributedOptimizer: the wrapped optimizer has state of the whole parameter '" +
+        names_[i] +
+        "', which the ranks have divided: it has been stepped or loaded itself, on this rank "
+        "alone. Call step() and load() of the DistributedOptimizer.");
+  }
+}
+
+ParameterWatch::Sample ParameterWatch::sample(const at::Tensor& parameter) {
+  Sample elements{};
+  // To look at a GPU's memory would be to wait for the GPU.
+  const bool can_look = parameter.is_cpu() && parameter.is_non_overlapping_and_dense();
+  const std::int64_t count = can_look ? parameter.numel() : 0;
+  if (count == 0) return elements;
+  const auto* const bytes = static_cast<const std::byte*>(parameter.const_data_ptr());
+  const auto size = static_cast<std::size_t>(parameter.element_size());
+  std::size_t next = 0;
+  for (const std::int64_t index : {std::int64_t{0}, count / 2, count - 1}) {
+    std::memcpy(&elements[next++], bytes + static_cast<std::size_t>(index) * size, size);
+  }
+  return elements;
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,55 @@
+#include "torch/sharding/shard_sets.hpp"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "kolo/collectives.hpp"
+#include "kolo/runtime.hpp"
+
+namespace kolo::tensors {
+
+std::string defect_of_scope(const ProcessSet& set, ShardScope scope) {
+  if (scope == ShardScope::World) return {};
+  if (set.number() != 0) {
+    return "shard_scope = Node with process set " + set.name() +
+           ", but it divides the world only. Use shard_scope = World.";
+  }
+  if (!set.runtime().is_homogeneous()) {
+    return "shard_scope = Node, but not all nodes have the same number of ranks. Start as many on "
+           "each, or use shard_scope = World.";
+  }
+  return {};
+}
+
+ShardSets make_shard_sets(ProcessSet& set, ShardScope scope) {
+  Runtime& runtime = set.runtime();
+  if (scope == ShardScope::World || runtime.cross_size() == 1) return {&set, nullptr};
+  using Place = std::array<std::int64_t, 2>;  // node, place in it
+  Place own{runtime.cross_rank(), runtime.local_rank()};
+  std::vector<Place> places(static_cast<std::size_t>(set.size()));
+  OperationOptions options;
+  options.process_set = &set;
+  allgather(
+      {own.data(), DType::Int64, {1, 2}, Device{}},
+      [&](const std::vector<std::int64_t>&) -> void* { return places.data(); }, options);
+  std::map<std::int64_t, std::vector<int>> nodes;
+  std::map<std::int64_t, std::vector<int>> parts;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    nodes[places[i][0]].push_back(static_cast<int>(i));
+    parts[places[i][1]].push_back(static_cast<int>(i));
+  }
+  ShardSets sets;
+  for (const auto& [node, ranks] : nodes) {
+    ProcessSet& added = runtime.add_process_set(ranks);
+    if (node == own[0]) sets.divided = &added;
+  }
+  for (const auto& [part, ranks] : parts) {
+    ProcessSet& added = runtime.add_process_set(ranks);
+    if (part == own[1]) sets.replicas = &added;
+  }
+  return sets;
+}
+
+}  // namespace kolo::tensors

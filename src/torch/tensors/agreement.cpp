@@ -1,0 +1,92 @@
+#include "torch/tensors/agreement.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string_view>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+// A rank's part on the wire: its defect, then names and values in turn, each with a zero at its end.
+std::string encode(const std::vector<Fact>& facts, const std::string& defect) {
+  std::string bytes = defect + '\0';
+  for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
+  return bytes;
+}
+
+std::string take_text(std::string_view& bytes) {
+  const std::size_t end = std::min(bytes.find('\0'), bytes.size());
+  std::string text(bytes.substr(0, end));
+  bytes.remove_prefix(std::min(end + 1, bytes.size()));
+  return text;
+}
+
+struct Part {
+  int rank;  // of the world
+  std::string defect;
+  std::vector<Fact> facts;
+};
+
+std::vector<Part> gather(ProcessSet& set, const std::string& name, std::string own) {
+  std::vector<std::int64_t> sizes;
+  std::string all;
+  const TensorView view{
+      own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}};
+  OperationOptions options;
+  options.name = name;
+  options.process_set = &set;
+  allgather(
+      view,
+      [&](const std::vector<std::int64_t>& rows) -> void* {
+        sizes = rows;
+        all.resize(
+            static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
+        return all.data();
+      },
+      options);
+  std::vector<Part> parts;
+  std::string_view rest = all;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::size_t size = static_cast<std::size_t>(sizes[i]);
+    std::string_view bytes = rest.substr(0, size);
+    rest.remove_prefix(size);
+    if (bytes.empty()) continue;  // this rank has joined
+    Part& part = parts.emplace_back(Part{set.ranks()[i], take_text(bytes), {}});
+    while (!bytes.empty()) {
+      std::string fact = take_text(bytes);
+      part.facts.push_back({std::move(fact), take_text(bytes)});
+    }
+  }
+  return parts;
+}
+
+void compare(const std::string& what, const Part& first, const Part& other) {
+  const std::size_t count = std::min(first.facts.size(), other.facts.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const Fact& a = first.facts[i];
+    const Fact& b = other.facts[i];
+    if (a.name == b.name && a.value == b.value) continue;
+    throw MismatchError(what + ": ranks disagree: " + a.name + " is " + a.value + " on rank " +
+                        std::to_string(first.rank) + ", and " + b.name + " is " + b.value +
+                        " on rank " + std::to_string(other.rank) +
+                        ". Give the same on every rank.");
+  }
+}
+
+}  // namespace
+
+void agree(ProcessSet& set, const std::string& name, const std::string& what,
+           const std::vector<Fact>& facts, const std::string& defect) {
+  const std::vector<Part> parts = gather(set, name, encode(facts, defect));
+  for (const Part& part : parts) {
+    if (part.defect.empty()) continue;
+    throw InvalidArgument(what + ": on rank " + std::to_string(part.rank) + ": " + part.defect);
+  }
+  for (const Part& part : parts) compare(what, parts.front(), part);
+}
+
+}  // namespace kolo::tensors

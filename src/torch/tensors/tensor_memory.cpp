@@ -1,0 +1,96 @@
+#include "torch/tensors/tensor_memory.hpp"
+
+#include <optional>
+
+#include <ATen/MemoryOverlap.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kByte: return DType::UInt8;
+    case at::kChar: return DType::Int8;
+    case at::kShort: return DType::Int16;
+    case at::kInt: return DType::Int32;
+    case at::kLong: return DType::Int64;
+    case at::kHalf: return DType::Float16;
+    case at::kBFloat16: return DType::BFloat16;
+    case at::kFloat: return DType::Float32;
+    case at::kDouble: return DType::Float64;
+    case at::kBool: return DType::Bool;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+at::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::UInt8: return at::kByte;
+    case DType::Int8: return at::kChar;
+    case DType::Int16: return at::kShort;
+    case DType::Int32: return at::kInt;
+    case DType::Int64: return at::kLong;
+    case DType::Float16: return at::kHalf;
+    case DType::BFloat16: return at::kBFloat16;
+    case DType::Float32: return at::kFloat;
+    case DType::Float64: return at::kDouble;
+    case DType::Bool: return at::kBool;
+  }
+  return at::ScalarType::Undefined;
+}
+
+Device device_of(const at::Device& device) {
+  if (device.is_cpu()) return {};
+  return {DeviceKind::Cuda, device.index()};
+}
+
+std::string defect_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "the tensor is undefined";
+  if (tensor.layout() != at::kStrided) {
+    return "sparse tensors are not supported. Use tensor.to_dense(), or sparse_allreduce.";
+  }
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
+    return "the tensor lies on " + tensor.device().str() +
+           ", and Kolo moves tensors of the CPU and of CUDA devices only. Use tensor.cpu().";
+  }
+  if (!dtype_of(tensor.scalar_type())) {
+    return std::string("tensors of type ") + c10::toString(tensor.scalar_type()) +
+           " are not supported. Convert it to uint8, int8, int16, int32, int64, float16, bfloat16, "
+           "float32, float64 or bool first.";
+  }
+  return {};
+}
+
+std::string defect_of(const std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string defect = defect_of(tensors[i]);
+    if (defect.empty()) continue;
+    return tensors.size() == 1 ? defect : "tensor " + std::to_string(i) + ": " + defect;
+  }
+  return {};
+}
+
+std::string in_place_defect_of(const std::vector<at::Tensor>& tensors) {
+  if (std::string defect = defect_of(tensors); !defect.empty()) return defect;
+  for (const at::Tensor& tensor : tensors) {
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      return "elements of the tensor share memory, so that it cannot be written to. Use "
+             "tensor.clone().";
+    }
+  }
+  return {};
+}
+
+TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
+  if (const std::string defect = defect_of(tensor); !defect.empty()) {
+    throw InvalidArgument(std::string(operation) + ": " + defect);
+  }
+  return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
+          device_of(tensor.device())};
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/algorithm.hpp"
+#include "kolo/handle.hpp"
+#include "kolo/process_set.hpp"
+#include "kolo/tensor_handle.hpp"
+#include "runtime/api/submit.hpp"
+#include "torch/tensors/program_stream.hpp"
+
+/// What the collectives on tensors have in common. All of them work on contiguous tensors that take
+/// no part in autograd, and write their results to where the caller wants them at the end.
+namespace kolo::tensors {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// The set that options name. Throws InvalidArgument where this rank is no member.
+ProcessSet& member_set(ProcessSet* set);
+
+/// The current stream of the device that a group lies on.
+ProgramStream stream_of(const Tensors& tensors);
+
+/// The same values one after another: the tensor's own memory where it can be.
+at::Tensor contiguous(const at::Tensor& tensor);
+Tensors contiguous(const Tensors& tensors);
+
+/// Puts `results`, computed in what `contiguous` made of `tensors`, into these, and tells autograd.
+void write_back(const Tensors& results, const Tensors& tensors);
+
+/// The options with an owner of the tensors, since an operation goes on when its handle is dropped,
+/// and with the stream that is current.
+template <class Options>
+Options keeping(Options options, Tensors tensors) {
+  using Owners = std::pair<std::shared_ptr<void>, Tensors>;
+  options.stream = stream_of(tensors).handle();
+  options.keep_alive = std::make_shared<Owners>(std::move(options.keep_alive), std::move(tensors));
+  return options;
+}
+
+/// The options with the set and the name that the operation is going to have, for its gradient.
+template <class Options>
+Options settled(Options options, Collective collective) {
+  ProcessSet& set = member_set(options.process_set);
+  options.process_set = &set;
+  if (options.name.empty()) options.name = set.next_name(name_of(collective));
+  return options;
+}
+
+/// The options of the gradient of an operation with settled options.
+template <class Options>
+Options of_gradient(Options options) {
+  options.name += ".gradient";
+  return options;
+}
+
+/// An operation that ends with InvalidArgument and `defect` on all ranks.
+template <class Result, class Options>
+ResultHandle<Result> refused(Collective collective, std::string defect, const Options& options) {
+  OperationOptions common;
+  common.name = options.name;
+  common.timeout = options.timeout;
+  common.process_set = options.process_set;
+  return {runtime::submit_defect(collective, std::move(defect), common), {}};
+}
+
+/// `finish` for the results of an operation on such `tensors`, which is submitted now: it and what
+/// the program does next on its stream of that time come behind the operation.
+template <class Finish>
+auto after_operation(const Tensors& tensors, Finish finish) {
+  return [stream = stream_of(tensors), finish = std::move(finish)] {
+    stream.come_before_current();
+    return finish();
+  };
+}
+
+/// A group of one.
+inline TensorHandle single(TensorsHandle group) {
+  return std::move(group).then([](const Tensors& tensors) { return tensors.front(); });
+}
+
+}  // namespace kolo::tensors

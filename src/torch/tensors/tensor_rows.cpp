@@ -1,0 +1,151 @@
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "kolo/tensor_collectives.hpp"
+#include "torch/tensors/differentiable.hpp"
+#include "torch/tensors/shared_memory.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/tensor_operation.hpp"
+
+namespace kolo {
+namespace {
+
+using tensors::Tensors;
+
+using Received = std::shared_ptr<AlltoallResult>;
+
+/// Makes the tensor for the rows that arrive, once it is known how many come from each rank, as the
+/// submitting thread would.
+AllocateRows allocate_in(Received place, const at::Tensor& input) {
+  return [place = std::move(place), shape = input.sizes().vec(), options = input.options(),
+          stream = tensors::ProgramStream::current(input.device())](
+             const std::vector<std::int64_t>& rows) mutable -> void* {
+    const auto guard = stream.make_current();
+    place->received_splits = rows;
+    shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    place->output = at::empty(shape, options);
+    return place->output.data_ptr();
+  };
+}
+
+OperationOptions common_options(const GatherOptions& options) {
+  OperationOptions common;
+  common.name = options.name;
+  common.timeout = options.timeout;
+  common.process_set = options.process_set;
+  return common;
+}
+
+using GatherHandle = ResultHandle<std::vector<Received>>;
+
+GatherHandle gather(const Tensors& tensors, const GatherOptions& options) {
+  if (std::string defect = tensors::defect_of(tensors); !defect.empty()) {
+    return tensors::refused<std::vector<Received>>(Collective::AllGather, std::move(defect),
+                                                   options);
+  }
+  const Tensors inputs = tensors::contiguous(tensors);
+  std::vector<Received> places;
+  std::vector<InputRows> rows;
+  for (const at::Tensor& input : inputs) {
+    places.push_back(std::make_shared<AlltoallResult>());
+    rows.push_back({tensors::view_of(input, "allgather"), allocate_in(places.back(), input)});
+  }
+  Handle handle =
+      grouped_allgather_async(std::move(rows), tensors::keeping(common_options(options), inputs));
+  return {std::move(handle), tensors::after_operation(inputs, [places] { return places; })};
+}
+
+Tensors outputs_of(const std::vector<Received>& places) {
+  Tensors outputs;
+  for (const Received& place : places) outputs.push_back(place->output);
+  return outputs;
+}
+
+/// The sum, or the average, of what all ranks have for this rank's rows: they send it all here.
+at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_t>& rows,
+                       const GatherOptions& options) {
+  const std::int64_t size = options.process_set->size();
+  std::vector<std::int64_t> shape = gradient.sizes().vec();
+  shape.front() = rows[static_cast<std::size_t>(options.process_set->rank())];
+  shape.insert(shape.begin(), size);
+  const at::Tensor all = alltoall(gradient, rows, common_options(options)).output.reshape(shape);
+  // A mean of 16-bit numbers is finite where their sum may not be.
+  const at::ScalarType type = gradient.scalar_type();
+  const at::ScalarType wide = type == at::kDouble ? type : at::kFloat;
+  const at::Tensor sum = all.sum(0, /*keepdim=*/false, wide);
+  return (options.gradient == GatherGradient::Average ? sum.div(size) : sum).to(type);
+}
+
+}  // namespace
+
+// --- allgather ---
+
+TensorsHandle grouped_allgather_async(const Tensors& tensors, const GatherOptions& options) {
+  return gather(tensors, options).then(outputs_of);
+}
+
+Tensors grouped_allgather(const Tensors& tensors, const GatherOptions& options) {
+  if (!tensors::needs_gradient(tensors)) return grouped_allgather_async(tensors, options).result();
+  const GatherOptions forward = tensors::settled(options, Collective::AllGather);
+  const std::vector<Received> places = gather(tensors, forward).result();
+  const Tensors outputs = outputs_of(places);
+  std::vector<std::vector<std::int64_t>> rows;
+  for (const Received& place : places) {
+    if (place->output.is_floating_point()) rows.push_back(place->received_splits);
+  }
+  tensors::record(tensors, outputs, [forward, rows](const Tensors& gradients) {
+    Tensors reduced;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      GatherOptions backward = tensors::of_gradient(forward);
+      if (gradients.size() > 1) backward.name.append(".").append(std::to_string(i));
+      reduced.push_back(reduce_rows(gradients[i], rows[i], backward));
+    }
+    return reduced;
+  });
+  return outputs;
+}
+
+TensorHandle allgather_async(const at::Tensor& tensor, const GatherOptions& options) {
+  return tensors::single(grouped_allgather_async({tensor}, options));
+}
+
+at::Tensor allgather(const at::Tensor& tensor, const GatherOptions& options) {
+  return grouped_allgather({tensor}, options).front();
+}
+
+// --- alltoall ---
+
+AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
+                              const OperationOptions& options) {
+  if (std::string defect = tensors::defect_of(tensor); !defect.empty()) {
+    return tensors::refused<AlltoallResult>(Collective::AllToAll, std::move(defect), options);
+  }
+  const at::Tensor input = tensors::contiguous(tensor);
+  const auto place = std::make_shared<AlltoallResult>();
+  const TensorView view = tensors::view_of(input, "alltoall");
+  const OperationOptions kept = tensors::keeping(options, {input});
+  const SharedBuffer* const shared = tensors::shared_memory_of(input);
+  Handle handle = shared != nullptr ? alltoall_async(*shared, 0, view.shape, view.dtype, splits,
+                                                     allocate_in(place, input), kept)
+                                    : alltoall_async(view, splits, allocate_in(place, input), kept);
+  return {std::move(handle), tensors::after_operation({input}, [place] { return *place; })};
+}
+
+AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
+                        const OperationOptions& options) {
+  if (!tensors::needs_gradient({tensor})) return alltoall_async(tensor, splits, options).result();
+  const OperationOptions forward = tensors::settled(options, Collective::AllToAll);
+  AlltoallResult result = alltoall_async(tensor, splits, forward).result();
+  tensors::record(
+      {tensor}, {result.output},
+      [forward, rows = result.received_splits](const Tensors& gradients) {
+        return Tensors{alltoall(gradients.front(), rows, tensors::of_gradient(forward)).output};
+      });
+  return result;
+}
+
+}  // namespace kolo

@@ -1,0 +1,118 @@
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/serialize/input-archive.h>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/checkpoint/safetensors_reader.hpp"
+#include "torch/training/load_training.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+/// A file with tensors under the names that a model has for them.
+class ModelFile {
+ public:
+  virtual ~ModelFile() = default;
+  /// Undefined where there is none of that name.
+  virtual at::Tensor read(const std::string& name, bool is_buffer) = 0;
+};
+
+class SafetensorsFile final : public ModelFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path) : reader_(path) {}
+
+  at::Tensor read(const std::string& name, bool) override {
+    const auto found = reader_.tensors().find(name);
+    if (found == reader_.tensors().end()) return {};
+    at::Tensor values =
+        at::empty(found->second.shape, at::TensorOptions(scalar_type_of(found->second.dtype)));
+    reader_.read(name, found->second.dtype, 0,
+                 {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+    return values;
+  }
+
+ private:
+  SafetensorsReader reader_;
+};
+
+/// What torch::save writes of a module: an archive in an archive for every dot in a name.
+class TorchFile final : public ModelFile {
+ public:
+  explicit TorchFile(const std::filesystem::path& path) {
+    try {
+      archive_.load_from(path.string(), at::kCPU);
+    } catch (const c10::Error& error) {
+      throw InvalidArgument(path.string() + " is not what torch::save writes of a module: " +
+                            error.what_without_backtrace());
+    }
+  }
+
+  at::Tensor read(const std::string& name, bool is_buffer) override {
+    torch::serialize::InputArchive* place = &archive_;
+    std::vector<std::unique_ptr<torch::serialize::InputArchive>> inner;
+    std::size_t begin = 0;
+    for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', begin)) {
+      inner.push_back(std::make_unique<torch::serialize::InputArchive>());
+      if (!place->try_read(name.substr(begin, dot - begin), *inner.back())) return {};
+      place = inner.back().get();
+      begin = dot + 1;
+    }
+    at::Tensor values;
+    place->try_read(name.substr(begin), values, is_buffer);
+    return values;
+  }
+
+ private:
+  torch::serialize::InputArchive archive_;
+};
+
+/// Copies those that fit, or where `strict` throws for the first that does not.
+void take(ModelFile& file, const TrainingView::Named& all, bool is_buffer, bool strict, bool copies,
+          const std::string& what) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [key, own] : all) {
+    const at::Tensor values = file.read(key, is_buffer);
+    const bool fits = values.defined() && values.sizes() == own.sizes() &&
+                      values.scalar_type() == own.scalar_type();
+    if (fits && copies) at::Tensor(own).copy_(values);
+    if (fits || !strict) continue;
+    throw InvalidArgument(what + " has " +
+                          (values.defined() ? std::string(c10::toString(values.scalar_type())) +
+                                                  " " + c10::str(values.sizes()) + " as"
+                                            : std::string("no")) +
+                          " '" + key + "', which is " + c10::toString(own.scalar_type()) + " " +
+                          c10::str(own.sizes()) +
+                          " in the program. Load with strict = false to leave it out.");
+  }
+}
+
+}  // namespace
+
+void load_model_file(const TrainingView& view, const std::filesystem::path& path, bool strict,
+                     const std::string& name) {
+  std::unique_ptr<ModelFile> file;
+  const auto on_all = [&](const char* step, bool copies) {
+    on_all_ranks({.name = name + step, .process_set = &view.set}, "loading " + path.string(),
+                 [&]() -> std::string {
+                   if (!file && path.extension() == ".safetensors") {
+                     file = std::make_unique<SafetensorsFile>(path);
+                   } else if (!file) {
+                     file = std::make_unique<TorchFile>(path);
+                   }
+                   take(*file, view.parameters, false, strict, copies, path.string());
+                   take(*file, view.buffers, true, strict, copies, path.string());
+                   return {};
+                 });
+  };
+  on_all(".fits", false);
+  on_all(".read", true);
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,165 @@
+#include "torch/training/load_training.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/training/random_sources.hpp"
+#include "torch/sharding/state_fields.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+bool is_same(const Checkpoint& checkpoint, const std::string& key, const TensorView& view) {
+  const auto found = checkpoint.tensors().find(key);
+  return found != checkpoint.tensors().end() && found->second.dtype == view.dtype &&
+         found->second.shape == view.shape;
+}
+
+void for_each_of_the_model(
+    const TrainingView& view,
+    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  for (const auto& [name, tensor] : view.parameters) visit(name, tensor);
+  for (const auto& [name, tensor] : view.buffers) visit(name, tensor);
+}
+
+void require_same_model(const TrainingView& view, const SavedTraining& saved) {
+  std::unordered_set<std::string> known;
+  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+    const TensorView own = view_of(tensor, name);
+    const std::string place = model_key(saved.name_of(name));
+    saved.checkpoint.require(place, own.dtype, own.shape);
+    known.insert(place);
+  });
+  for (const auto& [key, tensor] : saved.checkpoint.tensors()) {
+    if (!key.starts_with(model_key("")) || known.contains(key)) continue;
+    throw InvalidArgument(
+        "the checkpoint " + saved.checkpoint.path().string() + " has '" + key +
+        "', which the program has not. Load with strict = false to leave it out.");
+  }
+}
+
+/// What of the checkpoint goes where.
+struct Read {
+  std::string key;
+  std::int64_t begin;
+  at::Tensor target;  // contiguous
+
+  DType dtype() const { return view_of(target, key).dtype; }
+};
+
+std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
+                                     const LoadOptions& options) {
+  std::vector<Read> reads;
+  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+    const std::string place = model_key(saved.name_of(name));
+    const bool is_there = is_same(saved.checkpoint, place, view_of(tensor, name));
+    if (options.strict || is_there) reads.push_back({place, 0, tensor.detach()});
+  });
+  return reads;
+}
+
+void read_into(const Checkpoint& checkpoint, const Read& read) {
+  const at::NoGradGuard no_grad;
+  at::Tensor target = read.target;
+  const at::Tensor values = target.is_cpu() && target.is_contiguous()
+                                ? target
+                                : at::empty(target.sizes(), target.scalar_type());
+  checkpoint.read(read.key, read.dtype(), read.begin,
+                  {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+  if (!values.is_same(target)) target.copy_(values);
+}
+
+/// A part of the program's state, and its fields, whose tensors are to be filled.
+struct PartState {
+  const TrainingView::Part* part;
+  std::vector<StateField> fields;
+};
+
+std::vector<PartState> plan_state(const TrainingView& view, const SavedTraining& saved,
+                                  std::vector<Read>& reads) {
+  std::vector<PartState> states;
+  for (const TrainingView::Part& part : view.parts) {
+    const std::string& name = saved.name_of(part.name);
+    const auto found = saved.details.state.find(name);
+    if (found == saved.details.state.end()) continue;
+    states.push_back({&part, fields_in(saved, part)});
+    for (const StateField& field : states.back().fields) {
+      if (!field.value.isTensor()) continue;
+      const bool is_elementwise = found->second.tensors.at(field.name);
+      reads.push_back(
+          {state_key(field.name, name), is_elementwise ? part.begin : 0, field.value.toTensor()});
+    }
+  }
+  return states;
+}
+
+/// Generators and the states that they get.
+using RandomStates = std::vector<std::pair<RandomSource, at::Tensor>>;
+
+RandomStates read_random_states(const TrainingView& view, const Checkpoint& checkpoint) {
+  RandomStates states;
+  for (const RandomSource& source : random_sources(view)) {
+    if (!checkpoint.tensors().contains(source.key)) continue;
+    const at::Tensor own = source.state();
+    checkpoint.require(source.key, DType::UInt8, own.sizes().vec());
+    states.emplace_back(source, at::empty_like(own));
+    read_into(checkpoint, {source.key, 0, states.back().second});
+    source.require_valid(states.back().second);
+  }
+  return states;
+}
+
+}  // namespace
+
+void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
+  if (options.strict) require_same_model(view, saved);
+  if (options.optimizer_state) require_same_state(view, saved);
+}
+
+void load_training(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options,
+                   const std::string& name) {
+  const Checkpoint& checkpoint = saved.checkpoint;
+  std::vector<Read> reads;
+  std::vector<PartState> states;
+  RandomStates random_states;
+  const auto on_all = [&](const char* step, const std::function<void()>& work) {
+    on_all_ranks({.name = name + step, .process_set = &view.set},
+                 "loading the checkpoint " + checkpoint.path().string(), [&]() -> std::string {
+                   work();
+                   return {};
+                 });
+  };
+  on_all(".verify", [&] {
+    reads = reads_of_the_model(view, saved, options);
+    if (options.optimizer_state) states = plan_state(view, saved, reads);
+    for (const Read& read : reads) {
+      checkpoint.verify(read.key, read.dtype(), read.begin, read.target.numel());
+    }
+    if (options.random_state) random_states = read_random_states(view, checkpoint);
+  });
+  auto& all = view.wrapped.state();
+  if (options.optimizer_state) {
+    // First, so that the old and the new are not both in memory.
+    for (const TrainingView::Part& part : view.parts) all.erase(part.values.unsafeGetTensorImpl());
+  }
+  on_all(".read", [&] {
+    for (const Read& read : reads) read_into(checkpoint, read);
+    for (auto& [source, state] : random_states) source.restore(state);
+  });
+  for (const auto& [part, fields] : states) {
+    all[part->values.unsafeGetTensorImpl()] = state_with(new_state(view.wrapped), fields);
+  }
+}
+
+}  // namespace kolo::tensors

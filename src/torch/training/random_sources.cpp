@@ -1,0 +1,45 @@
+#include "torch/training/random_sources.hpp"
+
+#include <mutex>
+
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+
+at::Tensor RandomSource::state() const {
+  at::Generator source = generator;
+  const std::lock_guard lock(source.mutex());
+  return source.get_state();
+}
+
+void RandomSource::restore(const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+void RandomSource::require_valid(const at::Tensor& state) const {
+  at::Generator source = generator;
+  try {
+    const std::lock_guard lock(source.mutex());
+    source.clone().set_state(state);
+  } catch (const c10::Error& error) {
+    throw InvalidArgument("'" + key + "' is not a valid generator state: " +
+                          error.what_without_backtrace());
+  }
+}
+
+std::vector<RandomSource> random_sources(const TrainingView& view) {
+  const std::string key = "random." + std::to_string(view.set.rank());
+  std::vector<RandomSource> sources{{key, at::globalContext().defaultGenerator(at::kCPU)}};
+  for (const auto& [name, tensor] : view.parameters) {
+    if (!tensor.is_cuda()) continue;
+    sources.push_back({key + ".cuda", at::globalContext().defaultGenerator(tensor.device())});
+    break;
+  }
+  return sources;
+}
+
+}  // namespace kolo::tensors

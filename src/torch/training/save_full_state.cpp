@@ -1,0 +1,193 @@
+#include "torch/training/save_full_state.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/checkpoint/safetensors_writer.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/tensors/host_bytes.hpp"
+#include "torch/training/save_training.hpp"
+#include "torch/sharding/state_fields.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+
+/// A state tensor that ranks have parts of, and those that this one has.
+struct DividedTensor {
+  SafetensorsTensor entry;
+  std::vector<std::pair<std::int64_t, at::Tensor>> own;  // first element, elements
+};
+
+at::Tensor field_of(const TrainingView& view, const TrainingView::Part& part,
+                    const std::string& name) {
+  const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
+  if (state == view.wrapped.state().end()) return {};
+  for (const StateField& field : fields_of(*state->second)) {
+    if (field.name == name && field.value.isTensor()) return field.value.toTensor().contiguous();
+  }
+  return {};
+}
+
+/// What all ranks together know of the state: shapes come from the parameters, types from the ranks
+/// that have a part.
+nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
+  nlohmann::json own = describe_state(view);
+  for (const TrainingView::Part& part : view.parts) {
+    if (!own.contains(part.name)) continue;
+    for (const auto& [field, is_elementwise] : own[part.name]["tensors"].items()) {
+      const at::Tensor tensor = field_of(view, part, field);
+      const TensorView memory = view_of(tensor, field);
+      own[part.name]["types"][field] = safetensors_name(memory.dtype);
+      own[part.name]["shapes"][field] =
+          is_elementwise.get<bool>() ? part.whole.sizes().vec() : memory.shape;
+    }
+  }
+  nlohmann::json all = nlohmann::json::object();
+  for (const std::string& described :
+       on_all_ranks({.name = name + ".state", .process_set = &view.divided}, "save_full_state",
+                    [&] { return own.dump(); })) {
+    all.update(nlohmann::json::parse(described), /*merge_objects=*/true);
+  }
+  return all;
+}
+
+std::vector<DividedTensor> divided_tensors(const TrainingView& view, const std::string& name) {
+  std::vector<DividedTensor> tensors;
+  const nlohmann::json states = state_of_all(view, name);
+  for (const auto& [parameter, state] : states.items()) {
+    for (const auto& [field, is_elementwise] : state.at("tensors").items()) {
+      DividedTensor& tensor = tensors.emplace_back();
+      tensor.entry = {state_key(field, parameter),
+                      *dtype_from_safetensors(state.at("types").at(field).get<std::string>()),
+                      state.at("shapes").at(field).get<std::vector<std::int64_t>>()};
+      for (const TrainingView::Part& part : view.parts) {
+        const bool has_it = is_elementwise.get<bool>() || part.begin == 0;
+        if (part.name != parameter || !has_it) continue;
+        if (const at::Tensor own = field_of(view, part, field); own.defined()) {
+          tensor.own.emplace_back(is_elementwise.get<bool>() ? part.begin : 0, own);
+        }
+      }
+    }
+  }
+  return tensors;
+}
+
+/// Elements [begin, end) of a tensor of which every rank gives what it has, in the order of ranks.
+void gather(const TrainingView& view, const DividedTensor& tensor, std::int64_t begin,
+            std::int64_t end, std::vector<std::byte>& chunk, const std::string& name) {
+  const std::size_t element = size_of(tensor.entry.dtype);
+  std::vector<std::byte> own;
+  for (const auto& [first, elements] : tensor.own) {
+    const std::int64_t from = std::max(begin, first);
+    const std::int64_t to = std::min(end, first + elements.numel());
+    if (from >= to) continue;
+    const std::size_t place = own.size();
+    own.resize(place + static_cast<std::size_t>(to - from) * element);
+    copy_bytes(elements, static_cast<std::size_t>(from - first) * element,
+               std::span(own).subspan(place));
+  }
+  allgather({own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}},
+            [&](const std::vector<std::int64_t>&) -> void* { return chunk.data(); },
+            {.name = name, .process_set = &view.divided});
+}
+
+/// Writes on the root; on others, and once something has failed, it does nothing.
+class Output {
+ public:
+  Output(bool is_root, const std::filesystem::path& file,
+         const std::vector<SafetensorsTensor>& tensors) {
+    if (!is_root) return;
+    attempt([&] { writer_.emplace(file, tensors, SafetensorsMetadata{}); });
+  }
+  void append(std::span<const std::byte> bytes) {
+    if (writer_) attempt([&] { writer_->append(bytes.data(), bytes.size()); });
+  }
+  /// All elements of a contiguous tensor.
+  void append(const at::Tensor& tensor, std::vector<std::byte>& chunk) {
+    if (!writer_) return;
+    if (tensor.is_cpu()) {
+      return append({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+    }
+    for (std::size_t done = 0; done < tensor.nbytes(); done += kChunkBytes) {
+      const auto piece = std::span(chunk).first(std::min(kChunkBytes, tensor.nbytes() - done));
+      copy_bytes(tensor, done, piece);
+      append(piece);
+    }
+  }
+  void close() {
+    if (writer_) attempt([&] { writer_->close(); });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  template <class Work>
+  void attempt(Work work) {
+    if (error_) return;
+    try {
+      work();
+    } catch (const Error&) {
+      error_ = std::current_exception();  // the other ranks hear of it at the end
+    }
+  }
+
+  std::optional<SafetensorsWriter> writer_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+void save_full_state(const TrainingView& view, const std::filesystem::path& file, int root,
+                     const std::string& name) {
+  std::vector<SafetensorsTensor> entries;
+  std::vector<at::Tensor> whole;
+  const auto add_whole = [&](const std::string& key, const at::Tensor& tensor) {
+    whole.push_back(tensor.contiguous());
+    const TensorView memory = view_of(whole.back(), key);
+    entries.push_back({key, memory.dtype, memory.shape});
+  };
+  for (const auto& [key, tensor] : view.parameters) add_whole(key, tensor);
+  for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
+  const std::vector<DividedTensor> divided = divided_tensors(view, name);
+  for (const DividedTensor& tensor : divided) entries.push_back(tensor.entry);
+
+  Output output(view.set.rank() == root, file, entries);
+  std::vector<std::byte> chunk(kChunkBytes);
+  for (const at::Tensor& tensor : whole) output.append(tensor, chunk);
+  for (const DividedTensor& tensor : divided) {
+    if (!view.is_divided) {
+      output.append(tensor.own.front().second, chunk);
+      continue;
+    }
+    const std::size_t element = size_of(tensor.entry.dtype);
+    const auto step = static_cast<std::int64_t>(kChunkBytes / element);
+    const std::int64_t count = elements_of(tensor.entry.shape).value_or(0);
+    for (std::int64_t begin = 0; begin < count; begin += step) {
+      const std::int64_t end = std::min(begin + step, count);
+      gather(view, tensor, begin, end, chunk, name + ".chunk");
+      output.append(std::span(chunk).first(static_cast<std::size_t>(end - begin) * element));
+    }
+  }
+  on_all_ranks({.name = name + ".close", .process_set = &view.set}, "writing " + file.string(),
+               [&]() -> std::string {
+                 output.close();
+                 return {};
+               });
+}
+
+}  // namespace kolo::tensors

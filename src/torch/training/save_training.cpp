@@ -1,0 +1,169 @@
+#include "torch/training/save_training.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kolo/error.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/checkpoint/tensor_slice.hpp"
+#include "torch/checkpoint/write_checkpoint.hpp"
+#include "torch/tensors/host_bytes.hpp"
+#include "torch/training/random_sources.hpp"
+#include "torch/sharding/state_fields.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+/// What this rank writes. Of what every rank has, an equal share.
+class Slices {
+ public:
+  explicit Slices(const ProcessSet& set) : set_(set) {}
+
+  /// What only this rank has, from element `begin` of a tensor of `shape` on.
+  void add(std::string name, const at::Tensor& elements, std::vector<std::int64_t> shape,
+           std::int64_t begin) {
+    const at::Tensor kept = keep(name, elements);
+    add_slice(std::move(name), kept, std::move(shape), begin, 0, elements.numel());
+  }
+  void add(std::string name, const at::Tensor& tensor) {
+    add(std::move(name), tensor, tensor.sizes().vec(), 0);
+  }
+  /// What every rank has: all of them say so in the same order.
+  void share(std::string name, const at::Tensor& tensor) {
+    shared_.push_back({std::move(name), tensor});
+    shared_bytes_ += tensor.nbytes();
+  }
+
+  std::vector<TensorSlice> finish() {
+    const auto size = static_cast<std::size_t>(set_.size());
+    const auto rank = static_cast<std::size_t>(set_.rank());
+    std::size_t offset = 0;
+    for (const auto& [name, tensor] : shared_) {
+      const at::Tensor kept = keep(name, tensor);
+      const auto count = static_cast<std::size_t>(tensor.numel());
+      const auto element = static_cast<std::size_t>(tensor.element_size());
+      const auto first_from = [&](std::size_t place) {
+        const std::size_t bytes = place > offset ? place - offset : 0;
+        return std::min((bytes + element - 1) / element, count);
+      };
+      const std::size_t begin = first_from(shared_bytes_ * rank / size);
+      const std::size_t end = first_from(shared_bytes_ * (rank + 1) / size);
+      if (begin < end || (count == 0 && rank == 0)) {
+        const auto first = static_cast<std::int64_t>(begin);
+        add_slice(name, kept, tensor.sizes().vec(), first, first,
+                  static_cast<std::int64_t>(end - begin));
+      }
+      offset += tensor.nbytes();
+    }
+    return std::move(slices_);
+  }
+
+ private:
+  at::Tensor keep(const std::string& name, const at::Tensor& tensor) {
+    if (std::string defect = defect_of(tensor); !defect.empty()) {
+      throw InvalidArgument("'" + name + "': " + defect);
+    }
+    return kept_.emplace_back(tensor.contiguous());
+  }
+
+  /// `count` of the elements of `kept`, from `skipped` on.
+  void add_slice(std::string name, const at::Tensor& kept, std::vector<std::int64_t> shape,
+                 std::int64_t begin, std::int64_t skipped, std::int64_t count) {
+    const TensorView view = view_of(kept, name);
+    const std::size_t offset = static_cast<std::size_t>(skipped) * size_of(view.dtype);
+    slices_.push_back({std::move(name), view.dtype, std::move(shape), begin, count});
+    TensorSlice& slice = slices_.back();
+    if (kept.is_cpu()) {
+      slice.data = static_cast<const std::byte*>(view.data) + offset;
+    } else {
+      slice.copy_to = [kept, offset](std::size_t more, std::span<std::byte> place) {
+        copy_bytes(kept, offset + more, place);
+      };
+    }
+  }
+
+  const ProcessSet& set_;
+  std::vector<TensorSlice> slices_;
+  std::vector<std::pair<std::string, at::Tensor>> shared_;
+  std::size_t shared_bytes_ = 0;
+  std::vector<at::Tensor> kept_;
+};
+
+void add_state(const TrainingView& view, Slices& slices) {
+  for (const TrainingView::Part& part : view.parts) {
+    const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
+    if (state == view.wrapped.state().end()) continue;
+    for (const StateField& field : fields_of(*state->second)) {
+      if (!field.value.isTensor()) continue;
+      const at::Tensor tensor = field.value.toTensor();
+      const std::string key = state_key(field.name, part.name);
+      if (!view.is_divided) {
+        slices.share(key, tensor);
+      } else if (!view.is_first_of_replicas) {
+        continue;
+      } else if (is_elementwise(field, part.values)) {
+        slices.add(key, tensor, part.whole.sizes().vec(), part.begin);
+      } else if (part.begin == 0) {
+        slices.add(key, tensor);
+      }
+    }
+  }
+}
+
+nlohmann::json number_of(const StateField& field, const std::string& parameter) {
+  if (field.value.isInt()) return field.value.toInt();
+  if (field.value.isDouble()) return field.value.toDouble();
+  if (field.value.isBool()) return field.value.toBool();
+  throw InvalidArgument("the optimizer's state of '" + parameter + "' has under '" + field.name +
+                        "' what is neither a tensor nor a number");
+}
+
+}  // namespace
+
+nlohmann::json describe_state(const TrainingView& view) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const TrainingView::Part& part : view.parts) {
+    const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
+    if (state == view.wrapped.state().end()) continue;
+    nlohmann::json& described = all[part.name];
+    described = {{"numbers", nlohmann::json::object()}, {"tensors", nlohmann::json::object()}};
+    for (const StateField& field : fields_of(*state->second)) {
+      if (field.value.isTensor()) {
+        described["tensors"][field.name] = is_elementwise(field, part.values);
+      } else {
+        described["numbers"][field.name] = number_of(field, part.name);
+      }
+    }
+  }
+  return all;
+}
+
+void save_training(const TrainingView& view, const std::filesystem::path& folder,
+                   nlohmann::json details, int keep_last, const std::string& name) {
+  Slices slices(view.set);
+  std::vector<TensorSlice> own;
+  std::string defect;
+  try {
+    for (const auto& [key, tensor] : view.parameters) slices.share(model_key(key), tensor);
+    if (view.set.rank() == 0) {
+      for (const auto& [key, tensor] : view.buffers) slices.add(model_key(key), tensor);
+    }
+    add_state(view, slices);
+    for (const RandomSource& source : random_sources(view)) {
+      slices.add(source.key, source.state());
+    }
+    own = slices.finish();
+    details["state"] = describe_state(view);
+    details["aliases"] = view.aliases;
+  } catch (const InvalidArgument& error) {
+    defect = error.what();
+  }
+  agree(view.set, name + ".state", "DistributedOptimizer::save", {}, defect);
+  write_checkpoint(folder, own, details, keep_last, {.name = name, .process_set = &view.set});
+}
+
+}  // namespace kolo::tensors

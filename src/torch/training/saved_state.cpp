@@ -1,0 +1,148 @@
+#include "torch/training/saved_state.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <typeinfo>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Type.h>
+
+#include "kolo/error.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+using ParameterState = TrainingDetails::State;
+
+/// A parameter's name in the checkpoint, and its state there; null where it has none.
+std::pair<std::string, const ParameterState*> state_of(const SavedTraining& saved,
+                                              const TrainingView::Part& part) {
+  const std::string& name = saved.name_of(part.name);
+  const auto found = saved.details.state.find(name);
+  return {name, found == saved.details.state.end() ? nullptr : &found->second};
+}
+
+[[noreturn]] void refuse(const TrainingView& view, const SavedTraining& saved,
+                         const std::string& reason) {
+  throw InvalidArgument("the checkpoint " + saved.checkpoint.path().string() +
+                        " has optimizer state of " + saved.details.optimizer +
+                        ", which is not that of the program's " +
+                        c10::demangle(typeid(view.wrapped).name()) + ": " + reason +
+                        ". Load with optimizer_state = false to train with a new state.");
+}
+
+/// The state of one parameter, where LibTorch's class has just these fields. Its kernels rely on it.
+void require_known_fields(const TrainingView& view, const SavedTraining& saved,
+                          const TrainingView::Part& part, const std::vector<KnownField>& known) {
+  const auto [name, state] = state_of(saved, part);
+  std::size_t taken = 0;
+  for (const KnownField& field : known) {
+    const auto number = state->numbers.find(field.name);
+    const auto tensor = state->tensors.find(field.name);
+    const bool is_number = number != state->numbers.end();
+    const bool is_tensor = tensor != state->tensors.end();
+    if (!is_number && !is_tensor && field.is_optional) continue;
+    if (is_tensor != field.is_tensor || is_number == field.is_tensor) {
+      refuse(view, saved, "'" + name + "' has no " + (field.is_tensor ? "tensor" : "number") +
+                              " '" + field.name + "'");
+    }
+    ++taken;
+    if (is_number) {
+      const auto* const steps = std::get_if<std::int64_t>(&number->second);
+      if (steps != nullptr && *steps >= 0 && *steps <= kMostSteps) continue;
+      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not a number of steps");
+    }
+    saved.checkpoint.require(state_key(field.name, name), view_of(part.whole, name).dtype,
+                             part.whole.sizes().vec());
+    if (!tensor->second) {
+      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not for its elements");
+    }
+  }
+  if (taken == state->numbers.size() + state->tensors.size()) return;
+  refuse(view, saved, "'" + name + "' has other fields");
+}
+
+/// The state of one parameter, of a class that LibTorch does not know: whether that takes such fields
+/// is tried once for those of one kind.
+void require_own_fields(const TrainingView& view, const SavedTraining& saved,
+                        const TrainingView::Part& part, std::set<std::string>& tried) {
+  const auto [name, state] = state_of(saved, part);
+  std::string kind;
+  for (const auto& [field, number] : state->numbers) {
+    kind += field + '\0' + std::to_string(number.index()) + '\0';
+  }
+  for (const auto& [field, is_elementwise] : state->tensors) {
+    const std::string key = state_key(field, name);
+    const auto found = saved.checkpoint.tensors().find(key);
+    if (found == saved.checkpoint.tensors().end() ||
+        (is_elementwise && found->second.shape != part.whole.sizes().vec())) {
+      refuse(view, saved, "there is no '" + key + "' of the shape of its parameter");
+    }
+    kind += field + '\0' + std::string(kolo::name_of(found->second.dtype)) + '\0';
+  }
+  if (!tried.insert(kind).second) return;
+  std::size_t taken = 0;
+  if (auto own = new_state(view.wrapped)) {
+    taken = fields_of(*state_with(std::move(own), fields_in(saved, part))).size();
+  }
+  if (taken == state->numbers.size() + state->tensors.size()) return;
+  refuse(view, saved, "'" + name + "' has other fields");
+}
+
+/// A tensor that no state has is one that a state has lost.
+void require_no_other_tensors(const TrainingView& view, const SavedTraining& saved) {
+  std::unordered_set<std::string> known;
+  for (const auto& [name, state] : saved.details.state) {
+    for (const auto& [field, is_elementwise] : state.tensors) known.insert(state_key(field, name));
+  }
+  for (const auto& [key, tensor] : saved.checkpoint.tensors()) {
+    if (key.starts_with(kStatePrefix) && !known.contains(key)) {
+      refuse(view, saved, "'" + key + "' belongs to no parameter's state");
+    }
+  }
+}
+
+}  // namespace
+
+void require_same_state(const TrainingView& view, const SavedTraining& saved) {
+  require_no_other_tensors(view, saved);
+  std::vector<KnownField> known;
+  bool is_first = true;
+  std::set<std::string> tried;
+  for (const TrainingView::Part& part : view.parts) {
+    if (state_of(saved, part).second == nullptr) continue;
+    if (std::exchange(is_first, false)) {
+      if (const auto state = new_state(view.wrapped)) known = known_fields_of(*state);
+    }
+    if (known.empty()) {
+      require_own_fields(view, saved, part, tried);
+    } else {
+      require_known_fields(view, saved, part, known);
+    }
+  }
+}
+
+std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Part& part) {
+  const auto [name, state] = state_of(saved, part);
+  std::vector<StateField> fields;
+  if (state == nullptr) return fields;
+  for (const auto& [field, number] : state->numbers) {
+    fields.push_back({field, std::visit([](auto value) { return c10::IValue(value); }, number)});
+  }
+  for (const auto& [field, is_elementwise] : state->tensors) {
+    const Checkpoint::Tensor& tensor = saved.checkpoint.tensors().at(state_key(field, name));
+    const at::TensorOptions type =
+        at::TensorOptions(scalar_type_of(tensor.dtype)).device(part.values.device());
+    fields.push_back(
+        {field, at::empty(is_elementwise ? part.values.sizes() : tensor.shape, type)});
+  }
+  return fields;
+}
+
+}  // namespace kolo::tensors
