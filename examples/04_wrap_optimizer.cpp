@@ -30,8 +30,8 @@ int main(int argc, char** argv) {
   const auto rank = static_cast<std::size_t>(kolo::rank());
 
   torch::nn::Sequential model(torch::nn::Flatten(),
-                              torch::nn::Linear(drawn::kSide * drawn::kSide, 64),
-                              torch::nn::ReLU(), torch::nn::Linear(64, drawn::kDigits));
+                              torch::nn::Linear(drawn::kSide * drawn::kSide, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, drawn::kDigits));
   kolo::broadcast_parameters(*model, /*root=*/0);  // (2) all start alike
   // A step sees `ranks` batches: the usual recipe scales the learning rate with them.
   torch::optim::AdamW adamw(model->parameters(), 1e-3 * kolo::size());

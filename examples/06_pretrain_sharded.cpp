@@ -22,8 +22,8 @@ int main(int argc, char** argv) {
       argc > 2 ? argv[2] : std::filesystem::temp_directory_path() / "kolo-pretrained";
 
   torch::nn::Sequential model(torch::nn::Flatten(),
-                              torch::nn::Linear(drawn::kSide * drawn::kSide, 64),
-                              torch::nn::ReLU(), torch::nn::Linear(64, drawn::kDigits));
+                              torch::nn::Linear(drawn::kSide * drawn::kSide, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, drawn::kDigits));
   kolo::broadcast_parameters(*model, /*root=*/0);
   torch::optim::AdamW adamw(model->parameters(), 2e-3);
   kolo::DistributedOptimizer optimizer(adamw, *model, {.shard = shard});

@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
       argc > 1 ? argv[1] : std::filesystem::temp_directory_path() / "kolo-pretrained";
 
   torch::nn::Sequential model(torch::nn::Flatten(),
-                              torch::nn::Linear(drawn::kSide * drawn::kSide, 64),
-                              torch::nn::ReLU(), torch::nn::Linear(64, drawn::kDigits));
+                              torch::nn::Linear(drawn::kSide * drawn::kSide, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, drawn::kDigits));
   torch::optim::AdamW adamw(model->parameters(), 2e-3);
   kolo::DistributedOptimizer optimizer(adamw, *model, {.shard = kolo::Shard::Optimizer});
   // Weights, the optimizer's state and its step: no broadcast is needed.

@@ -1,6 +1,6 @@
-// Two models and two optimizers that train against each other: a generator learns to draw discs that a
-// discriminator cannot tell from real ones, in the manner of DCGAN (Radford et al. 2015), on images of
-// 16×16 made on the spot.
+// Two models and two optimizers that train against each other: a generator learns to draw discs
+// that a discriminator cannot tell from real ones, in the manner of DCGAN (Radford et al. 2015), on
+// images of 16×16 made on the spot.
 //
 //   mpirun -np 2 train_gan --help
 #include <cstdint>

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/node_groups.hpp"
 #include "ops/select.hpp"
+#include "ops/steps/node_groups.hpp"
 #include "ops/steps/transfer_scratch.hpp"
 #include "ops/steps/window_pieces.hpp"
 

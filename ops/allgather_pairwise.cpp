@@ -5,8 +5,8 @@
 //   step 1     A . C        A B .        . B C        rank r to rank r+1
 //   step 2     A B C        A B C        A B C        rank r to rank r+2; waits for no other step
 //
-// Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Blocks may differ
-// in length and may be empty; the own one is copied, unless it is in its place already.
+// Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Blocks may
+// differ in length and may be empty; the own one is copied, unless it is in its place already.
 //
 // Bytes: a rank sends its block n-1 times, which over all ranks is what a ring sends, with one step
 // of latency instead of n-1. Scratch: none. Worlds: any size; best for short blocks, or few ranks,

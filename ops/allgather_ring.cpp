@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/local_steps.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/local_steps.hpp"
 #include "ops/steps/tag.hpp"
 
 namespace kolo::ops {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/peer_copy.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/peer_copy.hpp"
 
 namespace kolo::ops {
 

@@ -1,6 +1,6 @@
-// All-reduce with Adasum (Maleki et al., 2020), by vector halving and distance doubling: the buffers
-// of two ranks are combined into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²), then those of two pairs,
-// and so on.
+// All-reduce with Adasum (Maleki et al., 2020), by vector halving and distance doubling: the
+// buffers of two ranks are combined into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²), then those of
+// two pairs, and so on.
 //
 //   1 scale    every rank copies its input, prescaled, to its output
 //   2 fold     where n is no power of two, some ranks give their vector to their neighbour, which
@@ -26,19 +26,19 @@
 // squares of two float64 vectors that are combined may differ by a factor of up to 2^1000.
 //
 // Bytes: a core sends 2 (p-1)/p of the buffer and k (k+1)/2 times 40 bytes; where it has a folded
-// neighbour once the buffer more, as that one does. Scratch: half a buffer; a whole one where it has
-// a folded neighbour. Worlds: any size.
+// neighbour once the buffer more, as that one does. Scratch: half a buffer; a whole one where it
+// has a folded neighbour. Worlds: any size.
 #include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/outgoing.hpp"
-#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/algorithms.hpp"
+#include "ops/kernels/adasum_kernels.hpp"
+#include "ops/kernels/pieces.hpp"
 #include "ops/steps/halving.hpp"
 #include "ops/steps/local_steps.hpp"
-#include "ops/kernels/pieces.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/contributions.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/contributions.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -12,8 +12,8 @@
 //   distance 2     [0123]     [0123]     [0123]     [0123]
 //
 // Halving, doubling and folding are explained in halving.hpp. An element is added up at one rank,
-// which the others hear of, so all have the same bits, in every run. The order of the sum depends on
-// where the element lies. 16-bit floats are rounded at every step: for a mean of them the caller
+// which the others hear of, so all have the same bits, in every run. The order of the sum depends
+// on where the element lies. 16-bit floats are rounded at every step: for a mean of them the caller
 // prescales by 1/n.
 //
 // Bytes: all ranks together send 2 (n-1) times the buffer, as many as in a ring, in 2 log2 n steps.
@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/halving.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/halving.hpp"
 
 namespace kolo::ops {
 

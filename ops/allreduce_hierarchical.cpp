@@ -1,7 +1,7 @@
 // All-reduce over several nodes: memory inside a node, messages between nodes, all at once.
 //
-// The buffer is cut into a piece a place: the ranks of a node have the places 0, 1, …; peers are the
-// ranks with the same place in the other nodes.
+// The buffer is cut into a piece a place: the ranks of a node have the places 0, 1, …; peers are
+// the ranks with the same place in the other nodes.
 //
 //   1 reduce-scatter  inside the node: the rank at place p combines piece p of its node's inputs
 //   2 all-reduce      among peers: the nodes' results for piece p, by messages
@@ -16,15 +16,15 @@
 //
 // All links are used by every place at once, and nothing travels between nodes that could be
 // combined inside. The sum is made node by node, in rank order in each, so it is not in rank order
-// on the whole; all peers get the same bits, and so do all ranks. The prescale is applied in step 1,
-// the postscale in step 2; 16-bit floats are rounded in between.
+// on the whole; all peers get the same bits, and so do all ranks. The prescale is applied in step
+// 1, the postscale in step 2; 16-bit floats are rounded in between.
 //
 // Bytes, of N nodes with L ranks: a rank sends 2 (N-1)/N of a piece of 1/L, and reads 2 (L-1)/L of
 // the buffer inside. Worlds: nodes with as many ranks each, wherever the ranks are.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
-#include "ops/steps/node_groups.hpp"
 #include "ops/select.hpp"
+#include "ops/steps/node_groups.hpp"
 #include "ops/steps/window_pieces.hpp"
 
 namespace kolo::ops {

@@ -19,8 +19,8 @@
 #include "base/convert.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/steps/local_steps.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/local_steps.hpp"
 #include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {
@@ -96,8 +96,8 @@ Task allreduce_native(CollectiveCall call) {
     const Range block = segment_of({0, call.count}, length, i);
     co_await load_block(call, block, scratch.data());
     scratch.set_in_use(true);
-    Transfer reduced = native->all_reduce(scratch.data(), scratch.data(), block.length, dtype,
-                                          call.reduction.op);
+    Transfer reduced =
+        native->all_reduce(scratch.data(), scratch.data(), block.length, dtype, call.reduction.op);
     co_await reduced;
     scratch.set_in_use(false);
     co_await store_block(call, block, scratch.data());

@@ -1,8 +1,8 @@
 // All-reduce through shared memory, for buffers that lie anywhere: staged in chunks.
 //
 // The buffer is cut into a piece a rank. A chunk, which has a part of every piece, passes through
-// three steps, each of which touches other ranks' memory only after all ranks have finished the step
-// before:
+// three steps, each of which touches other ranks' memory only after all ranks have finished the
+// step before:
 //
 //   1 copy in    every rank copies its chunk into its slot of the window, but for its own part
 //   2 combine    rank r combines part r of the chunk, straight from all slots in rank order (its

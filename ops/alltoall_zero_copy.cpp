@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/peer_copy.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/peer_copy.hpp"
 #include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {

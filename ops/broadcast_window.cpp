@@ -37,8 +37,8 @@ Task broadcast_window(CollectiveCall call) {
     std::byte* slot = slots.of(call.root, chunk);
     if (is_root) {
       // The last chunk read from this slot, or what an earlier operation left.
-      co_await window.all_reached(
-          start + (chunk < kBroadcastSlots ? 0 : chunk - kBroadcastSlots + 1));
+      co_await window.all_reached(start +
+                                  (chunk < kBroadcastSlots ? 0 : chunk - kBroadcastSlots + 1));
       std::memcpy(slot, data.data(), data.size());
     } else {
       co_await window.reached(call.root, start + chunk + 1);

@@ -9,8 +9,8 @@
 // Bytes: every rank but the root reads the buffer from the root's memory.
 // Worlds: any size, on one node, any root, with `peer_buffers`.
 #include "ops/algorithms.hpp"
-#include "ops/steps/peer_copy.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/peer_copy.hpp"
 
 namespace kolo::ops {
 

@@ -14,8 +14,8 @@
 // one step of latency. Scratch: 2 n segments.
 // Worlds: any size; meant for few ranks, since all pairs talk at once.
 #include "ops/algorithms.hpp"
-#include "ops/steps/contributions.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/contributions.hpp"
 #include "ops/steps/tag.hpp"
 
 namespace kolo::ops {

@@ -10,23 +10,24 @@
 //   distance 1      [01 ...]   [.. 2..]  [...3.]  [....4]     the first has two pieces, for 0 and 1
 //   unfolded         0 | 1        2        3        4
 //
-// Halving and folding are explained in halving.hpp. Counts may differ and may be 0: a half is one by
-// ranks, not by length. The input must stay as it is, so partial results lie in memory of their own.
+// Halving and folding are explained in halving.hpp. Counts may differ and may be 0: a half is one
+// by ranks, not by length. The input must stay as it is, so partial results lie in memory of their
+// own.
 //
 // The order of the sum depends on the piece; it is the same in every run. 16-bit floats are rounded
 // at every step: for a mean of them the caller prescales by 1/n.
 //
-// Bytes: all ranks together send n-1 times the buffer, as many as in a ring, and the pieces of folded
-// ranks once more, in log2 n steps and two for the fold.
+// Bytes: all ranks together send n-1 times the buffer, as many as in a ring, and the pieces of
+// folded ranks once more, in log2 n steps and two for the fold.
 // Scratch: the buffer once more, of which half is used unless there is a fold or a prescale.
 // Worlds: any size; best for short buffers on many ranks.
 #include <cstddef>
 #include <vector>
 
 #include "ops/algorithms.hpp"
+#include "ops/kernels/pieces.hpp"
 #include "ops/steps/halving.hpp"
 #include "ops/steps/local_steps.hpp"
-#include "ops/kernels/pieces.hpp"
 #include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {

@@ -16,14 +16,14 @@
 // postscale in step 2; 16-bit floats are rounded in between.
 //
 // Bytes, of N nodes with L ranks: a rank sends its peers' pieces once, reads (L-1)/L of the input's
-// share of its place inside. Scratch: all pieces of its place. Worlds: nodes with as many ranks each,
-// wherever the ranks are.
+// share of its place inside. Scratch: all pieces of its place. Worlds: nodes with as many ranks
+// each, wherever the ranks are.
 #include <vector>
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
-#include "ops/steps/node_groups.hpp"
 #include "ops/select.hpp"
+#include "ops/steps/node_groups.hpp"
 #include "ops/steps/transfer_scratch.hpp"
 #include "ops/steps/window_pieces.hpp"
 

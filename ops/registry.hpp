@@ -17,8 +17,8 @@ class Registry {
   /// InvalidArgument for a name that is taken or empty, or an algorithm that cannot run.
   void add(const Algorithm& algorithm);
 
-  /// Throws InvalidArgument, which names the choices, when there is none of that name. The reference
-  /// holds until the next `add`.
+  /// Throws InvalidArgument, which names the choices, when there is none of that name. The
+  /// reference holds until the next `add`.
   const Algorithm& find(Collective collective, std::string_view name) const;
 
   const std::vector<Algorithm>& algorithms() const { return algorithms_; }

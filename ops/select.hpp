@@ -31,8 +31,8 @@ struct Situation {
 /// buffers that lie in shared memory, and all others run as if nothing had been asked for. Adasum,
 /// which is no sum of elements, has an all-reduce of its own, and MPI knows no custom reductions.
 ///
-/// A pure function, so that all ranks choose alike. Throws InvalidArgument, which names the choices,
-/// for a name that is not in the registry.
+/// A pure function, so that all ranks choose alike. Throws InvalidArgument, which names the
+/// choices, for a name that is not in the registry.
 const Algorithm& select(const Registry& registry, const Situation& situation,
                         std::string_view wanted = {});
 

@@ -13,13 +13,13 @@
 
 namespace bench {
 
-/// Kolo's whole path on a GPU and, where the options ask for a baseline, raw collectives on the same
-/// memory and the same stream.
+/// Kolo's whole path on a GPU and, where the options ask for a baseline, raw collectives on the
+/// same memory and the same stream.
 class DeviceContestants {
  public:
-  /// Connects GPUs. Collective. `runtime` is the calling thread's current one; all arguments outlive the
-  /// contestants. Throws kolo::InvalidArgument, on all ranks, where two of them use the same GPU and
-  /// KOLO_SHARE_GPU is not on.
+  /// Connects GPUs. Collective. `runtime` is the calling thread's current one; all arguments
+  /// outlive the contestants. Throws kolo::InvalidArgument, on all ranks, where two of them use the
+  /// same GPU and KOLO_SHARE_GPU is not on.
   DeviceContestants(const Options& options, const kolo::Runtime& runtime, Gpu& gpu);
   DeviceContestants(const DeviceContestants&) = delete;  // contestants point into it
   DeviceContestants& operator=(const DeviceContestants&) = delete;

@@ -4,8 +4,8 @@
 
 namespace bench {
 
-/// Starts Kolo's ranks, and those of the baseline where there is one, with the command line that this
-/// program was given, and measures with them. Returns the exit status.
+/// Starts Kolo's ranks, and those of the baseline where there is one, with the command line that
+/// this program was given, and measures with them. Returns the exit status.
 int drive(const Options& options, int argc, char** argv);
 
 }  // namespace bench

@@ -47,9 +47,9 @@ class Gpu {
   virtual std::unique_ptr<RawCollectives> connect() = 0;
 };
 
-/// The CUDA device that a rank uses who is `local_rank` among the ranks of its node: they take turns.
-/// The calling thread uses it from then on. Throws kolo::InvalidArgument where this program was built
-/// without CUDA, kolo::BackendError, with the reason, where there is no GPU.
+/// The CUDA device that a rank uses who is `local_rank` among the ranks of its node: they take
+/// turns. The calling thread uses it from then on. Throws kolo::InvalidArgument where this program
+/// was built without CUDA, kolo::BackendError, with the reason, where there is no GPU.
 std::unique_ptr<Gpu> open_gpu(int local_rank);
 
 }  // namespace bench

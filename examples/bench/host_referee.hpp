@@ -10,8 +10,8 @@ class HostReferee final : public Referee {
  public:
   HostReferee();
 
-  /// Every rank writes all of its input before each call, as programs do: otherwise what a rank wrote
-  /// last time would still lie in its own cache.
+  /// Every rank writes all of its input before each call, as programs do: otherwise what a rank
+  /// wrote last time would still lie in its own cache.
   Block run(const Workload& workload, const Contestant& contestant, int iterations) override;
   std::uint64_t count_wrong(const Workload& workload, const Contestant& contestant) override;
 

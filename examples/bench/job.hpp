@@ -18,7 +18,8 @@ struct Block {
 };
 
 /// Ranks that measure together, as who leads the measurement sees them: this process and others
-/// that do the same (LocalJob), or processes that are told what to do (RemoteJob). All of it blocks.
+/// that do the same (LocalJob), or processes that are told what to do (RemoteJob). All of it
+/// blocks.
 class Job {
  public:
   virtual ~Job() = default;

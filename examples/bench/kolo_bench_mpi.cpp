@@ -1,5 +1,5 @@
-// Plain MPI, for kolo-bench --baseline mpi, which starts this program and tells it what to do. Nothing
-// of Kolo runs in it.
+// Plain MPI, for kolo-bench --baseline mpi, which starts this program and tells it what to do.
+// Nothing of Kolo runs in it.
 #include <cstdio>
 #include <memory>
 

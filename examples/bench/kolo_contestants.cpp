@@ -64,8 +64,7 @@ std::vector<Contestant> KoloContestants::make(const Workload& workload) {
   std::vector<Contestant> contestants;
   memory_.reserve(largest_layout(workload).size_bytes);
   if (contains(options_.placements, kWindow) && !options_.is_gradients()) {
-    has_peer_buffers_ =
-        whole_path_.reserve_shared(largest_layout(workload).size_bytes).is_shared();
+    has_peer_buffers_ = whole_path_.reserve_shared(largest_layout(workload).size_bytes).is_shared();
     if (!has_peer_buffers_ && why_no_window_.empty()) why_no_window_ = "none is left";
   }
   for (const bool in_place : {true, false}) {

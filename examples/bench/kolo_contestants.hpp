@@ -18,8 +18,8 @@
 
 namespace bench {
 
-/// Everything of Kolo's that the options ask for, and what it needs: bare algorithms here, the whole
-/// path in WholePath. Collective, from start to end.
+/// Everything of Kolo's that the options ask for, and what it needs: bare algorithms here, the
+/// whole path in WholePath. Collective, from start to end.
 class KoloContestants {
  public:
   explicit KoloContestants(const Options& options);

@@ -37,7 +37,7 @@ int lead(const Options& options, const std::string& baseline, const std::vector<
          OutputFiles* files) {
   const bool speaks = files != nullptr;
   const int ranks = jobs.front()->ranks();
-  Report report{options, ranks, baseline, look_at_machine(), {}, jobs.front()->gpu(),
+  Report report{options,           ranks, baseline, look_at_machine(), {}, jobs.front()->gpu(),
                 jobs.back()->mpi()};
   if (speaks) print(table_head(report));
   std::uint64_t wrong = 0;

@@ -42,8 +42,8 @@ struct Repetition {
   int iterations = 1;  ///< calls in a block
 };
 
-/// Measures all contestants of all jobs: in each round one block of each, in an order of its own, so
-/// that none always follows the same.
+/// Measures all contestants of all jobs: in each round one block of each, in an order of its own,
+/// so that none always follows the same.
 std::vector<Row> measure(const std::vector<Job*>& jobs, const Workload& workload,
                          const Repetition& repetition);
 

@@ -12,8 +12,9 @@
 ///   {"do": "run", "contestant": c, "iterations": k}       → {"calls_us": […], …}
 ///   {"do": "check", "contestant": c}                      → {"wrong": w}
 ///   {"do": "end"}                                         → the rank ends
-///   in place of any answer: {"error": text, "is_usage": whether the command line caused it}, and the
-///   rank ends
+///
+/// In place of any answer: {"error": text, "is_usage": whether the command line caused it}, and the
+/// rank ends.
 namespace bench {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Workload, operation, dtype, counts)

@@ -26,8 +26,8 @@ void add_convolution(Counts& counts, std::size_t inputs, std::size_t outputs, st
   add_norm(counts, outputs);
 }
 
-// He et al., "Deep residual learning for image recognition", 2016: blocks of three convolutions, the
-// first of a stage with one more on its shortcut; 1000 classes.
+// He et al., "Deep residual learning for image recognition", 2016: blocks of three convolutions,
+// the first of a stage with one more on its shortcut; 1000 classes.
 Counts resnet50() {
   constexpr std::size_t kStem = 64;
   constexpr std::size_t kExpansion = 4;
@@ -53,8 +53,8 @@ Counts resnet50() {
 constexpr std::size_t kLayers = 12;
 constexpr std::size_t kModelWidth = 768;
 
-// Devlin et al., "BERT", 2019, without a head for any task: words, positions, two segments; layers of
-// query, key, value, output, and a feed-forward network four times as wide; a pooler.
+// Devlin et al., "BERT", 2019, without a head for any task: words, positions, two segments; layers
+// of query, key, value, output, and a feed-forward network four times as wide; a pooler.
 Counts bert_base() {
   Counts counts{30522 * kModelWidth, 512 * kModelWidth, 2 * kModelWidth};
   add_norm(counts, kModelWidth);

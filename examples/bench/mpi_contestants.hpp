@@ -10,8 +10,8 @@ namespace bench {
 /// MPI's own collectives, in place and out of place, on private memory.
 class MpiContestants {
  public:
-  /// One call for each tensor; of several tensors also one call for all of them at once. Empty where
-  /// MPI has no such operation.
+  /// One call for each tensor; of several tensors also one call for all of them at once. Empty
+  /// where MPI has no such operation.
   std::vector<Contestant> make(const Workload& workload);
 
  private:

@@ -60,7 +60,8 @@ struct Options {
   bool is_gradients() const { return !model.empty(); }
   bool is_on_gpu() const { return device == kolo::DeviceKind::Cuda; }
   bool has_baseline() const { return !baseline.empty(); }
-  /// Whether the operation is to be measured in place, or apart. Where there is one way only, it is.
+  /// Whether the operation is to be measured in place, or apart. Where there is one way only, it
+  /// is.
   bool wants(Operation what, bool is_in_place) const;
 };
 

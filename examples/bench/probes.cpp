@@ -84,7 +84,7 @@ double copy_bytes_per_second(int threads, std::size_t bytes) {
 }
 
 Space shared_memory_space() {
-  struct statvfs space {};
+  struct statvfs space{};
   if (::statvfs("/dev/shm", &space) != 0) return {0, 0};
   return {space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize};
 }

@@ -8,8 +8,8 @@
 
 namespace bench {
 
-/// NCCL as most programs have it: a communicator that blocks, of the calling thread's current devices
-/// on all ranks of the current Runtime. Collective.
+/// NCCL as most programs have it: a communicator that blocks, of the calling thread's current
+/// devices on all ranks of the current Runtime. Collective.
 std::unique_ptr<RawCollectives> connect_raw_nccl(cudaStream_t stream);
 
 }  // namespace bench

@@ -8,8 +8,8 @@
 
 namespace bench {
 
-/// Times what contestants do on one rank, where their tensors lie, and checks it. All ranks make the
-/// same calls.
+/// Times what contestants do on one rank, where their tensors lie, and checks it. All ranks make
+/// the same calls.
 class Referee {
  public:
   virtual ~Referee() = default;

@@ -19,9 +19,9 @@ class JobError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Ranks in processes of their own, which mpirun starts and which do what this one tells them. Calls
-/// throw JobError, Interrupted, and kolo::InvalidArgument for what ranks cannot do that they were
-/// asked for; at the end, whatever happened, none of the processes is left.
+/// Ranks in processes of their own, which mpirun starts and which do what this one tells them.
+/// Calls throw JobError, Interrupted, and kolo::InvalidArgument for what ranks cannot do that they
+/// were asked for; at the end, whatever happened, none of the processes is left.
 class RemoteJob : public Job {
  public:
   /// Starts `command`, an mpirun whose `ranks` processes call `serve`, and waits until they are

@@ -51,8 +51,8 @@ void run_shared(const Calls& calls, const SharedBuffer& buffer,
 
 /// Copies gradients into the buckets, each of which starts as soon as it is full.
 void run_copied(const Calls& calls, const SharedBuffer& buffer,
-                const std::vector<Layout::Place>& buckets,
-                const std::vector<std::string>& suffixes, const std::vector<Tensor>& gradients) {
+                const std::vector<Layout::Place>& buckets, const std::vector<std::string>& suffixes,
+                const std::vector<Tensor>& gradients) {
   std::vector<Handle> handles;
   handles.reserve(buckets.size());
   auto gradient = gradients.begin();
@@ -147,8 +147,8 @@ void WholePath::add_in_window(const Workload& workload, bool in_place,
                          }});
 }
 
-void WholePath::add_buckets(const Workload& workload, Arena& memory,
-                            const std::string& compression, std::vector<Contestant>& contestants) {
+void WholePath::add_buckets(const Workload& workload, Arena& memory, const std::string& compression,
+                            std::vector<Contestant>& contestants) {
   if (!is_wanted(kBuckets, kWindow) && !is_wanted(kCopiedBuckets, kWindow)) return;
   const BucketLayout layout = plan_buckets(workload);
   const SharedBuffer& buffer = reserve_shared(layout.gradients.size_bytes);
@@ -161,7 +161,8 @@ void WholePath::add_buckets(const Workload& workload, Arena& memory,
     contestants.push_back(
         {{.algorithm = algorithm, .placement = kWindow, .compression = compression},
          gradients,
-         [=, buckets = layout.buckets.places, suffixes = suffixes_of(layout.buckets.places.size())] {
+         [=, buckets = layout.buckets.places,
+          suffixes = suffixes_of(layout.buckets.places.size())] {
            run(calls, buffer, buckets, suffixes);
          }});
   };

@@ -18,12 +18,12 @@ namespace drawn {
 void train_epoch(torch::nn::Sequential& model, torch::optim::Optimizer& optimizer,
                  const Pictures& pictures, std::size_t epoch, std::size_t batch) {
   const auto ranks = static_cast<std::size_t>(kolo::size());
-  torch::data::samplers::DistributedRandomSampler sampler(
-      *pictures.size(), ranks, static_cast<std::size_t>(kolo::rank()));
+  torch::data::samplers::DistributedRandomSampler sampler(*pictures.size(), ranks,
+                                                          static_cast<std::size_t>(kolo::rank()));
   sampler.set_epoch(epoch);  // a loader copies its sampler: one that has it cannot be told any more
-  const auto loader = torch::data::make_data_loader(
-      Pictures(pictures).map(torch::data::transforms::Stack<>()), std::move(sampler),
-      (batch + ranks - 1) / ranks);
+  const auto loader =
+      torch::data::make_data_loader(Pictures(pictures).map(torch::data::transforms::Stack<>()),
+                                    std::move(sampler), (batch + ranks - 1) / ranks);
   for (auto& mine : *loader) {
     optimizer.zero_grad();
     torch::nn::functional::cross_entropy(model->forward(mine.data), mine.target).backward();
@@ -38,8 +38,7 @@ double accuracy(torch::nn::Sequential& model, const Pictures& pictures) {
   at::Tensor right = at::zeros({}, at::kLong);
   if (count * rank / ranks < count * (rank + 1) / ranks) {
     const at::NoGradGuard no_gradients;
-    const auto share =
-        Pictures(pictures).range(count * rank / ranks, count * (rank + 1) / ranks);
+    const auto share = Pictures(pictures).range(count * rank / ranks, count * (rank + 1) / ranks);
     right += model->forward(share.data).argmax(1).eq(share.target).sum();
   }
   kolo::allreduce_(right, {.op = kolo::ReduceOp::Sum});

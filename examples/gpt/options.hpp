@@ -27,10 +27,10 @@ struct Options {
   std::vector<std::filesystem::path> text;  ///< files and folders; empty: headers of LibTorch
   std::string compression = "none";         ///< none, fp16 or bf16
   kolo::DeviceKind device = kolo::DeviceKind::Cpu;
-  std::optional<kolo::Shard> shard;  ///< what the ranks divide among themselves
-  bool fused = false;                ///< LibTorch's fused kernel for AdamW
-  bool efficiency = false;           ///< measure it instead of training
-  std::filesystem::path json;        ///< empty: no report in a file
+  std::optional<kolo::Shard> shard;    ///< what the ranks divide among themselves
+  bool fused = false;                  ///< LibTorch's fused kernel for AdamW
+  bool efficiency = false;             ///< measure it instead of training
+  std::filesystem::path json;          ///< empty: no report in a file
   std::optional<double> require_loss;  ///< nats/byte that the validation loss must not exceed
 
   std::filesystem::path save;         ///< folder of checkpoints; empty: none

@@ -108,8 +108,8 @@ void print_task(const gpt::Options& options, const Files& files, std::int64_t pa
 }
 
 // Collective; complete on rank 0, which alone counts n-grams.
-gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& files,
-                  int first_step, const gpt::TrainingResult& training) {
+gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& files, int first_step,
+                  const gpt::TrainingResult& training) {
   const gpt::Corpus& corpus = files.corpus;
   const std::vector<std::size_t>& starts = files.windows.starts;
   const examples::Digest digest = examples::digest_of_parameters(*model);

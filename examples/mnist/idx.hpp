@@ -12,8 +12,8 @@ struct IdxArray {
   std::vector<std::uint8_t> values;  ///< row-major
 };
 
-/// The array of unsigned bytes in a file that holds `bytes`. Throws std::runtime_error, which says what
-/// is wrong with it.
+/// The array of unsigned bytes in a file that holds `bytes`. Throws std::runtime_error, which says
+/// what is wrong with it.
 IdxArray parse_idx(std::vector<std::uint8_t> bytes);
 
 /// Reads such a file. Throws std::runtime_error, which names the file and what is

@@ -13,8 +13,8 @@ namespace shard {
 class MemoryReport {
  public:
   /// Of each rank, in bytes: parameters, gradients, state, buckets, other, largest_bucket,
-  /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth, pss_growth,
-  /// pss_growth_with_files, bytes_sent; and elements, the number of parameters.
+  /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth,
+  /// pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of parameters.
   MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks);
 
   void print() const;

@@ -13,8 +13,8 @@ class PeakWatch {
  public:
   explicit PeakWatch(Allocations& allocations);
 
-  /// Ends it, and returns the most bytes at once: of tensors exactly, to which segments are added as
-  /// they were found every millisecond. Too much rather than too little where both change within
+  /// Ends it, and returns the most bytes at once: of tensors exactly, to which segments are added
+  /// as they were found every millisecond. Too much rather than too little where both change within
   /// one.
   std::size_t stop();
 

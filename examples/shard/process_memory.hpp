@@ -11,11 +11,13 @@ namespace shard {
 /// other ranks, mapped here too, are theirs.
 std::map<const std::byte*, std::size_t> own_segments();
 
-/// Of the segments of all ranks that are mapped here. It takes no look at their pages, so it is quick.
+/// Of the segments of all ranks that are mapped here. It takes no look at their pages, so it is
+/// quick.
 std::size_t shared_segment_bytes();
 
 /// The most resident memory of this process while `work` runs, less what was resident before it, in
-/// bytes. The kernel's mark of the whole life's peak is set back first (Linux, /proc/self/clear_refs).
+/// bytes. The kernel's mark of the whole life's peak is set back first (Linux,
+/// /proc/self/clear_refs).
 std::size_t growth_during(const std::function<void()>& work);
 
 /// Proportional set sizes: a page that k processes have in use counts a k-th in each.

@@ -67,8 +67,8 @@ struct CollectiveCall {
   std::size_t count = 0;
   DType dtype = DType::Float32;
   Reduction reduction{};  ///< AllReduce, ReduceScatter; never Average
-  /// AllReduce, ReduceScatter: makes of the elements of `dtype` what is combined and moved. Null: they
-  /// are that themselves, as always for algorithms that do not have the trait `compresses`.
+  /// AllReduce, ReduceScatter: makes of the elements of `dtype` what is combined and moved. Null:
+  /// they are that themselves, as always for algorithms that do not have the trait `compresses`.
   const Compressor* compressor = nullptr;
   int root = 0;                           ///< Broadcast
   std::span<const std::size_t> counts{};  ///< AllGather, ReduceScatter: by rank, the same on all

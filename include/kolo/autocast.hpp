@@ -5,9 +5,9 @@
 
 namespace kolo {
 
-/// While it lives, LibTorch runs those operators of this thread that gain by it, matrix products for
-/// one, in a 16-bit type, and those that need the range in float32. After torch.autocast. backward()
-/// runs outside:
+/// While it lives, LibTorch runs those operators of this thread that gain by it, matrix products
+/// for one, in a 16-bit type, and those that need the range in float32. After torch.autocast.
+/// backward() runs outside:
 ///
 ///   at::Tensor loss;
 ///   {
@@ -17,12 +17,12 @@ namespace kolo {
 ///   scaler.scale(loss).backward();
 ///
 /// Parameters stay float32, and so do their gradients. Regions nest, and one that is not enabled
-/// inside another runs in the types of its inputs. Each restores what it found; made and destroyed on
-/// one thread, the inner one first.
+/// inside another runs in the types of its inputs. Each restores what it found; made and destroyed
+/// on one thread, the inner one first.
 ///
-/// LibTorch keeps the casts of parameters until the outermost region ends, so code inside that changes
-/// parameters in another way than DistributedOptimizer::step() must call at::autocast::clear_cache(),
-/// or give `cache_enabled` = false.
+/// LibTorch keeps the casts of parameters until the outermost region ends, so code inside that
+/// changes parameters in another way than DistributedOptimizer::step() must call
+/// at::autocast::clear_cache(), or give `cache_enabled` = false.
 class [[nodiscard]] Autocast {
  public:
   /// `dtype` is BFloat16 or Half, for tensors on `device`, which is CPU or CUDA; otherwise

@@ -25,8 +25,8 @@ struct GradientBucket {
 };
 
 /// A program's own way to reduce a bucket, after DDP's communication hooks; see
-/// DistributedOptimizer::register_bucket_hook. Called inside backward() as soon as the last gradient
-/// of a bucket has arrived, so it should begin an operation and not wait for it.
+/// DistributedOptimizer::register_bucket_hook. Called inside backward() as soon as the last
+/// gradient of a bucket has arrived, so it should begin an operation and not wait for it.
 ///
 /// Returns the operation whose result is the reduced gradients [n], `gradients` itself or others;
 /// or nothing, where it has reduced `gradients` in place already. What is left to do with a result

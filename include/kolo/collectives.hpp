@@ -48,10 +48,10 @@ namespace kolo {
 struct OperationOptions {
   std::string name{};  ///< the same on all ranks; empty: from the order of unnamed calls
   std::optional<std::chrono::nanoseconds> timeout{};  ///< by default KOLO_TIMEOUT
-  ProcessSet* process_set = nullptr;   ///< by default the world of Runtime::current()
+  ProcessSet* process_set = nullptr;  ///< by default the world of Runtime::current()
   /// An owner of the memory, held until the operation ended; after a PeerLostError, for good.
   std::shared_ptr<void> keep_alive{};
-  void* stream = nullptr;              ///< a cudaStream_t; see above
+  void* stream = nullptr;  ///< a cudaStream_t; see above
 };
 
 struct AllreduceOptions {

@@ -7,11 +7,11 @@
 
 namespace kolo {
 
-/// How tensors are made smaller before they travel, and restored behind. Works on plain memory, keeps
-/// no state, may be called from several threads at once.
+/// How tensors are made smaller before they travel, and restored behind. Works on plain memory,
+/// keeps no state, may be called from several threads at once.
 ///
-/// The payload is an array of `wire_dtype` with as many elements as the tensor, so it is reduced like
-/// any tensor: no rank needs the others' payloads one by one.
+/// The payload is an array of `wire_dtype` with as many elements as the tensor, so it is reduced
+/// like any tensor: no rank needs the others' payloads one by one.
 class Compressor {
  public:
   virtual ~Compressor() = default;

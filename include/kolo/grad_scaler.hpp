@@ -30,20 +30,20 @@ struct GradScalerOptions {
 ///   scaler.step(optimizer);
 ///   scaler.update();
 ///
-/// A gradient that is infinite or no number on any rank makes all ranks skip the step together. Ranks
-/// tell each other in one small reduction a step, which is that of the norm where clip_grad_norm_ is
-/// called after unscale_.
+/// A gradient that is infinite or no number on any rank makes all ranks skip the step together.
+/// Ranks tell each other in one small reduction a step, which is that of the norm where
+/// clip_grad_norm_ is called after unscale_.
 ///
-/// One scaler may serve several optimizers, each with its own unscale_() and step(), and one update()
-/// at the end. Use it on every rank alike. Errors are InvalidArgument for calls that torch rejects
-/// too, MismatchError on all ranks where their scales differ, and those of the reductions. Not
-/// thread-safe.
+/// One scaler may serve several optimizers, each with its own unscale_() and step(), and one
+/// update() at the end. Use it on every rank alike. Errors are InvalidArgument for calls that torch
+/// rejects too, MismatchError on all ranks where their scales differ, and those of the reductions.
+/// Not thread-safe.
 class GradScaler {
  public:
   using Options = GradScalerOptions;
 
-  /// What a checkpoint holds to go on with. `scale` and `growth_tracker`, the steps in a row without
-  /// an overflow so far, change from step to step.
+  /// What a checkpoint holds to go on with. `scale` and `growth_tracker`, the steps in a row
+  /// without an overflow so far, change from step to step.
   struct State {
     double scale;
     double growth_factor;
@@ -67,16 +67,16 @@ class GradScaler {
   void unscale_(DistributedOptimizer& optimizer);
 
   /// Steps the optimizer, after unscale_() if that has not been called, and returns true; or where
-  /// gradients overflowed on any rank, leaves the parameters, the wrapped optimizer and its state as
-  /// they are, and returns false. The same on all ranks. Once an optimizer between two calls of
+  /// gradients overflowed on any rank, leaves the parameters, the wrapped optimizer and its state
+  /// as they are, and returns false. The same on all ranks. Once an optimizer between two calls of
   /// update(); closures are not possible. Throws InvalidArgument, on all ranks, where no rank has
   /// any gradient.
   bool step(DistributedOptimizer& optimizer);
 
   /// After the steps of all optimizers: the scale becomes smaller where any of their gradients
-  /// overflowed, and larger after growth_interval calls in a row without; or it becomes `new_scale`,
-  /// which must be positive and finite. A scale that float32 cannot hold is not taken. Throws
-  /// InvalidArgument where nothing was unscaled and there is no `new_scale`.
+  /// overflowed, and larger after growth_interval calls in a row without; or it becomes
+  /// `new_scale`, which must be positive and finite. A scale that float32 cannot hold is not taken.
+  /// Throws InvalidArgument where nothing was unscaled and there is no `new_scale`.
   void update(std::optional<double> new_scale = {});
 
   /// 1 where it is not enabled.

@@ -13,7 +13,8 @@ namespace kolo {
 /// operations, named after `options.name`.
 std::string broadcast_object(std::string bytes, int root, const OperationOptions& options = {});
 
-/// Returns the bytes of all ranks, in the order of ranks; of a rank that has joined an empty string.
+/// Returns the bytes of all ranks, in the order of ranks; of a rank that has joined an empty
+/// string.
 std::vector<std::string> allgather_object(const std::string& bytes,
                                           const OperationOptions& options = {});
 

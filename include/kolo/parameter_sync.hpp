@@ -33,9 +33,9 @@ void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
 /// Copies the root's optimizer state to all ranks: state tensors, step counters and options, with
 /// their types. State that a rank does not have yet is made; parameters are not touched. The
 /// optimizers are of one type, over parameters of the same shapes in the same groups. Every rank
-/// holds the serialised state once more for the time of the call. Throws InvalidArgument on all ranks
-/// where LibTorch cannot write the root's state (LBFGS), a rank cannot take it, or the ranks have
-/// divided it: a sharded optimizer's is for DistributedOptimizer::save and load.
+/// holds the serialised state once more for the time of the call. Throws InvalidArgument on all
+/// ranks where LibTorch cannot write the root's state (LBFGS), a rank cannot take it, or the ranks
+/// have divided it: a sharded optimizer's is for DistributedOptimizer::save and load.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set = nullptr);
 

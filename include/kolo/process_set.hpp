@@ -27,16 +27,16 @@ class ProcessSet {
 
   /// Whether this rank is a member.
   bool included() const { return lane_ != nullptr; }
-  /// This rank's place in the set, 0 … size()-1; gathered results come in this order. -1 where it is
-  /// no member.
+  /// This rank's place in the set, 0 … size()-1; gathered results come in this order. -1 where it
+  /// is no member.
   int rank() const;
   int size() const { return static_cast<int>(ranks_.size()); }
   /// World ranks of the members, ascending.
   const std::vector<int>& ranks() const { return ranks_; }
   /// "world", or its ranks as in "{0, 2}".
   std::string name() const;
-  /// 0 for the world; those added later count from 1 in the order in which they were added, the same
-  /// on all ranks.
+  /// 0 for the world; those added later count from 1 in the order in which they were added, the
+  /// same on all ranks.
   int number() const { return number_; }
   Runtime& runtime() const { return runtime_; }
 
@@ -53,8 +53,8 @@ class ProcessSet {
     std::uint64_t header_bytes = 0;         ///< shown or sent by this rank
     std::uint64_t bytes_sent = 0;    ///< payload sent, or moved to or from others' shared memory
     std::uint64_t bytes_packed = 0;  ///< payload copied to fuse tensors or to compress them
-    /// That operations took on this rank's GPU, from the first kernel of a batch to its last, waiting
-    /// for other ranks' GPUs there included; of those that the host has seen end.
+    /// That operations took on this rank's GPU, from the first kernel of a batch to its last,
+    /// waiting for other ranks' GPUs there included; of those that the host has seen end.
     double gpu_seconds = 0.0;
   };
   /// Throws InvalidArgument where this rank is no member.

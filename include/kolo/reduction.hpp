@@ -13,16 +13,16 @@ namespace kolo {
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
 /// For bool only Min (logical and) and Max (logical or) are defined.
 ///
-/// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines two
-/// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum where they are
-/// orthogonal, their mean where they are parallel. Over a whole tensor at a time, of floating types.
-/// Custom is one that the program brought; see CustomReduction.
+/// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
+/// two vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum where they are
+/// orthogonal, their mean where they are parallel. Over a whole tensor at a time, of floating
+/// types. Custom is one that the program brought; see CustomReduction.
 enum class ReduceOp : std::uint8_t { Average, Sum, Min, Max, Product, Adasum, Custom };
 
 std::string_view name_of(ReduceOp op);
 
-/// What an Average divides by while some ranks have joined: the size of the process set, so that they
-/// count as zeros (Horovod's rule), or the number of ranks that have not joined.
+/// What an Average divides by while some ranks have joined: the size of the process set, so that
+/// they count as zeros (Horovod's rule), or the number of ranks that have not joined.
 enum class JoinDivisor : std::uint8_t { World, Active };
 
 /// A reduction that a program brings along (InitOptions::reductions, AllreduceOptions::custom). It

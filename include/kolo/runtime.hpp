@@ -31,8 +31,9 @@ struct InitOptions {
   std::vector<CustomReduction> reductions{};
 };
 
-/// Kolo on this rank, from construction to destruction. Construction and destruction are collective:
-/// every rank of the world makes one, and the first to destroy its own closes the world on all.
+/// Kolo on this rank, from construction to destruction. Construction and destruction are
+/// collective: every rank of the world makes one, and the first to destroy its own closes the world
+/// on all.
 ///
 /// Joins the MPI that the program started, which needs MPI_THREAD_MULTIPLE, or starts it; MPI is
 /// finalised only at the end of the process and only if Kolo started it, so another Runtime may be
@@ -48,7 +49,8 @@ struct InitOptions {
 class Runtime {
  public:
   /// Blocks until all ranks are there. Throws InvalidArgument where knobs are malformed, or
-  /// they, the process sets, algorithms or reductions differ between ranks, TimeoutError after KOLO_TIMEOUT, BackendError where MPI or the system fails.
+  /// they, the process sets, algorithms or reductions differ between ranks, TimeoutError after
+  /// KOLO_TIMEOUT, BackendError where MPI or the system fails.
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws and never hangs: a peer that does not answer within KOLO_LOST_AFTER
   /// counts as lost.
@@ -76,16 +78,17 @@ class Runtime {
   /// that do not exist or are named twice, MismatchError where the lists differ between ranks.
   ProcessSet& add_process_set(std::vector<int> ranks);
   /// Closes a process set: what is pending there ends with ShutdownError, and nothing more can be
-  /// submitted. Collective over the world and blocking. Throws InvalidArgument, on all ranks, for the
-  /// world and for a set that has been removed already; MismatchError where ranks mean different sets.
+  /// submitted. Collective over the world and blocking. Throws InvalidArgument, on all ranks, for
+  /// the world and for a set that has been removed already; MismatchError where ranks mean
+  /// different sets.
   void remove_process_set(ProcessSet& set);
   /// By its number (ProcessSet::number). Throws InvalidArgument where there is none, or no more.
   ProcessSet& process_set(int number);
 
   const Config& config() const;
 
-  /// The Runtime that functions without one use: the calling thread's, if `set_thread_current` named
-  /// one, otherwise the process's first. Throws InvalidArgument where there is none.
+  /// The Runtime that functions without one use: the calling thread's, if `set_thread_current`
+  /// named one, otherwise the process's first. Throws InvalidArgument where there is none.
   static Runtime& current();
   static bool has_current();
   /// Names the calling thread's own; null takes it back. Meant for ranks that are threads.
@@ -108,8 +111,8 @@ bool is_homogeneous();
 ProcessSet& add_process_set(std::vector<int> ranks);
 void remove_process_set(ProcessSet& set);
 
-/// A Runtime that the process owns, for programs that want no object: `init` makes it (a second call
-/// does nothing), `shutdown` destroys it.
+/// A Runtime that the process owns, for programs that want no object: `init` makes it (a second
+/// call does nothing), `shutdown` destroys it.
 void init();
 void shutdown();
 bool is_initialized();

@@ -5,8 +5,8 @@
 
 namespace kolo {
 
-/// What the ranks of a set divide among themselves instead of each keeping all of it. Training loops
-/// and results are the same.
+/// What the ranks of a set divide among themselves instead of each keeping all of it. Training
+/// loops and results are the same.
 enum class Shard : std::uint8_t {
   None,       ///< nothing: data-parallel training
   Optimizer,  ///< the optimizer's state, and the work of step(): ZeRO-1
@@ -15,8 +15,8 @@ enum class Shard : std::uint8_t {
 
 /// Among which ranks.
 enum class ShardScope : std::uint8_t {
-  World,  ///< all of the set
-  Node,  ///< those of a node; every node has all parts, whose gradients it sums with the other nodes'
+  World,  ///< sharded over all ranks of the set
+  Node,   ///< sharded within a node, replicated across nodes
 };
 
 /// "none", "optimizer", "gradients".

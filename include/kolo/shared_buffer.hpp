@@ -16,8 +16,8 @@ namespace kolo {
 
 /// Memory of one size on every rank of a process set, which, where all ranks share a node, every
 /// rank can reach: collectives on what lies in it read and write it there, without any copy in
-/// between. Zero at first, aligned to 64 bytes. Given back when its last copy and the last operation
-/// on it have ended.
+/// between. Zero at first, aligned to 64 bytes. Given back when its last copy and the last
+/// operation on it have ended.
 ///
 /// Elsewhere, or where shared memory cannot be had, it is private memory, and operations on it move
 /// its data by messages: slower, otherwise the same. Memory of a GPU is private, too.
@@ -26,8 +26,9 @@ class SharedBuffer {
   /// Collective over the set and blocking, under `options.name`, or one from the order of calls;
   /// `size_bytes` must agree. Errors are those of collectives.
   explicit SharedBuffer(std::size_t size_bytes, const OperationOptions& options = {});
-  /// Private memory that is there already, on a GPU for one: the bytes of `memory`, as long as `owner`
-  /// lives. A local call. All ranks give theirs of one size under the same name, each buffer its own.
+  /// Private memory that is there already, on a GPU for one: the bytes of `memory`, as long as
+  /// `owner` lives. A local call. All ranks give theirs of one size under the same name, each
+  /// buffer its own.
   SharedBuffer(std::string name, const TensorView& memory, std::shared_ptr<void> owner);
 
   std::byte* data() const { return data_; }
@@ -35,12 +36,14 @@ class SharedBuffer {
   Device device() const { return device_; }
   /// The name under which it was made, the same on all ranks.
   const std::string& name() const { return name_; }
-  /// What tells it from all others, which may have its name; the same on all ranks, for error texts.
+  /// What tells it from all others, which may have its name; the same on all ranks, for error
+  /// texts.
   const std::string& identity() const { return identity_; }
   /// Whether other ranks reach it directly.
   bool is_shared() const { return !peers_.empty(); }
-  /// Where it lies on every rank of `set`, seen from here; empty where it is private memory, and for
-  /// another set than the one it was made in. Throws InvalidArgument where this rank is no member.
+  /// Where it lies on every rank of `set`, seen from here; empty where it is private memory, and
+  /// for another set than the one it was made in. Throws InvalidArgument where this rank is no
+  /// member.
   std::vector<std::byte*> peers(const ProcessSet& set) const;
   /// What keeps the memory alive.
   const std::shared_ptr<void>& owner() const { return owner_; }
@@ -56,8 +59,8 @@ class SharedBuffer {
   std::shared_ptr<void> owner_;
 };
 
-// Collectives on elements that lie in shared buffers, from `offset_bytes` on, a multiple of the size
-// of an element: in the same buffer and at the same place on all ranks, or all of them get a
+// Collectives on elements that lie in shared buffers, from `offset_bytes` on, a multiple of the
+// size of an element: in the same buffer and at the same place on all ranks, or all of them get a
 // MismatchError that names both. Other ranks read this memory, and in an all-reduce write it,
 // until the handle is ready. What does not fit into a buffer, or overlaps where it may not, is an
 // InvalidArgument on all ranks. Everything else is as in kolo/collectives.hpp; with ranks that have
@@ -71,8 +74,8 @@ void allreduce(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t
 
 /// Combines elements of `shape` [rows, ...] of `output`'s dtype, and puts this rank's rows of the
 /// result into `output` [scattered_rows(rows), ...]. That may be memory of any kind, so that the
-/// buffer is free for the next input at once, or this rank's rows in the buffer, but no other part of
-/// what is read. The buffer stays as it is otherwise.
+/// buffer is free for the next input at once, or this rank's rows in the buffer, but no other part
+/// of what is read. The buffer stays as it is otherwise.
 Handle reduce_scatter_async(const SharedBuffer& buffer, std::size_t offset_bytes,
                             const std::vector<std::int64_t>& shape, const TensorView& output,
                             const AllreduceOptions& options = {});

@@ -17,8 +17,8 @@ namespace kolo {
 /// Each rank writes its own stage; who may read or write which bytes at which stage is up to the
 /// algorithm. All ranks run the same operations on a window in the same order, so that the stages,
 /// counted by each for itself, stay in step. An algorithm enters a stage after its last access to a
-/// segment, and the next one starts with `co_await window.all_reached(window.stage())`: from then on
-/// all segments are free, without a wait at the end.
+/// segment, and the next one starts with `co_await window.all_reached(window.stage())`: from then
+/// on all segments are free, without a wait at the end.
 class SharedWindow {
  public:
   using StageCounter = std::atomic<std::uint64_t>;

@@ -16,11 +16,12 @@ enum class Progress : unsigned char {
 /// A computation that never blocks: an algorithm written as straight code, which stops at each
 /// `co_await` until what it awaits is ready and goes on from there when it is polled next.
 ///
-/// Awaitable is whatever has `bool ready()`, which looks without blocking and may throw: a Transfer,
-/// a stage of a SharedWindow, `next_turn()`, which gives way to others once; or another Task.
-/// Arguments of an awaited Task that are built on the spot must be trivially destructible: GCC 12
-/// destroys others twice. Polled by one thread at a time, but not always by the same one. Destroying an unfinished Task
-/// destroys its locals, so transfers under way are abandoned (see Transfer).
+/// Awaitable is whatever has `bool ready()`, which looks without blocking and may throw: a
+/// Transfer, a stage of a SharedWindow, `next_turn()`, which gives way to others once; or another
+/// Task. Arguments of an awaited Task that are built on the spot must be trivially destructible:
+/// GCC 12 destroys others twice. Polled by one thread at a time, but not always by the same one.
+/// Destroying an unfinished Task destroys its locals, so transfers under way are abandoned (see
+/// Transfer).
 class [[nodiscard]] Task {
  public:
   class promise_type;

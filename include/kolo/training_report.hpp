@@ -22,9 +22,9 @@ struct TrainingReport {
   int ranks = 1;    ///< of the set
   int sharers = 1;  ///< ranks among which state is divided
   Kept now;
-  /// By the formulas: of P bytes of parameters with S bytes of state, P + P + S undivided, and over n
-  /// sharers P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients, without
-  /// buckets. Before the first step of a sharded optimizer they are what is to come.
+  /// By the formulas: of P bytes of parameters with S bytes of state, P + P + S undivided, and over
+  /// n sharers P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients,
+  /// without buckets. Before the first step of a sharded optimizer they are what is to come.
   Kept expected;
   /// Of the process, as the system counts it, shared memory included: the most so far, and when the
   /// optimizer had been made.
@@ -35,8 +35,8 @@ struct TrainingReport {
   /// nodes together, and with Accumulation::Reduced once more for every further pass.
   std::uint64_t sent_per_step = 0;
   std::uint64_t expected_sent_per_step = 0;
-  /// What reductions took on this rank's GPU, of those seen to end between the last two steps; most of
-  /// it while kernels of the program ran. 0 without a GPU.
+  /// What reductions took on this rank's GPU, of those seen to end between the last two steps; most
+  /// of it while kernels of the program ran. 0 without a GPU.
   double gpu_seconds_per_step = 0.0;
 };
 

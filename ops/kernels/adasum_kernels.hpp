@@ -9,8 +9,8 @@ namespace kolo::ops {
 
 /// The dot products of two vectors a and b, or of a part of them. Powers of two are taken out of a
 /// and b, so that squares of float64 neither overflow nor vanish: in truth a·b is
-/// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² alike. Ranks send it to
-/// one another as it lies in memory.
+/// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² alike. Ranks send it
+/// to one another as it lies in memory.
 struct DotProducts {
   static constexpr std::int64_t kLeastExponent = -1000;  // of which both powers are normal numbers
 

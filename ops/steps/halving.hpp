@@ -45,7 +45,8 @@ Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing
 /// combines with its peer's, and gives the other half to that peer.
 ///
 ///   4 cores           0          1          2          3
-///   distance 2     [01..]     [01..]     [..23]     [..23]      blocks 0, 1 combined with core c+2's
+///   distance 2     [01..]     [01..]     [..23]     [..23]      blocks 0, 1 combined with core
+/// c+2's
 ///   distance 1     [0...]     [.1..]     [..2.]     [...3]      all of block c is at core c
 ///
 /// Partial results lie in `work`, which is as long as the input and indexed like it; `block(c)` is
@@ -59,8 +60,8 @@ class Halving {
 
   /// Leaves this core's block, whole, in `work`; on a folded rank nothing. Not for a single rank.
   Task reduce();
-  /// The way back, by recursive doubling: at every step a core exchanges all that it has with a peer,
-  /// until all of `work` is whole; on a folded rank too.
+  /// The way back, by recursive doubling: at every step a core exchanges all that it has with a
+  /// peer, until all of `work` is whole; on a folded rank too.
   Task gather();
 
  private:

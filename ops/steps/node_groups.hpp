@@ -10,8 +10,8 @@
 
 namespace kolo::ops {
 
-/// The groups that the forms for several nodes run other algorithms on: the ranks of a node, and its
-/// peers, which have the same place in the other nodes.
+/// The groups that the forms for several nodes run other algorithms on: the ranks of a node, and
+/// its peers, which have the same place in the other nodes.
 ///
 ///              node 0     node 1
 ///   place 0    rank 0     rank 1      a row: peers, who send messages

@@ -7,8 +7,8 @@
 
 namespace kolo::ops {
 
-/// Every rank sends a block to every other one directly. sends[p] is what this rank sends to rank p,
-/// in elements of `call.input`; receives[p] where rank p's block belongs in `call.output`; with
+/// Every rank sends a block to every other one directly. sends[p] is what this rank sends to rank
+/// p, in elements of `call.input`; receives[p] where rank p's block belongs in `call.output`; with
 /// p = rank that is a copy.
 ///
 /// At step s = 1 … n-1 rank r sends to rank r+s and receives from rank r-s (mod n), so that in a

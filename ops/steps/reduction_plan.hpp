@@ -12,7 +12,8 @@ DType wire_dtype(DType dtype, ReduceOp op);
 
 /// How a reduction that users ask for runs on an algorithm: the one place that decides about
 /// averages. The caller
-///   1 widens the tensor to `wire` (base::convert), where that is another type than the tensor's, and
+///   1 widens the tensor to `wire` (base::convert), where that is another type than the tensor's,
+/// and
 ///     then has no peer buffers;
 ///   2 runs the algorithm with `wire` and `reduction`;
 ///   3 divides by `divisor` (ops::divide), where that is not 1;

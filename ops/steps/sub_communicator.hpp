@@ -7,9 +7,9 @@
 namespace kolo::ops {
 
 /// Some ranks of a communicator as a communicator of their own, numbered in the order given: what
-/// the forms for several nodes run other algorithms on. It sends through the other one, under a range
-/// of tags by which nobody else sends to its members, and must not outlive it. Its transfers are the
-/// other's own.
+/// the forms for several nodes run other algorithms on. It sends through the other one, under a
+/// range of tags by which nobody else sends to its members, and must not outlive it. Its transfers
+/// are the other's own.
 class SubCommunicator final : public Communicator {
  public:
   /// Not collective. `ranks` are those of `parent`, this one among them. Tags 0 … `tag_count` - 1

@@ -11,9 +11,9 @@
 
 namespace kolo::ops {
 
-/// The steps that reductions through a window have in common, chunk by chunk: copy the others' parts
-/// in, combine the own part straight from all slots, copy results out. When, is up to the algorithm.
-/// Slots hold what the call's compressor makes, where it has one.
+/// The steps that reductions through a window have in common, chunk by chunk: copy the others'
+/// parts in, combine the own part straight from all slots, copy results out. When, is up to the
+/// algorithm. Slots hold what the call's compressor makes, where it has one.
 class WindowReduction {
  public:
   /// `pieces`: what of the input each rank of the window combines.

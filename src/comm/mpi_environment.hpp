@@ -7,9 +7,9 @@ namespace kolo::comm {
 /// MPI in this process: started by Kolo, or by the program and joined.
 ///
 /// Kolo finalises MPI only if it started it, and as late as can be: when the process ends and the
-/// last session has. Not where a peer was lost, since that would wait for it; nor where a rank calls
-/// exit with a session open, since the others may wait for that rank: its launcher then sees a
-/// process that ended without finalising, and ends them.
+/// last session has. Not where a peer was lost, since that would wait for it; nor where a rank
+/// calls exit with a session open, since the others may wait for that rank: its launcher then sees
+/// a process that ended without finalising, and ends them.
 namespace mpi_environment {
 
 /// Whether there is an MPI to join: it runs already, or a launcher started this process.

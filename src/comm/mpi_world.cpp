@@ -43,7 +43,7 @@ int find_node(MPI_Comm world, int rank) {
 
 /// Containers of one machine may number their processes apart. 0 where that cannot be told.
 int pid_namespace() {
-  struct stat status {};
+  struct stat status{};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
 }
 
@@ -69,16 +69,16 @@ MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(dup
   std::vector<PeerLiveness::Peer> peers;
   for (int peer = 0; peer < size; ++peer) {
     const std::size_t index = static_cast<std::size_t>(peer);
-    const bool is_visible = machines[index] == machine && own_namespace != 0 &&
-                            namespaces[index] == own_namespace;
+    const bool is_visible =
+        machines[index] == machine && own_namespace != 0 && namespaces[index] == own_namespace;
     if (peer != rank && is_visible) peers.push_back({peer, pids[index]});
   }
   liveness_.emplace(peers);
 }
 
 MpiWorld::~MpiWorld() {
-  // Never freed: that a rank has left may still be on its way to one that knows it already, and would
-  // take the place of a message of the next communicator, which may get the same number.
+  // Never freed: that a rank has left may still be on its way to one that knows it already, and
+  // would take the place of a message of the next communicator, which may get the same number.
   base_.release();
   // Freeing it could wait for a lost peer; and a forked child has no part in it.
   if (mpi_environment::is_broken() || !session_.is_at_home()) native_.release();

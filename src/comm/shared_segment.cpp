@@ -20,12 +20,13 @@ namespace {
 }
 
 [[noreturn]] void refuse(const std::string& path) {
-  throw BackendError(path + " leads to another file than the segment that is meant. Ranks that "
+  throw BackendError(path +
+                     " leads to another file than the segment that is meant. Ranks that "
                      "share memory must run in one PID namespace");
 }
 
 struct stat status_of(const FileDescriptor& file) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.get(), &status) != 0) fail("fstat of shared memory", errno);
   return status;
 }

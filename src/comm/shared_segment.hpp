@@ -9,8 +9,8 @@
 namespace kolo::comm {
 
 /// Where a segment of shared memory is, and which one is meant. Its path is made of a process
-/// number and a descriptor; in another PID namespace the same path leads to another file, or to this
-/// process's own segment, without an error. The rest tells them apart.
+/// number and a descriptor; in another PID namespace the same path leads to another file, or to
+/// this process's own segment, without an error. The rest tells them apart.
 struct SegmentAddress {
   std::int32_t pid = 0;
   std::int32_t fd = 0;

@@ -237,7 +237,9 @@ TEST(TaskTest, DestroyedWhileWaitingItDestroysItsLocalsInsideOut) {
 TEST(TaskTest, DestroyedBeforeTheFirstPollItHasRunNothing) {
   Gate gate;
   std::string log;
-  { const Task task = hold_outer(gate, log); }
+  {
+    const Task task = hold_outer(gate, log);
+  }
   EXPECT_EQ(log, "");
   EXPECT_EQ(gate.looks, 0);
 }

@@ -12,8 +12,8 @@ set(KOLO_MPIRUN "${mpirun}" CACHE INTERNAL "How tests are launched")
 
 # kolo_add_test(<name> SOURCES <file>... [LIBRARIES <target>...] [TIMEOUT <seconds>] [SHARDS <n>]
 #               [ONE_THREAD])
-# One process, GoogleTest's own main. SHARDS: that many tests, which run at the same time, have equally
-# many of its cases each. ONE_THREAD: ThreadSanitizer has nothing to look for in it.
+# One process, GoogleTest's own main. SHARDS: that many tests, which run at the same time, have
+# equally many of its cases each. ONE_THREAD: ThreadSanitizer has nothing to look for in it.
 function(kolo_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES")
   if(arg_ONE_THREAD AND "${KOLO_SANITIZE}" STREQUAL "thread")
@@ -61,9 +61,9 @@ function(kolo_add_mpirun_test name ranks timeout)
   kolo_set_mpirun_properties(${name} ${ranks} ${timeout})
 endfunction()
 
-# kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself. A rank has
-# one thread for arithmetic, since OpenMP's threads spin, and yields while it waits inside MPI: there
-# are more ranks than cores already.
+# kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself. A rank
+# has one thread for arithmetic, since OpenMP's threads spin, and yields while it waits inside MPI:
+# there are more ranks than cores already.
 function(kolo_set_mpirun_properties name ranks timeout)
   if(KOLO_SANITIZE)
     math(EXPR timeout "${timeout} * 5")

@@ -169,8 +169,8 @@ TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
   });
 }
 
-/// The hazards of a GPU on whose default stream memory is made and given up, and which another stream
-/// uses in between.
+/// The hazards of a GPU on whose default stream memory is made and given up, and which another
+/// stream uses in between.
 template <class Between>
 std::vector<std::string> hazards_with_stream_ordered_memory(Between&& between) {
   return run_on_gpus(1, [&](const GpuRank& self) {

@@ -54,7 +54,9 @@ std::string error_of_joining() {
 /// Kolo starts MPI, keeps it for the next world, and finalises it when the process ends.
 void start() {
   expect(!is_initialized(), "MPI is not started before it is needed");
-  { const auto world = kolo::comm::make_world(kolo::Config{}); }
+  {
+    const auto world = kolo::comm::make_world(kolo::Config{});
+  }
   expect(is_initialized() && !is_finalized(), "MPI outlives the first world");
   const auto again = kolo::comm::make_world(kolo::Config{});
   expect(dynamic_cast<MpiWorld*>(again.get()) != nullptr, "a second world over MPI");
@@ -75,7 +77,9 @@ void start_static() {
 void join() {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-  { const MpiWorld world(kolo::Config{}); }
+  {
+    const MpiWorld world(kolo::Config{});
+  }
   expect(!is_finalized(), "Kolo leaves the program's MPI alone");
   MPI_Comm copy = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_SELF, &copy);

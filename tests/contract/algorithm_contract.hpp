@@ -68,7 +68,8 @@ inline std::mt19937_64 random_of(const Rank& rank) {
 
 class AlgorithmContract : public testing::TestWithParam<ContractCase> {
  protected:
-  /// Gives the call of one rank, complete but for communicator, window and nodes, right before it is run.
+  /// Gives the call of one rank, complete but for communicator, window and nodes, right before it
+  /// is run.
   using MakeCall = std::function<CollectiveCall(std::size_t index, int rank)>;
   /// What a rank does as soon as its call has ended.
   using End = std::function<void(std::size_t index, int rank)>;

@@ -467,7 +467,7 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, KnowsItsRankAndSize,
                             AReceiveThatWasGivenUpTakesNothing,
                             AReceiveThatWasGivenUpTakesNoLaterMessage,
                             AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp,
-                            AMovedTransferEndsOnce,
-                            WhatIsOutOfRangeIsRefusedAtTheCall, GroupsCountTheirOwnRanks);
+                            AMovedTransferEndsOnce, WhatIsOutOfRangeIsRefusedAtTheCall,
+                            GroupsCountTheirOwnRanks);
 
 }  // namespace kolo::test

@@ -22,8 +22,8 @@ TEST(Efficiency, IsTheTimeWithoutCommunicationOverTheTimeWithIt) {
     const int rank = runtime.rank();
     double now = 7.0;
     const examples::Efficiency got = examples::measure_efficiency(
-        [&] { now += 0.2 + 0.1 * rank; }, [&] { now += 0.8 + 0.4 * rank; },
-        [&] { now += kFinish; }, [&] { return now; });
+        [&] { now += 0.2 + 0.1 * rank; }, [&] { now += 0.8 + 0.4 * rank; }, [&] { now += kFinish; },
+        [&] { return now; });
     constexpr int kSteps = 4;  // of 0.28 s, in a block of a second
     const double without = mean_step(0.2, 0.1, kSteps);
     const double with = mean_step(0.8, 0.4, kSteps);

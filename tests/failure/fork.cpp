@@ -1,5 +1,5 @@
-// Children that a rank forks may end in any way: the ranks work on. fork <way>, one program per way,
-// since a child inherits whatever the process had at that moment.
+// Children that a rank forks may end in any way: the ranks work on. fork <way>, one program per
+// way, since a child inherits whatever the process had at that moment.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -35,8 +35,8 @@ void expect_sum_works() {
   kolo::allreduce(view, view, {.op = kolo::ReduceOp::Sum, .name = "x"});
   const int ranks = size * (size - 1) / 2;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float expected = static_cast<float>(size) * static_cast<float>(i % 7) +
-                           static_cast<float>(ranks);
+    const float expected =
+        static_cast<float>(size) * static_cast<float>(i % 7) + static_cast<float>(ranks);
     if (values[i] != expected) return expect(false, "the sum of all ranks");
   }
 }

@@ -1,14 +1,14 @@
 // Watches the memory of operations that ended with PeerLostError: nothing may write to it any more.
 //
-// Every rank but the victim reduces buffers, several at a time, until the victim dies in the middle.
-// As soon as a handle is ready its buffer counts as freed. From then on the rank keeps MPI moving for
-// a while, so that whatever is still posted can arrive. The driver beside it runs this under mpirun
-// and reads one line a rank: "rank 1: clean, 12582912 bytes watched".
+// Every rank but the victim reduces buffers, several at a time, until the victim dies in the
+// middle. As soon as a handle is ready its buffer counts as freed. From then on the rank keeps MPI
+// moving for a while, so that whatever is still posted can arrive. The driver beside it runs this
+// under mpirun and reads one line a rank: "rank 1: clean, 12582912 bytes watched".
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstddef>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,8 +42,8 @@ std::string from_environment(const char* name, const char* otherwise) {
 class GuardedBuffer {
  public:
   GuardedBuffer() {
-    void* const memory = ::mmap(nullptr, kBytes + 2 * kPageBytes, PROT_NONE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        ::mmap(nullptr, kBytes + 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     data_ = static_cast<std::byte*>(memory) + kPageBytes;
     if (memory == MAP_FAILED || ::mprotect(data_, kBytes, PROT_READ | PROT_WRITE) != 0) {
       std::perror("a guarded buffer");
@@ -95,8 +95,8 @@ void die_some_time() {
   }).detach();
 }
 
-/// The buffers of handles that end with a loss are freed the moment they are ready. Victims die after
-/// the first step, when all ranks have started.
+/// The buffers of handles that end with a loss are freed the moment they are ready. Victims die
+/// after the first step, when all ranks have started.
 void reduce_until_lost(Buffers& buffers, bool trap, bool is_victim) {
   for (bool is_lost = false, is_first = true; !is_lost; is_first = false) {
     std::vector<kolo::Handle> handles;

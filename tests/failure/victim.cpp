@@ -1,5 +1,5 @@
-// A program that goes wrong on one rank: victim <scenario>. The driver beside it says when, starts it
-// under mpirun and looks at what the other ranks make of it.
+// A program that goes wrong on one rank: victim <scenario>. The driver beside it says when, starts
+// it under mpirun and looks at what the other ranks make of it.
 #include <chrono>
 #include <csignal>
 #include <cstdio>

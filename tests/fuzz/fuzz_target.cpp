@@ -13,8 +13,9 @@
 #endif
 #ifdef KOLO_WITH_ASAN
 // Of sanitizer/allocator_interface.h, which g++ does not install.
-extern "C" int __sanitizer_install_malloc_and_free_hooks(
-    void (*on_malloc)(const volatile void*, std::size_t), void (*on_free)(const volatile void*));
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*,
+                                                                           std::size_t),
+                                                         void (*on_free)(const volatile void*));
 #endif
 
 namespace {

@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-/// What fuzz targets have in common. A target is one file <what>_fuzz.cpp with LLVMFuzzerTestOneInput
-/// and `seeds`. Clang links it to libFuzzer (preset "fuzz"); every other build links it to
-/// run_corpus.cpp, which runs the corpus and a fixed number of mutations of it.
+/// What fuzz targets have in common. A target is one file <what>_fuzz.cpp with
+/// LLVMFuzzerTestOneInput and `seeds`. Clang links it to libFuzzer (preset "fuzz"); every other
+/// build links it to run_corpus.cpp, which runs the corpus and a fixed number of mutations of it.
 namespace kolo::fuzz {
 
 /// Inputs to start from besides the files of the corpus: those that depend on the version of a
@@ -29,7 +29,8 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
 }
 
 /// While it lives, this thread may allocate so many bytes in all, whether it frees them or not.
-/// Beyond that the program ends: what reads damaged input must not believe the sizes it finds there.
+/// Beyond that the program ends: what reads damaged input must not believe the sizes it finds
+/// there.
 class AllocationBudget {
  public:
   explicit AllocationBudget(std::size_t bytes);

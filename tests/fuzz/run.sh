@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets for libFuzzer and runs them one after another; needs clang++ and its runtime
-# (Debian: clang libclang-rt-14-dev).
+# Builds the fuzz targets for libFuzzer and runs them one after another; needs clang++ and its
+# runtime (Debian: clang libclang-rt-14-dev).
 #
 #   tests/fuzz/run.sh [--seconds N] [TARGET...]     N seconds each, 60 by default; all targets
 #
-# What libFuzzer finds stays in build/fuzz/found/TARGET, and the next run starts from it. An input that
-# ends a target is kept in build/fuzz/failed; "build/fuzz/tests/fuzz/TARGET_fuzz FILE" runs it again.
+# What libFuzzer finds stays in build/fuzz/found/TARGET, and the next run starts from it. An input
+# that ends a target is kept in build/fuzz/failed; "build/fuzz/tests/fuzz/TARGET_fuzz FILE" runs it
+# again.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 corpus="$root/tests/fuzz/corpus"

@@ -1,6 +1,6 @@
 // Feeds a header of a safetensors file: its JSON, a line's end, and how many bytes of data the file
-// has. The reader of whole files gets the file made of these, and the input itself as a file. Beyond
-// "no crash":
+// has. The reader of whole files gets the file made of these, and the input itself as a file.
+// Beyond "no crash":
 //   - what is refused throws InvalidArgument;
 //   - memory stays within a multiple of the text;
 //   - what was accepted encodes to a header of the same tensors and metadata;

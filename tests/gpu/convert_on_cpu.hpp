@@ -7,7 +7,8 @@
 
 namespace kolo::test {
 
-/// Does on the CPU, one thread of the kernels after another, what a GPU with as many blocks would do.
+/// Does on the CPU, one thread of the kernels after another, what a GPU with as many blocks would
+/// do.
 void convert_on_cpu(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion,
                     std::uint64_t blocks);
 

@@ -1,5 +1,6 @@
-// Linked into a test program under mpirun, it puts the tensors of each rank's main thread on a GPU: that
-// with the rank's number, or where there are fewer, they share, for which KOLO_SHARE_GPU must be on.
+// Linked into a test program under mpirun, it puts the tensors of each rank's main thread on a GPU:
+// that with the rank's number, or where there are fewer, they share, for which KOLO_SHARE_GPU must
+// be on.
 #include <memory>
 #include <span>
 #include <string>

@@ -1,5 +1,5 @@
-// The Runtime on ranks that are processes, over the MPI that the test program has started. Linked with
-// gpu/tensors_on_gpu.cpp, its tensors lie on GPUs.
+// The Runtime on ranks that are processes, over the MPI that the test program has started. Linked
+// with gpu/tensors_on_gpu.cpp, its tensors lie on GPUs.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

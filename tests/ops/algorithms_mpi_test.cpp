@@ -19,8 +19,8 @@
 #include "contract/scattered_nodes.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/kernels.hpp"
-#include "ops/steps/reduction_plan.hpp"
 #include "ops/registry.hpp"
+#include "ops/steps/reduction_plan.hpp"
 #include "support/agree.hpp"
 
 namespace kolo::test::algorithms_mpi_test {

@@ -1,5 +1,5 @@
-// The contract, for every algorithm in the list that needs no native collectives; and the bytes that
-// each moves, against its formula.
+// The contract, for every algorithm in the list that needs no native collectives; and the bytes
+// that each moves, against its formula.
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
-// Algorithms that compress on the way: the same bits as compressing everything before, and restoring
-// everything behind.
+// Algorithms that compress on the way: the same bits as compressing everything before, and
+// restoring everything behind.
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -58,8 +58,8 @@ class CompressedReductionsTest : public testing::TestWithParam<Case> {
     return counts;
   }
 
-  /// What one rank gets. `dtype` is that of `buffer`, which is input and, but for scattered results,
-  /// output.
+  /// What one rank gets. `dtype` is that of `buffer`, which is input and, but for scattered
+  /// results, output.
   Bytes run(const Rank& rank, Bytes buffer, DType dtype, const Compressor* compressor,
             std::size_t segment_bytes) const {
     const std::size_t count = buffer.size() / size_of(dtype);

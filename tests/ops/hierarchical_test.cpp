@@ -1,5 +1,5 @@
-// The forms for several nodes where the contract suites do not come: every way to lay ranks out, the
-// bytes on both paths, and calls without nodes.
+// The forms for several nodes where the contract suites do not come: every way to lay ranks out,
+// the bytes on both paths, and calls without nodes.
 
 #include <algorithm>
 #include <array>

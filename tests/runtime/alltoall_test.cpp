@@ -101,8 +101,7 @@ TEST_P(AllToAllTest, WithoutSplitsSharesAreEqual) {
     // Equal on each rank, but each may have another number.
     const Splits splits = [](int from, int) { return from % 3; };
     expect_exchanged(runtime.world(), splits, DType::Float64, 2, "x", false);
-    expect_exchanged(
-        runtime.world(), [](int, int) { return 2; }, DType::Float64, 0, "no columns");
+    expect_exchanged(runtime.world(), [](int, int) { return 2; }, DType::Float64, 0, "no columns");
   });
 }
 

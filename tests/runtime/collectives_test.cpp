@@ -1,4 +1,5 @@
-// Broadcasts, all-gathers and mixtures on plain memory, in every kind of world, against closed forms.
+// Broadcasts, all-gathers and mixtures on plain memory, in every kind of world, against closed
+// forms.
 #include "kolo/collectives.hpp"
 
 #include <algorithm>
@@ -58,8 +59,7 @@ void expect_gathered(const Runtime& runtime, RowsOf rows_of, DType dtype, const 
   for (int rank = 0; rank < runtime.size(); ++rank) {
     ASSERT_EQ(output.counts[static_cast<std::size_t>(rank)], rows_of(rank)) << name;
     for (std::size_t i = 0; i < static_cast<std::size_t>(rows_of(rank)) * 3; ++i, ++at) {
-      ASSERT_EQ(output.at(at), value(rank, i))
-          << name << ": element " << i << " of rank " << rank;
+      ASSERT_EQ(output.at(at), value(rank, i)) << name << ": element " << i << " of rank " << rank;
     }
   }
 }

@@ -112,8 +112,8 @@ TEST(ControlMailboxFakeTest, OtherTags_AreLeftAlone) {
   });
 }
 
-/// A rank 0 of four whose network is the test: sends read the sender's memory when they complete, as
-/// MPI may, and nothing happens before the test says so.
+/// A rank 0 of four whose network is the test: sends read the sender's memory when they complete,
+/// as MPI may, and nothing happens before the test says so.
 class ScriptedCommunicator final : public Communicator {
  public:
   struct Sent {

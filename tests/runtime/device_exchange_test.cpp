@@ -144,8 +144,8 @@ TEST_P(DeviceExchangeTest, ScatteredSumsHaveTheBitsOfTheCpu) {
   });
 }
 
-/// Tensors of several lengths: pieces of the whole end inside of them. The results of one operation on
-/// the GPU, and of one for each tensor on the CPU.
+/// Tensors of several lengths: pieces of the whole end inside of them. The results of one operation
+/// on the GPU, and of one for each tensor on the CPU.
 std::vector<Twin> reduce_group(const Runtime& runtime, DType dtype, AllreduceOptions options) {
   std::vector<Twin> twins;
   std::vector<InputOutput> group;

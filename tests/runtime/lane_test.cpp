@@ -1,4 +1,6 @@
 // What a lane promises to threads that come at odd moments.
+#include "runtime/lane/lane.hpp"
+
 #include <functional>
 #include <latch>
 #include <memory>
@@ -10,7 +12,6 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "runtime/lane/lane.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
@@ -19,24 +20,23 @@ namespace kolo::test::lane_test {
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
 
 // A thread that waits on a handle may be on its way to the next turn when another thread ends the
-// Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a turn that is one
-// too many.
+// Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a turn that is
+// one too many.
 TEST(LaneTest, AfterTheRuntimeHasEndedATurnTouchesNothingOfIt) {
   std::latch all_have_ended(2);
-  run_ranks(
-      2,
-      [&](FakeWorld& world) {
-        std::shared_ptr<runtime::Lane> lane;
-        {
-          Runtime runtime(options_in(world, test_config()));
-          Runtime::set_thread_current(&runtime);
-          expect_sum_works(runtime, "x");
-          lane = runtime.world().lane();
-        }
-        all_have_ended.arrive_and_wait();
-        EXPECT_FALSE(lane->try_turn());
-      },
-      {.nodes = 2});
+  run_ranks(2,
+            [&](FakeWorld& world) {
+              std::shared_ptr<runtime::Lane> lane;
+              {
+                Runtime runtime(options_in(world, test_config()));
+                Runtime::set_thread_current(&runtime);
+                expect_sum_works(runtime, "x");
+                lane = runtime.world().lane();
+              }
+              all_have_ended.arrive_and_wait();
+              EXPECT_FALSE(lane->try_turn());
+            },
+            {.nodes = 2});
 }
 
 // Runs `at_work` on rank 0 while it is in a turn, and returns when both ranks have gathered.

@@ -65,7 +65,7 @@ TEST(RuntimeTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
 
 TEST(RuntimeTest, AnUnknownAlgorithmIsRefusedAtTheStart) {
   const struct {
-    std::string Config::*wanted;
+    std::string Config::* wanted;
     std::string choice;
   } cases[] = {{&Config::allreduce, "halving_doubling"},
                {&Config::reduce_scatter, "halving"},
@@ -136,10 +136,7 @@ std::vector<std::pair<std::string, std::function<void()>>> every_call(ProcessSet
   const OperationOptions options{.name = "x", .process_set = set, .keep_alive = tensor};
   return {
       {"allreduce", [=] { allreduce(view, view, reduction); }},
-      {"allreduce",
-       [=] {
-         grouped_allreduce({{view, view}}, reduction);
-       }},
+      {"allreduce", [=] { grouped_allreduce({{view, view}}, reduction); }},
       {"reduce_scatter", [=] { reduce_scatter(view, view, reduction); }},
       {"broadcast", [=] { broadcast(view, 0, options); }},
       {"allgather", [=] { allgather(view, never, options); }},

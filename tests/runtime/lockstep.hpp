@@ -14,8 +14,9 @@
 
 namespace kolo::runtime {
 
-/// The coordinators of a few ranks, in lockstep: whatever one shows or sends, the others see at once.
-/// Uses are numbered by the tests; names of what ran are written one after another, a batch a word.
+/// The coordinators of a few ranks, in lockstep: whatever one shows or sends, the others see at
+/// once. Uses are numbered by the tests; names of what ran are written one after another, a batch a
+/// word.
 class Lockstep {
  public:
   explicit Lockstep(int ranks, Coordinator::Options options = {})

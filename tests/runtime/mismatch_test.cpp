@@ -1,4 +1,5 @@
-// What users see when ranks disagree about an operation: for each field of a request, one rank differs.
+// What users see when ranks disagree about an operation: for each field of a request, one rank
+// differs.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -214,7 +215,8 @@ class Traffic {
 
 using Expect = std::function<void(Runtime&, Handle&, int odd)>;
 
-/// All ranks but `odd` make the usual call; `expect` judges what each gets; the next operations work.
+/// All ranks but `odd` make the usual call; `expect` judges what each gets; the next operations
+/// work.
 void disagree(Runtime& runtime, const Call& usual, const Call& other, int odd, bool has_traffic,
               const Expect& expect) {
   const Tensor tensor(64, DType::Float64);

@@ -368,9 +368,8 @@ TEST(ProcessSetErrorsTest, AListThatCannotBeIsRefusedOnAllRanks) {
   for (const auto& [ranks, why] : cases) {
     for (const bool is_everywhere : {false, true}) {
       expect_all_fail(3, [&](Runtime& runtime, bool is_odd) {
-        const std::string text = text_thrown_by<InvalidArgument>([&] {
-          runtime.add_process_set(is_odd || is_everywhere ? ranks : Ranks{0, 2});
-        });
+        const std::string text = text_thrown_by<InvalidArgument>(
+            [&] { runtime.add_process_set(is_odd || is_everywhere ? ranks : Ranks{0, 2}); });
         expect_contains(text, "add_process_set");
         expect_contains(text, "on process set world: rank");
         expect_contains(text, why);
@@ -381,9 +380,8 @@ TEST(ProcessSetErrorsTest, AListThatCannotBeIsRefusedOnAllRanks) {
 
 TEST(ProcessSetErrorsTest, ListsThatDifferAreRefusedOnAllRanks) {
   expect_all_fail(3, [](Runtime& runtime, bool is_odd) {
-    const std::string text = text_thrown_by<MismatchError>([&] {
-      runtime.add_process_set(is_odd ? Ranks{0, 1} : Ranks{2, 0});
-    });
+    const std::string text = text_thrown_by<MismatchError>(
+        [&] { runtime.add_process_set(is_odd ? Ranks{0, 1} : Ranks{2, 0}); });
     expect_contains(text, "list of ranks differs");
     expect_contains(text, "[0, 1] on rank");
     expect_contains(text, "[0, 2] on rank");
@@ -398,9 +396,8 @@ TEST(ProcessSetErrorsTest, StartsThatDifferAreRefusedOnAllRanks) {
       Runtime runtime(std::move(options));
     };
     const bool is_odd = world.topology().rank == 1;
-    const std::string more = text_thrown_by<InvalidArgument>([&] {
-      start(is_odd ? std::vector<Ranks>{{0, 1}, {1, 2}} : std::vector<Ranks>{{1, 0}});
-    });
+    const std::string more = text_thrown_by<InvalidArgument>(
+        [&] { start(is_odd ? std::vector<Ranks>{{0, 1}, {1, 2}} : std::vector<Ranks>{{1, 0}}); });
     expect_contains(more, "rank 0 has process sets {0, 1}, rank 1 has process sets {0, 1} {1, 2}");
     const std::string outside = text_thrown_by<InvalidArgument>([&] { start({{0, 1}, {2, 3}}); });
     expect_contains(outside, "there is no rank 3");

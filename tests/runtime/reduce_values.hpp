@@ -55,8 +55,8 @@ inline double reduce_tolerance(DType dtype, ReduceOp op) {
   return dtype == DType::BFloat16 ? 0x1p-4 : dtype == DType::Float16 ? 0x1p-7 : 1e-6;
 }
 
-/// `result` is what `expected` says, up to the rounding that an average may do. Sums that cancel leave
-/// nothing to be relative to: the tolerance is that of the largest input.
+/// `result` is what `expected` says, up to the rounding that an average may do. Sums that cancel
+/// leave nothing to be relative to: the tolerance is that of the largest input.
 template <class Formula>
 void expect_reduced(const Tensor& result, ReduceOp op, Formula expected, const std::string& what) {
   const double tolerance = 11 * reduce_tolerance(result.view().dtype, op);

@@ -16,7 +16,8 @@
 
 namespace kolo::test {
 
-/// The knobs that tests start from: a hang becomes an error with a text before CTest ends it without.
+/// The knobs that tests start from: a hang becomes an error with a text before CTest ends it
+/// without.
 inline Config test_config() {
   Config config;
   config.timeout = std::chrono::seconds(60);
@@ -41,8 +42,8 @@ inline InitOptions options_in(comm::World& world, const Config& config) {
   return {.config = config, .world = std::shared_ptr<comm::World>(std::shared_ptr<void>(), &world)};
 }
 
-/// Runs `body` on every rank with its own, current Runtime; where it has GPUs, with its tensors there,
-/// and then nothing may have been hazardous.
+/// Runs `body` on every rank with its own, current Runtime; where it has GPUs, with its tensors
+/// there, and then nothing may have been hazardous.
 inline void run_runtimes(const Setting& setting, const std::function<void(Runtime&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;
   run_ranks(

@@ -129,7 +129,8 @@ Header serial_merge(int size, std::uint64_t exchange) {
   return merged;
 }
 
-/// Runs `test` in worlds of `lowest` to 16 ranks, with every width and several seeds, which it names.
+/// Runs `test` in worlds of `lowest` to 16 ranks, with every width and several seeds, which it
+/// names.
 void in_all_worlds(int lowest, const std::function<void(Boards&)>& test) {
   for (int size = lowest; size <= 16; ++size) {
     for (int width = 1; width <= 8; ++width) {

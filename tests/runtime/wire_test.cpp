@@ -157,7 +157,8 @@ TEST_P(WireTest, EveryTruncation_IsRejectedOrHarmless) {
     const std::vector<std::byte> cut(whole.begin(),
                                      whole.begin() + static_cast<std::ptrdiff_t>(size));
     try {
-      EXPECT_EQ(decode(cut, kRanks), GetParam().message) << size << " of " << whole.size() << " bytes";
+      EXPECT_EQ(decode(cut, kRanks), GetParam().message)
+          << size << " of " << whole.size() << " bytes";
     } catch (const BackendError&) {
     }
   }
@@ -232,9 +233,9 @@ std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
     const std::vector<flatbuffers::Offset<wire::TensorType>> tensors{
         wire::CreateTensorTypeDirect(builder, raw.dtype, &shape)};
     const std::vector<std::int64_t> rows;
-    const auto request = wire::CreateRequestDirect(
-        builder, "x", raw.collective, &tensors, raw.op, "", 1, 1, raw.join_divisor, 0, raw.device,
-        "", "", &rows, &raw.members, 0, true, "");
+    const auto request = wire::CreateRequestDirect(builder, "x", raw.collective, &tensors, raw.op,
+                                                   "", 1, 1, raw.join_divisor, 0, raw.device, "",
+                                                   "", &rows, &raw.members, 0, true, "");
     const std::vector<flatbuffers::Offset<wire::Addition>> added{
         wire::CreateAddition(builder, bit, request)};
     const std::vector<int> evicted;
@@ -353,29 +354,30 @@ TEST_P(WireRejectionTest, Text_SaysWhatIsWrong) {
 
 std::vector<Rejection> rejections() {
   constexpr int kLargestRank = std::numeric_limits<int>::max();
-  return {{"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
-          {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
-          {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
-          {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
-          {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},
-          {"BitTooHigh", craft_addition(Header::kMaxBits, {}), "bit 8192, expected 0 to 8191"},
-          {"NegativeBit", craft_addition(-1, {}), "bit -1"},
-          {"NeitherRequestNorBit", craft_report(-1, {0}), "bit -1"},
-          {"NoRank", craft_report(0, {}), "no rank"},
-          {"NegativeRank", craft_report(0, {-2}), "rank -2, expected at least 0"},
-          {"DescendingRanks", craft_report(0, {4, 3}), "rank 3, expected at least 5"},
-          {"RepeatedRank", craft_report(0, {4, 4}), "rank 4, expected at least 5"},
-          {"RepeatedLargestRank", craft_addition(0, {.members = {kLargestRank, kLargestRank}}),
-           "rank 2147483647, expected at least 2147483648"},
-          {"RankOutsideTheSet", craft_report(0, {0, kRanks}), "rank 1024 of a process set of 1024"},
-          {"LostRankOutsideTheSet", craft_lost(kRanks), "rank 1024 of a process set of 1024"},
-          {"ShutdownRankOutsideTheSet", craft_header(1, kRanks), "rank 1024 of a process set of 1024"},
-          {"JoinedRankOutsideTheSet", craft_header(1, 0, kRanks / 64 + 1),
-           "rank 1024 of a process set of 1024"},
-          {"NamesInOnePlace", craft_waiting(100, 100), "its parts overlap"},
-          {"ItemsInOnePlace", craft_items(1000), "is damaged"},
-          {"TooManyBits", craft_header(129, -1), "129 words of bits, expected at most 128"},
-          {"RankBelowNone", craft_header(1, -2), "rank -2, expected at least -1"}};
+  return {
+      {"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
+      {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
+      {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
+      {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
+      {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},
+      {"BitTooHigh", craft_addition(Header::kMaxBits, {}), "bit 8192, expected 0 to 8191"},
+      {"NegativeBit", craft_addition(-1, {}), "bit -1"},
+      {"NeitherRequestNorBit", craft_report(-1, {0}), "bit -1"},
+      {"NoRank", craft_report(0, {}), "no rank"},
+      {"NegativeRank", craft_report(0, {-2}), "rank -2, expected at least 0"},
+      {"DescendingRanks", craft_report(0, {4, 3}), "rank 3, expected at least 5"},
+      {"RepeatedRank", craft_report(0, {4, 4}), "rank 4, expected at least 5"},
+      {"RepeatedLargestRank", craft_addition(0, {.members = {kLargestRank, kLargestRank}}),
+       "rank 2147483647, expected at least 2147483648"},
+      {"RankOutsideTheSet", craft_report(0, {0, kRanks}), "rank 1024 of a process set of 1024"},
+      {"LostRankOutsideTheSet", craft_lost(kRanks), "rank 1024 of a process set of 1024"},
+      {"ShutdownRankOutsideTheSet", craft_header(1, kRanks), "rank 1024 of a process set of 1024"},
+      {"JoinedRankOutsideTheSet", craft_header(1, 0, kRanks / 64 + 1),
+       "rank 1024 of a process set of 1024"},
+      {"NamesInOnePlace", craft_waiting(100, 100), "its parts overlap"},
+      {"ItemsInOnePlace", craft_items(1000), "is damaged"},
+      {"TooManyBits", craft_header(129, -1), "129 words of bits, expected at most 128"},
+      {"RankBelowNone", craft_header(1, -2), "rank -2, expected at least -1"}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, WireRejectionTest, testing::ValuesIn(rejections()),

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/gpu/adasum_weights.hpp"
 #include "base/outgoing.hpp"
+#include "comm/gpu/adasum_weights.hpp"
 #include "kolo/error.hpp"
 #include "support/fake_arithmetic.hpp"
 #include "support/fake_device_communicator.hpp"

@@ -58,8 +58,8 @@ class FakeGpu final : public comm::Gpu {
   int index_;
 };
 
-/// The GPUs of a rank's node, of which the hub knows only those that ranks use: one a rank, whatever
-/// its index.
+/// The GPUs of a rank's node, of which the hub knows only those that ranks use: one a rank,
+/// whatever its index.
 class FakeGpus final : public comm::Gpus {
  public:
   FakeGpus(std::shared_ptr<FakeGpuHub> hub, int rank, int count)

@@ -43,7 +43,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// The user's side. Streams may be null, for the default stream.
 
   std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
-  /// Memory that streams order, as a caching allocator's: it exists from what is on `stream` by now.
+  /// Memory that streams order, as a caching allocator's: it exists from what is on `stream` by
+  /// now.
   std::byte* allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes);
   /// Given up behind all that is on `streams` by now, of which there is at least one. Never throws.
   void free_on(int rank, std::span<const comm::DeviceStream> streams, std::byte* memory) noexcept;

@@ -18,9 +18,9 @@ namespace kolo::test {
 using comm::DeviceEvent;
 using comm::DeviceStream;
 
-/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever looks runs some of what can
-/// run, streams at random, so that what nobody has waited for has seldom been done. Not for several
-/// threads at a time.
+/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever looks runs some of what
+/// can run, streams at random, so that what nobody has waited for has seldom been done. Not for
+/// several threads at a time.
 class FakeStreams {
  public:
   using Timeline = HappensBefore::Timeline;
@@ -42,8 +42,8 @@ class FakeStreams {
   DeviceEvent make_event();
   void destroy_event(DeviceEvent event) { events_.erase(event); }
 
-  /// All of the following take null for the default stream of the rank's GPU, and throw BackendError
-  /// for streams and events that they do not know.
+  /// All of the following take null for the default stream of the rank's GPU, and throw
+  /// BackendError for streams and events that they do not know.
   void put(int rank, DeviceStream stream, std::string name, Poll poll);
   void put_operation(int rank, DeviceStream stream, MemoryOperation operation,
                      std::function<void()> run);

@@ -13,8 +13,8 @@ using runtime::Verdict;
 namespace {
 
 /// Rounds of asks, headers, reports and verdicts that lie between a cause and its effect at most:
-/// the exchange under way with its negotiation, one that introduces a request, one that runs it, and
-/// as many to spare.
+/// the exchange under way with its negotiation, one that introduces a request, one that runs it,
+/// and as many to spare.
 constexpr int kRounds = 6;
 
 Time round_bound(const Scenario& scenario) {

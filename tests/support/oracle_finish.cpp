@@ -20,7 +20,8 @@ void Oracle::finish(const std::vector<const runtime::Coordinator*>& cores) const
     const Rank& r = at(rank);
     if (r.is_gone() || r.is_closed) continue;
     if (somebody_died) fail(rank, "it never learnt that a rank died");
-    // Where a frozen rank keeps the news from it, only a deadline or a shutdown of its own can tell.
+    // Where a frozen rank keeps the news from it, only a deadline or a shutdown of its own can
+    // tell.
     if (r.is_shutting_down || (somebody_shuts_down && !somebody_froze)) {
       fail(rank, "it never shut down though a rank asked for it");
     }
@@ -86,8 +87,8 @@ void Oracle::check_left_overs() const {
   }
 }
 
-/// A submission costs at most an exchange to introduce it and one to show it; a deadline, a stall, a
-/// join or a shutdown one each; one more where the current header was posted already.
+/// A submission costs at most an exchange to introduce it and one to show it; a deadline, a stall,
+/// a join or a shutdown one each; one more where the current header was posted already.
 void Oracle::check_cost(const std::vector<const runtime::Coordinator*>& cores) const {
   std::uint64_t exchanges = 0;
   for (int rank = 0; rank < scenario_.ranks; ++rank) {

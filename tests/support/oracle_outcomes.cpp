@@ -1,5 +1,5 @@
-// The Oracle on outcomes: every rank runs the same batches, and the k-th use of a name ends alike on
-// all of them.
+// The Oracle on outcomes: every rank runs the same batches, and the k-th use of a name ends alike
+// on all of them.
 
 #include <algorithm>
 #include <set>

@@ -1,6 +1,6 @@
 // The Oracle's judgement of time: what all ranks have submitted must end soon, within the patience
-// always, and at once if every rank's caller waits for it (rule 4). A complete prediction of something
-// else may hold the latter back (rule 5), so it is judged where nothing else is pending.
+// always, and at once if every rank's caller waits for it (rule 4). A complete prediction of
+// something else may hold the latter back (rule 5), so it is judged where nothing else is pending.
 
 #include <algorithm>
 

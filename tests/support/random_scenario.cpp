@@ -171,8 +171,8 @@ void Grammar::settle() {
   scenario.patience = microseconds(one_in(2) ? 100'000 : 10'000'000);
   const int period = rounds_per_order * static_cast<int>(orders.size());
   const std::vector<int> none(static_cast<std::size_t>(scenario.ranks));
-  // The first period introduces the names; where predictions fail, the order within a round is chance
-  // and a model may be the wrong one until the right ones have the longest matches.
+  // The first period introduces the names; where predictions fail, the order within a round is
+  // chance and a model may be the wrong one until the right ones have the longest matches.
   write_programs(0, kSettlingPeriods * period, none);
   for (Program& steps : scenario.programs) steps.push_back({Step::Kind::Settled});
   write_programs(kSettlingPeriods * period, (kSettlingPeriods + 2) * period, none);

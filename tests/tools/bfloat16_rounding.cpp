@@ -1,5 +1,5 @@
-// Compares Kolo's conversion of float32 to bfloat16 with LibTorch's, for every float there is or for
-// every n-th:
+// Compares Kolo's conversion of float32 to bfloat16 with LibTorch's, for every float there is or
+// for every n-th:
 //
 //   bfloat16_rounding [n]
 //

@@ -2,8 +2,8 @@
 //
 //   mpirun -np 2 operation_memory [operations]     by default 1,000,000
 //
-// Prints every rank's after every tenth. Exit code 1 where the second half added more than a byte for
-// every ten operations on any rank: pages are touched for the first time in the first half.
+// Prints every rank's after every tenth. Exit code 1 where the second half added more than a byte
+// for every ten operations on any rank: pages are touched for the first time in the first half.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -82,7 +82,9 @@ TEST(AutocastTest, ForgetsCastsWithTheOutermostRegion) {
     const Autocast outer(at::kBFloat16);
     EXPECT_EQ(sum(), 4.0);
     weight.detach().fill_(2.0);
-    { const Autocast inner(at::kBFloat16); }
+    {
+      const Autocast inner(at::kBFloat16);
+    }
     EXPECT_EQ(sum(), 4.0) << "LibTorch keeps no casts any more: this test shows nothing";
   }
   const Autocast another(at::kBFloat16);

@@ -52,7 +52,8 @@ std::vector<Json> strange_values() {
           Json{{"a", 1}}};
 }
 
-/// Whether a value of the same kind stands there: such a checkpoint is another one, not a wrong one.
+/// Whether a value of the same kind stands there: such a checkpoint is another one, not a wrong
+/// one.
 bool could_be(const Json& before, const Json& after) {
   if (before.is_boolean() || before.is_string()) return before.type() == after.type();
   if (before.is_number_float()) return after.is_number();

@@ -12,8 +12,8 @@ namespace kolo::test {
 /// Damages a checkpoint of a training run in a way that a seed chooses.
 class CheckpointDamage {
  public:
-  /// Of the checkpoint `good`, that is on the disk in the folder `files`; `other` is another one of the
-  /// same program.
+  /// Of the checkpoint `good`, that is on the disk in the folder `files`; `other` is another one of
+  /// the same program.
   CheckpointDamage(const CheckpointImage& good, std::filesystem::path files,
                    std::filesystem::path other)
       : good_(good), files_(std::move(files)), other_(std::move(other)) {}

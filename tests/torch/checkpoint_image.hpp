@@ -45,8 +45,8 @@ inline CheckpointImage read_image(const std::filesystem::path& path) {
   return image;
 }
 
-/// Writes a checkpoint with this content and the right checksums, whatever sense it makes; the first
-/// rank has all elements. Collective over the world.
+/// Writes a checkpoint with this content and the right checksums, whatever sense it makes; the
+/// first rank has all elements. Collective over the world.
 inline void write_image(const std::filesystem::path& folder, const CheckpointImage& image) {
   std::vector<tensors::TensorSlice> slices;
   if (Runtime::current().rank() == 0) {

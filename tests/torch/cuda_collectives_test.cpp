@@ -84,7 +84,8 @@ TEST_P(CudaCollectivesTest, StreamsThatAreCurrentAtTheCallAndAtTheWaitAreOrdered
     const at::Tensor copy = result.mul(1.0);
     EXPECT_EQ(rank.host_syncs(), 0);
     expect_same(copy, sum_of_values(rank, 7));
-    // The result is that stream's memory on which it was made: its owner says when it may be reused.
+    // The result is that stream's memory on which it was made: its owner says when it may be
+    // reused.
     c10::Event used(c10::kCUDA);
     used.record(user);
     used.block(maker);

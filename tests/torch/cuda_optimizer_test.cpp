@@ -1,5 +1,5 @@
-// DistributedOptimizer on CUDA tensors, on the double: it trains as one process would on the CPU, in
-// every mode, without a hazard and without making a host wait.
+// DistributedOptimizer on CUDA tensors, on the double: it trains as one process would on the CPU,
+// in every mode, without a hazard and without making a host wait.
 #include <algorithm>
 #include <limits>
 #include <ostream>

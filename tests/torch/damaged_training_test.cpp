@@ -1,5 +1,5 @@
-// No damage to a checkpoint crashes load(), or gets into the training: it is refused with a text, and
-// the training is what it was, or nothing was lost and the values are those that were saved.
+// No damage to a checkpoint crashes load(), or gets into the training: it is refused with a text,
+// and the training is what it was, or nothing was lost and the values are those that were saved.
 // KOLO_TEST_SEEDS=500 tries that many (with --longest-test=3000 as the first argument),
 // KOLO_TEST_SEED=17 only that one.
 #include <cstdint>

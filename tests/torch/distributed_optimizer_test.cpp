@@ -173,8 +173,8 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionOnTheWireTrainsNearlyAlike) {
   for (const auto& [compression, roundoff] : kHalfPrecisions) {
     DistributedOptimizer::Options options;
     options.compression = compression;
-    const double difference = largest_difference(
-        train(runtime_, Algorithm::Sgd, torch::kFloat32, options), exact);
+    const double difference =
+        largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat32, options), exact);
     // Every gradient is off by two roundings at most, and so is the way that they have led. One of
     // the twenty steps more or less would be some twentieth of it.
     EXPECT_LT(difference, 2 * roundoff * way) << compression.name();
@@ -429,8 +429,7 @@ TEST_F(DistributedOptimizerTest, SavesAndLoadsTheWrappedOptimizer) {
         static_cast<const AdamParamState&>(*other.state().at(weight.unsafeGetTensorImpl()));
     EXPECT_EQ(state.step(), 1);
     EXPECT_TRUE(torch::allclose(state.exp_avg(), 0.25 * gradient)) << state.exp_avg();
-    EXPECT_TRUE(torch::allclose(state.exp_avg_sq(), 0.5 * gradient.square()))
-        << state.exp_avg_sq();
+    EXPECT_TRUE(torch::allclose(state.exp_avg_sq(), 0.5 * gradient.square())) << state.exp_avg_sq();
   };
   torch::optim::Adam plain({weight}, 0.125);
   torch::load(plain, stream);

@@ -9,8 +9,8 @@
 //
 // Kernels run at once by the CPU's, and wait for collectives on their stream to do so; but for the
 // graph of happens-before they are as asynchronous as CUDA's: whatever is not ordered by streams,
-// events and what makes a host wait is a failure at the end. Each rank needs its own device: backward()
-// has one thread a device.
+// events and what makes a host wait is a failure at the end. Each rank needs its own device:
+// backward() has one thread a device.
 #pragma once
 
 #include <functional>
@@ -63,8 +63,8 @@ inline Setting cuda_setting(int size) {
   return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
 }
 
-/// Runs `body` on each rank, with its device as the thread's current one, and says what was hazardous.
-/// A rank's tensors that the others need must be kept by Kolo, not by the test.
+/// Runs `body` on each rank, with its device as the thread's current one, and says what was
+/// hazardous. A rank's tensors that the others need must be kept by Kolo, not by the test.
 inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
                                                       const std::function<void(CudaRank&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;

@@ -65,18 +65,10 @@ INSTANTIATE_TEST_SUITE_P(
                a.unfold(1, 2, 3).mul_(2);
                return a;
              }},
-        Case{"Expanded",
-             [](Tensor a, Tensor) {
-               return a.narrow(0, 0, 1).expand({4, 6}) + a;
-             }},
+        Case{"Expanded", [](Tensor a, Tensor) { return a.narrow(0, 0, 1).expand({4, 6}) + a; }},
         Case{"Reductions",
-             [](Tensor a, Tensor b) {
-               return at::stack({a.sum(), b.mean(), a.norm(), b.max()});
-             }},
-        Case{"ListOfTensors",
-             [](Tensor a, Tensor b) {
-               return at::cat({a, b, a}, 1);
-             }},
+             [](Tensor a, Tensor b) { return at::stack({a.sum(), b.mean(), a.norm(), b.max()}); }},
+        Case{"ListOfTensors", [](Tensor a, Tensor b) { return at::cat({a, b, a}, 1); }},
         Case{"Foreach",
              [](Tensor a, Tensor b) {
                at::_foreach_add_({a, b}, {b, a}, 2);

@@ -180,9 +180,7 @@ TEST_F(FusedErrorsTest, ParametersAreContiguous) {
   const at::Tensor weight = torch::ones({3, 4}).t().requires_grad_();
   SGD sgd({weight}, 0.1);
   expect_refused(
-      [&] {
-        DistributedOptimizer optimizer(sgd, {{"weight", weight}}, fused(with(Shard::None)));
-      },
+      [&] { DistributedOptimizer optimizer(sgd, {{"weight", weight}}, fused(with(Shard::None))); },
       "parameter 'weight': it is not contiguous");
 }
 
@@ -210,8 +208,8 @@ TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
         optimizer.step();
         continue;
       }
-      const auto* const counted = dynamic_cast<AdamWParamState*>(
-          inner.state().at(weight.unsafeGetTensorImpl()).get());
+      const auto* const counted =
+          dynamic_cast<AdamWParamState*>(inner.state().at(weight.unsafeGetTensorImpl()).get());
       spoil(*inner.state().at(weight.unsafeGetTensorImpl()));
       expect_refused([&] { optimizer.step(); }, "the optimizer's state");
       EXPECT_TRUE(torch::equal(weight, before));

@@ -1,4 +1,5 @@
-// What a GradScaler refuses: all that torch.amp.GradScaler does, on all ranks, which go on afterwards.
+// What a GradScaler refuses: all that torch.amp.GradScaler does, on all ranks, which go on
+// afterwards.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -10,9 +11,7 @@ namespace kolo::test::grad_scaler_misuse_test {
 
 // A closure would run backward() when the gradients have been unscaled.
 template <class Scaler, class... Arguments>
-concept Steps = requires(Scaler scaler, Arguments... arguments) {
-  scaler.step(arguments...);
-};
+concept Steps = requires(Scaler scaler, Arguments... arguments) { scaler.step(arguments...); };
 static_assert(Steps<GradScaler, DistributedOptimizer&>);
 static_assert(!Steps<GradScaler, DistributedOptimizer&, torch::optim::Optimizer::LossClosure>);
 

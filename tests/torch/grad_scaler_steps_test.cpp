@@ -189,7 +189,8 @@ TEST_F(GradScalerTest, KeepsToItsProcessSet) {
   }
 }
 
-/// The last rank goes on alone after two steps, of which the fourth overflows. Rank 0 has the weight.
+/// The last rank goes on alone after two steps, of which the fourth overflows. Rank 0 has the
+/// weight.
 TEST_F(GradScalerTest, RanksThatHaveJoinedFollow) {
   for (DistributedOptimizer::Options options : all_layouts()) {
     for (const bool clips : {false, true}) {

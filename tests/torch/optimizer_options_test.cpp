@@ -165,9 +165,7 @@ TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
   expect_error<InvalidArgument>([&] { with([](auto& o) { o.op = ReduceOp::Max; }); },
                                 {where, "not Max"});
   expect_error<InvalidArgument>([&] { with([](auto& o) { o.num_groups = -2; }); }, {where, "-2"});
-  expect_error<InvalidArgument>([&] { with([&](auto& o) {
-                                        o.groups = {{tensor}, {tensor}};
-                                      }); },
+  expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor}, {tensor}}; }); },
                                 {where, "groups[1]", "in a group already"});
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor.clone()}}; }); },
                                 {where, "groups[0]", "no parameter of the optimizer"});
@@ -179,11 +177,8 @@ TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
         });
       },
       {where, "both"});
-  expect_error<InvalidArgument>(
-      [&] {
-        with(none, {{"x", tensor}, {"x", torch::zeros({1})}});
-      },
-      {where, "two parameters are named 'x'"});
+  expect_error<InvalidArgument>([&] { with(none, {{"x", tensor}, {"x", torch::zeros({1})}}); },
+                                {where, "two parameters are named 'x'"});
   expect_error<InvalidArgument>([&] { with(none, {{"x", at::Tensor{}}}); }, {where, "'x'"});
   torch::optim::SGD sgd({tensor}, 1.0);
   torch::optim::LBFGS lbfgs({tensor}, 1.0);

@@ -1,5 +1,5 @@
-// Every option of LibTorch's optimizers, in every group: what a program changes on either side holds
-// on both, and a checkpoint brings all of them back.
+// Every option of LibTorch's optimizers, in every group: what a program changes on either side
+// holds on both, and a checkpoint brings all of them back.
 #include <functional>
 #include <memory>
 #include <ostream>

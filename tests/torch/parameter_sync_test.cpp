@@ -73,8 +73,7 @@ std::vector<StateCase> state_cases() {
       state_case<SGD, SGDParamState>(
           "sgd", SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true)),
       state_case<Adam, AdamParamState>(
-          "adam",
-          AdamOptions(1e-2).betas({0.8, 0.95}).eps(1e-4).weight_decay(0.01).amsgrad(true)),
+          "adam", AdamOptions(1e-2).betas({0.8, 0.95}).eps(1e-4).weight_decay(0.01).amsgrad(true)),
       state_case<AdamW, AdamWParamState>("adamw", AdamWOptions(1e-2).eps(1e-4).amsgrad(true)),
       state_case<RMSprop, RMSpropParamState>(
           "rmsprop", RMSpropOptions(1e-3).alpha(0.9).momentum(0.9).eps(1e-4).centered(true)),
@@ -118,8 +117,7 @@ TEST_P(StateSyncTest, BroadcastsAllFieldsToRanksThatHaveNone) {
     const auto state_of = [i](Optimizer& of, torch::nn::Sequential& its) -> const auto& {
       return *of.state().at(its->parameters()[i].unsafeGetTensorImpl());
     };
-    EXPECT_TRUE(
-        GetParam().has_equal_state(state_of(*optimizer, model), state_of(*expected, twin)))
+    EXPECT_TRUE(GetParam().has_equal_state(state_of(*optimizer, model), state_of(*expected, twin)))
         << "parameter " << i;
   }
 }

@@ -1,5 +1,5 @@
-// What a sharded optimizer does besides training as an ordinary one: parameters of all kinds, what each
-// rank keeps, what becomes of gradients, and what it refuses.
+// What a sharded optimizer does besides training as an ordinary one: parameters of all kinds, what
+// each rank keeps, what becomes of gradients, and what it refuses.
 #include <functional>
 #include <limits>
 #include <memory>

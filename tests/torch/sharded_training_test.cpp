@@ -1,5 +1,5 @@
-// Sharded training has the results of ordinary training, bit by bit where reductions are in the order
-// of ranks, with every optimizer.
+// Sharded training has the results of ordinary training, bit by bit where reductions are in the
+// order of ranks, with every optimizer.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -129,8 +129,7 @@ TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
   const Variation clipped{.max_norm = kMaxNorm};
   const Variation wide{.type = torch::kFloat64, .max_norm = kMaxNorm};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
-  const at::Tensor alone =
-      train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch, kMaxNorm);
+  const at::Tensor alone = train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch, kMaxNorm);
   for (const Shard mode : kModes) {
     EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole), 1e-6);
     EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), wide), alone), 1e-10);

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/grad_scaler.hpp"
@@ -18,8 +18,8 @@
 
 namespace kolo::test {
 
-/// A model with buffers, AdamW with all the state that it can have, and a GradScaler: a training run
-/// small enough for hundreds of checkpoints.
+/// A model with buffers, AdamW with all the state that it can have, and a GradScaler: a training
+/// run small enough for hundreds of checkpoints.
 struct SmallTraining {
   explicit SmallTraining(Shard shard, bool fused = false) {
     torch::manual_seed(5);
@@ -35,7 +35,8 @@ struct SmallTraining {
   void run(int begin, int end) {
     for (int step = begin; step < end; ++step) {
       optimizer->zero_grad();
-      const at::Tensor rows = batch_rows(step, 6 * Runtime::current().rank(), 6, 5, torch::kFloat32);
+      const at::Tensor rows =
+          batch_rows(step, 6 * Runtime::current().rank(), 6, 5, torch::kFloat32);
       scaler.scale(model->forward(rows).pow(2).mean()).backward();
       scaler.step(*optimizer);
       scaler.update();
@@ -58,10 +59,10 @@ struct SmallTraining {
 class CommonFolder {
  public:
   CommonFolder()
-      : path_(broadcast_object((std::filesystem::temp_directory_path() /
-                                ("kolo-common-" + std::to_string(::getpid())))
-                                   .string(),
-                               0)) {}
+      : path_(broadcast_object(
+            (std::filesystem::temp_directory_path() / ("kolo-common-" + std::to_string(::getpid())))
+                .string(),
+            0)) {}
   CommonFolder(const CommonFolder&) = delete;  // it is removed once
   CommonFolder& operator=(const CommonFolder&) = delete;
   ~CommonFolder() {

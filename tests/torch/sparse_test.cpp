@@ -5,7 +5,8 @@ namespace kolo::test::sparse_test {
 
 class SparseTest : public TorchTest {
  protected:
-  /// Entries of rank r at rows r, r + 1 and, a second time, r: [rows, 2], with one sparse dimension.
+  /// Entries of rank r at rows r, r + 1 and, a second time, r: [rows, 2], with one sparse
+  /// dimension.
   static at::Tensor sparse(int r, std::int64_t rows, at::ScalarType type = at::kDouble) {
     const at::Tensor indices = at::tensor({r, r + 1, r}, at::kLong).unsqueeze(0);
     return at::sparse_coo_tensor(indices, values(r, {3, 2}, type) + 1, {rows, 2});

@@ -87,11 +87,8 @@ TEST_F(TensorErrorsTest, RanksThatDisagree) {
   const at::Tensor wide = is_last() ? own({2, 3}) : own({2, 4});
   const at::Tensor integer = is_last() ? own({4}, at::kInt) : own({4});
   expect_refused<MismatchError>([&] { allreduce(longer); }, "[5] on " + last());
-  expect_refused<MismatchError>(
-      [&] {
-        grouped_allreduce({own({2}), integer});
-      },
-      "dtype of tensor 1");
+  expect_refused<MismatchError>([&] { grouped_allreduce({own({2}), integer}); },
+                                "dtype of tensor 1");
   expect_refused<MismatchError>([&] { reduce_scatter(longer); }, "[5] on " + last());
   expect_refused<MismatchError>([&] { allgather(wide); }, "shape differs: [4] on");
   std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), 0);

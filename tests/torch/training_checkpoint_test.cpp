@@ -303,8 +303,7 @@ TEST_F(CheckpointTest, OldOnesGo) {
       const Loaded loaded =
           other.optimizer->load(folder_ / ("checkpoint-0000000" + std::to_string(number)));
       EXPECT_EQ(loaded.steps, number);
-      EXPECT_TRUE(
-          torch::equal(flat_of(*other.net), saved[static_cast<std::size_t>(number) - 1]));
+      EXPECT_TRUE(torch::equal(flat_of(*other.net), saved[static_cast<std::size_t>(number) - 1]));
     }
   };
   for (int i = 0; i < 3; ++i) save(2);

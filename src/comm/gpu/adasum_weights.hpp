@@ -2,17 +2,17 @@
 
 namespace kolo::comm {
 
-/// Adasum combines vectors a and b into (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b, those of two ranks
-/// and then those of two pairs. What it makes of all ranks' vectors is thus a sum of them, each with a
-/// weight that follows from the dot products of the vectors alone.
+/// Adasum combines vectors a and b into (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b, those of two
+/// ranks and then those of two pairs. What it makes of all ranks' vectors is thus a sum of them,
+/// each with a weight that follows from the dot products of the vectors alone.
 class AdasumWeights {
  public:
   /// `products` is a matrix of `vectors`² dot products; `weights` is what is made of it.
   constexpr AdasumWeights(const double* products, int vectors, double* weights)
       : products_(products), vectors_(vectors), weights_(weights) {}
 
-  /// The order of ops/allreduce_adasum.cpp: neighbours are folded until a power of two is left, then
-  /// combined at distance 1, 2, 4, …
+  /// The order of ops/allreduce_adasum.cpp: neighbours are folded until a power of two is left,
+  /// then combined at distance 1, 2, 4, …
   constexpr void compute() const {
     int cores = 1;
     while (2 * cores <= vectors_) cores *= 2;

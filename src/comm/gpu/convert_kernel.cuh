@@ -1,5 +1,5 @@
-// What each thread of the kernels of convert_kernel.cu does. Nothing here needs a GPU: the test runs
-// the same code on the CPU, thread after thread.
+// What each thread of the kernels of convert_kernel.cu does. Nothing here needs a GPU: the test
+// runs the same code on the CPU, thread after thread.
 #pragma once
 
 #include <cstddef>
@@ -102,7 +102,8 @@ __host__ __device__ auto convert_vector(const Vector<T, kWidth>& vector, Copy<T>
 }
 
 /// `count` vectors of `kWidth` elements, of which this thread does every `kConvertThreads`-th. All
-/// loads of a round come before its stores: memory answers late, so much of it is asked for at once.
+/// loads of a round come before its stores: memory answers late, so much of it is asked for at
+/// once.
 template <std::uint32_t kWidth, class Convert>
 __host__ __device__ void convert_vectors(const typename Convert::From* from,
                                          typename Convert::To* to, std::uint64_t count,

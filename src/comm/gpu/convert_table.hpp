@@ -46,8 +46,8 @@ constexpr std::uint32_t find_run(const ConvertTable& table, std::uint64_t positi
   return first;
 }
 
-/// Calls `work(run, begin, count)` for all that `block` does: `count` elements of run `run` from its
-/// element `begin` on.
+/// Calls `work(run, begin, count)` for all that `block` does: `count` elements of run `run` from
+/// its element `begin` on.
 template <class Work>
 constexpr void for_each_piece(const ConvertTable& table, std::uint64_t block, Work work) {
   std::uint64_t position = block * table.share;
@@ -83,8 +83,8 @@ constexpr bool is_convertible_on_gpu(DType from, DType to) {
          (from == DType::Int32 && to == DType::Int16);
 }
 
-/// Throws InvalidArgument for a conversion that no kernel does, and for runs whose addresses are not
-/// those of elements.
+/// Throws InvalidArgument for a conversion that no kernel does, and for runs whose addresses are
+/// not those of elements.
 void check_conversion(std::span<const DeviceRun> runs, DeviceConversion conversion);
 
 }  // namespace kolo::comm

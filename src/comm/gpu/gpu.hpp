@@ -60,8 +60,8 @@ struct DeviceWeights {
   double after = 1.0;
 };
 
-/// Partial results of multiply_all, each of `vectors`² numbers. Few vectors are cut into many parts,
-/// so that the GPU has enough to do; many have enough pairs for that.
+/// Partial results of multiply_all, each of `vectors`² numbers. Few vectors are cut into many
+/// parts, so that the GPU has enough to do; many have enough pairs for that.
 constexpr std::size_t dot_product_parts(int vectors) {
   const auto count = static_cast<std::size_t>(vectors);
   return 1 + 8192 / (count * count + 16);
@@ -112,8 +112,8 @@ class Gpu {
   /// Of several vectors. Throw InvalidArgument, as check_vectors does, before anything is done.
 
   /// to[i] = after · Σ before · each[v] · v[i], added up in the order of the vectors: in float64
-  /// where there is `each`, else in float32, float64 in its own. Every product is rounded, as by the
-  /// CPU. `to` overlaps none of the vectors.
+  /// where there is `each`, else in float32, float64 in its own. Every product is rounded, as by
+  /// the CPU. `to` overlaps none of the vectors.
   virtual void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
                       DeviceStream stream) = 0;
   /// products[a · vectors + b] = the dot product of vectors a and b in float64, with the same bits

@@ -13,9 +13,9 @@
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
+#include "base/outgoing.hpp"
 #include "comm/gpu/cuda_device_guard.hpp"
 #include "comm/gpu/nccl_types.hpp"
-#include "base/outgoing.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {

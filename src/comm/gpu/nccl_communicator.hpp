@@ -19,8 +19,8 @@ namespace kolo::comm {
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Makes one among the ranks of `communicator`, which all have a GPU of their own: here the CUDA
-  /// device `device`. Collective; uses the communicator's tag `tag` meanwhile. When the Task has ended
-  /// `made` is set. Throws BackendError where NCCL fails; given up, it aborts on this rank.
+  /// device `device`. Collective; uses the communicator's tag `tag` meanwhile. When the Task has
+  /// ended `made` is set. Throws BackendError where NCCL fails; given up, it aborts on this rank.
   static Task make(Communicator& communicator, int tag, int device,
                    std::unique_ptr<DeviceCommunicator>& made);
 

@@ -42,8 +42,8 @@ __host__ __device__ Sum to_sum(T value) {
   }
 }
 
-/// The next elements, as many as a vector has: by one instruction where all of them are there and lie
-/// at its alignment, else `length` of them, and zeros behind them.
+/// The next elements, as many as a vector has: by one instruction where all of them are there and
+/// lie at its alignment, else `length` of them, and zeros behind them.
 template <bool kIsWhole, class T>
 __host__ __device__ Vector<T, kWidthOf<T>> load(const T* from, std::uint64_t length) {
   if constexpr (kIsWhole) {

@@ -81,8 +81,8 @@ __host__ __device__ void add_up_block(const VectorsOf<T>& vectors, DeviceWeights
   }
 }
 
-/// Calls `visit` with a zero of the type that sums are made in: those with weights, which may cancel,
-/// in float64 as on the CPU.
+/// Calls `visit` with a zero of the type that sums are made in: those with weights, which may
+/// cancel, in float64 as on the CPU.
 template <class T, class Visit>
 void visit_sum(const DeviceWeights& weights, Visit visit) {
   if constexpr (!std::is_same_v<T, double>) {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "ops/kernels/pieces.hpp"
-#include "runtime/lane/lane.hpp"
 #include "runtime/api/submit.hpp"
+#include "runtime/lane/lane.hpp"
 
 namespace kolo {
 

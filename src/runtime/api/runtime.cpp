@@ -16,11 +16,11 @@
 #include "comm/world.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
+#include "runtime/api/submit.hpp"
 #include "runtime/control/agree_on_start.hpp"
 #include "runtime/lane/lane_factory.hpp"
 #include "runtime/lane/last_words.hpp"
 #include "runtime/lane/progress_thread.hpp"
-#include "runtime/api/submit.hpp"
 
 namespace kolo {
 namespace {

@@ -13,8 +13,8 @@
 
 /// What the public collectives have in common: from options to an operation in its lane.
 ///
-/// What is wrong with the arguments becomes the request's defect rather than an exception: the other
-/// ranks wait for this operation and must learn that it will not come.
+/// What is wrong with the arguments becomes the request's defect rather than an exception: the
+/// other ranks wait for this operation and must learn that it will not come.
 namespace kolo::runtime {
 
 /// The set that options name: `set`, or the world of Runtime::current().

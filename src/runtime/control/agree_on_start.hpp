@@ -21,8 +21,8 @@ struct Start {
 };
 
 /// Compares the starts of all ranks. Collective. Throws InvalidArgument on every rank alike, naming
-/// the first thing that differs, the ranks and both values; the log level may differ. The communicator
-/// and what `start` refers to outlive the Task.
+/// the first thing that differs, the ranks and both values; the log level may differ. The
+/// communicator and what `start` refers to outlive the Task.
 Task agree_on_start(Communicator& communicator, Start start);
 
 /// Throws InvalidArgument where a knob asks for an algorithm that is not there.

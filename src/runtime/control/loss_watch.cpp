@@ -36,8 +36,8 @@ std::optional<HeaderBoard::Loss> LossWatch::look(Clock::time_point now, bool nee
   return std::nullopt;
 }
 
-/// A rank that tells of its own end waits until the others have heard, and so does whoever hears it:
-/// mpirun ends them all as soon as one of them has ended.
+/// A rank that tells of its own end waits until the others have heard, and so does whoever hears
+/// it: mpirun ends them all as soon as one of them has ended.
 bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
   if (std::find(dead.begin(), dead.end(), world_rank(loss.rank)) != dead.end()) return true;

@@ -17,9 +17,9 @@ namespace kolo::runtime {
 /// `send` and come in through `on_message`, from each rank in the order in which it sent them.
 ///
 /// Headers are merged up the tree and the result comes down it: 2·(size - 1) messages an exchange.
-/// Asks are flooded along the tree. Losses and leaves go to every rank directly, since a rank on the
-/// way may be dead or have left; a loss is flooded along the tree as well, in case its reporter dies
-/// while it reports.
+/// Asks are flooded along the tree. Losses and leaves go to every rank directly, since a rank on
+/// the way may be dead or have left; a loss is flooded along the tree as well, in case its reporter
+/// dies while it reports.
 class TreeBoard final : public HeaderBoard {
  public:
   /// Hands a message over for delivery, without blocking; returns the bytes it takes. May throw

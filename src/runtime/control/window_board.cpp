@@ -92,7 +92,8 @@ Header WindowBoard::header_of(int rank, std::uint64_t exchange) {
                 {},
                 {},
                 {}};
-  if (slot.shutdown_rank != Header::kNoRank) header.shutdown_rank = member(rank, slot.shutdown_rank);
+  if (slot.shutdown_rank != Header::kNoRank)
+    header.shutdown_rank = member(rank, slot.shutdown_rank);
   if (slot.has_joined != 0) header.joined.set(rank);
   for (std::size_t i = 0; i < own_words; ++i) header.own.set_word(i, slot.words[i]);
   for (std::size_t i = 0; i < ready_words; ++i) header.ready.set_word(i, slot.words[own_words + i]);

@@ -47,9 +47,9 @@ int unpack_rank(int rank, std::int64_t lowest, std::int64_t limit) {
   return rank;
 }
 
-/// Takes a message apart whose structure is verified. That lets parts of a damaged message lie in one
-/// another, by which a small one could stand for gigabytes: all that is copied out of it must fit
-/// into it.
+/// Takes a message apart whose structure is verified. That lets parts of a damaged message lie in
+/// one another, by which a small one could stand for gigabytes: all that is copied out of it must
+/// fit into it.
 class Unpacker {
  public:
   Unpacker(std::size_t message_bytes, int size) : bytes_left_(message_bytes), size_(size) {}

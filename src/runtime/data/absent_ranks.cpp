@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "runtime/protocol/agreed_failure.hpp"
 #include "runtime/data/numbers.hpp"
+#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 

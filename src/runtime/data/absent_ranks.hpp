@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "kolo/task.hpp"
-#include "runtime/protocol/bits.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/reduction_items.hpp"
+#include "runtime/protocol/bits.hpp"
 
 /// Ranks that have joined, and what runs without them.
 namespace kolo::runtime {
 
-/// For each operation, the ranks that have joined without having submitted it. Only they know: what a
-/// rank submitted before it joined counts in full, whenever it runs.
+/// For each operation, the ranks that have joined without having submitted it. Only they know: what
+/// a rank submitted before it joined counts in full, whenever it runs.
 Task find_absent(const DataPath& path, const std::vector<std::shared_ptr<Operation>>& operations,
                  std::vector<Bits>& absent);
 

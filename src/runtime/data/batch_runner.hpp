@@ -13,9 +13,9 @@
 #include "kolo/shared_window.hpp"
 #include "kolo/task.hpp"
 #include "ops/registry.hpp"
-#include "runtime/protocol/bits.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/reducer.hpp"
+#include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
@@ -29,9 +29,9 @@ class BatchRunner {
   /// All arguments outlive the runner.
   BatchRunner(comm::World& world, const DataPath& path);
 
-  /// Runs one batch: several operations only where they are all-reduces that may be fused. One batch
-  /// at a time, in the same order on all ranks. `have_some_joined`: some ranks may take part with
-  /// what make_identity gave them.
+  /// Runs one batch: several operations only where they are all-reduces that may be fused. One
+  /// batch at a time, in the same order on all ranks. `have_some_joined`: some ranks may take part
+  /// with what make_identity gave them.
   Task run(Operations operations, bool have_some_joined);
 
   /// The part of a rank that has joined in `request`: memory with what changes nothing.

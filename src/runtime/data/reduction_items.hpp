@@ -20,8 +20,8 @@ struct JoinedRanks {
   bool is_here = false;  ///< this rank is one of them
 };
 
-/// How many of `items`, which are not none, run as one: from the first on, of one type, and together
-/// not longer than `limit`.
+/// How many of `items`, which are not none, run as one: from the first on, of one type, and
+/// together not longer than `limit`.
 inline std::size_t fused_run(std::span<const ReductionItem> items, std::size_t limit_bytes) {
   std::size_t length = 1;
   std::size_t bytes = items[0].type->size_bytes();

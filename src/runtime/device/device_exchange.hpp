@@ -6,9 +6,9 @@
 
 #include "kolo/task.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "runtime/data/reduction_items.hpp"
 #include "runtime/device/device_path.hpp"
 #include "runtime/device/device_plan.hpp"
-#include "runtime/data/reduction_items.hpp"
 
 namespace kolo::runtime {
 
@@ -18,9 +18,9 @@ namespace kolo::runtime {
 ///   2 combine     rank p adds up piece p of all ranks, in rank order, in float32 or float64
 ///   3 gather      rank p sends the result to all ranks
 ///
-/// Whole inputs meet at one rank, so that a sum has the same bits whenever and on however many nodes
-/// it runs: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the elements, as
-/// in a ring. Staging: the elements once, and once more where they are packed.
+/// Whole inputs meet at one rank, so that a sum has the same bits whenever and on however many
+/// nodes it runs: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the
+/// elements, as in a ring. Staging: the elements once, and once more where they are packed.
 ///
 /// Adasum of a tensor is a sum with weights (see comm::AdasumWeights). Between 1 and 2 each rank
 /// multiplies its pieces with one another, and the dot products of all ranks are summed.

@@ -4,8 +4,8 @@
 #include <span>
 
 #include "comm/gpu/gpu.hpp"
-#include "runtime/device/device_path.hpp"
 #include "runtime/data/reduction_items.hpp"
+#include "runtime/device/device_path.hpp"
 
 namespace kolo::runtime {
 

@@ -2,8 +2,8 @@
 
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
-#include "runtime/device/device_staging.hpp"
 #include "runtime/data/ring_traffic.hpp"
+#include "runtime/device/device_staging.hpp"
 
 namespace kolo::runtime {
 

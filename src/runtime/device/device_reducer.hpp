@@ -8,11 +8,11 @@
 
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/data/reduction_items.hpp"
+#include "runtime/data/ring_traffic.hpp"
 #include "runtime/device/device_exchange.hpp"
 #include "runtime/device/device_path.hpp"
 #include "runtime/device/device_staging.hpp"
-#include "runtime/data/reduction_items.hpp"
-#include "runtime/data/ring_traffic.hpp"
 
 namespace kolo::runtime {
 

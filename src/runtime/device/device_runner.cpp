@@ -10,8 +10,8 @@
 #include "ops/kernels/identity.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/data/absent_ranks.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
 #include "runtime/data/numbers.hpp"
+#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 namespace {

@@ -12,14 +12,14 @@
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/task.hpp"
-#include "runtime/protocol/bits.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/data/operation.hpp"
+#include "runtime/data/ring_traffic.hpp"
 #include "runtime/device/device_reducer.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
-#include "runtime/data/operation.hpp"
+#include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
-#include "runtime/data/ring_traffic.hpp"
 
 namespace kolo::runtime {
 

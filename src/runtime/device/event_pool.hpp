@@ -15,8 +15,8 @@ class EventPool {
   using Make = std::shared_ptr<CUevent_st> (comm::Gpu::*)();
   explicit EventPool(Make make) : make_(make) {}
 
-  /// An event of `gpu`, the same at every call; it comes back when the last owner lets go of it. Who
-  /// waits for it on a stream by then has been given what it was recorded as.
+  /// An event of `gpu`, the same at every call; it comes back when the last owner lets go of it.
+  /// Who waits for it on a stream by then has been given what it was recorded as.
   std::shared_ptr<CUevent_st> take(comm::Gpu& gpu) {
     std::shared_ptr<CUevent_st> event;
     {

@@ -20,8 +20,8 @@ inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topolo
 
 /// How a thread waits for what others do when nobody can wake it: it looks again at once for a few
 /// microseconds, then lets others run, then sleeps longer and longer. A wake-up from sleep costs
-/// tens of microseconds, a spinning thread costs its neighbour the core. Sleeps beyond a millisecond
-/// stay a small part of the time waited so far, so that they hardly add to it.
+/// tens of microseconds, a spinning thread costs its neighbour the core. Sleeps beyond a
+/// millisecond stay a small part of the time waited so far, so that they hardly add to it.
 class Backoff {
  public:
   using Duration = std::chrono::nanoseconds;
@@ -38,7 +38,8 @@ class Backoff {
     sleep_ = kShortestSleep;
   }
 
-  /// How long to sleep before the next look; zero: not yet. Lets others run then, once past spinning.
+  /// How long to sleep before the next look; zero: not yet. Lets others run then, once past
+  /// spinning.
   Duration next_pause() {
     const auto now = std::chrono::steady_clock::now();
     if (began_ == std::chrono::steady_clock::time_point{}) began_ = now;

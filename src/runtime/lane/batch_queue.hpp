@@ -39,8 +39,8 @@ class BatchQueue {
   void push(Batch batch);
   bool empty() const { return batches_.empty(); }
 
-  /// Moves the first batch by some chunks at most, until it has waited at `looks` looks. Throws what
-  /// no rank but this one knows of; an AgreedFailure ends the batch.
+  /// Moves the first batch by some chunks at most, until it has waited at `looks` looks. Throws
+  /// what no rank but this one knows of; an AgreedFailure ends the batch.
   Step advance(int looks);
   /// The first batch's deadline has been over for `grace`, and has not been told so as long.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);

@@ -7,9 +7,9 @@
 #include "base/current_exception.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
-#include "runtime/lane/backoff.hpp"
 #include "runtime/control/window_board.hpp"
+#include "runtime/lane/backoff.hpp"
+#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 namespace {

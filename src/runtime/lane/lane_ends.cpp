@@ -51,10 +51,10 @@ bool Lane::end_lost_batches(Clock::time_point now) {
   LostBatches::Batches rested = lost_batches_.take_rested(now);
   for (BatchQueue::Batch& batch : rested) {
     for (const auto& operation : batch.operations) {
-      complete(operation, std::make_exception_ptr(PeerLostError(
-                              describe(operation->request) + " on process set " + name_ +
-                              ": rank " + std::to_string(world_rank(loss_->rank)) + " " +
-                              loss_->how)));
+      complete(operation,
+               std::make_exception_ptr(PeerLostError(
+                   describe(operation->request) + " on process set " + name_ + ": rank " +
+                   std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
     }
     keep_for_ever(std::move(batch));
   }

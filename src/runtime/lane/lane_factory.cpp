@@ -8,8 +8,8 @@
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "runtime/protocol/set_name.hpp"
 #include "runtime/control/window_board.hpp"
+#include "runtime/protocol/set_name.hpp"
 
 namespace kolo::runtime {
 namespace {

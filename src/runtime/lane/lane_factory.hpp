@@ -6,8 +6,8 @@
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/lane/lane.hpp"
 #include "runtime/device/launch_order.hpp"
+#include "runtime/lane/lane.hpp"
 
 namespace kolo::runtime {
 

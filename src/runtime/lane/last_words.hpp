@@ -6,9 +6,9 @@
 
 namespace kolo::runtime {
 
-/// Sees to it that an uncaught exception ends every rank with its text: from the first lane enlisted
-/// on, a terminate handler tells the peers of all enlisted lanes before it hands over to the one
-/// that was there before.
+/// Sees to it that an uncaught exception ends every rank with its text: from the first lane
+/// enlisted on, a terminate handler tells the peers of all enlisted lanes before it hands over to
+/// the one that was there before.
 void enlist_for_last_words(std::shared_ptr<Lane> lane);
 void dismiss_from_last_words(const std::shared_ptr<Lane>& lane);
 

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "comm/world.hpp"
-#include "runtime/lane/batch_queue.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/lane/batch_queue.hpp"
 
 namespace kolo::runtime {
 
 /// The batches that the loss of a rank has stopped, until their memory is at rest: messages may be
-/// under way into it, or be read from it, between ranks that still live. It gives up their receives,
-/// and drives what cannot be given up to its end. That takes no longer than kLongestRest, after which
-/// only a rank that lives and does not answer could still send the rest of a message.
+/// under way into it, or be read from it, between ranks that still live. It gives up their
+/// receives, and drives what cannot be given up to its end. That takes no longer than kLongestRest,
+/// after which only a rank that lives and does not answer could still send the rest of a message.
 class LostBatches {
  public:
   using Clock = BatchQueue::Clock;

@@ -24,7 +24,8 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::loop() {
-  // It never spins: the threads that compute share its cores, and a caller in a hurry drives itself.
+  // It never spins: the threads that compute share its cores, and a caller in a hurry drives
+  // itself.
   Backoff backoff(Backoff::Duration{0});
   bool was_called = false;
   auto doze = kShortestDoze;

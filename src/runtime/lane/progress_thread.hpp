@@ -8,11 +8,11 @@
 
 namespace kolo::runtime {
 
-/// The background thread of a lane: drives it while no caller does, and sleeps when there is nothing
-/// to do. Idle it takes a look once in 50 ms, so that a peer which asks is answered.
+/// The background thread of a lane: drives it while no caller does, and sleeps when there is
+/// nothing to do. Idle it takes a look once in 50 ms, so that a peer which asks is answered.
 ///
-/// Every lane has its own: what a program runs inside an operation (AllocateRows, a CustomReduction)
-/// may take its time, and must not hold other process sets.
+/// Every lane has its own: what a program runs inside an operation (AllocateRows, a
+/// CustomReduction) may take its time, and must not hold other process sets.
 class ProgressThread {
  public:
   explicit ProgressThread(std::shared_ptr<Lane> lane);

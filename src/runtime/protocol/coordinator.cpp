@@ -148,10 +148,10 @@ bool Coordinator::has_cause(Time now) const {
   return is_cause;
 }
 
-/// Whether this news becomes a cause with age. Once this rank has posted, as it does at once where the
-/// prediction is complete, patience is up to those who have not: if all have the tensor, it is news to
-/// one of them, or they have shown it; then it is in W and counts here all the same. Unless it is all
-/// that is predicted: whoever has that posts anyway.
+/// Whether this news becomes a cause with age. Once this rank has posted, as it does at once where
+/// the prediction is complete, patience is up to those who have not: if all have the tensor, it is
+/// news to one of them, or they have shown it; then it is in W and counts here all the same. Unless
+/// it is all that is predicted: whoever has that posts anyway.
 bool Coordinator::counts_patience(int bit) const {
   if (!has_posted_ && !prediction_is_complete()) return true;
   if (!waiting_.test(bit)) return false;

@@ -33,12 +33,14 @@ inline constexpr Time kNever = Time::max();
 ///
 /// The ranks go through numbered exchanges. In each, every rank posts one header that shows what it
 /// has ready, and what all have ready runs everywhere, in one order. A request that all ranks know
-/// has a bit in a table that is the same on all; an unknown one, a passed deadline or a disagreement
-/// makes the exchange end in a negotiation over a tree of ranks. What runs is decided by state that
-/// all ranks share; a prediction from history decides only when a header is posted, so a wrong one
-/// costs time and never correctness. docs/protocol.md states the rules by the numbers used here.
+/// has a bit in a table that is the same on all; an unknown one, a passed deadline or a
+/// disagreement makes the exchange end in a negotiation over a tree of ranks. What runs is decided
+/// by state that all ranks share; a prediction from history decides only when a header is posted,
+/// so a wrong one costs time and never correctness. docs/protocol.md states the rules by the
+/// numbers used here.
 ///
-/// Ranks count within the process set. Pass events in, then call `decide` and carry its actions out.
+/// Ranks count within the process set. Pass events in, then call `decide` and carry its actions
+/// out.
 class Coordinator {
  public:
   struct Options {

@@ -119,8 +119,8 @@ void History::find_model() {
   for (std::size_t i = 0; i < count; ++i) {
     if (match_of(i) > longest && rounds_[i].set.contains(current.set)) longest = match_of(i);
   }
-  // Where all rounds are equal as sets, the latest has the longest match whatever their orders: half
-  // of it is as good.
+  // Where all rounds are equal as sets, the latest has the longest match whatever their orders:
+  // half of it is as good.
   std::size_t model = kNoRound;
   std::uint32_t best = 0;
   for (std::size_t i = 0; i < count; ++i) {

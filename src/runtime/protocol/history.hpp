@@ -16,9 +16,9 @@ namespace kolo::runtime {
 /// fixed, its order may be partly chance. So history is kept in rounds, stretches in which nothing
 /// runs twice. The round under way is taken for an earlier one, its model: of those that followed
 /// about as long a stretch of equal rounds, equal as sets, as any other, the one that followed the
-/// longest stretch of batches equal in order too. A model is kept, and followed by the round after it,
-/// as long as it foretells rightly. Expected next is the first of the model's batches that has not
-/// run in this round. A program that alternates between several sets or orders is
+/// longest stretch of batches equal in order too. A model is kept, and followed by the round after
+/// it, as long as it foretells rightly. Expected next is the first of the model's batches that has
+/// not run in this round. A program that alternates between several sets or orders is
 /// predicted without error once the history holds a few rounds of it.
 class History {
  public:

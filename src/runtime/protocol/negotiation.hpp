@@ -81,11 +81,11 @@ struct TableLimits {
 };
 
 /// The root's decision (rule 8): a request that its rank itself calls defective is an invalid
-/// argument, two requests under one name are a mismatch, an expired one is a timeout, what is left of
-/// the unknown ones gets bits. A table beyond its capacity gives up the requests that ran longest
-/// ago and are pending nowhere. Where there are no bits for all, requests that every rank has
-/// pending come first, and take the bits of some that wait for a rank; the others stay unknown until
-/// bits are free.
+/// argument, two requests under one name are a mismatch, an expired one is a timeout, what is left
+/// of the unknown ones gets bits. A table beyond its capacity gives up the requests that ran
+/// longest ago and are pending nowhere. Where there are no bits for all, requests that every rank
+/// has pending come first, and take the bits of some that wait for a rank; the others stay unknown
+/// until bits are free.
 Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
               const SetNames& set);
 

@@ -42,8 +42,8 @@ struct Request {
   std::vector<int> members;        ///< add, remove process set: world ranks
   int set_number = 0;              ///< remove process set
   bool fusible = true;             ///< may run in one batch with others
-  /// What is wrong with the call on the rank that made it; or empty. It never runs: the text becomes
-  /// the error of all ranks.
+  /// What is wrong with the call on the rank that made it; or empty. It never runs: the text
+  /// becomes the error of all ranks.
   std::string defect;
 
   bool operator==(const Request&) const = default;

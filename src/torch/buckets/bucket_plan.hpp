@@ -19,8 +19,8 @@ struct PlannedParameter {
 
 /// A stretch of memory that is reduced as one: the gradients of some parameters of one type, in as
 /// many equal parts as there are shards, then one element each that says whether this rank has that
-/// gradient, and one whether it has not joined. All offsets, of parts too, are in bytes from the start of the memory of all buckets, and
-/// multiples of 64.
+/// gradient, and one whether it has not joined. All offsets, of parts too, are in bytes from the
+/// start of the memory of all buckets, and multiples of 64.
 struct Bucket {
   struct Member {
     std::size_t parameter;  ///< its index

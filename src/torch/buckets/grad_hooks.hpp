@@ -15,8 +15,8 @@ struct Node;
 
 namespace kolo::tensors {
 
-/// Calls back for every gradient that backward() accumulates, until it is destroyed. What a callback
-/// throws comes out of backward().
+/// Calls back for every gradient that backward() accumulates, until it is destroyed. What a
+/// callback throws comes out of backward().
 class GradHooks {
  public:
   using Callback = std::function<void(std::size_t index)>;

@@ -43,12 +43,12 @@ class GradientBuckets {
   bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
   /// Whether the parameter's gradient is the view of its place; a sparse one, whether there is any.
   bool is_adopted(std::size_t parameter) const;
-  /// Makes it that, with the values it has; a sparse gradient that has a place becomes dense. Returns
-  /// what the gradient was, if it was another: on a GPU, memory of a stream that must come behind the
-  /// current one before it is reused.
+  /// Makes it that, with the values it has; a sparse gradient that has a place becomes dense.
+  /// Returns what the gradient was, if it was another: on a GPU, memory of a stream that must come
+  /// behind the current one before it is reused.
   at::Tensor adopt(std::size_t parameter);
-  /// Fills in what a bucket says of gradients that this rank does not have, which it has, and whether
-  /// it takes part as one that `is_active`. Returns, on a GPU, what gradients were.
+  /// Fills in what a bucket says of gradients that this rank does not have, which it has, and
+  /// whether it takes part as one that `is_active`. Returns, on a GPU, what gradients were.
   std::vector<at::Tensor> complete(const Bucket& bucket, bool is_active);
   /// What a bucket says of its gradients [n].
   const at::Tensor& flags_of(const Bucket& bucket) const;

@@ -105,8 +105,8 @@ void Checkpoint::read(const std::string& name, DType dtype, std::int64_t begin,
   visit(name, dtype, begin, elements_in(target, dtype), target.data());
 }
 
-void Checkpoint::visit(const std::string& name, DType dtype, std::int64_t begin,
-                       std::int64_t count, std::byte* target) const {
+void Checkpoint::visit(const std::string& name, DType dtype, std::int64_t begin, std::int64_t count,
+                       std::byte* target) const {
   const std::string what = "checkpoint '" + path_.string() + "': tensor '" + name + "' ";
   const auto found = tensors().find(name);
   if (found == tensors().end()) throw InvalidArgument(what + "is not in it");

@@ -42,8 +42,8 @@ struct CheckpointIndex {
 };
 
 /// Text with a checksum of itself, which `parse_index` wants to find right. `parse_index` throws
-/// InvalidArgument, naming the tensor, for anything else: other formats and versions, fields that are
-/// missing or of another type, slices outside their file.
+/// InvalidArgument, naming the tensor, for anything else: other formats and versions, fields that
+/// are missing or of another type, slices outside their file.
 std::string encode_index(const CheckpointIndex& index);
 CheckpointIndex parse_index(const std::string& text);
 

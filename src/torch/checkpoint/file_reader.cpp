@@ -18,7 +18,7 @@ FileReader::FileReader(std::filesystem::path path)
     if (errno != ENOENT && errno != ENOTDIR) throw_file_error("open", path_);
     throw InvalidArgument("file '" + path_.string() + "' is missing");
   }
-  struct stat about {};
+  struct stat about{};
   if (::fstat(file_.get(), &about) != 0) throw_file_error("examine", path_);
   if (!S_ISREG(about.st_mode)) throw InvalidArgument("'" + path_.string() + "' is no file");
   size_ = about.st_size;

@@ -23,7 +23,8 @@ FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
   if (bytes > 0) reserve(bytes);
 }
 
-/// Blocks next to each other are written, and freed, faster; and a disk that is too full says so now.
+/// Blocks next to each other are written, and freed, faster; and a disk that is too full says so
+/// now.
 void FileWriter::reserve(std::int64_t bytes) {
   int result = 0;
   do {

@@ -69,8 +69,8 @@ std::string holder_text(int file) {
                        const std::string& holder) {
   const double seconds = std::chrono::duration<double>(patience).count();
   throw BackendError("another program saves checkpoints into, or loads one from, '" +
-                     folder.string() + "', and has not finished for " +
-                     std::to_string(seconds) + " s. " + holder +
+                     folder.string() + "', and has not finished for " + std::to_string(seconds) +
+                     " s. " + holder +
                      "End it if it is left of an earlier job; give every job that saves a folder "
                      "of its own otherwise.");
 }
@@ -91,8 +91,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder, Kind kind, Duration 
     if (waited >= kLogAfter && !std::exchange(is_logged, true)) {
       KOLO_LOG(Warn) << "waiting for another program that saves checkpoints into, or loads one "
                         "from, '"
-                     << printable(folder.string()) << "'. "
-                     << printable(holder_text(file_.get()));
+                     << printable(folder.string()) << "'. " << printable(holder_text(file_.get()));
     }
     std::this_thread::sleep_for(kPause);
   }

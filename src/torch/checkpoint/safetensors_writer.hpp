@@ -12,10 +12,10 @@
 namespace kolo::tensors {
 
 /// Writes one safetensors file of whole tensors as a stream of their elements, with little memory
-/// beside what is appended. Until `close` the file has another name, ".incomplete-", a number, and its
-/// own; without `close` it is removed. What had the name before stays until then. Of two programs that
-/// write one file at a time the later one removes what the other has, whose `close` then fails. Throws
-/// BackendError naming file and cause.
+/// beside what is appended. Until `close` the file has another name, ".incomplete-", a number, and
+/// its own; without `close` it is removed. What had the name before stays until then. Of two
+/// programs that write one file at a time the later one removes what the other has, whose `close`
+/// then fails. Throws BackendError naming file and cause.
 class SafetensorsWriter {
  public:
   /// The folder is made if absent. Throws InvalidArgument as encode_safetensors_header does.

@@ -26,8 +26,8 @@ struct TensorSlice {
   std::function<void(std::size_t offset, std::span<std::byte> place)> copy_to{};
 };
 
-/// How many elements a tensor of this shape has; nothing where an extent is negative, or where their
-/// bytes could not be counted.
+/// How many elements a tensor of this shape has; nothing where an extent is negative, or where
+/// their bytes could not be counted.
 inline std::optional<std::int64_t> elements_of(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) {

@@ -9,8 +9,8 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-/// Before bytes of a file get into a program's memory: what the program has room for counts, and what
-/// the file says is compared with it.
+/// Before bytes of a file get into a program's memory: what the program has room for counts, and
+/// what the file says is compared with it.
 namespace kolo::tensors {
 
 /// How many elements there is room for. Throws InvalidArgument where one has room for its half.

@@ -63,7 +63,8 @@ class Attempt {
     const std::uintmax_t bytes = std::filesystem::file_size(path, error);
     if (!error && bytes == static_cast<std::uintmax_t>(file.bytes)) return;
     throw BackendError(
-        "file '" + path.string() + "' was written and is not there any more, so the checkpoint is "
+        "file '" + path.string() +
+        "' was written and is not there any more, so the checkpoint is "
         "given up. Does another program remove files there, or has the rank that wrote it another "
         "file system under this name?");
   }

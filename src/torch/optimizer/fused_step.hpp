@@ -4,7 +4,8 @@
 
 namespace kolo::tensors {
 
-/// Whether fused_step knows the optimizer: Adam, AdamW or SGD of LibTorch, no class derived from one.
+/// Whether fused_step knows the optimizer: Adam, AdamW or SGD of LibTorch, no class derived from
+/// one.
 bool has_fused_step(const torch::optim::Optimizer& optimizer);
 
 /// What optimizer.step() does, by LibTorch's kernel that reads and writes everything once; state is

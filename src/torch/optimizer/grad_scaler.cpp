@@ -7,8 +7,8 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "kolo/error.hpp"
-#include "torch/reduction/gradient_check.hpp"
 #include "torch/optimizer/optimizer_engine.hpp"
+#include "torch/reduction/gradient_check.hpp"
 
 namespace kolo {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/optimizer/fused_step.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/optimizer/step_pieces.hpp"
+#include "torch/tensors/agreement.hpp"
 
 namespace kolo::tensors {
 namespace {

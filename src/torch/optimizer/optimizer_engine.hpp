@@ -15,17 +15,17 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/training_report.hpp"
+#include "torch/optimizer/option_sync.hpp"
 #include "torch/reduction/gradient_check.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
-#include "torch/optimizer/option_sync.hpp"
 #include "torch/training/training_view.hpp"
 
 namespace kolo::tensors {
 
 struct TrainingDetails;
 
-/// What lies behind a DistributedOptimizer: the wrapped optimizer, the reducers of its gradients, and
-/// where the step stands.
+/// What lies behind a DistributedOptimizer: the wrapped optimizer, the reducers of its gradients,
+/// and where the step stands.
 class OptimizerEngine {
  public:
   using Groups = OptionSync::Groups;
@@ -50,8 +50,8 @@ class OptimizerEngine {
   /// What has arrived since the last step is taken from its parameters, and reductions are over.
   void discard();
   double clip_grad_norm(double max_norm, double norm_type);
-  /// Takes the scale of the loss from the gradients. `found_in_gradients` says on all ranks alike what
-  /// came of it; where that was an overflow, `skip_step` ends the step without one.
+  /// Takes the scale of the loss from the gradients. `found_in_gradients` says on all ranks alike
+  /// what came of it; where that was an overflow, `skip_step` ends the step without one.
   void unscale(double scale);
   GradientCheck::Found found_in_gradients();
   void skip_step();

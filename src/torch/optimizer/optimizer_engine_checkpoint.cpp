@@ -14,10 +14,10 @@
 
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/training/load_training.hpp"
 #include "torch/optimizer/optimizer_engine.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/training/load_training.hpp"
 #include "torch/training/save_full_state.hpp"
 #include "torch/training/save_training.hpp"
 

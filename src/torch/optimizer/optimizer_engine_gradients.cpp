@@ -49,7 +49,8 @@ void OptimizerEngine::unscale(double scale) {
   }
   announce({{"deed", "unscale"}, {"scale", scale}});
   // Also where no gradient is divided: what a program or a bucket hook has made of the reduced ones
-  // need not be the same on all ranks. Gradients that have not been reduced concern this rank alone.
+  // need not be the same on all ranks. Gradients that have not been reduced concern this rank
+  // alone.
   check_.unscale(own_gradients(), scale, !step_->is_synchronized);
 }
 

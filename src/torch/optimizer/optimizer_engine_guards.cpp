@@ -36,9 +36,9 @@ std::string OptimizerEngine::changed_since_arrival() const {
   return {};
 }
 
-/// Where gradients are thrown away after a parameter has changed: once a program may have its reasons,
-/// as one that clamps the weights of a GAN. Again, with no step between, the wrapped optimizer has
-/// stepped instead.
+/// Where gradients are thrown away after a parameter has changed: once a program may have its
+/// reasons, as one that clamps the weights of a GAN. Again, with no step between, the wrapped
+/// optimizer has stepped instead.
 void OptimizerEngine::expect_reason(const std::string& changed) {
   if (changed.empty() || ++unused_changes_ < 2) return;
   throw InvalidArgument(

@@ -40,8 +40,8 @@ void visit_fields(torch::optim::SGDOptions& options, Visit visit) {
   visit("nesterov", options.nesterov());
 }
 template <class Options, class Visit>
-requires std::same_as<Options, torch::optim::AdamOptions> ||
-    std::same_as<Options, torch::optim::AdamWOptions>
+  requires std::same_as<Options, torch::optim::AdamOptions> ||
+           std::same_as<Options, torch::optim::AdamWOptions>
 void visit_fields(Options& options, Visit visit) {
   visit("lr", options.lr());
   visit("betas", options.betas());

@@ -11,9 +11,9 @@ namespace kolo::tensors {
 
 /// Keeps two lists of parameter groups equal, whichever of the two somebody changes.
 ///
-/// Of options, a three-way merge against the values of the last call: per group and field the side that changed
-/// wins. For LibTorch's own optimizers every option is a field; for others the learning rate is, if
-/// they have one.
+/// Of options, a three-way merge against the values of the last call: per group and field the side
+/// that changed wins. For LibTorch's own optimizers every option is a field; for others the
+/// learning rate is, if they have one.
 class OptionSync {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;

@@ -11,8 +11,8 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/handle.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
-#include "torch/tensors/program_stream.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/tensors/program_stream.hpp"
 
 namespace kolo::tensors {
 
@@ -20,8 +20,8 @@ namespace kolo::tensors {
 ///
 /// Average and Sum reduce the whole bucket as one, and leave it on all ranks. Where it is divided,
 /// each rank gets its own part of the gradients, which it then sums with those that have the same
-/// part. Then, on a GPU, and with Adasum and a program's hook, which reduce gradients, the flags that
-/// say whether there are any travel by themselves.
+/// part. Then, on a GPU, and with Adasum and a program's hook, which reduce gradients, the flags
+/// that say whether there are any travel by themselves.
 class BucketInFlight {
  public:
   /// Begins it, under the name `name`, which no other bucket in flight has.
@@ -37,8 +37,8 @@ class BucketInFlight {
   void advance();
   /// Looks without blocking: wait() would not block.
   bool is_over() const;
-  /// Blocks until gradients and flags of all ranks are reduced in their place; on a GPU, the current
-  /// stream waits for the gradients.
+  /// Blocks until gradients and flags of all ranks are reduced in their place; on a GPU, the
+  /// current stream waits for the gradients.
   void wait();
 
   /// As those of Handle: of the whole, or of the flags.

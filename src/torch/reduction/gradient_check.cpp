@@ -77,7 +77,8 @@ GradientCheck::Found GradientCheck::found() {
   return *found_;
 }
 
-/// Every rank fills its own row: sums with zeros are exact, and each rank combines rows as it needs.
+/// Every rank fills its own row: sums with zeros are exact, and each rank combines rows as it
+/// needs.
 std::vector<GradientCheck::Row> GradientCheck::exchange(double norm) {
   std::vector<Row> rows(static_cast<std::size_t>(set_.size()));
   Row& own = rows[static_cast<std::size_t>(set_.rank())];

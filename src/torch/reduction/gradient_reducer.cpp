@@ -121,8 +121,8 @@ void GradientReducer::note_stream(BucketState& state) const {
   }
 }
 
-/// Whether the memory of a bucket is its own by now, until it is submitted: it comes next there, and
-/// the one before is over. That one gives its memory up here where it need not be waited for.
+/// Whether the memory of a bucket is its own by now, until it is submitted: it comes next there,
+/// and the one before is over. That one gives its memory up here where it need not be waited for.
 bool GradientReducer::has_its_slot(std::size_t bucket) {
   const std::size_t slots = passing_.size();
   // On a GPU there is no cache to gain from, and backward()'s stream would wait.
@@ -162,8 +162,8 @@ void GradientReducer::advance() {
   }
 }
 
-/// The next bucket in its turn, when the memory that it takes is free. Returns the error of what was
-/// there before: all ranks submit all buckets, whatever becomes of one.
+/// The next bucket in its turn, when the memory that it takes is free. Returns the error of what
+/// was there before: all ranks submit all buckets, whatever becomes of one.
 std::exception_ptr GradientReducer::submit_next() {
   const std::size_t bucket = next_ % states_.size();
   std::exception_ptr error;

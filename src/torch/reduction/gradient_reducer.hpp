@@ -14,14 +14,14 @@
 #include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "torch/buckets/arrival_order.hpp"
-#include "torch/reduction/bucket_reduction.hpp"
 #include "torch/buckets/grad_hooks.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
-#include "torch/sharding/parameter_shards.hpp"
+#include "torch/reduction/bucket_reduction.hpp"
 #include "torch/reduction/parameter_watch.hpp"
-#include "torch/tensors/program_stream.hpp"
+#include "torch/sharding/parameter_shards.hpp"
 #include "torch/sharding/save_guard.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/tensors/program_stream.hpp"
 
 namespace kolo::tensors {
 
@@ -44,17 +44,18 @@ struct ReducedParameter {
   std::size_t optimizer_group = 0;
 };
 
-/// Reduces the gradients of some parameters over all ranks: from hooks to buckets to reductions, and
-/// back. Buckets are laid out anew once gradients have arrived for the first time, in their order.
-/// Where the optimizer is sharded, the parameters are divided then, and from the next time on each
-/// rank gets the gradients of its part only. Where gradients are sharded too, buckets then share the
-/// memory of a few: a bucket takes its gradients as they come where the one before it in that memory
-/// is over, and otherwise when all have come, waiting for that one. For this all ranks submit buckets in their order, several times in a step where
-/// passes are reduced one by one.
+/// Reduces the gradients of some parameters over all ranks: from hooks to buckets to reductions,
+/// and back. Buckets are laid out anew once gradients have arrived for the first time, in their
+/// order. Where the optimizer is sharded, the parameters are divided then, and from the next time
+/// on each rank gets the gradients of its part only. Where gradients are sharded too, buckets then
+/// share the memory of a few: a bucket takes its gradients as they come where the one before it in
+/// that memory is over, and otherwise when all have come, waiting for that one. For this all ranks
+/// submit buckets in their order, several times in a step where passes are reduced one by one.
 class GradientReducer {
  public:
-  /// `prefix` begins the names of its operations; `before_gradient` is called before any gradient is
-  /// added. Collective over the set of `options`, which with `sets`, `step` and `hook` outlive this.
+  /// `prefix` begins the names of its operations; `before_gradient` is called before any gradient
+  /// is added. Collective over the set of `options`, which with `sets`, `step` and `hook` outlive
+  /// this.
   GradientReducer(std::vector<ReducedParameter> parameters,
                   const DistributedOptimizerOptions& options, const ShardSets& sets,
                   const BucketHook& hook, StepState& step, std::string prefix,
@@ -70,9 +71,9 @@ class GradientReducer {
   /// parameters and the state that `wrapped` has of them. Collective that once.
   void follow_arrival(torch::optim::Optimizer& wrapped);
 
-  /// The same in an order that is known already, by the parameters' places, those first that are in it;
-  /// before the first reduction, otherwise it does nothing. `sparse` says of each parameter whether
-  /// its gradients are reduced as sparse ones.
+  /// The same in an order that is known already, by the parameters' places, those first that are in
+  /// it; before the first reduction, otherwise it does nothing. `sparse` says of each parameter
+  /// whether its gradients are reduced as sparse ones.
   void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse,
                     torch::optim::Optimizer& wrapped);
   /// The order that is followed; none before the first reduction.

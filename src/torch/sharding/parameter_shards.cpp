@@ -8,8 +8,8 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "torch/tensors/flat_memory.hpp"
 #include "torch/sharding/state_cut.hpp"
+#include "torch/tensors/flat_memory.hpp"
 
 namespace kolo::tensors {
 namespace {

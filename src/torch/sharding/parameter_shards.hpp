@@ -19,11 +19,11 @@ namespace kolo::tensors {
 /// The parameters of some buckets, of each of which every rank updates an equal part for all ranks.
 ///
 /// Parameters lie at the places that their gradients have in the buckets, in memory of their own
-/// that the ranks share where possible. This rank's part of a bucket is a run of bytes; each parameter
-/// that reaches into it has *pieces* there, one or, if it is long, several: leaves over the same
-/// memory, with the same elements of the gradient. A wrapped optimizer steps pieces as it would step
-/// parameters. Pieces, not one leaf a bucket: a parameter without a gradient must be left alone, its
-/// state too.
+/// that the ranks share where possible. This rank's part of a bucket is a run of bytes; each
+/// parameter that reaches into it has *pieces* there, one or, if it is long, several: leaves over
+/// the same memory, with the same elements of the gradient. A wrapped optimizer steps pieces as it
+/// would step parameters. Pieces, not one leaf a bucket: a parameter without a gradient must be
+/// left alone, its state too.
 class ParameterShards {
  public:
   struct Piece {
@@ -35,9 +35,9 @@ class ParameterShards {
   };
 
   /// Moves the parameters' elements; parameters stay the tensors that they are, and so do views of
-  /// them. Reduced gradients lie in the buckets, or where those are recycled, in memory of their own,
-  /// which gets what is in the buckets now. Collective over the set of `options`, whose name names
-  /// the parameters' memory.
+  /// them. Reduced gradients lie in the buckets, or where those are recycled, in memory of their
+  /// own, which gets what is in the buckets now. Collective over the set of `options`, whose name
+  /// names the parameters' memory.
   ParameterShards(const std::vector<at::Tensor>& parameters, const GradientBuckets& buckets,
                   bool recycles, const OperationOptions& options);
 

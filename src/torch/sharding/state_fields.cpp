@@ -33,8 +33,8 @@ void visit_fields(torch::optim::SGDParamState& state, Visit visit) {
   visit("momentum_buffer", state.momentum_buffer(), !kOptional);
 }
 template <class State, class Visit>
-requires std::same_as<State, torch::optim::AdamParamState> ||
-    std::same_as<State, torch::optim::AdamWParamState>
+  requires std::same_as<State, torch::optim::AdamParamState> ||
+           std::same_as<State, torch::optim::AdamWParamState>
 void visit_fields(State& state, Visit visit) {
   visit("step", state.step(), !kOptional);
   visit("exp_avg", state.exp_avg(), !kOptional);

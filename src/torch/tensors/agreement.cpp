@@ -11,7 +11,8 @@
 namespace kolo::tensors {
 namespace {
 
-// A rank's part on the wire: its defect, then names and values in turn, each with a zero at its end.
+// A rank's part on the wire: its defect, then names and values in turn, each with a zero at its
+// end.
 std::string encode(const std::vector<Fact>& facts, const std::string& defect) {
   std::string bytes = defect + '\0';
   for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';

@@ -14,7 +14,8 @@ bool needs_gradient(const Tensors& inputs);
 /// depend on an output: backward communicates, and its ranks must call alike.
 using Gradient = std::function<Tensors(const Tensors& gradients)>;
 
-/// Makes `outputs`, new tensors, results of as many `inputs` for autograd. Only floating ones can be.
+/// Makes `outputs`, new tensors, results of as many `inputs` for autograd. Only floating ones can
+/// be.
 void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient);
 
 }  // namespace kolo::tensors

@@ -25,7 +25,8 @@ class ProgramStream {
   [[nodiscard]] c10::OptionalStreamGuard make_current() const {
     return c10::OptionalStreamGuard(stream_);
   }
-  /// What the calling thread puts on its current stream from now on comes behind what is on this one.
+  /// What the calling thread puts on its current stream from now on comes behind what is on this
+  /// one.
   void come_before_current() const;
   /// What is put on this one from now on comes behind what is on the calling thread's current one.
   void come_behind_current() const;

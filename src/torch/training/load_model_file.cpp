@@ -10,8 +10,8 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
-#include "torch/training/load_training.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/training/load_training.hpp"
 
 namespace kolo::tensors {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/training/random_sources.hpp"
 #include "torch/sharding/state_fields.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/training/random_sources.hpp"
 
 namespace kolo::tensors {
 namespace {

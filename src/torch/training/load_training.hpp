@@ -9,9 +9,9 @@
 
 namespace kolo::tensors {
 
-/// Whether a checkpoint fits a program's training state: all that it wants is there, in its shape and
-/// type, and with options.strict nothing else. Throws InvalidArgument with the first thing that does
-/// not. Not collective.
+/// Whether a checkpoint fits a program's training state: all that it wants is there, in its shape
+/// and type, and with options.strict nothing else. Throws InvalidArgument with the first thing that
+/// does not. Not collective.
 void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options);
 
 /// Makes parameters, buffers, optimizer state and random numbers what the checkpoint says, after it

@@ -26,8 +26,8 @@ void RandomSource::require_valid(const at::Tensor& state) const {
     const std::lock_guard lock(source.mutex());
     source.clone().set_state(state);
   } catch (const c10::Error& error) {
-    throw InvalidArgument("'" + key + "' is not a valid generator state: " +
-                          error.what_without_backtrace());
+    throw InvalidArgument("'" + key +
+                          "' is not a valid generator state: " + error.what_without_backtrace());
   }
 }
 

@@ -14,14 +14,14 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/tensors/host_bytes.hpp"
-#include "torch/training/save_training.hpp"
 #include "torch/sharding/state_fields.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/tensors/host_bytes.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/training/save_training.hpp"
 
 namespace kolo::tensors {
 namespace {

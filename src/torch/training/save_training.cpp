@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "kolo/error.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
-#include "torch/tensors/host_bytes.hpp"
-#include "torch/training/random_sources.hpp"
 #include "torch/sharding/state_fields.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/tensors/host_bytes.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/training/random_sources.hpp"
 
 namespace kolo::tensors {
 namespace {

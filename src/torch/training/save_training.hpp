@@ -10,8 +10,8 @@
 namespace kolo::tensors {
 
 /// Writes a checkpoint of `view` with `details` besides. Collective over the set; `name` names its
-/// operations. Errors are those of write_checkpoint, and InvalidArgument, on all ranks, for state that
-/// cannot be written.
+/// operations. Errors are those of write_checkpoint, and InvalidArgument, on all ranks, for state
+/// that cannot be written.
 void save_training(const TrainingView& view, const std::filesystem::path& folder,
                    nlohmann::json details, int keep_last, const std::string& name);
 

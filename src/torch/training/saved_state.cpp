@@ -22,7 +22,7 @@ using ParameterState = TrainingDetails::State;
 
 /// A parameter's name in the checkpoint, and its state there; null where it has none.
 std::pair<std::string, const ParameterState*> state_of(const SavedTraining& saved,
-                                              const TrainingView::Part& part) {
+                                                       const TrainingView::Part& part) {
   const std::string& name = saved.name_of(part.name);
   const auto found = saved.details.state.find(name);
   return {name, found == saved.details.state.end() ? nullptr : &found->second};
@@ -37,7 +37,8 @@ std::pair<std::string, const ParameterState*> state_of(const SavedTraining& save
                         ". Load with optimizer_state = false to train with a new state.");
 }
 
-/// The state of one parameter, where LibTorch's class has just these fields. Its kernels rely on it.
+/// The state of one parameter, where LibTorch's class has just these fields. Its kernels rely on
+/// it.
 void require_known_fields(const TrainingView& view, const SavedTraining& saved,
                           const TrainingView::Part& part, const std::vector<KnownField>& known) {
   const auto [name, state] = state_of(saved, part);
@@ -49,8 +50,9 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
     const bool is_tensor = tensor != state->tensors.end();
     if (!is_number && !is_tensor && field.is_optional) continue;
     if (is_tensor != field.is_tensor || is_number == field.is_tensor) {
-      refuse(view, saved, "'" + name + "' has no " + (field.is_tensor ? "tensor" : "number") +
-                              " '" + field.name + "'");
+      refuse(view, saved,
+             "'" + name + "' has no " + (field.is_tensor ? "tensor" : "number") + " '" +
+                 field.name + "'");
     }
     ++taken;
     if (is_number) {
@@ -68,8 +70,8 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
   refuse(view, saved, "'" + name + "' has other fields");
 }
 
-/// The state of one parameter, of a class that LibTorch does not know: whether that takes such fields
-/// is tried once for those of one kind.
+/// The state of one parameter, of a class that LibTorch does not know: whether that takes such
+/// fields is tried once for those of one kind.
 void require_own_fields(const TrainingView& view, const SavedTraining& saved,
                         const TrainingView::Part& part, std::set<std::string>& tried) {
   const auto [name, state] = state_of(saved, part);
@@ -139,8 +141,7 @@ std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView
     const Checkpoint::Tensor& tensor = saved.checkpoint.tensors().at(state_key(field, name));
     const at::TensorOptions type =
         at::TensorOptions(scalar_type_of(tensor.dtype)).device(part.values.device());
-    fields.push_back(
-        {field, at::empty(is_elementwise ? part.values.sizes() : tensor.shape, type)});
+    fields.push_back({field, at::empty(is_elementwise ? part.values.sizes() : tensor.shape, type)});
   }
   return fields;
 }

@@ -85,11 +85,10 @@ TrainingDetails::State to_state(const Json& json) {
 }
 
 GradScaler::State to_scaler(const Json& json) {
-  const GradScaler::State state{field(json, "scale", to_double),
-                                field(json, "growth_factor", to_double),
-                                field(json, "backoff_factor", to_double),
-                                field(json, "growth_interval", to_steps),
-                                field(json, "growth_tracker", to_steps)};
+  const GradScaler::State state{
+      field(json, "scale", to_double), field(json, "growth_factor", to_double),
+      field(json, "backoff_factor", to_double), field(json, "growth_interval", to_steps),
+      field(json, "growth_tracker", to_steps)};
   GradScaler().set_state(state);  // throws where it could not be restored
   return state;
 }

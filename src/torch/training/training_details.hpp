@@ -22,13 +22,14 @@ struct TrainingDetails {
   /// What the optimizer keeps of one parameter.
   struct State {
     std::map<std::string, Number> numbers;
-    std::map<std::string, bool> tensors;  ///< whether they have an element for each of the parameter
+    std::map<std::string, bool>
+        tensors;  ///< whether they have an element for each of the parameter
   };
   using Options = std::map<std::string, std::vector<double>>;
 
   std::int64_t steps = 0;
-  std::string optimizer;        ///< its class
-  std::vector<Options> groups;  ///< of each of its parameter groups
+  std::string optimizer;            ///< its class
+  std::vector<Options> groups;      ///< of each of its parameter groups
   std::vector<std::string> order;   ///< of parameters' gradients in buckets
   std::vector<std::string> sparse;  ///< parameters whose gradients are reduced as sparse ones
   std::map<std::string, std::string> extras;

@@ -31,7 +31,9 @@ TEST(BenchChannel, LongMessagesArriveWhole) {
 
 TEST(BenchChannel, TheOtherSidesEndIsNoMessageAndNoSignal) {
   auto [here, there] = connected();
-  { const bench::Channel gone = std::move(there); }
+  {
+    const bench::Channel gone = std::move(there);
+  }
   EXPECT_FALSE(here.receive().has_value());
   EXPECT_FALSE(here.send({{"number", 7}}));
 }

@@ -49,8 +49,8 @@ class FakeCudaDevice {
   std::size_t next_in_pool_ = 0;
 };
 
-/// Makes a device known to LibTorch for as long as this lives. Tensors may live longer. One at a time
-/// and rank.
+/// Makes a device known to LibTorch for as long as this lives. Tensors may live longer. One at a
+/// time and rank.
 class FakeCudaAttachment {
  public:
   explicit FakeCudaAttachment(std::shared_ptr<FakeCudaDevice> device);

@@ -1,5 +1,5 @@
-// The operators of LibTorch on the CUDA key: all by their CPU kernels, but for those that make, share
-// or keep memory.
+// The operators of LibTorch on the CUDA key: all by their CPU kernels, but for those that make,
+// share or keep memory.
 #include <optional>
 
 #include <ATen/EmptyTensor.h>
@@ -85,8 +85,8 @@ void install_operators() {
   own.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   own.impl("set_.source_Tensor", &at::native::set_tensor_);
 
-  // LibTorch has kernels for these that would come before the fallback: of copies and convolutions for
-  // GPUs, of losses in terms of their own forms with an output, which warn then.
+  // LibTorch has kernels for these that would come before the fallback: of copies and convolutions
+  // for GPUs, of losses in terms of their own forms with an output, which warn then.
   for (const char* name :
        {"copy_", "convolution", "convolution_backward", "mse_loss", "smooth_l1_loss"}) {
     own.impl(name, by_cpu_kernel());

@@ -24,7 +24,8 @@ struct TestTensor {
 
 using Bytes = std::vector<unsigned char>;
 
-/// The bytes of a whole tensor: other ones for every place, tensor and salt; truth values are 0 or 1.
+/// The bytes of a whole tensor: other ones for every place, tensor and salt; truth values are 0 or
+/// 1.
 inline Bytes contents(const TestTensor& tensor, unsigned salt) {
   Bytes bytes(static_cast<std::size_t>(tensor.size()));
   std::uint64_t seed = salt * 0x9E3779B97F4A7C15u;

@@ -158,7 +158,8 @@ TEST_P(CheckpointReadTest, ElementsThatAreNotThere) {
     };
     expect_contains(text_of_reading("i64", DType::UInt8),
                     "tensor 'i64' is int64, but uint8 was asked for");
-    expect_contains(text_of_reading("u8", DType::UInt8), "tensor 'u8' has 7 elements, but 9 from 0");
+    expect_contains(text_of_reading("u8", DType::UInt8),
+                    "tensor 'u8' has 7 elements, but 9 from 0");
     expect_contains(text_of_reading("weight", DType::Float32), "room for 9 bytes");
     EXPECT_EQ(room, std::vector<std::byte>(9));
   });

@@ -1,5 +1,5 @@
-// Several programs that save into one folder: what has the name of a checkpoint stays whole, and the
-// second waits for the first.
+// Several programs that save into one folder: what has the name of a checkpoint stays whole, and
+// the second waits for the first.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -54,7 +54,9 @@ class SharedFolderTest : public testing::Test {
     });
     return salt;
   }
-  fs::path checkpoint(int number) const { return folder_.path() / tensors::checkpoint_name(number); }
+  fs::path checkpoint(int number) const {
+    return folder_.path() / tensors::checkpoint_name(number);
+  }
 
   const std::vector<TestTensor> model_ = small_model();
   TemporaryFolder folder_;
@@ -69,8 +71,8 @@ TEST_F(SharedFolderTest, WhatAnotherProgramHasRemovedIsNotPublished) {
   const fs::path second = tensors::begin_checkpoint(folder_.path());
   write_file(folder_.path() / second / "rank-0000.safetensors", "second");
   EXPECT_FALSE(fs::exists(folder_.path() / first));
-  const std::string text = text_thrown_by<BackendError>(
-      [&] { tensors::publish_checkpoint(folder_.path(), first); });
+  const std::string text =
+      text_thrown_by<BackendError>([&] { tensors::publish_checkpoint(folder_.path(), first); });
   expect_contains(text, first.string());
   EXPECT_EQ(newest(), 1U);
   tensors::publish_checkpoint(folder_.path(), second);
@@ -145,13 +147,10 @@ TEST_F(SharedFolderTest, ASecondProgramFailsWithAnAdviceWhereTheFirstDoesNotEnd)
       std::optional<FolderLock> other;
       if (runtime.rank() == 0) other.emplace(folder_.path(), FolderLock::Kind::Save, seconds(0));
       barrier();
-      for (const auto& attempt : {std::function([&] { save(2, 1, brief); }),
-                                  std::function([&] {
-                                    tensors::Checkpoint(folder_.path(), brief);
-                                  }),
-                                  std::function([&] {
-                                    tensors::Checkpoint(checkpoint(1), brief);
-                                  })}) {
+      for (const auto& attempt :
+           {std::function([&] { save(2, 1, brief); }),
+            std::function([&] { tensors::Checkpoint(folder_.path(), brief); }),
+            std::function([&] { tensors::Checkpoint(checkpoint(1), brief); })}) {
         const std::string text = text_thrown_by<BackendError>(attempt);
         expect_contains(text, "on rank 0: another program saves checkpoints into");
         expect_contains(text, folder_.path().string());

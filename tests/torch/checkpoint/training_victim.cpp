@@ -77,8 +77,11 @@ class Training {
     return {weight_, bias_};
   }
   static at::Tensor values(const at::Tensor& parameter, std::int64_t number) {
-    return torch::arange(parameter.numel()).remainder(997).add(number).to(at::kFloat).view_as(
-        parameter);
+    return torch::arange(parameter.numel())
+        .remainder(997)
+        .add(number)
+        .to(at::kFloat)
+        .view_as(parameter);
   }
   static at::Tensor& momentum_of(torch::optim::OptimizerParamState& state) {
     return static_cast<torch::optim::SGDParamState&>(state).momentum_buffer();
@@ -133,8 +136,8 @@ int run(const std::vector<std::string>& arguments) {
   const auto is = [&](const char* command, std::size_t least) {
     return count >= least && arguments[0] == command;
   };
-  if (!is("save", 3) && !is("save-on", 3) && !is("read", 2) &&
-      !is("read-on", 2) && !is("check", 3)) {
+  if (!is("save", 3) && !is("save-on", 3) && !is("read", 2) && !is("read-on", 2) &&
+      !is("check", 3)) {
     std::cerr << kUsage;
     return 2;
   }

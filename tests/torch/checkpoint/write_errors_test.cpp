@@ -70,8 +70,8 @@ class CheckpointWriteTest : public testing::TestWithParam<int> {
     }
   }
 
-  /// One save, spoilt on some ranks: `Expected` on all with these texts, the checkpoint before it is
-  /// still there, nothing else, and another can be saved.
+  /// One save, spoilt on some ranks: `Expected` on all with these texts, the checkpoint before it
+  /// is still there, nothing else, and another can be saved.
   template <class Expected>
   void expect_refused(const std::function<void(Save&, const Runtime&)>& spoil,
                       const std::function<std::vector<std::string>(const Runtime&)>& texts) {
@@ -184,9 +184,7 @@ TEST_P(CheckpointWriteTest, OptionsThatRanksSeeDifferently) {
       [](Save& save, const Runtime& runtime) {
         if (runtime.rank() == 1) save.folder /= "other";
       },
-      [](const Runtime&) {
-        return std::vector<std::string>{"/other'", "on rank 1"};
-      });
+      [](const Runtime&) { return std::vector<std::string>{"/other'", "on rank 1"}; });
 }
 
 TEST_P(CheckpointWriteTest, SlicesThatCannotBeOnOneRank) {
@@ -239,8 +237,8 @@ TEST_P(CheckpointWriteTest, AFolderThatCannotBe) {
   });
 }
 
-/// Files of this process cannot become larger, until it goes. As on a full disk, some ranks can write
-/// theirs and others cannot.
+/// Files of this process cannot become larger, until it goes. As on a full disk, some ranks can
+/// write theirs and others cannot.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
