@@ -1,6 +1,6 @@
 #include "common/step_alone.hpp"
 
-#include "torch/optimizer/fused_step.hpp"
+#include "torch/wrapped/fused_step.hpp"
 
 namespace examples {
 

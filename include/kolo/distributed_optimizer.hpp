@@ -28,7 +28,7 @@ namespace kolo {
 
 class GradScaler;
 namespace tensors {
-class OptimizerEngine;
+class TrainingEngine;
 }
 
 /// Where gradients add up over backward_passes_per_step.
@@ -246,7 +246,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
                        const NamedParameters& buffers, Options options);
 
   friend class GradScaler;  // it stands between backward() and step()
-  std::unique_ptr<tensors::OptimizerEngine> engine_;
+  std::unique_ptr<tensors::TrainingEngine> engine_;
 };
 
 }  // namespace kolo

@@ -210,7 +210,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
         backward(model, 0);
         optimizer.step();
         expect_refused([&, &of = *inner] { torch::save(of, stream); },
-                       "would write this rank's part of the state");
+                       "would write this rank's shards of the state");
         expect_refused([&, &of = *inner] { broadcast_optimizer_state(of, size() - 1); },
                        "Call save(folder)");
         const at::Tensor own = torch::full({1}, elements_in(kind, *inner), torch::kLong);
@@ -279,7 +279,7 @@ TEST_F(ShardedGuardsTest, ParametersThatWereMovedAreFound) {
         saved.seekg(0);
         torch::load(model, saved);
       }};
-  const char* const kNames[] = {"parameter '4.weight' lie elsewhere", "' lie elsewhere"};
+  const char* const kNames[] = {"parameter '4.weight' have been moved", "' have been moved"};
   for (const Shard mode : kAllModes) {
     for (std::size_t move = 0; move < moves.size(); ++move) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);

@@ -349,7 +349,7 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
   with_state.state()[model->parameters()[0].unsafeGetTensorImpl()] = std::make_unique<OwnState>();
   expect_refusal(
       [&] { const DistributedOptimizer optimizer(with_state, *model, with(Shard::Optimizer)); },
-      "has state that cannot be read or divided");
+      "has state that cannot be read or sharded");
   if (runtime_.size() > 1) {
     EXPECT_THROW(DistributedOptimizer(inner, *model,
                                       with(runtime_.rank() == 0 ? Shard::None : Shard::Optimizer)),

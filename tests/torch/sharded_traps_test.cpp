@@ -226,8 +226,8 @@ TEST_F(ShardedTrapsTest, RanksThatPartWhileOneHasJoinedAreToldOnAll) {
       if (rank() == 0) optimizer.clip_grad_norm_(0.5);
       optimizer.step();
     });
-    expect_contains(text, "while some ranks have joined, rank 1 did {\"deed\":\"step\"");
-    expect_contains(text, "where another did {\"deed\":\"clip\"");
+    expect_contains(text, "while some ranks have joined, rank 1 called {\"call\":\"update\"");
+    expect_contains(text, "where rank 0 called {\"call\":\"clip\"");
   }
 }
 

@@ -8,14 +8,14 @@
 
 namespace kolo::tensors {
 
-void ArrivalOrder::note(std::size_t parameter, bool is_sparse) {
+void ArrivalOrder::record(std::size_t parameter, bool is_sparse) {
   order_.push_back(parameter);
   if (is_sparse) was_sparse_[parameter] = true;
 }
 
 ArrivalOrder::Agreed ArrivalOrder::agree(ProcessSet& set, const std::string& name) const {
   const std::size_t parameters = was_sparse_.size();
-  // Rows of a parameter and whether it was sparse, of all ranks; those that have joined give none.
+  // A row is a parameter and whether it was sparse; ranks that have joined send none.
   using Row = std::array<std::int64_t, 2>;
   std::vector<Row> own;
   for (const std::size_t i : completed(order_, parameters)) {

@@ -60,7 +60,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
   return plan;
 }
 
-BucketPlan recycle(BucketPlan plan, std::size_t slots) {
+BucketPlan share_slots(BucketPlan plan, std::size_t slots) {
   std::size_t slot_bytes = 0;
   for (const Bucket& bucket : plan.buckets) slot_bytes = std::max(slot_bytes, bucket.size_bytes);
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {

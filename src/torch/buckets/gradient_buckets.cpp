@@ -8,6 +8,7 @@
 #include "torch/tensors/flat_memory.hpp"
 
 namespace kolo::tensors {
+
 GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                                  const std::vector<bool>& sparse, const OperationOptions& options)
     : parameters_(parameters),
@@ -22,7 +23,7 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
           tensor_over(memory_, member.offset, parameters_[member.parameter].sizes(), type);
     }
     const auto flag_count = static_cast<std::int64_t>(bucket.flag_count());
-    flags_.push_back(has_flags_apart()
+    flags_.push_back(has_separate_flags()
                          ? at::empty({flag_count}, at::TensorOptions(type.dtype()))
                          : tensor_over(memory_, bucket.flags_offset, {flag_count}, type));
   }
@@ -43,13 +44,13 @@ std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) con
   return parameters;
 }
 
-bool GradientBuckets::is_adopted(std::size_t parameter) const {
+bool GradientBuckets::is_in_place(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].grad();
   return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
 }
 
-at::Tensor GradientBuckets::adopt(std::size_t parameter) {
-  if (is_sparse(parameter) || is_adopted(parameter)) return {};
+at::Tensor GradientBuckets::move_in(std::size_t parameter) {
+  if (is_sparse(parameter) || is_in_place(parameter)) return {};
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const at::Tensor& view = views_[parameter];
   const at::NoGradGuard no_grad;
@@ -61,7 +62,7 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
   return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
 }
 
-std::vector<at::Tensor> GradientBuckets::complete(const Bucket& bucket, bool is_active) {
+std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_active) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;
   const at::Tensor& flags = flags_of(bucket);
@@ -70,7 +71,7 @@ std::vector<at::Tensor> GradientBuckets::complete(const Bucket& bucket, bool is_
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     if (parameters_[parameter].grad().defined()) {
-      at::Tensor gradient = adopt(parameter);  // one that the user put there
+      at::Tensor gradient = move_in(parameter);  // one that the user put there
       if (!device().is_cpu()) replaced.push_back(std::move(gradient));
     } else {
       if (!is_sparse(parameter)) views_[parameter].zero_();
@@ -80,31 +81,31 @@ std::vector<at::Tensor> GradientBuckets::complete(const Bucket& bucket, bool is_
   return replaced;
 }
 
-void GradientBuckets::hand_out(const Bucket& bucket) {
+void GradientBuckets::assign_gradients(const Bucket& bucket) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     at::Tensor& gradient = parameters_[parameter].mutable_grad();
-    if (gradient.defined() || is_sparse(parameter) || !is_anywhere(bucket, i)) continue;
+    if (gradient.defined() || is_sparse(parameter) || !is_present(bucket, i)) continue;
     gradient = views_[parameter];
   }
 }
 
-bool GradientBuckets::is_anywhere(const Bucket& bucket, std::size_t member) const {
+bool GradientBuckets::is_present(const Bucket& bucket, std::size_t member) const {
   return flags_of(bucket)[static_cast<std::int64_t>(member)].item<double>() != 0.0;
 }
 
-double GradientBuckets::active(const Bucket& bucket) const {
+double GradientBuckets::reduced_activity(const Bucket& bucket) const {
   return flags_of(bucket)[-1].item<double>();
 }
 
-void GradientBuckets::drop_gradients() {
-  for (const Bucket& bucket : plan_.buckets) drop_gradients(bucket);
+void GradientBuckets::clear_gradients() {
+  for (const Bucket& bucket : plan_.buckets) clear_gradients(bucket);
 }
 
-void GradientBuckets::drop_gradients(const Bucket& bucket) {
+void GradientBuckets::clear_gradients(const Bucket& bucket) {
   for (const Bucket::Member& member : bucket.members) {
-    if (is_adopted(member.parameter)) parameters_[member.parameter].mutable_grad().reset();
+    if (is_in_place(member.parameter)) parameters_[member.parameter].mutable_grad().reset();
   }
 }
 

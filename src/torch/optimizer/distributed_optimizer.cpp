@@ -5,7 +5,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
-#include "torch/optimizer/optimizer_engine.hpp"
+#include "torch/optimizer/training_engine.hpp"
+#include "torch/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo {
 namespace {
@@ -40,8 +41,9 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
                               optimizer.defaults().clone()) {
   for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
-  engine_ = std::make_unique<tensors::OptimizerEngine>(optimizer, param_groups_, names, buffers,
-                                                       std::move(options));
+  engine_ = std::make_unique<tensors::TrainingEngine>(
+      std::make_unique<tensors::LibTorchOptimizer>(optimizer, options.fused), param_groups_, names,
+      buffers, std::move(options));
 }
 
 DistributedOptimizer::~DistributedOptimizer() = default;
@@ -90,16 +92,10 @@ void DistributedOptimizer::save_full_state(const std::filesystem::path& file, in
 }
 
 void DistributedOptimizer::save(torch::serialize::OutputArchive& archive) const {
-  engine_->require_undivided("torch::save");
-  engine_->wrapped().save(archive);
+  engine_->save(archive);
 }
 
-void DistributedOptimizer::load(torch::serialize::InputArchive& archive) {
-  engine_->require_undivided("torch::load");
-  engine_->wrapped().load(archive);
-  // Loading replaces the options of the wrapped optimizer's groups: they count.
-  engine_->merge_options();
-}
+void DistributedOptimizer::load(torch::serialize::InputArchive& archive) { engine_->load(archive); }
 
 TrainingReport DistributedOptimizer::report() const { return engine_->report(); }
 

@@ -7,13 +7,12 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "kolo/error.hpp"
-#include "torch/optimizer/optimizer_engine.hpp"
-#include "torch/reduction/gradient_check.hpp"
+#include "torch/optimizer/training_engine.hpp"
 
 namespace kolo {
 namespace {
 
-using Found = tensors::GradientCheck::Found;
+using Found = tensors::GlobalGradients::Found;
 
 void require(bool holds, const std::string& what) {
   if (!holds) throw InvalidArgument("GradScaler: " + what);

@@ -1,17 +1,13 @@
 #include "torch/optimizer/optimizer_checks.hpp"
 
 #include <sstream>
-#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 
-#include <c10/util/Type.h>
-#include <torch/optim/lbfgs.h>
+#include <c10/core/ScalarType.h>
 
 #include "kolo/error.hpp"
-#include "torch/optimizer/fused_step.hpp"
 #include "torch/sharding/shard_sets.hpp"
-#include "torch/sharding/state_cut.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -25,7 +21,7 @@ std::string text_of(const Value& value) {
   return text.str();
 }
 
-std::string defect_of_scales(const DistributedOptimizerOptions& options) {
+std::string problem_with_scales(const DistributedOptimizerOptions& options) {
   if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum &&
       options.op != ReduceOp::Adasum) {
     return "gradients are reduced by Average, Sum or Adasum, not " +
@@ -44,8 +40,8 @@ std::string defect_of_scales(const DistributedOptimizerOptions& options) {
   return {};
 }
 
-std::string defect_of_groups(const torch::optim::Optimizer& optimizer,
-                             const DistributedOptimizerOptions& options) {
+std::string problem_with_groups(WrappedOptimizer& optimizer,
+                                const DistributedOptimizerOptions& options) {
   if (options.num_groups < 0) {
     return "num_groups is " + std::to_string(options.num_groups) + ", it must be 0 or more";
   }
@@ -53,7 +49,7 @@ std::string defect_of_groups(const torch::optim::Optimizer& optimizer,
     return "groups and num_groups are both given. Give one of them.";
   }
   std::unordered_set<const void*> known;
-  for (const auto& group : optimizer.param_groups()) {
+  for (const auto& group : optimizer.groups()) {
     for (const at::Tensor& parameter : group.params())
       known.insert(parameter.unsafeGetTensorImpl());
   }
@@ -72,7 +68,7 @@ std::string defect_of_groups(const torch::optim::Optimizer& optimizer,
   return {};
 }
 
-std::string defect_of_names(const DistributedOptimizer::NamedParameters& names) {
+std::string problem_with_names(const DistributedOptimizer::NamedParameters& names) {
   std::unordered_set<std::string> seen;
   for (const auto& [name, tensor] : names) {
     if (!tensor.defined()) return "the tensor named '" + name + "' is undefined";
@@ -82,9 +78,9 @@ std::string defect_of_names(const DistributedOptimizer::NamedParameters& names) 
   return {};
 }
 
-/// What keeps a parameter's elements from being moved to where the ranks divide them.
-std::string defect_of_storage(const ReducedParameter& parameter,
-                              std::unordered_map<const void*, std::string>& storages) {
+/// What keeps a parameter's elements from being moved to where they are sharded.
+std::string problem_with_storage(const ReducedParameter& parameter,
+                                 std::unordered_map<const void*, std::string>& storages) {
   const at::Tensor& tensor = parameter.tensor;
   const at::Storage& storage = tensor.storage();
   if (!tensor.is_contiguous() || tensor.storage_offset() != 0 ||
@@ -95,11 +91,11 @@ std::string defect_of_storage(const ReducedParameter& parameter,
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
 }
 
-/// Its parts would be updated once a step, where LibTorch updates it twice.
-std::string defect_of_members(const torch::optim::Optimizer& optimizer) {
+/// Its shards would be updated once a step, where LibTorch updates it twice.
+std::string problem_with_members(WrappedOptimizer& optimizer) {
   std::unordered_set<const void*> known;
   std::size_t index = 0;
-  for (const auto& group : optimizer.param_groups()) {
+  for (const auto& group : optimizer.groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!known.insert(parameter.unsafeGetTensorImpl()).second) {
         return "parameter " + std::to_string(index) +
@@ -112,13 +108,13 @@ std::string defect_of_members(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-/// State of a class without serialize() cannot be divided. One entry stands for all.
-std::string defect_of_state(torch::optim::Optimizer& optimizer) {
-  for (const auto& group : optimizer.param_groups()) {
+/// State of a class without serialize() cannot be sharded. One entry stands for all.
+std::string problem_with_state(WrappedOptimizer& optimizer) {
+  for (const auto& group : optimizer.groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0) continue;
+      if (!optimizer.has_state(parameter)) continue;
       try {
-        cut_state(optimizer, parameter, 0, 0);
+        optimizer.count_accepted(*optimizer.state(parameter));
       } catch (const InvalidArgument& error) {
         return error.what();
       }
@@ -128,8 +124,8 @@ std::string defect_of_state(torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-std::string defect_of_sharding(torch::optim::Optimizer& optimizer,
-                               const DistributedOptimizerOptions& options) {
+std::string problem_with_sharding(WrappedOptimizer& optimizer,
+                                  const DistributedOptimizerOptions& options) {
   if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
     return "accumulation = Reduced adds up reduced gradients, which takes shard = gradients; it "
            "is " +
@@ -140,47 +136,35 @@ std::string defect_of_sharding(torch::optim::Optimizer& optimizer,
     return "op Adasum weighs whole gradients, of which shard = " +
            std::string(name_of(*options.shard)) + " leaves none. Use Average, or shard = none.";
   }
-  if (std::string defect = defect_of_scope(*options.process_set, options.shard_scope);
-      !defect.empty()) {
-    return defect;
+  if (std::string problem = problem_with_scope(*options.process_set, options.shard_scope);
+      !problem.empty()) {
+    return problem;
   }
-  if (std::string defect = defect_of_members(optimizer); !defect.empty()) return defect;
-  return defect_of_state(optimizer);
-}
-
-std::string defect_of_class(const torch::optim::Optimizer& optimizer, bool fused) {
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
-           "that ranks would part. Use an optimizer that does not.";
-  }
-  if (fused && !has_fused_step(optimizer)) {
-    return "fused = true steps torch::optim::Adam, AdamW and SGD, not " +
-           c10::demangle(typeid(optimizer).name()) + ". Leave it out.";
-  }
-  return {};
+  if (std::string problem = problem_with_members(optimizer); !problem.empty()) return problem;
+  return problem_with_state(optimizer);
 }
 
 }  // namespace
 
-std::string defect_of(torch::optim::Optimizer& optimizer,
-                      const DistributedOptimizer::NamedParameters& names,
-                      const DistributedOptimizerOptions& options) {
-  for (const std::string& defect :
-       {defect_of_class(optimizer, options.fused), defect_of_scales(options),
-        defect_of_groups(optimizer, options), defect_of_names(names),
-        defect_of_sharding(optimizer, options)}) {
-    if (!defect.empty()) return defect;
+std::string problem_with(WrappedOptimizer& optimizer,
+                         const DistributedOptimizer::NamedParameters& names,
+                         const DistributedOptimizerOptions& options) {
+  for (const std::string& problem :
+       {optimizer.problem(), problem_with_scales(options), problem_with_groups(optimizer, options),
+        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
+    if (!problem.empty()) return problem;
   }
   return {};
 }
 
-std::string defect_of(const std::vector<ReducedParameter>& parameters,
-                      const ReducedParameter& first, const DistributedOptimizerOptions& options) {
+std::string problem_with(const std::vector<ReducedParameter>& parameters,
+                         const ReducedParameter& first,
+                         const DistributedOptimizerOptions& options) {
   const Shard shard = *options.shard;
   std::unordered_map<const void*, std::string> storages;
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
-    if (std::string defect = defect_of(parameter.tensor); !defect.empty()) return where + defect;
+    if (std::string problem = defect_of(parameter.tensor); !problem.empty()) return where + problem;
     // backward() has a thread for each device, and their hooks would share the state of a step.
     if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
@@ -189,8 +173,8 @@ std::string defect_of(const std::vector<ReducedParameter>& parameters,
     }
     const DType dtype = view_of(parameter.tensor, where).dtype;
     if (shard != Shard::None) {
-      if (const std::string defect = defect_of_storage(parameter, storages); !defect.empty()) {
-        return where + defect + ", which shard = " + std::string(name_of(shard)) +
+      if (const std::string problem = problem_with_storage(parameter, storages); !problem.empty()) {
+        return where + problem + ", which shard = " + std::string(name_of(shard)) +
                " cannot move. Give the model a contiguous clone of it.";
       }
     }

@@ -13,7 +13,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// A parameter at a time: Adasum weighs the ranks' gradients by the angle between them.
+/// One reduction for each parameter: Adasum weighs the ranks' gradients by the angle between them.
 Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
                     const AllreduceOptions& options) {
   std::vector<InputOutput> gradients;
@@ -38,7 +38,7 @@ AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, const 
   return reduction;
 }
 
-/// By themselves, whatever becomes of the gradients.
+/// By themselves, whether or not the gradients' reduction succeeds.
 Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
                    ProcessSet* process_set) {
   AllreduceOptions options;
@@ -53,83 +53,86 @@ Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const s
 
 }  // namespace
 
-BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                               const DistributedOptimizerOptions& options, const BucketHook& hook)
+BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
+                                 std::string name, const DistributedOptimizerOptions& options,
+                                 const BucketHook& hook)
     : stream_(ProgramStream::current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   AllreduceOptions all = reduction_of(options, name);
   all.stream = stream_.handle();
   const bool is_plain = !hook && options.op != ReduceOp::Adasum;
-  if (is_plain && !buckets.has_flags_apart()) {
+  if (is_plain && !buckets.has_separate_flags()) {
     handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
     return;
   }
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;  // all of them sparse
   if (is_plain) {
-    parts_ = allreduce_async(buckets.memory(), bucket.offset, bucket.gradient_count(), bucket.dtype,
-                             all);
+    gradients_ = allreduce_async(buckets.memory(), bucket.offset, bucket.gradient_count(),
+                                 bucket.dtype, all);
     return;
   }
   if (!hook) {
     all.keep_alive = buckets.memory().owner();
-    parts_ = begin_adasum(buckets, bucket, all);
+    gradients_ = begin_adasum(buckets, bucket, all);
     return;
   }
-  gradients_ = buckets.flat(bucket);
-  hooked_ = hook({index, std::move(name), gradients_, buckets.parameters_of(bucket)});
+  hook_target_ = buckets.flat(bucket);
+  hook_ = hook({index, std::move(name), hook_target_, buckets.parameters_of(bucket)});
 }
 
-BucketInFlight::BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                               const DistributedOptimizerOptions& options, const ShardSets& sets,
-                               const at::Tensor& part)
+BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
+                                 std::string name, const DistributedOptimizerOptions& options,
+                                 const ShardSets& sets, const at::Tensor& shard)
     : stream_(sets.replicas == nullptr ? ProgramStream::current(buckets.device())
                                        : ProgramStream::beside_current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;
   AllreduceOptions scatter = reduction_of(options, name);
-  scatter.process_set = sets.divided;
+  scatter.process_set = sets.sharded;
   scatter.stream = stream_.handle();
-  scatter.keep_alive = std::make_shared<at::Tensor>(part);
+  scatter.keep_alive = std::make_shared<at::Tensor>(shard);
   if (sets.replicas != nullptr) {
-    waiting_ = {part, scatter};
-    waiting_->options.name = name + ".replicas";
-    waiting_->options.process_set = sets.replicas;
-    waiting_->options.op = scatter.op = ReduceOp::Sum;
-    waiting_->options.prescale = scatter.postscale = 1.0;
-    if (options.op == ReduceOp::Average) waiting_->options.postscale /= options.process_set->size();
+    pending_replica_sum_ = {shard, scatter};
+    AllreduceOptions& sum = pending_replica_sum_->options;
+    sum.name = name + ".replicas";
+    sum.process_set = sets.replicas;
+    sum.op = scatter.op = ReduceOp::Sum;
+    sum.prescale = scatter.postscale = 1.0;
+    if (options.op == ReduceOp::Average) sum.postscale /= options.process_set->size();
   }
-  parts_ = reduce_scatter_async(buckets.memory(), bucket.offset,
-                                {static_cast<std::int64_t>(bucket.gradient_count())},
-                                view_of(part, name), scatter);
+  gradients_ = reduce_scatter_async(buckets.memory(), bucket.offset,
+                                    {static_cast<std::int64_t>(bucket.gradient_count())},
+                                    view_of(shard, name), scatter);
 }
 
-void BucketInFlight::advance() {
-  if (!waiting_ || !parts_->is_ready()) return;
+void BucketReduction::advance() {
+  if (!pending_replica_sum_ || !gradients_->is_ready()) return;
   try {
-    parts_->wait();  // does not block, but orders streams
+    gradients_->wait();  // does not block, but orders streams
   } catch (const Error&) {
     // The other nodes wait for this one all the same, and wait() throws it again.
   }
-  begin_replicas();
+  begin_replica_sum();
 }
 
-bool BucketInFlight::is_over() const {
-  const auto is_ready = [](const std::optional<Handle>& handle) {
+bool BucketReduction::is_ready() const {
+  const auto is_done = [](const std::optional<Handle>& handle) {
     return !handle || handle->is_ready();
   };
-  return handle_.is_ready() && is_ready(parts_) && !waiting_ && is_ready(replicas_) && !hooked_;
+  return handle_.is_ready() && is_done(gradients_) && !pending_replica_sum_ &&
+         is_done(replica_sum_) && !hook_;
 }
 
-void BucketInFlight::begin_replicas() {
-  const TensorView view = view_of(waiting_->part, waiting_->options.name);
-  replicas_ = allreduce_async(view, view, waiting_->options);
-  waiting_.reset();
+void BucketReduction::begin_replica_sum() {
+  const TensorView view = view_of(pending_replica_sum_->shard, pending_replica_sum_->options.name);
+  replica_sum_ = allreduce_async(view, view, pending_replica_sum_->options);
+  pending_replica_sum_.reset();
 }
 
-void BucketInFlight::wait() {
-  // All of them, whatever becomes of one: their memory and their names are needed again.
+void BucketReduction::wait() {
+  // All of them, even after an error: their memory and their names are needed again.
   std::exception_ptr first_error;
   const auto end = [&](Handle& handle) {
     try {
@@ -139,23 +142,26 @@ void BucketInFlight::wait() {
     }
   };
   end(handle_);
-  if (parts_) end(*parts_);
-  if (waiting_) begin_replicas();  // the other nodes wait for this one all the same
-  if (replicas_) end(*replicas_);
+  if (gradients_) end(*gradients_);
+  if (pending_replica_sum_) begin_replica_sum();  // the other nodes wait for it, error or not
+  if (replica_sum_) end(*replica_sum_);
   stream_.come_before_current();
   if (first_error) std::rethrow_exception(first_error);
-  if (!hooked_) return;
-  const at::Tensor result = hooked_->result();
-  if (result.is_same(gradients_)) return;
-  if (!result.defined() || result.numel() != gradients_.numel()) {
+  if (hook_) take_hook_result();
+}
+
+void BucketReduction::take_hook_result() {
+  const at::Tensor result = hook_->result();
+  if (result.is_same(hook_target_)) return;
+  if (!result.defined() || result.numel() != hook_target_.numel()) {
     throw InvalidArgument(
         "DistributedOptimizer: a bucket hook returned " +
         (result.defined() ? std::to_string(result.numel()) + " elements" : "no tensor") +
-        " for a bucket of " + std::to_string(gradients_.numel()) +
+        " for a bucket of " + std::to_string(hook_target_.numel()) +
         ". It must return its reduced gradients, as many as it was given.");
   }
   const at::NoGradGuard no_grad;
-  gradients_.copy_(result.view_as(gradients_));
+  hook_target_.copy_(result.view_as(hook_target_));
 }
 
 }  // namespace kolo::tensors

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -16,50 +17,50 @@
 
 namespace kolo::tensors {
 
-/// The reduction of one bucket, from its begin to its end.
+/// The reduction of one bucket, from submission to completion.
 ///
-/// Average and Sum reduce the whole bucket as one, and leave it on all ranks. Where it is divided,
-/// each rank gets its own part of the gradients, which it then sums with those that have the same
-/// part. Then, on a GPU, and with Adasum and a program's hook, which reduce gradients, the flags
-/// that say whether there are any travel by themselves.
-class BucketInFlight {
+/// Average and Sum reduce the whole bucket at once, flags included. A sharded bucket is
+/// reduce-scattered, and each rank then sums its shard with the ranks that hold the same one. Then,
+/// with Adasum, with a program's hook and on a GPU, the flags are reduced by themselves.
+class BucketReduction {
  public:
-  /// Begins it, under the name `name`, which no other bucket in flight has.
-  BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                 const DistributedOptimizerOptions& options, const BucketHook& hook);
-  /// The same where it is divided among `sets`: this rank's part of the gradients goes to `part`
-  /// [n], which stays alive.
-  BucketInFlight(const GradientBuckets& buckets, std::size_t index, std::string name,
-                 const DistributedOptimizerOptions& options, const ShardSets& sets,
-                 const at::Tensor& part);
+  /// Submits the bucket under the name `name`, which no other bucket in flight has.
+  BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
+                  const DistributedOptimizerOptions& options, const BucketHook& hook);
+  /// The same for a sharded bucket: this rank's shard of the gradients goes to `shard` [n], which
+  /// outlives this.
+  BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
+                  const DistributedOptimizerOptions& options, const ShardSets& sets,
+                  const at::Tensor& shard);
 
-  /// Begins what can begin now, without blocking.
+  /// Begins the sum over replicas if it can begin now. Does not block.
   void advance();
-  /// Looks without blocking: wait() would not block.
-  bool is_over() const;
-  /// Blocks until gradients and flags of all ranks are reduced in their place; on a GPU, the
-  /// current stream waits for the gradients.
+  /// Whether wait() would return at once.
+  bool is_ready() const;
+  /// Blocks until gradients and flags of all ranks are reduced; on a GPU the current stream waits
+  /// for the gradients. Throws the first error of its operations after all of them have ended.
   void wait();
 
-  /// As those of Handle: of the whole, or of the flags.
+  /// Those of Handle, for the whole bucket or its flags.
   std::chrono::steady_clock::time_point started() const { return handle_.started(); }
   std::chrono::steady_clock::time_point ended() const { return handle_.ended(); }
 
  private:
-  /// A sum over the ranks that have the same part, which begins when this rank has it.
-  struct Replicas {
-    at::Tensor part;
+  /// A sum over the ranks that hold the same shard, which waits for this rank's.
+  struct ReplicaSum {
+    at::Tensor shard;
     AllreduceOptions options;
   };
-  void begin_replicas();
+  void begin_replica_sum();
+  void take_hook_result();
 
-  ProgramStream stream_;  // on which the operations below are ordered
-  Handle handle_;
-  std::optional<Handle> parts_;      // of gradients that go without the flags
-  std::optional<Replicas> waiting_;  // for parts_
-  std::optional<Handle> replicas_;
-  std::optional<TensorHandle> hooked_;
-  at::Tensor gradients_;  // where the hook's result belongs
+  ProgramStream stream_;             // on which the operations below are ordered
+  Handle handle_;                    // of the whole bucket, or of its flags
+  std::optional<Handle> gradients_;  // where those are reduced without the flags
+  std::optional<ReplicaSum> pending_replica_sum_;
+  std::optional<Handle> replica_sum_;
+  std::optional<TensorHandle> hook_;
+  at::Tensor hook_target_;  // where the hook's result belongs
 };
 
 }  // namespace kolo::tensors

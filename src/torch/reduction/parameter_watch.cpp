@@ -35,22 +35,23 @@ void ParameterWatch::require_in_place() const {
     if (is_pinned_ && parameter.const_data_ptr() != place.address) {
       throw InvalidArgument(
           "DistributedOptimizer: the elements of parameter '" + names_[i] +
-          "' lie elsewhere than where the ranks have divided them, by set_data(), the module's "
-          "to() or torch::load: a step would not reach them. Copy into it with copy_(), or use the "
+          "' have been moved out of the memory in which they are sharded, by set_data(), the "
+          "module's to() or torch::load: a step would not reach them. Copy into it with copy_(), "
+          "or use the "
           "optimizer's load().");
     }
   }
 }
 
-void ParameterWatch::require_no_whole_state(torch::optim::Optimizer& optimizer) const {
+void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) const {
   if (!is_pinned_) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (optimizer.state().count(parameters_[i].unsafeGetTensorImpl()) == 0) continue;
+    if (!optimizer.has_state(parameters_[i])) continue;
     throw InvalidArgument(
         "DistributedOptimizer: the wrapped optimizer has state of the whole parameter '" +
         names_[i] +
-        "', which the ranks have divided: it has been stepped or loaded itself, on this rank "
-        "alone. Call step() and load() of the DistributedOptimizer.");
+        "', which is sharded: it has been stepped or loaded itself, on this rank alone. Call "
+        "step() and load() of the DistributedOptimizer.");
   }
 }
 

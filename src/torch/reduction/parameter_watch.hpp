@@ -7,17 +7,18 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
+
+#include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
 
-/// Finds what a program does to an optimizer's parameters behind its back: moves them to other
-/// memory, or steps the wrapped optimizer itself.
+/// Notices what a program does to parameters outside of their optimizer: moves them to other memory,
+/// or steps the wrapped optimizer itself.
 class ParameterWatch {
  public:
   ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names);
 
-  /// The ranks have divided the parameters: from now on their elements stay where they are.
+  /// The parameters are sharded: from now on their elements stay where they are.
   void pin();
 
   /// Throws InvalidArgument for a parameter of another type, device or shape than at first; once
@@ -25,7 +26,7 @@ class ParameterWatch {
   void require_in_place() const;
   /// Throws InvalidArgument where `optimizer`, pinned, has state of a whole parameter: only its own
   /// step() or load() makes that.
-  void require_no_whole_state(torch::optim::Optimizer& optimizer) const;
+  void require_no_whole_state(const WrappedOptimizer& optimizer) const;
 
   /// Remembers some elements, by which `has_changed` tells whether they are others now. Not the
   /// version: LibTorch's SGD updates without counting it.

@@ -8,15 +8,14 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "torch/sharding/state_cut.hpp"
 #include "torch/tensors/flat_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
 
-/// Optimizers go over their tensors several times: pieces of this length, with their gradients and
-/// their state, stay in a core's cache meanwhile. On a GPU each would cost kernels of its own.
-std::size_t most_piece_bytes(const at::Device& device) {
+/// Optimizers read their tensors several times: leaves of this size stay in a core's cache meanwhile,
+/// with their gradients and state. On a GPU each leaf would cost kernels of its own.
+std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
@@ -32,87 +31,103 @@ void move_to(const SharedBuffer& memory, std::size_t offset, const at::Tensor& t
 }  // namespace
 
 ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
-                                 const GradientBuckets& buckets, bool recycles,
+                                 const GradientBuckets& buckets, bool shares_slots,
                                  const OperationOptions& options)
     : parameters_(parameters),
       layout_(buckets.buckets()),
       memory_(make_flat_memory(buckets.memory().size_bytes(), buckets.device(), options)) {
-  const ProcessSet& set = *options.process_set;
+  const auto ranks = static_cast<std::size_t>(options.process_set->size());
+  const auto rank = static_cast<std::size_t>(options.process_set->rank());
   for (const Bucket& bucket : layout_) {
-    const std::size_t element = size_of(bucket.dtype);
-    const std::size_t own_bytes =
-        bucket.gradient_count() * element / static_cast<std::size_t>(set.size());
-    const std::size_t own_begin = bucket.offset + static_cast<std::size_t>(set.rank()) * own_bytes;
+    for (const Bucket::Member& member : bucket.members) {
+      move_to(memory_, member.offset, parameters_[member.parameter]);
+    }
+    const std::size_t count = bucket.gradient_count() / ranks;
+    const std::size_t begin = bucket.offset + rank * count * size_of(bucket.dtype);
     const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
-    const auto elements = [&](const SharedBuffer& memory, std::size_t offset, std::size_t bytes) {
-      return tensor_over(memory, offset, {static_cast<std::int64_t>(bytes / element)}, type);
-    };
-    at::Tensor part = elements(buckets.memory(), own_begin, own_bytes);
-    if (recycles) part = part.clone();
-    std::vector<Piece>& pieces = pieces_.emplace_back();
-    for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-      const auto [index, offset] = bucket.members[i];
-      const at::Tensor& parameter = parameters_[index];
-      move_to(memory_, offset, parameter);
-      const std::size_t end = std::min(offset + parameter.nbytes(), own_begin + own_bytes);
-      std::size_t begin = std::max(offset, own_begin);
-      for (std::size_t bytes = 0; begin < end; begin += bytes) {
-        bytes = std::min(end - begin, most_piece_bytes(buckets.device()));
-        Piece piece{index, i, static_cast<std::int64_t>((begin - offset) / element),
-                    elements(memory_, begin, bytes),
-                    part.narrow(0, static_cast<std::int64_t>((begin - own_begin) / element),
-                                static_cast<std::int64_t>(bytes / element))
-                        .detach()};
-        piece.values.set_requires_grad(true);
-        pieces.push_back(std::move(piece));
+    at::Tensor gradients =
+        tensor_over(buckets.memory(), begin, {static_cast<std::int64_t>(count)}, type);
+    if (shares_slots) gradients = gradients.clone();
+    leaves_.push_back(make_leaves(bucket, begin, gradients));
+    gradients_.push_back(std::move(gradients));
+  }
+}
+
+/// Those over the shard that begins at byte `begin` and has the given gradients.
+std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bucket,
+                                                                std::size_t begin,
+                                                                const at::Tensor& gradients) const {
+  const std::size_t element = size_of(bucket.dtype);
+  const std::size_t end = begin + gradients.nbytes();
+  const std::size_t most = max_leaf_bytes(gradients.device());
+  std::vector<Leaf> leaves;
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const auto [index, offset] = bucket.members[i];
+    const at::Tensor& parameter = parameters_[index];
+    const std::size_t own_end = std::min(offset + parameter.nbytes(), end);
+    std::size_t own_begin = std::max(offset, begin);
+    for (std::size_t bytes = 0; own_begin < own_end; own_begin += bytes) {
+      bytes = std::min(own_end - own_begin, most);
+      const auto count = static_cast<std::int64_t>(bytes / element);
+      Leaf leaf{index, i, static_cast<std::int64_t>((own_begin - offset) / element),
+                tensor_over(memory_, own_begin, {count}, parameter.options()),
+                gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
+                    .detach()};
+      leaf.values.set_requires_grad(true);
+      leaves.push_back(std::move(leaf));
+    }
+  }
+  return leaves;
+}
+
+void ParameterShards::shard_state(WrappedOptimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  for (const std::vector<Leaf>& leaves : leaves_) {
+    for (const Leaf& leaf : leaves) {
+      const at::Tensor& parameter = parameters_[leaf.parameter];
+      auto fields = optimizer.state(parameter);
+      if (!fields) continue;
+      for (StateField& field : *fields) {
+        if (!is_elementwise(field, parameter)) continue;
+        const at::Tensor whole = field.value.toTensor().contiguous().view(-1);
+        field.value = whole.narrow(0, leaf.begin, leaf.values.numel()).clone();
       }
-    }
-    parts_.push_back(std::move(part));
-  }
-}
-
-void ParameterShards::cut(torch::optim::Optimizer& optimizer) const {
-  auto& states = optimizer.state();
-  for (const std::vector<Piece>& pieces : pieces_) {
-    for (const Piece& piece : pieces) {
-      const at::Tensor& parameter = parameters_[piece.parameter];
-      auto state = cut_state(optimizer, parameter, piece.begin, piece.values.numel());
-      if (state) states[piece.values.unsafeGetTensorImpl()] = std::move(state);
+      optimizer.set_state(leaf.values, *fields);
     }
   }
-  for (const at::Tensor& parameter : parameters_) states.erase(parameter.unsafeGetTensorImpl());
+  for (const at::Tensor& parameter : parameters_) optimizer.erase_state(parameter);
 }
 
-void ParameterShards::erase_state(torch::optim::Optimizer& optimizer) const {
-  for (const std::vector<Piece>& pieces : pieces_) {
-    for (const Piece& piece : pieces) optimizer.state().erase(piece.values.unsafeGetTensorImpl());
+void ParameterShards::erase_state(WrappedOptimizer& optimizer) const {
+  for (const std::vector<Leaf>& leaves : leaves_) {
+    for (const Leaf& leaf : leaves) optimizer.erase_state(leaf.values);
   }
 }
 
-void ParameterShards::hand_out(std::size_t bucket, const GradientBuckets& buckets,
-                               bool is_first) const {
+void ParameterShards::assign_gradients(std::size_t bucket, const GradientBuckets& buckets,
+                                       bool adds_up) const {
   const Bucket& plan = buckets.buckets()[bucket];
-  for (const Piece& piece : pieces_[bucket]) {
-    at::Tensor values = piece.values;
-    if (buckets.is_anywhere(plan, piece.member)) {
-      values.mutable_grad() = piece.gradient;
-    } else if (is_first) {
+  for (const Leaf& leaf : leaves_[bucket]) {
+    at::Tensor values = leaf.values;
+    if (buckets.is_present(plan, leaf.member)) {
+      values.mutable_grad() = leaf.gradient;
+    } else if (!adds_up) {
       values.mutable_grad().reset();
     }
   }
 }
 
-void ParameterShards::drop_gradients(std::size_t bucket) const {
-  for (const Piece& piece : pieces_[bucket]) {
-    at::Tensor values = piece.values;
+void ParameterShards::clear_gradients(std::size_t bucket) const {
+  for (const Leaf& leaf : leaves_[bucket]) {
+    at::Tensor values = leaf.values;
     values.mutable_grad().reset();
   }
 }
 
-void ParameterShards::list_gradients(std::vector<at::Tensor>& gradients) const {
-  for (const std::vector<Piece>& pieces : pieces_) {
-    for (const Piece& piece : pieces) {
-      if (piece.values.grad().defined()) gradients.push_back(piece.values.grad());
+void ParameterShards::append_gradients(std::vector<at::Tensor>& gradients) const {
+  for (const std::vector<Leaf>& leaves : leaves_) {
+    for (const Leaf& leaf : leaves) {
+      if (leaf.values.grad().defined()) gradients.push_back(leaf.values.grad());
     }
   }
 }
@@ -123,7 +138,7 @@ Handle ParameterShards::gather(std::size_t bucket, std::string name,
   OperationOptions gathering = options;
   gathering.name = std::move(name);
   return allgather_async(memory_, layout_[bucket].offset,
-                         std::vector<std::int64_t>(ranks, parts_[bucket].numel()),
+                         std::vector<std::int64_t>(ranks, gradients_[bucket].numel()),
                          layout_[bucket].dtype, gathering);
 }
 

@@ -10,11 +10,11 @@
 
 namespace kolo::tensors {
 
-std::string defect_of_scope(const ProcessSet& set, ShardScope scope) {
+std::string problem_with_scope(const ProcessSet& set, ShardScope scope) {
   if (scope == ShardScope::World) return {};
   if (set.number() != 0) {
     return "shard_scope = Node with process set " + set.name() +
-           ", but it divides the world only. Use shard_scope = World.";
+           ", but Node shards the world only. Use shard_scope = World.";
   }
   if (!set.runtime().is_homogeneous()) {
     return "shard_scope = Node, but not all nodes have the same number of ranks. Start as many on "
@@ -35,19 +35,19 @@ ShardSets make_shard_sets(ProcessSet& set, ShardScope scope) {
       {own.data(), DType::Int64, {1, 2}, Device{}},
       [&](const std::vector<std::int64_t>&) -> void* { return places.data(); }, options);
   std::map<std::int64_t, std::vector<int>> nodes;
-  std::map<std::int64_t, std::vector<int>> parts;
+  std::map<std::int64_t, std::vector<int>> replicas;
   for (std::size_t i = 0; i < places.size(); ++i) {
     nodes[places[i][0]].push_back(static_cast<int>(i));
-    parts[places[i][1]].push_back(static_cast<int>(i));
+    replicas[places[i][1]].push_back(static_cast<int>(i));
   }
   ShardSets sets;
   for (const auto& [node, ranks] : nodes) {
     ProcessSet& added = runtime.add_process_set(ranks);
-    if (node == own[0]) sets.divided = &added;
+    if (node == own[0]) sets.sharded = &added;
   }
-  for (const auto& [part, ranks] : parts) {
+  for (const auto& [place, ranks] : replicas) {
     ProcessSet& added = runtime.add_process_set(ranks);
-    if (part == own[1]) sets.replicas = &added;
+    if (place == own[1]) sets.replicas = &added;
   }
   return sets;
 }

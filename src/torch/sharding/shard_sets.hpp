@@ -7,16 +7,16 @@
 
 namespace kolo::tensors {
 
-/// Who has what of a state that ranks divide.
+/// Which ranks share the shards of a sharded optimizer.
 struct ShardSets {
-  ProcessSet* divided = nullptr;   ///< ranks that have different parts
-  ProcessSet* replicas = nullptr;  ///< ranks that have the same part as this one; null: no others
+  ProcessSet* sharded = nullptr;   ///< the ranks that hold different shards
+  ProcessSet* replicas = nullptr;  ///< the ranks that hold this rank's shard; null: no others
 };
 
-/// Why the ranks of `set` cannot divide anything in this way; empty where they can.
-std::string defect_of_scope(const ProcessSet& set, ShardScope scope);
+/// Why state cannot be sharded over `set` with this scope; empty where it can.
+std::string problem_with_scope(const ProcessSet& set, ShardScope scope);
 
-/// Collective over `set`, and where that needs new process sets over the world.
+/// Collective over `set`; over the world where process sets have to be added.
 ShardSets make_shard_sets(ProcessSet& set, ShardScope scope);
 
 }  // namespace kolo::tensors

@@ -13,7 +13,6 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/sharding/state_fields.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
 
@@ -80,25 +79,25 @@ void read_into(const Checkpoint& checkpoint, const Read& read) {
   if (!values.is_same(target)) target.copy_(values);
 }
 
-/// A part of the program's state, and its fields, whose tensors are to be filled.
-struct PartState {
-  const TrainingView::Part* part;
+/// The state of a leaf. Its tensors have no values yet.
+struct LeafState {
+  const TrainingView::Leaf* leaf;
   std::vector<StateField> fields;
 };
 
-std::vector<PartState> plan_state(const TrainingView& view, const SavedTraining& saved,
+std::vector<LeafState> plan_state(const TrainingView& view, const SavedTraining& saved,
                                   std::vector<Read>& reads) {
-  std::vector<PartState> states;
-  for (const TrainingView::Part& part : view.parts) {
-    const std::string& name = saved.name_of(part.name);
+  std::vector<LeafState> states;
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const std::string& name = saved.name_of(leaf.name);
     const auto found = saved.details.state.find(name);
     if (found == saved.details.state.end()) continue;
-    states.push_back({&part, fields_in(saved, part)});
+    states.push_back({&leaf, fields_in(saved, leaf)});
     for (const StateField& field : states.back().fields) {
       if (!field.value.isTensor()) continue;
       const bool is_elementwise = found->second.tensors.at(field.name);
       reads.push_back(
-          {state_key(field.name, name), is_elementwise ? part.begin : 0, field.value.toTensor()});
+          {state_key(field.name, name), is_elementwise ? leaf.begin : 0, field.value.toTensor()});
     }
   }
   return states;
@@ -131,7 +130,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
                    const std::string& name) {
   const Checkpoint& checkpoint = saved.checkpoint;
   std::vector<Read> reads;
-  std::vector<PartState> states;
+  std::vector<LeafState> states;
   RandomStates random_states;
   const auto on_all = [&](const char* step, const std::function<void()>& work) {
     on_all_ranks({.name = name + step, .process_set = &view.set},
@@ -148,18 +147,15 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
     }
     if (options.random_state) random_states = read_random_states(view, checkpoint);
   });
-  auto& all = view.wrapped.state();
   if (options.optimizer_state) {
     // First, so that the old and the new are not both in memory.
-    for (const TrainingView::Part& part : view.parts) all.erase(part.values.unsafeGetTensorImpl());
+    for (const TrainingView::Leaf& leaf : view.leaves) view.wrapped.erase_state(leaf.values);
   }
   on_all(".read", [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
     for (auto& [source, state] : random_states) source.restore(state);
   });
-  for (const auto& [part, fields] : states) {
-    all[part->values.unsafeGetTensorImpl()] = state_with(new_state(view.wrapped), fields);
-  }
+  for (const auto& [leaf, fields] : states) view.wrapped.set_state(leaf->values, fields);
 }
 
 }  // namespace kolo::tensors

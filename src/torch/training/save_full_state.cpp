@@ -17,7 +17,6 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/sharding/state_fields.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/host_bytes.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -28,59 +27,59 @@ namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 
-/// A state tensor that ranks have parts of, and those that this one has.
-struct DividedTensor {
+/// A state tensor, and the runs of its elements that this rank has.
+struct ShardedTensor {
   SafetensorsTensor entry;
   std::vector<std::pair<std::int64_t, at::Tensor>> own;  // first element, elements
 };
 
-at::Tensor field_of(const TrainingView& view, const TrainingView::Part& part,
+at::Tensor field_of(const TrainingView& view, const TrainingView::Leaf& leaf,
                     const std::string& name) {
-  const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
-  if (state == view.wrapped.state().end()) return {};
-  for (const StateField& field : fields_of(*state->second)) {
+  const auto fields = view.wrapped.state(leaf.values);
+  if (!fields) return {};
+  for (const StateField& field : *fields) {
     if (field.name == name && field.value.isTensor()) return field.value.toTensor().contiguous();
   }
   return {};
 }
 
-/// What all ranks together know of the state: shapes come from the parameters, types from the ranks
-/// that have a part.
+/// The description of all state, merged from all ranks: types come from the ranks that have a leaf of
+/// the parameter.
 nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
   nlohmann::json own = describe_state(view);
-  for (const TrainingView::Part& part : view.parts) {
-    if (!own.contains(part.name)) continue;
-    for (const auto& [field, is_elementwise] : own[part.name]["tensors"].items()) {
-      const at::Tensor tensor = field_of(view, part, field);
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!own.contains(leaf.name)) continue;
+    for (const auto& [field, is_elementwise] : own[leaf.name]["tensors"].items()) {
+      const at::Tensor tensor = field_of(view, leaf, field);
       const TensorView memory = view_of(tensor, field);
-      own[part.name]["types"][field] = safetensors_name(memory.dtype);
-      own[part.name]["shapes"][field] =
-          is_elementwise.get<bool>() ? part.whole.sizes().vec() : memory.shape;
+      own[leaf.name]["types"][field] = safetensors_name(memory.dtype);
+      own[leaf.name]["shapes"][field] =
+          is_elementwise.get<bool>() ? leaf.parameter.sizes().vec() : memory.shape;
     }
   }
   nlohmann::json all = nlohmann::json::object();
   for (const std::string& described :
-       on_all_ranks({.name = name + ".state", .process_set = &view.divided}, "save_full_state",
+       on_all_ranks({.name = name + ".state", .process_set = &view.sharded}, "save_full_state",
                     [&] { return own.dump(); })) {
     all.update(nlohmann::json::parse(described), /*merge_objects=*/true);
   }
   return all;
 }
 
-std::vector<DividedTensor> divided_tensors(const TrainingView& view, const std::string& name) {
-  std::vector<DividedTensor> tensors;
+std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::string& name) {
+  std::vector<ShardedTensor> tensors;
   const nlohmann::json states = state_of_all(view, name);
   for (const auto& [parameter, state] : states.items()) {
     for (const auto& [field, is_elementwise] : state.at("tensors").items()) {
-      DividedTensor& tensor = tensors.emplace_back();
+      ShardedTensor& tensor = tensors.emplace_back();
       tensor.entry = {state_key(field, parameter),
                       *dtype_from_safetensors(state.at("types").at(field).get<std::string>()),
                       state.at("shapes").at(field).get<std::vector<std::int64_t>>()};
-      for (const TrainingView::Part& part : view.parts) {
-        const bool has_it = is_elementwise.get<bool>() || part.begin == 0;
-        if (part.name != parameter || !has_it) continue;
-        if (const at::Tensor own = field_of(view, part, field); own.defined()) {
-          tensor.own.emplace_back(is_elementwise.get<bool>() ? part.begin : 0, own);
+      for (const TrainingView::Leaf& leaf : view.leaves) {
+        const bool has_it = is_elementwise.get<bool>() || leaf.begin == 0;
+        if (leaf.name != parameter || !has_it) continue;
+        if (const at::Tensor own = field_of(view, leaf, field); own.defined()) {
+          tensor.own.emplace_back(is_elementwise.get<bool>() ? leaf.begin : 0, own);
         }
       }
     }
@@ -89,7 +88,7 @@ std::vector<DividedTensor> divided_tensors(const TrainingView& view, const std::
 }
 
 /// Elements [begin, end) of a tensor of which every rank gives what it has, in the order of ranks.
-void gather(const TrainingView& view, const DividedTensor& tensor, std::int64_t begin,
+void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t begin,
             std::int64_t end, std::vector<std::byte>& chunk, const std::string& name) {
   const std::size_t element = size_of(tensor.entry.dtype);
   std::vector<std::byte> own;
@@ -104,7 +103,7 @@ void gather(const TrainingView& view, const DividedTensor& tensor, std::int64_t 
   }
   allgather({own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}},
             [&](const std::vector<std::int64_t>&) -> void* { return chunk.data(); },
-            {.name = name, .process_set = &view.divided});
+            {.name = name, .process_set = &view.sharded});
 }
 
 /// Writes on the root; on others, and once something has failed, it does nothing.
@@ -163,14 +162,14 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
   };
   for (const auto& [key, tensor] : view.parameters) add_whole(key, tensor);
   for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
-  const std::vector<DividedTensor> divided = divided_tensors(view, name);
-  for (const DividedTensor& tensor : divided) entries.push_back(tensor.entry);
+  const std::vector<ShardedTensor> sharded = sharded_tensors(view, name);
+  for (const ShardedTensor& tensor : sharded) entries.push_back(tensor.entry);
 
   Output output(view.set.rank() == root, file, entries);
   std::vector<std::byte> chunk(kChunkBytes);
   for (const at::Tensor& tensor : whole) output.append(tensor, chunk);
-  for (const DividedTensor& tensor : divided) {
-    if (!view.is_divided) {
+  for (const ShardedTensor& tensor : sharded) {
+    if (!view.is_sharded) {
       output.append(tensor.own.front().second, chunk);
       continue;
     }

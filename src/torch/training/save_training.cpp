@@ -9,7 +9,6 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
-#include "torch/sharding/state_fields.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/host_bytes.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -18,12 +17,12 @@
 namespace kolo::tensors {
 namespace {
 
-/// What this rank writes. Of what every rank has, an equal share.
+/// The slices of tensors that this rank writes. What every rank has is split into equal shares.
 class Slices {
  public:
   explicit Slices(const ProcessSet& set) : set_(set) {}
 
-  /// What only this rank has, from element `begin` of a tensor of `shape` on.
+  /// Elements that only this rank has, from element `begin` of a tensor of `shape` on.
   void add(std::string name, const at::Tensor& elements, std::vector<std::int64_t> shape,
            std::int64_t begin) {
     const at::Tensor kept = keep(name, elements);
@@ -32,7 +31,7 @@ class Slices {
   void add(std::string name, const at::Tensor& tensor) {
     add(std::move(name), tensor, tensor.sizes().vec(), 0);
   }
-  /// What every rank has: all of them say so in the same order.
+  /// A tensor that every rank has. All ranks add theirs in the same order.
   void share(std::string name, const at::Tensor& tensor) {
     shared_.push_back({std::move(name), tensor});
     shared_bytes_ += tensor.nbytes();
@@ -94,20 +93,20 @@ class Slices {
 };
 
 void add_state(const TrainingView& view, Slices& slices) {
-  for (const TrainingView::Part& part : view.parts) {
-    const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
-    if (state == view.wrapped.state().end()) continue;
-    for (const StateField& field : fields_of(*state->second)) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const auto fields = view.wrapped.state(leaf.values);
+    if (!fields) continue;
+    for (const StateField& field : *fields) {
       if (!field.value.isTensor()) continue;
       const at::Tensor tensor = field.value.toTensor();
-      const std::string key = state_key(field.name, part.name);
-      if (!view.is_divided) {
+      const std::string key = state_key(field.name, leaf.name);
+      if (!view.is_sharded) {
         slices.share(key, tensor);
-      } else if (!view.is_first_of_replicas) {
+      } else if (!view.is_first_replica) {
         continue;
-      } else if (is_elementwise(field, part.values)) {
-        slices.add(key, tensor, part.whole.sizes().vec(), part.begin);
-      } else if (part.begin == 0) {
+      } else if (is_elementwise(field, leaf.values)) {
+        slices.add(key, tensor, leaf.parameter.sizes().vec(), leaf.begin);
+      } else if (leaf.begin == 0) {
         slices.add(key, tensor);
       }
     }
@@ -126,16 +125,16 @@ nlohmann::json number_of(const StateField& field, const std::string& parameter) 
 
 nlohmann::json describe_state(const TrainingView& view) {
   nlohmann::json all = nlohmann::json::object();
-  for (const TrainingView::Part& part : view.parts) {
-    const auto state = view.wrapped.state().find(part.values.unsafeGetTensorImpl());
-    if (state == view.wrapped.state().end()) continue;
-    nlohmann::json& described = all[part.name];
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const auto fields = view.wrapped.state(leaf.values);
+    if (!fields) continue;
+    nlohmann::json& described = all[leaf.name];
     described = {{"numbers", nlohmann::json::object()}, {"tensors", nlohmann::json::object()}};
-    for (const StateField& field : fields_of(*state->second)) {
+    for (const StateField& field : *fields) {
       if (field.value.isTensor()) {
-        described["tensors"][field.name] = is_elementwise(field, part.values);
+        described["tensors"][field.name] = is_elementwise(field, leaf.values);
       } else {
-        described["numbers"][field.name] = number_of(field, part.name);
+        described["numbers"][field.name] = number_of(field, leaf.name);
       }
     }
   }

@@ -4,13 +4,11 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 #include <variant>
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Type.h>
 
 #include "kolo/error.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -22,8 +20,8 @@ using ParameterState = TrainingDetails::State;
 
 /// A parameter's name in the checkpoint, and its state there; null where it has none.
 std::pair<std::string, const ParameterState*> state_of(const SavedTraining& saved,
-                                                       const TrainingView::Part& part) {
-  const std::string& name = saved.name_of(part.name);
+                                                       const TrainingView::Leaf& leaf) {
+  const std::string& name = saved.name_of(leaf.name);
   const auto found = saved.details.state.find(name);
   return {name, found == saved.details.state.end() ? nullptr : &found->second};
 }
@@ -32,16 +30,15 @@ std::pair<std::string, const ParameterState*> state_of(const SavedTraining& save
                          const std::string& reason) {
   throw InvalidArgument("the checkpoint " + saved.checkpoint.path().string() +
                         " has optimizer state of " + saved.details.optimizer +
-                        ", which is not that of the program's " +
-                        c10::demangle(typeid(view.wrapped).name()) + ": " + reason +
-                        ". Load with optimizer_state = false to train with a new state.");
+                        ", which is not that of the program's " + view.wrapped.class_name() + ": " +
+                        reason + ". Load with optimizer_state = false to train with a new state.");
 }
 
 /// The state of one parameter, where LibTorch's class has just these fields. Its kernels rely on
 /// it.
 void require_known_fields(const TrainingView& view, const SavedTraining& saved,
-                          const TrainingView::Part& part, const std::vector<KnownField>& known) {
-  const auto [name, state] = state_of(saved, part);
+                          const TrainingView::Leaf& leaf, const std::vector<KnownField>& known) {
+  const auto [name, state] = state_of(saved, leaf);
   std::size_t taken = 0;
   for (const KnownField& field : known) {
     const auto number = state->numbers.find(field.name);
@@ -60,8 +57,8 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
       if (steps != nullptr && *steps >= 0 && *steps <= kMostSteps) continue;
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not a number of steps");
     }
-    saved.checkpoint.require(state_key(field.name, name), view_of(part.whole, name).dtype,
-                             part.whole.sizes().vec());
+    saved.checkpoint.require(state_key(field.name, name), view_of(leaf.parameter, name).dtype,
+                             leaf.parameter.sizes().vec());
     if (!tensor->second) {
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not for its elements");
     }
@@ -73,8 +70,8 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
 /// The state of one parameter, of a class that LibTorch does not know: whether that takes such
 /// fields is tried once for those of one kind.
 void require_own_fields(const TrainingView& view, const SavedTraining& saved,
-                        const TrainingView::Part& part, std::set<std::string>& tried) {
-  const auto [name, state] = state_of(saved, part);
+                        const TrainingView::Leaf& leaf, std::set<std::string>& tried) {
+  const auto [name, state] = state_of(saved, leaf);
   std::string kind;
   for (const auto& [field, number] : state->numbers) {
     kind += field + '\0' + std::to_string(number.index()) + '\0';
@@ -83,16 +80,13 @@ void require_own_fields(const TrainingView& view, const SavedTraining& saved,
     const std::string key = state_key(field, name);
     const auto found = saved.checkpoint.tensors().find(key);
     if (found == saved.checkpoint.tensors().end() ||
-        (is_elementwise && found->second.shape != part.whole.sizes().vec())) {
+        (is_elementwise && found->second.shape != leaf.parameter.sizes().vec())) {
       refuse(view, saved, "there is no '" + key + "' of the shape of its parameter");
     }
     kind += field + '\0' + std::string(kolo::name_of(found->second.dtype)) + '\0';
   }
   if (!tried.insert(kind).second) return;
-  std::size_t taken = 0;
-  if (auto own = new_state(view.wrapped)) {
-    taken = fields_of(*state_with(std::move(own), fields_in(saved, part))).size();
-  }
+  const std::size_t taken = view.wrapped.count_accepted(fields_in(saved, leaf));
   if (taken == state->numbers.size() + state->tensors.size()) return;
   refuse(view, saved, "'" + name + "' has other fields");
 }
@@ -117,21 +111,19 @@ void require_same_state(const TrainingView& view, const SavedTraining& saved) {
   std::vector<KnownField> known;
   bool is_first = true;
   std::set<std::string> tried;
-  for (const TrainingView::Part& part : view.parts) {
-    if (state_of(saved, part).second == nullptr) continue;
-    if (std::exchange(is_first, false)) {
-      if (const auto state = new_state(view.wrapped)) known = known_fields_of(*state);
-    }
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (state_of(saved, leaf).second == nullptr) continue;
+    if (std::exchange(is_first, false)) known = view.wrapped.known_fields();
     if (known.empty()) {
-      require_own_fields(view, saved, part, tried);
+      require_own_fields(view, saved, leaf, tried);
     } else {
-      require_known_fields(view, saved, part, known);
+      require_known_fields(view, saved, leaf, known);
     }
   }
 }
 
-std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Part& part) {
-  const auto [name, state] = state_of(saved, part);
+std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Leaf& leaf) {
+  const auto [name, state] = state_of(saved, leaf);
   std::vector<StateField> fields;
   if (state == nullptr) return fields;
   for (const auto& [field, number] : state->numbers) {
@@ -140,8 +132,8 @@ std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView
   for (const auto& [field, is_elementwise] : state->tensors) {
     const Checkpoint::Tensor& tensor = saved.checkpoint.tensors().at(state_key(field, name));
     const at::TensorOptions type =
-        at::TensorOptions(scalar_type_of(tensor.dtype)).device(part.values.device());
-    fields.push_back({field, at::empty(is_elementwise ? part.values.sizes() : tensor.shape, type)});
+        at::TensorOptions(scalar_type_of(tensor.dtype)).device(leaf.values.device());
+    fields.push_back({field, at::empty(is_elementwise ? leaf.values.sizes() : tensor.shape, type)});
   }
   return fields;
 }

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "torch/checkpoint/checkpoint.hpp"
-#include "torch/sharding/state_fields.hpp"
 #include "torch/training/training_details.hpp"
 #include "torch/training/training_view.hpp"
 
@@ -22,13 +21,13 @@ struct SavedTraining {
   }
 };
 
-/// Throws InvalidArgument where the state of a part is not that of the program's optimizer: for
-/// LibTorch's classes all fields in their types and the parameter's shape, for others what their
-/// serialize() takes.
+/// Throws InvalidArgument where the state of a leaf does not fit the program's optimizer. Of known
+/// classes it has all fields in their types and the parameter's shape, of others what the optimizer
+/// accepts.
 void require_same_state(const TrainingView& view, const SavedTraining& saved);
 
-/// The fields of a part's state; their tensors have no values yet. None where the checkpoint has no
-/// state of it.
-std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Part& part);
+/// The fields of a leaf's state, without values in their tensors; none where the checkpoint has no
+/// state for it.
+std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Leaf& leaf);
 
 }  // namespace kolo::tensors

@@ -8,31 +8,31 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
 
 #include "kolo/process_set.hpp"
+#include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
 
-/// What a training run consists of, as checkpoints see it.
+/// All that a checkpoint holds of a training run.
 struct TrainingView {
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
-  /// Elements of a parameter whose optimizer state this rank has.
-  struct Part {
-    std::string name;    ///< of the parameter
-    at::Tensor whole;    ///< the parameter
-    at::Tensor values;   ///< what the optimizer knows: the parameter, or a piece of it
-    std::int64_t begin;  ///< the first of them among those of the parameter
+  /// What the wrapped optimizer steps on this rank: a parameter, or a run of its elements.
+  struct Leaf {
+    std::string name;  ///< of the parameter
+    at::Tensor parameter;
+    at::Tensor values;   ///< the parameter itself, or a leaf over its memory
+    std::int64_t begin;  ///< the leaf's first element among those of the parameter
   };
   ProcessSet& set;
-  ProcessSet& divided;        ///< ranks that have different parts
-  bool is_divided;            ///< parts are pieces; otherwise every rank has all
-  bool is_first_of_replicas;  ///< among ranks that have the same parts
-  Named parameters;           ///< each once
+  ProcessSet& sharded;    ///< ranks that hold different shards
+  bool is_sharded;        ///< otherwise every rank holds all state
+  bool is_first_replica;  ///< among the ranks that hold the same shards
+  Named parameters;       ///< each once
   Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
-  std::vector<Part> parts;
-  torch::optim::Optimizer& wrapped;
+  std::vector<Leaf> leaves;
+  WrappedOptimizer& wrapped;
 };
 
 /// The names of tensors in a checkpoint.

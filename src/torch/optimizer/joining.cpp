@@ -1,0 +1,89 @@
+#include "torch/optimizer/joining.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/json_objects.hpp"
+#include "kolo/parameter_sync.hpp"
+
+namespace kolo::tensors {
+
+void JoinCommands::announce(const StepCommand& command) {
+  if (context_.have_some_joined()) allgather(to_json(command));
+}
+
+StepCommand JoinCommands::receive() { return command_from(allgather(nullptr)); }
+
+/// Ranks that have joined send null. Returns what the first active rank sends.
+nlohmann::json JoinCommands::allgather(const nlohmann::json& own) {
+  const std::vector<nlohmann::json> commands =
+      allgather_object(own, {.name = context_.prefix + ".command", .process_set = &context_.set});
+  const nlohmann::json* first = nullptr;
+  int first_rank = 0;
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    if (commands[i].is_null()) continue;
+    last_active_ = context_.set.ranks()[i];
+    if (first == nullptr) {
+      first = &commands[i];
+      first_rank = *last_active_;
+    }
+    if (commands[i] == *first) continue;
+    throw MismatchError("DistributedOptimizer: while some ranks have joined, rank " +
+                        std::to_string(*last_active_) + " called " + commands[i].dump() +
+                        " where rank " + std::to_string(first_rank) + " called " + first->dump() +
+                        ". All must do the same.");
+  }
+  return *first;
+}
+
+namespace {
+
+void copy_from(int root, TrainingContext& context, OptionSync& option_sync) {
+  option_sync.merge(context.groups, context.wrapped.groups());
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : context.groups) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  broadcast_parameters(parameters, root, &context.set);
+  context.wrapped.broadcast_state(root, context.set);
+  option_sync.merge(context.groups, context.wrapped.groups());
+}
+
+}  // namespace
+
+void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync) {
+  // Steps, and what the names of operations depend on.
+  struct Progress {
+    std::int64_t steps, additions, layouts;
+    auto operator<=>(const Progress&) const = default;
+  };
+  Progress own{context.steps, batches.additions(), batches.layouts()};
+  std::vector<Progress> all(static_cast<std::size_t>(context.set.size()));
+  OperationOptions options;
+  options.name = context.prefix + ".joined";
+  options.process_set = &context.set;
+  allgather(
+      {&own, DType::Int64, {1, 3}, Device{}},
+      [&](const std::vector<std::int64_t>&) -> void* { return all.data(); }, options);
+  const auto furthest = std::max_element(all.begin(), all.end());
+  if (*furthest == *std::min_element(all.begin(), all.end())) return;
+
+  const bool have_same_names = std::ranges::all_of(all, [&](const Progress& other) {
+    return other.additions == own.additions && other.layouts == own.layouts;
+  });
+  copy_from(context.set.ranks()[static_cast<std::size_t>(furthest - all.begin())], context,
+            option_sync);
+  context.steps = furthest->steps;
+  if (have_same_names) return;
+  std::int64_t additions = own.additions;
+  for (const Progress& other : all) additions = std::max(additions, other.additions);
+  batches.rebuild(additions);
+}
+
+}  // namespace kolo::tensors

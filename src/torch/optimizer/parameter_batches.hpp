@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "torch/optimizer/training_context.hpp"
+#include "torch/reduction/gradient_reducer.hpp"
+
+namespace kolo::tensors {
+
+/// The parameters of an optimizer in batches that were added together: those known at construction,
+/// and each lot that came later. Every batch has a reducer.
+class ParameterBatches {
+ public:
+  using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
+
+  /// `names` names parameters for texts and checkpoints. `before_gradient` is called before any
+  /// gradient is added.
+  ParameterBatches(TrainingContext& context, const TrainingContext::NamedTensors& names,
+                   std::function<void()> before_gradient);
+
+  /// Adds the parameters of all groups that get gradients and have no reducer yet, after all ranks
+  /// have agreed on them. A non-empty `problem` with this rank's arguments becomes an error on all
+  /// ranks. Collective.
+  void add_first(const std::string& problem);
+  /// The same for parameters that were added later; not collective where there are none.
+  void add_new();
+  /// Begins anew with all parameters as first ones, numbered from `additions` on. Collective.
+  void rebuild(std::int64_t additions);
+
+  std::string name_of(const at::Tensor& parameter, std::size_t index) const;
+  Reducers::const_iterator begin() const { return reducers_.begin(); }
+  Reducers::const_iterator end() const { return reducers_.end(); }
+  /// What the names of operations depend on: equal on all ranks unless some have joined.
+  std::int64_t additions() const { return additions_; }
+  std::int64_t layouts() const;
+
+  bool any(bool (GradientReducer::*has)() const) const;
+  /// Reduces all gradients of the step that are not reduced yet. Throws the first error after all
+  /// reductions have ended.
+  void reduce_all();
+  std::vector<at::Tensor> gradients() const;
+  void clear_gradients();
+  bool are_sharded() const;
+  /// The name of a parameter that has changed since its gradient arrived; empty if none has.
+  std::string changed_since_arrival() const;
+
+ private:
+  std::vector<ReducedParameter> unknown_parameters() const;
+  void assign_groups(std::vector<ReducedParameter>& parameters) const;
+  void add(std::vector<ReducedParameter> parameters, const std::string& problem);
+
+  TrainingContext& context_;
+  std::unordered_map<const void*, std::string> names_;
+  const std::function<void()> before_gradient_;
+  std::int64_t additions_ = 0;
+  Reducers reducers_;
+};
+
+}  // namespace kolo::tensors

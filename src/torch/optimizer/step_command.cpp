@@ -1,0 +1,43 @@
+#include "torch/optimizer/step_command.hpp"
+
+#include <string>
+
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+struct ToJson {
+  nlohmann::json operator()(const ClipCommand& clip) const {
+    return {{"call", "clip"}, {"max_norm", clip.max_norm}, {"norm_type", clip.norm_type}};
+  }
+  nlohmann::json operator()(const UnscaleCommand& unscale) const {
+    return {{"call", "unscale"}, {"scale", unscale.scale}};
+  }
+  nlohmann::json operator()(const FindOverflowCommand&) const {
+    return {{"call", "find_overflow"}};
+  }
+  nlohmann::json operator()(const UpdateCommand& update) const {
+    return {{"call", "update"}, {"options", update.options}};
+  }
+  nlohmann::json operator()(const SkipCommand&) const { return {{"call", "skip"}}; }
+  nlohmann::json operator()(const DiscardCommand&) const { return {{"call", "discard"}}; }
+};
+
+}  // namespace
+
+nlohmann::json to_json(const StepCommand& command) { return std::visit(ToJson{}, command); }
+
+StepCommand command_from(const nlohmann::json& json) {
+  const std::string call = json.at("call");
+  if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
+  if (call == "unscale") return UnscaleCommand{json.at("scale")};
+  if (call == "find_overflow") return FindOverflowCommand{};
+  if (call == "update") return UpdateCommand{json.at("options")};
+  if (call == "skip") return SkipCommand{};
+  if (call == "discard") return DiscardCommand{};
+  throw InvalidArgument("DistributedOptimizer: a rank sent the unknown command '" + call +
+                        "'. Start the same program on all ranks.");
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+namespace kolo::tensors {
+
+/// What an active rank is about to do with the gradients of a sharded optimizer. Ranks that have
+/// joined do the same for their shards.
+struct ClipCommand {
+  double max_norm;
+  double norm_type;
+};
+struct UnscaleCommand {
+  double scale;
+};
+struct FindOverflowCommand {};
+struct UpdateCommand {
+  nlohmann::json options;  ///< of the parameter groups, as OptionSync describes them
+};
+struct SkipCommand {};
+struct DiscardCommand {};
+using StepCommand = std::variant<ClipCommand, UnscaleCommand, FindOverflowCommand, UpdateCommand,
+                                 SkipCommand, DiscardCommand>;
+
+/// The form in which ranks send commands to each other, and its inverse.
+nlohmann::json to_json(const StepCommand& command);
+StepCommand command_from(const nlohmann::json& json);
+
+}  // namespace kolo::tensors

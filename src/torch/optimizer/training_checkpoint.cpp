@@ -1,0 +1,207 @@
+#include "torch/optimizer/training_checkpoint.hpp"
+
+#include <algorithm>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/error.hpp"
+#include "kolo/grad_scaler.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/training/load_training.hpp"
+#include "torch/training/save_full_state.hpp"
+#include "torch/training/save_training.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+nlohmann::json describe(const GradScaler& scaler) {
+  const GradScaler::State state = scaler.state();
+  return {{"scale", state.scale},
+          {"growth_factor", state.growth_factor},
+          {"backoff_factor", state.backoff_factor},
+          {"growth_interval", state.growth_interval},
+          {"growth_tracker", state.growth_tracker}};
+}
+
+/// Whether both have equally many groups, with equally many options of the same names.
+bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
+  if (saved.size() != own.size()) return false;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (saved[i].size() != own[i].size()) return false;
+    for (const auto& [name, values] : own[i].items()) {
+      if (!saved[i].contains(name) || saved[i][name].size() != values.size()) return false;
+    }
+  }
+  return true;
+}
+
+void append_leaves(const GradientReducer& reducer, std::vector<TrainingView::Leaf>& leaves) {
+  const auto& parameters = reducer.parameters();
+  if (reducer.shards() == nullptr) {
+    for (const ReducedParameter& parameter : parameters) {
+      leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, 0});
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < reducer.buckets().buckets().size(); ++i) {
+    for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
+      const ReducedParameter& parameter = parameters[leaf.parameter];
+      leaves.push_back({parameter.name, parameter.tensor, leaf.values, leaf.begin});
+    }
+  }
+}
+
+}  // namespace
+
+TrainingCheckpoint::TrainingCheckpoint(TrainingContext& context, ParameterBatches& batches,
+                                       OptionSync& option_sync,
+                                       TrainingContext::NamedTensors parameters,
+                                       TrainingContext::NamedTensors buffers)
+    : context_(context),
+      batches_(batches),
+      option_sync_(option_sync),
+      parameters_(std::move(parameters)),
+      buffers_(std::move(buffers)) {}
+
+TrainingView TrainingCheckpoint::view() const {
+  const ShardSets& sets = context_.sets;
+  TrainingView view{.set = context_.set,
+                    .sharded = *sets.sharded,
+                    .is_sharded = batches_.are_sharded(),
+                    .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
+                    .parameters = {},
+                    .buffers = buffers_,
+                    .aliases = {},
+                    .leaves = {},
+                    .wrapped = context_.wrapped};
+  std::unordered_map<const void*, std::string> known;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto [first, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (is_new) {
+      view.parameters.emplace_back(name, tensor);
+    } else if (first->second != name) {
+      view.aliases[name] = first->second;
+    }
+  };
+  for (const auto& [name, tensor] : parameters_) add(name, tensor);
+  std::size_t index = 0;
+  for (const auto& group : context_.groups) {
+    for (const at::Tensor& tensor : group.params()) add(batches_.name_of(tensor, index++), tensor);
+  }
+  for (const auto& reducer : batches_) append_leaves(*reducer, view.leaves);
+  return view;
+}
+
+/// The order of parameters in buckets, by names, and which are reduced as sparse ones.
+nlohmann::json TrainingCheckpoint::layout() const {
+  nlohmann::json order = nlohmann::json::array();
+  nlohmann::json sparse = nlohmann::json::array();
+  for (const auto& reducer : batches_) {
+    for (const std::size_t i : reducer->order()) {
+      const std::string& name = reducer->parameters()[i].name;
+      order.push_back(name);
+      if (reducer->is_sparse(i)) sparse.push_back(name);
+    }
+  }
+  return {{"order", order}, {"sparse", sparse}};
+}
+
+void TrainingCheckpoint::follow_layout(const TrainingDetails& details) {
+  if (details.order.empty()) return;
+  for (const auto& reducer : batches_) {
+    const auto& parameters = reducer->parameters();
+    std::unordered_map<std::string, std::size_t> places;
+    for (std::size_t i = 0; i < parameters.size(); ++i) places[parameters[i].name] = i;
+    std::vector<std::size_t> order;
+    for (const std::string& name : details.order) {
+      if (const auto place = places.find(name); place != places.end()) {
+        order.push_back(place->second);
+      }
+    }
+    std::vector<bool> sparse(parameters.size());
+    for (const std::string& name : details.sparse) {
+      const auto place = places.find(name);
+      if (place != places.end() && !context_.is_sharded()) sparse[place->second] = true;
+    }
+    reducer->follow_order(order, sparse, context_.wrapped);
+  }
+}
+
+std::string TrainingCheckpoint::next_name(const char* operation) {
+  return context_.prefix + "." + operation + "." + std::to_string(operations_++);
+}
+
+void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  nlohmann::json details{{"steps", context_.steps},
+                         {"optimizer", context_.wrapped.class_name()},
+                         {"groups", OptionSync::describe(context_.groups)},
+                         {"layout", layout()},
+                         {"extras", options.extras}};
+  if (options.scaler != nullptr) details["scaler"] = describe(*options.scaler);
+  save_training(view(), folder, std::move(details), options.keep_last, next_name("save"));
+}
+
+Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {
+  std::error_code unreadable;  // which opening it as a checkpoint tells more of
+  if (!std::filesystem::is_regular_file(path, unreadable)) return load_checkpoint(path, options);
+  load_model_file(view(), path, options.strict, next_name("load"));
+  return {.path = path};
+}
+
+Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
+                                           const LoadOptions& options) {
+  const std::string name = next_name("load");
+  const Checkpoint checkpoint(path, {.name = name + ".open", .process_set = &context_.set});
+  SavedTraining saved{checkpoint, {}};
+  const TrainingDetails& details = saved.details;
+  on_all_ranks({.name = name + ".fits", .process_set = &context_.set},
+               "loading the checkpoint " + checkpoint.path().string(), [&]() -> std::string {
+                 saved.details = parse_training_details(checkpoint.details());
+                 require_fit(saved, options);
+                 return {};
+               });
+  if (options.optimizer_state) follow_layout(details);
+  load_training(view(), saved, options, name);
+  if (options.optimizer_state) {
+    OptionSync::apply(details.groups, context_.groups);
+    option_sync_.merge(context_.groups, context_.wrapped.groups());
+    context_.steps = details.steps;
+  }
+  if (options.scaler != nullptr && details.scaler) options.scaler->set_state(*details.scaler);
+  return {.path = checkpoint.path(), .steps = details.steps, .extras = details.extras};
+}
+
+void TrainingCheckpoint::require_fit(const SavedTraining& saved, const LoadOptions& options) const {
+  const TrainingDetails& details = saved.details;
+  tensors::require_fit(view(), saved, options);
+  const nlohmann::json own_options = OptionSync::describe(context_.groups);
+  if (options.optimizer_state && !have_same_options(details.groups, own_options)) {
+    throw InvalidArgument(
+        "it has optimizer options " + nlohmann::json(details.groups).dump() +
+        " of its parameter groups, which are not those of the program: " + own_options.dump() +
+        ". Load with optimizer_state = false to keep the program's.");
+  }
+  if (options.strict && details.scaler.has_value() != (options.scaler != nullptr)) {
+    throw InvalidArgument(std::string("it has ") + (options.scaler == nullptr ? "a" : "no") +
+                          " GradScaler's state, unlike the program. Give or leave out "
+                          "LoadOptions::scaler, or load with strict = false.");
+  }
+}
+
+void TrainingCheckpoint::save_full_state(const std::filesystem::path& file, int root) {
+  const std::vector<int>& ranks = context_.set.ranks();
+  const auto place = std::find(ranks.begin(), ranks.end(), root);
+  if (place == ranks.end()) {
+    throw InvalidArgument("DistributedOptimizer: save_full_state() on rank " +
+                          std::to_string(root) + ", which is not in process set " +
+                          context_.set.name());
+  }
+  tensors::save_full_state(view(), file, static_cast<int>(place - ranks.begin()),
+                           next_name("export"));
+}
+
+}  // namespace kolo::tensors

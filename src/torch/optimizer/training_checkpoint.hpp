@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "kolo/checkpoint.hpp"
+#include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/training_context.hpp"
+#include "torch/training/saved_state.hpp"
+#include "torch/training/training_view.hpp"
+#include "torch/wrapped/option_sync.hpp"
+
+namespace kolo::tensors {
+
+/// Saves and loads the training state of an optimizer; see DistributedOptimizer. All of it is
+/// collective.
+class TrainingCheckpoint {
+ public:
+  TrainingCheckpoint(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
+                     TrainingContext::NamedTensors parameters,
+                     TrainingContext::NamedTensors buffers);
+
+  void save(const std::filesystem::path& folder, const SaveOptions& options);
+  Loaded load(const std::filesystem::path& path, const LoadOptions& options);
+  void save_full_state(const std::filesystem::path& file, int root);
+
+  TrainingView view() const;
+
+ private:
+  std::string next_name(const char* operation);
+  Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
+  void require_fit(const SavedTraining& saved, const LoadOptions& options) const;
+  nlohmann::json layout() const;
+  void follow_layout(const TrainingDetails& details);
+
+  TrainingContext& context_;
+  ParameterBatches& batches_;
+  OptionSync& option_sync_;
+  const TrainingContext::NamedTensors parameters_;
+  const TrainingContext::NamedTensors buffers_;
+  std::int64_t operations_ = 0;  // so far: the names of collectives depend on it
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/bucket_hook.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/process_set.hpp"
+#include "torch/reduction/step_reductions.hpp"
+#include "torch/reduction/step_state.hpp"
+#include "torch/sharding/shard_sets.hpp"
+#include "torch/wrapped/wrapped_optimizer.hpp"
+
+namespace kolo::tensors {
+
+/// What the parts of one DistributedOptimizer share.
+struct TrainingContext {
+  using Groups = WrappedOptimizer::Groups;
+  using NamedTensors = DistributedOptimizer::NamedParameters;
+
+  ProcessSet& set;
+  const std::string prefix;  ///< of the names of operations
+  DistributedOptimizerOptions options;
+  WrappedOptimizer& wrapped;
+  Groups& groups;  ///< the wrapper's own, equal to those of `wrapped`
+  ShardSets sets{};
+  BucketHook hook{};
+  StepState step{};
+  std::int64_t steps = 0;  ///< taken so far
+
+  bool is_sharded() const { return options.shard != Shard::None; }
+  /// Whether some ranks have joined, as the reductions of this step have told.
+  bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
+  ReductionSetup reduction_setup() { return {options, sets, hook, step}; }
+};
+
+}  // namespace kolo::tensors

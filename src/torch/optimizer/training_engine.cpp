@@ -1,0 +1,283 @@
+#include "torch/optimizer/training_engine.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "torch/optimizer/optimizer_checks.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+ProcessSet& set_of(const DistributedOptimizerOptions& options) {
+  return options.process_set != nullptr ? *options.process_set : Runtime::current().world();
+}
+
+/// With the values that are not given.
+DistributedOptimizerOptions completed(DistributedOptimizerOptions options, ProcessSet& set) {
+  options.process_set = &set;
+  if (!options.shard) options.shard = shard_named(set.runtime().config().shard);
+  return options;
+}
+
+TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& groups,
+                           DistributedOptimizerOptions options) {
+  ProcessSet& set = set_of(options);
+  return {.set = set,
+          .prefix = set.next_name("optimizer"),
+          .options = completed(std::move(options), set),
+          .wrapped = wrapped,
+          .groups = groups};
+}
+
+}  // namespace
+
+TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
+                               const NamedTensors& parameters, const NamedTensors& buffers,
+                               DistributedOptimizerOptions options)
+    : wrapped_(std::move(wrapped)),
+      context_(context_of(*wrapped_, groups, std::move(options))),
+      option_sync_(groups),
+      batches_(context_, parameters,
+               [this] {
+                 if (!context_.step.backward.is_running()) begin_backward();
+               }),
+      guards_(context_, batches_),
+      gradients_(context_.set, context_.sets, context_.prefix + ".check"),
+      commands_(context_),
+      checkpoint_(context_, batches_, option_sync_, parameters, buffers),
+      reporter_(context_) {
+  batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
+  reporter_.start();
+}
+
+TrainingEngine::~TrainingEngine() {
+  for (const auto& reducer : batches_) {
+    if (reducer->shards() != nullptr) reducer->shards()->erase_state(*wrapped_);
+  }
+}
+
+void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapped_->groups()); }
+
+// --- gradients ---
+
+/// Before the first gradient of a backward(). If the program has dropped gradients since the last
+/// step, with the model's zero_grad() for one, then this is another attempt at the step.
+void TrainingEngine::begin_backward() {
+  guards_.require_untouched();
+  BackwardPass& backward = context_.step.backward;
+  backward.begin();
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [is_running = backward.flag()] { *is_running = false; });
+  if (context_.step.phases.current() == StepPhase::Synchronized) {
+    if (!batches_.any(&GradientReducer::has_gradients)) context_.step.phases.restart();
+    return;
+  }
+  if (!batches_.any(&GradientReducer::has_dropped)) return;
+  if (context_.step.phases.is_in_flight()) {
+    discard();
+  } else {
+    const std::string changed = batches_.changed_since_arrival();
+    for (const auto& reducer : batches_) reducer->forget_dropped();
+    backward.end();  // where the next line throws
+    guards_.discard_after_change(changed);
+  }
+  backward.begin();
+}
+
+void TrainingEngine::synchronize() {
+  context_.step.backward.end();
+  if (context_.step.phases.current() == StepPhase::Synchronized) return;
+  guards_.require_untouched();
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  batches_.reduce_all();
+  for (const auto& reducer : batches_) reducer->follow_arrival(*wrapped_);
+}
+
+void TrainingEngine::discard() {
+  StepPhases& phases = context_.step.phases;
+  context_.step.backward.end();
+  const bool is_reduced = phases.current() == StepPhase::Synchronized;
+  const bool has_begun = phases.is_in_flight() || batches_.any(&GradientReducer::has_arrivals);
+  if (is_reduced) phases.restart();
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  if (!has_begun && !is_reduced) return;
+  const std::string changed = batches_.changed_since_arrival();
+  if (has_begun) {  // other ranks may have submitted buckets
+    const bool is_known = phases.current() == StepPhase::Failed;
+    try {
+      batches_.reduce_all();
+    } catch (const Error&) {
+      if (!is_known) throw;
+    }
+    phases.restart();
+  }
+  commands_.announce(DiscardCommand{});
+  batches_.clear_gradients();
+  guards_.discard_after_change(changed);
+}
+
+void TrainingEngine::make_gradients_ready() {
+  if (skip_synchronize_ == 0) return synchronize();
+  guards_.require_unsharded("step() under skip_synchronize()");
+  context_.step.phases.require(StepCall::LocalStep);
+}
+
+double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
+  if (!(norm_type > 0.0)) {
+    throw InvalidArgument("DistributedOptimizer: clip_grad_norm_ with norm_type " +
+                          std::to_string(norm_type) + ", which must be positive");
+  }
+  synchronize();
+  if (context_.is_sharded()) {
+    commands_.announce(ClipCommand{max_norm, norm_type});
+    return gradients_.clip(batches_.gradients(), max_norm, norm_type);
+  }
+  std::vector<at::Tensor> parameters;
+  for (const auto& reducer : batches_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      parameters.push_back(parameter.tensor);
+    }
+  }
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void TrainingEngine::unscale(double scale) {
+  make_gradients_ready();
+  for (const auto& reducer : batches_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      if (parameter.tensor.scalar_type() != at::kHalf) continue;
+      throw InvalidArgument("GradScaler: gradients of parameter '" + parameter.name +
+                            "' are float16, in which they cannot be unscaled without loss. Keep "
+                            "parameters in float32 and run the model under kolo::Autocast.");
+    }
+  }
+  commands_.announce(UnscaleCommand{scale});
+  // Reduced gradients concern all ranks, though a program or a bucket hook may have changed them on
+  // one; gradients that have not been reduced concern this rank alone.
+  const bool is_local = context_.step.phases.current() != StepPhase::Synchronized;
+  gradients_.unscale(batches_.gradients(), scale, is_local);
+}
+
+GlobalGradients::Found TrainingEngine::found_in_gradients() {
+  if (!gradients_.has_found()) commands_.announce(FindOverflowCommand{});
+  return gradients_.found();
+}
+
+// --- the update ---
+
+at::Tensor TrainingEngine::step(const LossClosure& closure) {
+  guards_.require_untouched();
+  merge_options();
+  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
+  context_.step.phases.restart();
+  ++context_.steps;
+  guards_.step();
+  reporter_.step();
+  return loss;
+}
+
+at::Tensor TrainingEngine::step_whole(const LossClosure& closure) {
+  if (closure) {
+    return wrapped_->step([&] {
+      at::Tensor loss = closure();
+      make_gradients_ready();
+      return loss;
+    });
+  }
+  make_gradients_ready();
+  return wrapped_->step(nullptr);
+}
+
+at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable(true);
+    loss = closure();
+  }
+  make_gradients_ready();
+  if (context_.have_some_joined()) {
+    commands_.announce(UpdateCommand{OptionSync::describe(context_.groups)});
+  }
+  update_shards();
+  return loss;
+}
+
+/// Bucket by bucket: one is sent to the other ranks while the next is updated.
+void TrainingEngine::update_shards() {
+  std::vector<Handle> gathers;
+  std::exception_ptr error;
+  for (const auto& reducer : batches_) {
+    for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
+      std::vector<at::Tensor> leaves;
+      for (const ParameterShards::Leaf& leaf : reducer->shards()->leaves(i)) {
+        if (leaf.values.grad().defined()) leaves.push_back(leaf.values);
+      }
+      try {
+        if (!error && !leaves.empty()) {
+          wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
+        }
+      } catch (...) {
+        error = std::current_exception();  // the other ranks gather all the same
+      }
+      gathers.push_back(reducer->gather_parameters(i));
+    }
+  }
+  for (Handle& gather : gathers) gather.wait();
+  batches_.clear_gradients();
+  if (error) std::rethrow_exception(error);
+}
+
+/// Like a step, but nothing is updated and nothing counts it.
+void TrainingEngine::skip_step() {
+  commands_.announce(SkipCommand{});
+  if (context_.is_sharded()) batches_.clear_gradients();
+  context_.step.phases.restart();
+}
+
+void TrainingEngine::set_hook(BucketHook hook) {
+  guards_.require_unsharded("register_bucket_hook()");
+  context_.step.phases.require(StepCall::RegisterBucketHook);
+  context_.hook = std::move(hook);
+}
+
+// --- files ---
+
+void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  merge_options();
+  checkpoint_.save(folder, options);
+}
+
+Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
+  context_.step.phases.require(StepCall::Load);
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  merge_options();
+  return checkpoint_.load(path, options);
+}
+
+void TrainingEngine::save_full_state(const std::filesystem::path& file, int root) {
+  checkpoint_.save_full_state(file, root);
+}
+
+void TrainingEngine::save(torch::serialize::OutputArchive& archive) const {
+  guards_.require_whole_state("torch::save");
+  wrapped_->save(archive);
+}
+
+void TrainingEngine::load(torch::serialize::InputArchive& archive) {
+  guards_.require_whole_state("torch::load");
+  wrapped_->load(archive);
+  merge_options();  // loading replaces the options of the wrapped optimizer's groups
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "torch/optimizer/joining.hpp"
+#include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/training_checkpoint.hpp"
+#include "torch/optimizer/training_context.hpp"
+#include "torch/optimizer/training_reporter.hpp"
+#include "torch/optimizer/usage_guards.hpp"
+#include "torch/reduction/global_gradients.hpp"
+#include "torch/wrapped/option_sync.hpp"
+
+namespace kolo::tensors {
+
+/// What stands behind a DistributedOptimizer: it knows the order in which a step happens, and leaves
+/// each part of the work to an object of its own. Its functions are those of DistributedOptimizer
+/// and GradScaler.
+class TrainingEngine {
+ public:
+  using Groups = TrainingContext::Groups;
+  using NamedTensors = TrainingContext::NamedTensors;
+  using LossClosure = WrappedOptimizer::LossClosure;
+
+  /// `groups` are the wrapper's own, and outlive this. Collective.
+  TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
+                 const NamedTensors& parameters, const NamedTensors& buffers,
+                 DistributedOptimizerOptions options);
+  ~TrainingEngine();
+  TrainingEngine(const TrainingEngine&) = delete;  // its parts refer to it
+  TrainingEngine& operator=(const TrainingEngine&) = delete;
+
+  void synchronize();
+  at::Tensor step(const LossClosure& closure);
+  /// Throws away what has arrived since the last step, after its reductions have ended.
+  void discard();
+  double clip_grad_norm(double max_norm, double norm_type);
+  int join();
+  void set_hook(BucketHook hook);
+
+  /// Divides the gradients by the scale of the loss. `found_overflow` then says on all ranks alike
+  /// what came of it; after an overflow `skip_step` ends the step without an update.
+  void unscale(double scale);
+  GlobalGradients::Found found_in_gradients();
+  void skip_step();
+
+  void save(const std::filesystem::path& folder, const SaveOptions& options);
+  Loaded load(const std::filesystem::path& path, const LoadOptions& options);
+  void save_full_state(const std::filesystem::path& file, int root);
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
+  TrainingReport report() const { return reporter_.report(batches_, checkpoint_.view()); }
+  const DistributedOptimizer::StepTimes& times() const { return context_.step.times; }
+  int& no_sync_depth() { return context_.step.no_sync; }
+  int& skip_synchronize_depth() { return skip_synchronize_; }
+
+ private:
+  void merge_options();
+  void begin_backward();
+  void make_gradients_ready();
+  at::Tensor step_whole(const LossClosure& closure);
+  at::Tensor step_shards(const LossClosure& closure);
+  void update_shards();
+  int join_sharded();
+  void follow_one_step();
+
+  const std::unique_ptr<WrappedOptimizer> wrapped_;
+  TrainingContext context_;
+  OptionSync option_sync_;
+  ParameterBatches batches_;
+  UsageGuards guards_;
+  GlobalGradients gradients_;
+  JoinCommands commands_;
+  TrainingCheckpoint checkpoint_;
+  TrainingReporter reporter_;
+  int skip_synchronize_ = 0;  // guards alive
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,120 @@
+#include "torch/optimizer/training_reporter.hpp"
+
+#include <algorithm>
+#include <sys/resource.h>
+
+namespace kolo::tensors {
+namespace {
+
+/// Bytes of the tensors in a leaf's state, and how many tensors have the leaf's shape.
+struct StateSize {
+  std::size_t bytes = 0;
+  std::size_t elementwise = 0;
+};
+
+StateSize size_of_state(const TrainingView::Leaf& leaf, const WrappedOptimizer& wrapped) {
+  StateSize size;
+  const auto fields = wrapped.state(leaf.values);
+  if (!fields) return size;
+  for (const StateField& field : *fields) {
+    if (!field.value.isTensor()) continue;
+    size.bytes += field.value.toTensor().nbytes();
+    if (is_elementwise(field, leaf.values)) ++size.elementwise;
+  }
+  return size;
+}
+
+/// What a rank moves when `ranks` of them reduce-scatter or all-gather `bytes` in a ring.
+std::uint64_t ring_bytes(std::uint64_t bytes, int ranks) {
+  const auto n = static_cast<std::uint64_t>(ranks);
+  return bytes * (n - 1) / n;
+}
+
+std::size_t peak_resident() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
+}
+
+void count_memory(const GradientReducer& reducer, bool shards_gradients,
+                  TrainingReport::Kept& kept) {
+  for (const ReducedParameter& parameter : reducer.parameters()) {
+    kept.parameters += parameter.tensor.nbytes();
+  }
+  const bool has_shards = reducer.shards() != nullptr && shards_gradients;
+  (has_shards ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
+  for (std::size_t i = 0; has_shards && i < reducer.buckets().buckets().size(); ++i) {
+    kept.gradients += reducer.shards()->gradient_shard(i).nbytes();
+  }
+}
+
+}  // namespace
+
+void TrainingReporter::start() {
+  peak_at_construction_ = peak_resident();
+  before_ = traffic();
+}
+
+void TrainingReporter::step() {
+  const Traffic now = traffic();
+  last_step_ = {now.bytes - before_.bytes, now.gpu_seconds - before_.gpu_seconds};
+  before_ = now;
+}
+
+TrainingReporter::Traffic TrainingReporter::traffic() const {
+  Traffic traffic;
+  const auto add = [&](const ProcessSet& set) {
+    const auto metrics = set.metrics();
+    traffic.bytes += metrics.bytes_sent;
+    traffic.gpu_seconds += metrics.gpu_seconds;
+  };
+  add(context_.set);
+  if (context_.sets.replicas == nullptr) return traffic;
+  add(*context_.sets.sharded);
+  add(*context_.sets.replicas);
+  return traffic;
+}
+
+TrainingReport TrainingReporter::report(const ParameterBatches& batches,
+                                        const TrainingView& view) const {
+  TrainingReport report;
+  report.shard = *context_.options.shard;
+  report.ranks = context_.set.size();
+  report.sharers = context_.is_sharded() ? context_.sets.sharded->size() : 1;
+  const bool shards_gradients = report.shard == Shard::Gradients;
+  for (const auto& reducer : batches) count_memory(*reducer, shards_gradients, report.now);
+  std::size_t state_per_parameter = 0;
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const StateSize state = size_of_state(leaf, context_.wrapped);
+    report.now.optimizer_state += state.bytes;
+    state_per_parameter = std::max(state_per_parameter, state.elementwise);
+  }
+  const auto sharers = static_cast<std::size_t>(report.sharers);
+  const std::size_t parameters = report.now.parameters;
+  report.expected = {.parameters = parameters,
+                     .gradients = shards_gradients ? parameters / sharers : parameters,
+                     .optimizer_state = state_per_parameter * parameters / sharers,
+                     .buckets = 0};
+  report.peak_resident = peak_resident();
+  report.peak_at_construction = peak_at_construction_;
+  report.sent_per_step = last_step_.bytes;
+  report.gpu_seconds_per_step = last_step_.gpu_seconds;
+  report.expected_sent_per_step = expected_bytes_per_step(parameters);
+  return report;
+}
+
+std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_bytes) const {
+  const DistributedOptimizerOptions& options = context_.options;
+  const auto passes = static_cast<std::uint64_t>(
+      options.accumulation == Accumulation::Reduced ? options.backward_passes_per_step : 1);
+  const int sharers = context_.sets.sharded->size();
+  std::uint64_t bytes = (passes + 1) * ring_bytes(parameter_bytes, sharers);
+  if (context_.sets.replicas != nullptr) {
+    bytes += passes * 2 *
+             ring_bytes(parameter_bytes / static_cast<std::size_t>(sharers),
+                        context_.sets.replicas->size());
+  }
+  return bytes;
+}
+
+}  // namespace kolo::tensors

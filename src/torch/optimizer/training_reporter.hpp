@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kolo/training_report.hpp"
+#include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/training_context.hpp"
+#include "torch/training/training_view.hpp"
+
+namespace kolo::tensors {
+
+/// Counts what an optimizer keeps and moves.
+class TrainingReporter {
+ public:
+  explicit TrainingReporter(const TrainingContext& context) : context_(context) {}
+
+  /// The optimizer is constructed: what it has cost so far belongs to no step.
+  void start();
+  /// A step has ended.
+  void step();
+  TrainingReport report(const ParameterBatches& batches, const TrainingView& view) const;
+
+ private:
+  struct Traffic {
+    std::uint64_t bytes = 0;
+    double gpu_seconds = 0.0;
+  };
+  Traffic traffic() const;
+  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes) const;
+
+  const TrainingContext& context_;
+  Traffic before_;  // up to the last step
+  Traffic last_step_;
+  std::size_t peak_at_construction_ = 0;
+};
+
+}  // namespace kolo::tensors

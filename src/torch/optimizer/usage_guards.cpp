@@ -1,0 +1,41 @@
+#include "torch/optimizer/usage_guards.hpp"
+
+#include "kolo/error.hpp"
+#include "kolo/shard.hpp"
+
+namespace kolo::tensors {
+
+void UsageGuards::require_unsharded(const std::string& what) const {
+  if (!context_.is_sharded()) return;
+  throw InvalidArgument("DistributedOptimizer: " + what + " is not possible with shard = " +
+                        std::string(kolo::name_of(*context_.options.shard)) +
+                        ". Use shard = none.");
+}
+
+void UsageGuards::require_whole_state(const std::string& what) const {
+  if (!batches_.are_sharded()) return;
+  throw InvalidArgument("DistributedOptimizer: " + what +
+                        " moves whole state, of which each rank has a shard only with shard = " +
+                        std::string(kolo::name_of(*context_.options.shard)) +
+                        ". Use the optimizer's save(folder) and load(folder).");
+}
+
+void UsageGuards::require_untouched() const {
+  for (const auto& reducer : batches_) {
+    reducer->watch().require_in_place();
+    reducer->watch().require_no_whole_state(context_.wrapped);
+  }
+}
+
+void UsageGuards::discard_after_change(const std::string& changed) {
+  if (changed.empty() || ++discards_after_change_ < 2) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: gradients have been thrown away twice without a step() between, and "
+      "each time parameters such as '" +
+      changed +
+      "' had changed since their gradients came. Call step() of the DistributedOptimizer, not of "
+      "the wrapped one, which uses this rank's gradients alone. Where a program changes parameters "
+      "in another way, let it run such a backward() under no_sync().");
+}
+
+}  // namespace kolo::tensors

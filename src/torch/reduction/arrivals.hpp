@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "torch/buckets/bucket_plan.hpp"
+
+namespace kolo::tensors {
+
+/// Counts the gradients that have arrived since the last step, and which ones each bucket still
+/// waits for.
+class Arrivals {
+ public:
+  /// A bucket is complete once each of its parameters has got `passes` gradients. With `by_pass` one
+  /// is enough, and after `take` the bucket waits for the next pass.
+  Arrivals(const std::vector<Bucket>& buckets, std::size_t parameters, int passes, bool by_pass);
+
+  /// Counts a gradient. Returns whether its bucket is complete with it.
+  bool add(std::size_t parameter);
+  /// The bucket has been submitted with what had arrived.
+  void take(std::size_t bucket);
+  /// The parameter's gradient was dropped before its bucket was submitted.
+  void drop(std::size_t parameter);
+  /// Begins a new step.
+  void restart();
+
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
+  int count(std::size_t parameter) const { return counts_[parameter]; }
+  bool any() const;
+  bool is_complete(std::size_t bucket) const { return missing_[bucket] <= 0; }
+  /// Whether the parameter has got a gradient that has not been submitted.
+  bool is_pending(std::size_t parameter) const { return is_pending_[parameter]; }
+
+ private:
+  int expected(std::size_t bucket) const;
+
+  std::vector<std::vector<std::size_t>> members_;  // of each bucket
+  std::vector<std::size_t> bucket_of_;             // of each parameter
+  int passes_;
+  bool by_pass_;
+  std::vector<int> missing_;      // of each bucket: gradients until it is complete
+  std::vector<int> counts_;       // of each parameter
+  std::vector<bool> is_pending_;  // of each parameter
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,127 @@
+#include "torch/reduction/global_gradients.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr double kSmallest = 1e-6;  // as torch::nn::utils::clip_grad_norm_
+
+/// The norm of each gradient; waits for a GPU once.
+std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& gradient : gradients) {
+    norms.push_back(at::linalg_vector_norm(gradient, norm_type, at::nullopt, false, at::kDouble));
+  }
+  if (norms.empty()) return {};
+  const at::Tensor all = at::stack(norms).cpu();
+  return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
+}
+
+/// Not std::max, which may drop a NaN.
+double larger(double a, double b) { return b <= a ? a : b; }
+
+}  // namespace
+
+GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets, std::string name)
+    : set_(set), sets_(sets), name_(std::move(name)) {}
+
+void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double scale,
+                              bool is_local) {
+  const at::NoGradGuard no_grad;
+  const at::Device device = gradients.empty() ? at::kCPU : gradients.front().device();
+  const at::TensorOptions type = at::TensorOptions(at::kFloat).device(device);
+  at::Tensor overflow = at::scalar_tensor(0.0, type);
+  const at::Tensor inverse = at::scalar_tensor(1.0 / scale, type);
+  for (const at::Tensor& gradient : gradients) {
+    at::_amp_foreach_non_finite_check_and_unscale_(
+        gradient.is_sparse() ? gradient._values() : gradient, overflow, inverse);
+  }
+  own_ = {0.0, overflow.item<double>(), static_cast<double>(gradients.size()), scale};
+  found_.reset();
+  if (is_local) found_ = found_in({own_});
+}
+
+double GlobalGradients::clip(const std::vector<at::Tensor>& gradients, double max_norm,
+                             double norm_type) {
+  const at::NoGradGuard no_grad;
+  const bool is_largest = std::isinf(norm_type);
+  double own = 0.0;
+  for (const double norm : norms_of(gradients, norm_type)) {
+    own = is_largest ? larger(own, norm) : own + std::pow(norm, norm_type);
+  }
+  double total = 0.0;
+  for (const Row& row : allgather_rows(own)) {
+    total = is_largest ? larger(total, row[kNorm]) : total + row[kNorm];
+  }
+  const int copies = sets_.replicas != nullptr ? sets_.replicas->size() : 1;
+  const double norm = is_largest ? total : std::pow(total / copies, 1.0 / norm_type);
+  const double factor = std::min(max_norm / (norm + kSmallest), 1.0);
+  for (at::Tensor gradient : gradients) gradient.mul_(factor);
+  return norm;
+}
+
+GlobalGradients::Found GlobalGradients::found() {
+  if (!found_) allgather_rows(0.0);
+  return *found_;
+}
+
+/// Every rank fills its own row: sums with zeros are exact, and each rank combines rows as it
+/// needs.
+std::vector<GlobalGradients::Row> GlobalGradients::allgather_rows(double norm) {
+  std::vector<Row> rows(static_cast<std::size_t>(set_.size()));
+  Row& own = rows[static_cast<std::size_t>(set_.rank())];
+  own = own_;
+  own[kNorm] = norm;
+  AllreduceOptions options;
+  options.op = ReduceOp::Sum;
+  options.name = name_;
+  options.process_set = &set_;
+  const TensorView view{rows.data(), DType::Float64, {set_.size(), kColumns}, Device{}};
+  allreduce(view, view, options);
+  require_equal_scales(rows);
+  found_ = found_in(rows);
+  return rows;
+}
+
+GlobalGradients::Found GlobalGradients::found_in(const std::vector<Row>& rows) {
+  Found found = Found::NoGradients;
+  for (const Row& row : rows) {
+    if (row[kOverflow] != 0.0) return Found::Overflow;
+    if (row[kGradients] != 0.0) found = Found::Finite;
+  }
+  return found;
+}
+
+/// Ranks without a scale have joined.
+void GlobalGradients::require_equal_scales(const std::vector<Row>& rows) const {
+  const auto has_scale = [](const Row& row) { return row[kScale] != 0.0; };
+  const auto first = std::find_if(rows.begin(), rows.end(), has_scale);
+  const auto other = std::find_if(first, rows.end(), [&](const Row& row) {
+    return has_scale(row) && row[kScale] != (*first)[kScale];
+  });
+  if (other == rows.end()) return;
+  const auto text_of = [&](const auto& row) {
+    std::ostringstream text;
+    text << (*row)[kScale] << " on rank "
+         << set_.ranks()[static_cast<std::size_t>(row - rows.begin())];
+    return text.str();
+  };
+  throw MismatchError("GradScaler: ranks disagree: the scale is " + text_of(first) + ", and " +
+                      text_of(other) +
+                      ". Give every rank's scaler the same options, state and update().");
+}
+
+}  // namespace kolo::tensors

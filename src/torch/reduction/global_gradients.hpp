@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/process_set.hpp"
+#include "torch/sharding/shard_sets.hpp"
+
+namespace kolo::tensors {
+
+/// Unscales and clips the gradients of a step, of which each rank may hold other elements, so that
+/// all ranks come to the same result. One small reduction carries both the norm and whether any
+/// gradient was not finite; a rank without gradients takes part in it.
+class GlobalGradients {
+ public:
+  /// What unscaling has found on all ranks together.
+  enum class Found : std::uint8_t { NoGradients, Finite, Overflow };
+
+  /// `name` is that of the reductions over `set`; `set` and `sets` outlive this.
+  GlobalGradients(ProcessSet& set, const ShardSets& sets, std::string name);
+
+  /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
+  /// finite. With `is_local` they concern this rank alone; otherwise the next clip() or found()
+  /// tells the other ranks.
+  void unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_local);
+
+  /// Scales this rank's gradients so that their norm over all ranks is at most `max_norm`, and
+  /// returns the norm that they had. Collective. Semantics: torch::nn::utils::clip_grad_norm_.
+  double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type);
+
+  /// What the last unscale() has found. Collective unless a clip() since then has told.
+  Found found();
+  bool has_found() const { return found_.has_value(); }
+
+ private:
+  /// What a rank tells the others: its norm, or a power of it; 1 for an overflow; its number of
+  /// gradients; the scale that they had. All zero on a rank that has joined.
+  enum Column : std::int64_t { kNorm, kOverflow, kGradients, kScale, kColumns };
+  using Row = std::array<double, kColumns>;
+
+  std::vector<Row> allgather_rows(double norm);
+  static Found found_in(const std::vector<Row>& rows);
+  void require_equal_scales(const std::vector<Row>& rows) const;
+
+  ProcessSet& set_;
+  const ShardSets& sets_;
+  const std::string name_;
+  Row own_{};                   // of the last unscale()
+  std::optional<Found> found_;  // by all ranks
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,100 @@
+#include <utility>
+
+#include "torch/reduction/bucket_pipeline.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+class SharedSlotsPipeline final : public BucketPipeline {
+ public:
+  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, std::size_t slots, int passes)
+      : reductions_(reductions),
+        arrivals_(arrivals),
+        slots_(slots),
+        passes_(static_cast<std::size_t>(passes)) {}
+
+  bool is_writable(std::size_t bucket) override;
+  void bucket_arrived(std::size_t bucket) override;
+  void submit_rest() override;
+  std::exception_ptr restart() override;
+
+ private:
+  std::size_t submissions() const { return reductions_.size() * passes_; }
+  std::exception_ptr submit_next();
+  std::exception_ptr complete(std::size_t bucket);
+
+  StepReductions& reductions_;
+  Arrivals& arrivals_;
+  const std::size_t slots_;
+  const std::size_t passes_;
+  std::size_t next_ = 0;            // submission of this step, counted over all passes
+  std::exception_ptr first_error_;  // of this step, of buckets completed before its end
+};
+
+bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
+  // A GPU has no cache to gain from, and backward()'s stream would wait.
+  if (!reductions_.buckets().device().is_cpu()) return false;
+  if (passes_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
+  if (bucket < slots_) return true;
+  const std::size_t previous = bucket - slots_;
+  if (!reductions_.is_complete(previous) && reductions_.is_ready(previous)) {
+    if (const std::exception_ptr error = complete(previous)) {
+      reductions_.step().phases.fail();
+      std::rethrow_exception(error);
+    }
+  }
+  return reductions_.is_complete(previous);
+}
+
+void SharedSlotsPipeline::bucket_arrived(std::size_t) {
+  while (next_ < submissions() && arrivals_.is_complete(next_ % reductions_.size())) {
+    if (const std::exception_ptr error = submit_next()) {
+      reductions_.step().phases.fail();
+      std::rethrow_exception(error);
+    }
+  }
+}
+
+void SharedSlotsPipeline::submit_rest() {
+  while (next_ < submissions()) submit_next();
+}
+
+/// Submits the next bucket once its slot is free. Returns the error of the slot's previous bucket:
+/// all ranks submit all buckets, whatever becomes of one.
+std::exception_ptr SharedSlotsPipeline::submit_next() {
+  const std::size_t bucket = next_ % reductions_.size();
+  std::exception_ptr error;
+  for (std::size_t i = bucket % slots_; i < reductions_.size(); i += slots_) {
+    if (!reductions_.is_submitted(i)) continue;
+    if (const std::exception_ptr own = complete(i)) error = own;
+  }
+  reductions_.submit(bucket);
+  ++next_;
+  arrivals_.take(bucket);
+  return error;
+}
+
+std::exception_ptr SharedSlotsPipeline::complete(std::size_t bucket) {
+  try {
+    reductions_.complete(bucket);
+    return nullptr;
+  } catch (...) {
+    if (!first_error_) first_error_ = std::current_exception();
+    return std::current_exception();
+  }
+}
+
+std::exception_ptr SharedSlotsPipeline::restart() {
+  next_ = 0;
+  return std::exchange(first_error_, nullptr);
+}
+
+}  // namespace
+
+std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
+                                                           Arrivals& arrivals, std::size_t slots,
+                                                           int passes) {
+  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, slots, passes);
+}
+
+}  // namespace kolo::tensors

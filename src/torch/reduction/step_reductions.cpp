@@ -1,0 +1,146 @@
+#include "torch/reduction/step_reductions.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include "torch/reduction/sparse_gradients.hpp"
+
+namespace kolo::tensors {
+
+StepReductions::StepReductions(ReductionSetup setup, std::vector<at::Tensor> parameters,
+                               GradientBuckets& buckets, const ParameterShards* shards,
+                               std::size_t slots, std::string name)
+    : setup_(setup),
+      parameters_(std::move(parameters)),
+      buckets_(buckets),
+      shards_(shards),
+      name_(std::move(name)),
+      states_(buckets.buckets().size()),
+      later_passes_(slots) {}
+
+void StepReductions::note_stream(std::size_t bucket) {
+  std::vector<ProgramStream>& streams = states_[bucket].streams;
+  const ProgramStream stream = ProgramStream::current(buckets_.device());
+  if (std::ranges::find(streams, stream) == streams.end()) streams.push_back(stream);
+}
+
+void StepReductions::submit(std::size_t bucket) {
+  State& state = states_[bucket];
+  const Bucket& plan = buckets_.buckets()[bucket];
+  for (const ProgramStream& stream : state.streams) stream.come_before_current();
+  const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.is_active);
+  for (const ProgramStream& stream : state.streams) stream.come_behind_current();
+  state.streams.clear();
+  if (!later_passes_.empty()) buckets_.clear_gradients(plan);
+  setup_.step.start_clock();
+  state.submitted = StepState::Clock::now();
+  state.is_complete = false;
+  ++state.submissions;
+  const std::string name = name_ + ".bucket." + std::to_string(bucket);
+  if (shards_ != nullptr) {
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.sets,
+                            destination(bucket));
+  } else {
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.hook);
+  }
+  setup_.step.phases.submit();
+  for (std::size_t i = 0; i < plan.members.size(); ++i) {
+    const std::size_t parameter = plan.members[i].parameter;
+    if (!buckets_.is_sparse(parameter)) continue;
+    state.sparse.emplace_back(
+        i, reduce_sparse_gradient(parameters_[parameter], setup_.options,
+                                  name_ + ".sparse." + std::to_string(parameter)));
+  }
+}
+
+/// Where this rank's shard of a bucket goes: after the first pass, to memory that is added to it.
+at::Tensor StepReductions::destination(std::size_t bucket) {
+  const at::Tensor& shard = shards_->gradient_shard(bucket);
+  if (states_[bucket].submissions == 1) return shard;
+  at::Tensor& later = later_passes_[bucket % later_passes_.size()];
+  if (!later.defined() || later.numel() < shard.numel() || later.dtype() != shard.dtype()) {
+    later = at::empty_like(shard);
+  }
+  return later.narrow(0, 0, shard.numel());
+}
+
+void StepReductions::advance() {
+  if (setup_.sets.replicas == nullptr) return;
+  for (State& state : states_) {
+    if (state.reduction && !state.is_complete) state.reduction->advance();
+  }
+}
+
+void StepReductions::complete(std::size_t bucket) {
+  State& state = states_[bucket];
+  if (state.is_complete) return;
+  state.is_complete = true;  // also where it fails
+  state.reduction->wait();
+  const Bucket& plan = buckets_.buckets()[bucket];
+  if (shards_ == nullptr) {
+    if (setup_.options.shard != Shard::None) correct_divisor(bucket, buckets_.flat(plan));
+    buckets_.assign_gradients(plan);
+    return;
+  }
+  const at::Tensor reduced = destination(bucket);
+  correct_divisor(bucket, reduced);
+  const bool adds_up = state.submissions > 1;
+  if (adds_up) at::Tensor(shards_->gradient_shard(bucket)).add_(reduced);
+  shards_->assign_gradients(bucket, buckets_, adds_up);
+  buckets_.clear_gradients(plan);
+}
+
+/// Ranks that have joined take part with zeros, so the reduction has divided by all ranks.
+void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
+  const DistributedOptimizerOptions& options = setup_.options;
+  const int size = options.process_set->size();
+  const double activity = buckets_.reduced_activity(buckets_.buckets()[bucket]);
+  const bool is_mean =
+      shards_ == nullptr && !buckets_.has_separate_flags() && options.op == ReduceOp::Average;
+  const int active = static_cast<int>(std::lround(is_mean ? activity * size : activity));
+  setup_.step.active_ranks = active;
+  if (options.op == ReduceOp::Average && options.join_divisor == JoinDivisor::Active &&
+      active > 0 && active < size) {
+    const at::NoGradGuard no_grad;
+    gradients.mul_(static_cast<double>(size) / active);
+  }
+}
+
+std::exception_ptr StepReductions::finish() {
+  std::exception_ptr first_error;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
+  StepState& step = setup_.step;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    const Bucket& bucket = buckets_.buckets()[i];
+    attempt([&] {
+      complete(i);
+      step.times.buckets.push_back({bucket.size_bytes, step.seconds_until(state.submitted),
+                                    step.seconds_until(state.reduction->started()),
+                                    step.seconds_until(state.reduction->ended())});
+    });
+    for (auto& [member, sum] : state.sparse) {
+      attempt([&, member = member, &sum = sum] { assign_sparse(bucket, member, sum); });
+    }
+    state = State{};
+  }
+  return first_error;
+}
+
+void StepReductions::assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
+  const at::Tensor result = sum.result();
+  if (!buckets_.is_present(bucket, member)) return;
+  at::Tensor parameter = parameters_[bucket.members[member].parameter];
+  parameter.mutable_grad() = result.coalesce();
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "torch/reduction/step_phase.hpp"
+
+namespace kolo::tensors {
+
+/// Whether a backward() runs. Its end is reported by autograd, possibly after the optimizer's.
+class BackwardPass {
+ public:
+  bool is_running() const { return *is_running_; }
+  void begin() { *is_running_ = true; }
+  void end() { *is_running_ = false; }
+  std::shared_ptr<bool> flag() const { return is_running_; }
+
+ private:
+  std::shared_ptr<bool> is_running_ = std::make_shared<bool>(false);
+};
+
+/// What the reducers of one optimizer share about the current step.
+struct StepState {
+  using Clock = std::chrono::steady_clock;
+
+  StepPhases phases;
+  BackwardPass backward;
+  int no_sync = 0;        ///< guards alive
+  bool is_active = true;  ///< this rank has not joined
+  int active_ranks = 0;   ///< in this step's reductions, of a sharded optimizer
+  Clock::time_point first_gradient{};
+  DistributedOptimizer::StepTimes times;
+
+  double seconds_until(Clock::time_point point) const {
+    return std::chrono::duration<double>(point - first_gradient).count();
+  }
+  void start_clock() {
+    if (first_gradient == Clock::time_point{}) first_gradient = Clock::now();
+  }
+};
+
+}  // namespace kolo::tensors

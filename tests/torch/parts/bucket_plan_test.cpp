@@ -1,0 +1,124 @@
+#include "torch/buckets/bucket_plan.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "torch/buckets/arrival_order.hpp"
+
+namespace kolo::test::bucket_plan_test {
+
+using tensors::ArrivalOrder;
+using tensors::Bucket;
+using tensors::BucketPlan;
+using tensors::PlannedParameter;
+using Places = std::vector<std::size_t>;
+
+constexpr std::size_t kBucketBytes = 1024;
+
+/// Float32 parameters of these element counts.
+std::vector<PlannedParameter> parameters_of(const std::vector<std::size_t>& counts) {
+  std::vector<PlannedParameter> parameters;
+  for (const std::size_t count : counts) parameters.push_back({.count = count});
+  return parameters;
+}
+
+Places first_to_last(std::size_t count) {
+  Places order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  return order;
+}
+
+std::vector<Places> members_of(const BucketPlan& plan) {
+  std::vector<Places> members;
+  for (const Bucket& bucket : plan.buckets) {
+    members.emplace_back();
+    for (const Bucket::Member& member : bucket.members) members.back().push_back(member.parameter);
+  }
+  return members;
+}
+
+TEST(BucketPlanTest, FillsBucketsInOrder_TheFirstToAQuarter) {
+  // 64 elements are 256 bytes: the first bucket is closed after one, the next takes four.
+  const auto plan = plan_buckets(parameters_of(Places(7, 64)), {6, 5, 4, 3, 2, 1, 0}, kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{6}, {5, 4, 3, 2}, {1, 0}}));
+}
+
+TEST(BucketPlanTest, AParameterLargerThanABucket_HasItsOwn) {
+  const auto plan = plan_buckets(parameters_of({64, 1000, 16}), first_to_last(3), kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0}, {1}, {2}}));
+  EXPECT_EQ(plan.buckets[1].gradient_count(), 1008U);  // 4000 bytes, in multiples of 64
+}
+
+TEST(BucketPlanTest, TypesAndOptimizerGroupsShareNoBucket) {
+  auto parameters = parameters_of({8, 8, 8, 8});
+  parameters[1].dtype = DType::Float64;
+  parameters[2].optimizer_group = 1;
+  const auto plan = plan_buckets(parameters, first_to_last(4), kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 3}, {1}, {2}}));
+  EXPECT_EQ(plan.buckets[1].dtype, DType::Float64);
+}
+
+TEST(BucketPlanTest, AGroupIsOneBucketOfAnySize) {
+  auto parameters = parameters_of({600, 8, 600, 8});
+  parameters[0].group = parameters[2].group = 0;
+  const auto plan = plan_buckets(parameters, first_to_last(4), kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 2}, {1, 3}}));
+}
+
+TEST(BucketPlanTest, MembersAndFlagsDoNotOverlap_ShardsAreEqualMultiplesOf64Bytes) {
+  for (const std::size_t shards : Places{1, 2, 3, 4, 7}) {
+    const auto counts = Places{1, 15, 16, 17, 300, 3};
+    const auto plan = plan_buckets(parameters_of(counts), first_to_last(6), kBucketBytes, shards);
+    std::size_t end = 0;
+    for (const Bucket& bucket : plan.buckets) {
+      EXPECT_EQ(bucket.offset, end);
+      for (const Bucket::Member& member : bucket.members) {
+        EXPECT_GE(member.offset, end);
+        EXPECT_EQ(member.offset % 64, 0U);
+        end = member.offset + counts[member.parameter] * sizeof(float);
+      }
+      EXPECT_LE(end, bucket.flags_offset);
+      EXPECT_EQ((bucket.flags_offset - bucket.offset) % (64 * shards), 0U) << shards;
+      EXPECT_EQ(bucket.flag_count(), bucket.members.size() + 1);
+      EXPECT_LE(bucket.flags_offset + bucket.flag_count() * sizeof(float),
+                bucket.offset + bucket.size_bytes);
+      end = bucket.offset + bucket.size_bytes;
+    }
+    EXPECT_EQ(plan.size_bytes, end);
+  }
+}
+
+TEST(BucketPlanTest, SharedSlots_BucketsTakeTurnsInTheLargestOnesMemory) {
+  const auto own = plan_buckets(parameters_of({64, 1000, 16, 800, 300}), first_to_last(5), 512, 2);
+  const BucketPlan shared = share_slots(own, 3);
+  std::size_t largest = 0;
+  for (const Bucket& bucket : own.buckets) largest = std::max(largest, bucket.size_bytes);
+  EXPECT_EQ(shared.size_bytes, 3 * largest);
+  ASSERT_EQ(shared.buckets.size(), own.buckets.size());
+  for (std::size_t i = 0; i < own.buckets.size(); ++i) {
+    const Bucket& before = own.buckets[i];
+    const Bucket& after = shared.buckets[i];
+    EXPECT_EQ(after.offset, i % 3 * largest) << i;
+    EXPECT_EQ(after.flags_offset - after.offset, before.flags_offset - before.offset);
+    for (std::size_t m = 0; m < before.members.size(); ++m) {
+      EXPECT_EQ(after.members[m].offset - after.offset, before.members[m].offset - before.offset);
+    }
+  }
+  EXPECT_EQ(share_slots(plan_buckets(parameters_of({8}), {0}, 512), 3).size_bytes, 128U);
+}
+
+TEST(BucketPlanTest, DefaultSize_IsASixteenthAnd25MiBAtMost) {
+  EXPECT_EQ(tensors::default_bucket_bytes(parameters_of({1600, 1600})), 2U * 6400 / 16);
+  EXPECT_EQ(tensors::default_bucket_bytes(parameters_of({std::size_t{1} << 30})), 25U << 20);
+}
+
+TEST(ArrivalOrderTest, Completed_KeepsTheFirstOccurrenceAndAppendsTheRestLastToFirst) {
+  EXPECT_EQ(ArrivalOrder::completed({2, 0, 2}, 5), (Places{2, 0, 4, 3, 1}));
+  EXPECT_EQ(ArrivalOrder::completed({}, 3), (Places{2, 1, 0}));
+}
+
+}  // namespace kolo::test::bucket_plan_test

@@ -1,0 +1,45 @@
+#include "torch/optimizer/step_command.hpp"
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::test::step_command_test {
+
+using tensors::ClipCommand;
+using tensors::command_from;
+using tensors::DiscardCommand;
+using tensors::FindOverflowCommand;
+using tensors::SkipCommand;
+using tensors::StepCommand;
+using tensors::UnscaleCommand;
+using tensors::UpdateCommand;
+
+/// As another rank gets it.
+template <class Command>
+Command sent(const Command& command) {
+  return std::get<Command>(command_from(nlohmann::json::parse(to_json(command).dump())));
+}
+
+TEST(StepCommandTest, ValuesArriveUnchanged) {
+  const ClipCommand clip = sent(ClipCommand{0.1, 3.5});
+  EXPECT_EQ(clip.max_norm, 0.1);
+  EXPECT_EQ(clip.norm_type, 3.5);
+  EXPECT_EQ(sent(UnscaleCommand{1.0 / 3.0}).scale, 1.0 / 3.0);
+  const nlohmann::json options = {{{"lr", {0.3}}, {"betas", {0.9, 0.99}}}, {{"lr", {1e-9}}}};
+  EXPECT_EQ(sent(UpdateCommand{options}).options, options);
+}
+
+TEST(StepCommandTest, EveryCommandIsToldApart) {
+  const StepCommand commands[] = {ClipCommand{1, 2},      UnscaleCommand{2}, FindOverflowCommand{},
+                                  UpdateCommand{nullptr}, SkipCommand{},     DiscardCommand{}};
+  for (const StepCommand& command : commands) {
+    EXPECT_EQ(command_from(to_json(command)).index(), command.index());
+  }
+}
+
+TEST(StepCommandTest, AnUnknownCommand_IsRefused) {
+  EXPECT_THROW(command_from({{"call", "dance"}}), InvalidArgument);
+}
+
+}  // namespace kolo::test::step_command_test

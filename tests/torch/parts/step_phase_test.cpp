@@ -1,0 +1,89 @@
+#include "torch/reduction/step_phase.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::test::step_phase_test {
+
+using tensors::StepCall;
+using tensors::StepPhase;
+using tensors::StepPhases;
+
+constexpr StepCall kCalls[] = {StepCall::Join, StepCall::Load, StepCall::RegisterBucketHook,
+                               StepCall::LocalStep};
+
+/// The error of a call, empty where it is allowed.
+std::string error_of(const StepPhases& phases, StepCall call) {
+  try {
+    phases.require(call);
+    return {};
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+}
+
+TEST(StepPhaseTest, AStepGoesThroughItsPhases) {
+  StepPhases phases;
+  EXPECT_EQ(phases.current(), StepPhase::Accumulating);
+  phases.submit();
+  phases.submit();
+  EXPECT_EQ(phases.current(), StepPhase::Reducing);
+  EXPECT_TRUE(phases.is_in_flight());
+  phases.finish(true);
+  EXPECT_EQ(phases.current(), StepPhase::Synchronized);
+  EXPECT_FALSE(phases.is_in_flight());
+  phases.restart();
+  EXPECT_EQ(phases.current(), StepPhase::Accumulating);
+}
+
+TEST(StepPhaseTest, AFailureLastsUntilAllReductionsHaveEnded) {
+  StepPhases phases;
+  phases.submit();
+  phases.fail();
+  phases.submit();  // other ranks wait for the remaining buckets
+  EXPECT_EQ(phases.current(), StepPhase::Failed);
+  EXPECT_TRUE(phases.is_in_flight());
+  phases.finish(false);
+  EXPECT_EQ(phases.current(), StepPhase::Accumulating);
+}
+
+TEST(StepPhaseTest, Accumulating_AllowsEveryCall) {
+  for (const StepCall call : kCalls) EXPECT_EQ(error_of({}, call), "");
+}
+
+TEST(StepPhaseTest, InFlight_RefusesEveryCallAndSaysWhatToDo) {
+  StepPhases reducing;
+  reducing.submit();
+  StepPhases failed = reducing;
+  failed.fail();
+  for (const StepPhases& phases : {reducing, failed}) {
+    EXPECT_EQ(error_of(phases, StepCall::Join),
+              "DistributedOptimizer: join() while gradients are being reduced. Call step() or "
+              "zero_grad() first.");
+    EXPECT_EQ(error_of(phases, StepCall::RegisterBucketHook),
+              "DistributedOptimizer: register_bucket_hook() while gradients are being reduced. "
+              "Call it before backward().");
+    EXPECT_EQ(error_of(phases, StepCall::LocalStep),
+              "DistributedOptimizer: step() under skip_synchronize() while gradients are being "
+              "reduced. Call synchronize() before, or run backward() under no_sync().");
+    EXPECT_NE(error_of(phases, StepCall::Load), "");
+  }
+}
+
+TEST(StepPhaseTest, Synchronized_RefusesLoadAlone) {
+  StepPhases phases;
+  phases.submit();
+  phases.finish(true);
+  EXPECT_EQ(
+      error_of(phases, StepCall::Load),
+      "DistributedOptimizer: load() while gradients are reduced and not used yet. Call step() "
+      "or zero_grad() first.");
+  EXPECT_EQ(error_of(phases, StepCall::Join), "");
+  EXPECT_EQ(error_of(phases, StepCall::RegisterBucketHook), "");
+  EXPECT_EQ(error_of(phases, StepCall::LocalStep), "");
+}
+
+}  // namespace kolo::test::step_phase_test
