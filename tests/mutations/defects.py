@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Proves that defects which Kolo once had would be noticed: puts each back, one at a time, into a copy
-of the sources and expects the test that its patch names to fail, and to pass without it.
+"""Proves that tests notice defects: puts each into a copy of the sources, one at a time, and expects
+the test that its patch names to fail, and to pass without it.
 
-    tests/mutations/defects.py [--build FOLDER] [NAME...]
+    tests/mutations/defects.py [--suite defects|training] [--build FOLDER] [NAME...]
 
-A patch of defects/ begins with lines in plain text:
+defects: those that Kolo once had. training: faults planted in the training layer, src/torch.
+
+A patch begins with lines in plain text:
     What: the defect in a sentence
     Found by: <program> [np=<ranks>] [env=<NAME>=<value>]... [<argument>...]
 
@@ -19,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "defects"
-ROOT = FOLDER.parent.parent.parent
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parent.parent
 LONGEST_S = 300
 
 
@@ -98,10 +100,11 @@ def copy_sources(tree):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("names", nargs="*", help="defects to try; all if none is given")
+    parser.add_argument("--suite", choices=["defects", "training"], default="defects")
     parser.add_argument("--build", type=pathlib.Path,
                         help="keeps sources and objects there, for the next time")
     arguments = parser.parse_args()
-    defects = [Defect(patch) for patch in sorted(FOLDER.glob("*.patch"))
+    defects = [Defect(patch) for patch in sorted((FOLDER / arguments.suite).glob("*.patch"))
                if not arguments.names or patch.stem in arguments.names]
     with tempfile.TemporaryDirectory(prefix="kolo-defects-") as folder:
         place = (arguments.build or pathlib.Path(folder)).resolve()
@@ -110,7 +113,7 @@ def main():
         copy_sources(tree)
         subprocess.run(["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DKOLO_WITH_CUDA=OFF",
                         "-DKOLO_BUILD_EXAMPLES=OFF", "-DCMAKE_BUILD_TYPE=Release",
-                        "-DCMAKE_UNITY_BUILD=ON"],
+                        "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"],
                        stdout=subprocess.DEVNULL, check=True)
         unnoticed = 0
         for defect in defects:
