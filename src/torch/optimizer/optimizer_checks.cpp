@@ -164,7 +164,8 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
   std::unordered_map<const void*, std::string> storages;
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
-    if (std::string problem = defect_of(parameter.tensor); !problem.empty()) return where + problem;
+    if (std::string problem = problem_with(parameter.tensor); !problem.empty())
+      return where + problem;
     // backward() has a thread for each device, and their hooks would share the state of a step.
     if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +

@@ -11,10 +11,10 @@
 namespace kolo::tensors {
 namespace {
 
-// A rank's part on the wire: its defect, then names and values in turn, each with a zero at its
+// A rank's part on the wire: its problem, then names and values in turn, each with a zero at its
 // end.
-std::string encode(const std::vector<Fact>& facts, const std::string& defect) {
-  std::string bytes = defect + '\0';
+std::string encode(const std::vector<Fact>& facts, const std::string& problem) {
+  std::string bytes = problem + '\0';
   for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
   return bytes;
 }
@@ -28,7 +28,7 @@ std::string take_text(std::string_view& bytes) {
 
 struct Part {
   int rank;  // of the world
-  std::string defect;
+  std::string problem;
   std::vector<Fact> facts;
 };
 
@@ -81,11 +81,11 @@ void compare(const std::string& what, const Part& first, const Part& other) {
 }  // namespace
 
 void agree(ProcessSet& set, const std::string& name, const std::string& what,
-           const std::vector<Fact>& facts, const std::string& defect) {
-  const std::vector<Part> parts = gather(set, name, encode(facts, defect));
+           const std::vector<Fact>& facts, const std::string& problem) {
+  const std::vector<Part> parts = gather(set, name, encode(facts, problem));
   for (const Part& part : parts) {
-    if (part.defect.empty()) continue;
-    throw InvalidArgument(what + ": on rank " + std::to_string(part.rank) + ": " + part.defect);
+    if (part.problem.empty()) continue;
+    throw InvalidArgument(what + ": on rank " + std::to_string(part.rank) + ": " + part.problem);
   }
   for (const Part& part : parts) compare(what, parts.front(), part);
 }

@@ -31,7 +31,7 @@ OperationOptions named(std::string name, ProcessSet* process_set) {
 
 /// What keeps this rank from doing its part: the others must hear of it instead of waiting for it.
 template <class Part>
-std::string defect_of(const std::string& what, Part&& part) {
+std::string problem_with(const std::string& what, Part&& part) {
   try {
     part();
     return {};
@@ -91,23 +91,23 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
   ProcessSet& set = process_set != nullptr ? *process_set : Runtime::current().world();
   const bool is_root = set.runtime().rank() == root;
   std::string bytes;
-  std::string defect;
+  std::string problem;
   if (is_root) {
-    defect = defect_of("cannot be written", [&] {
+    problem = problem_with("cannot be written", [&] {
       std::ostringstream stream;
       torch::save(optimizer, stream);
       bytes = std::move(stream).str();
     });
   }
-  tensors::agree(set, name + ".written", name, {{"root", std::to_string(root)}}, defect);
+  tensors::agree(set, name + ".written", name, {{"root", std::to_string(root)}}, problem);
   bytes = broadcast_object(std::move(bytes), root, named(name, &set));
   if (!is_root) {
-    defect = defect_of("cannot take the root's", [&] {
+    problem = problem_with("cannot take the root's", [&] {
       std::istringstream stream(std::move(bytes));
       torch::load(optimizer, stream, device_of(optimizer));
     });
   }
-  tensors::agree(set, name + ".read", name, {}, defect);
+  tensors::agree(set, name + ".read", name, {}, problem);
 }
 
 }  // namespace kolo

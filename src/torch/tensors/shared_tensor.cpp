@@ -19,22 +19,22 @@ namespace {
 /// The storage's deleter; the storages that have it are those over a SharedBuffer.
 void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
-std::string defect_of(at::IntArrayRef sizes, const at::TensorOptions& options) {
+std::string problem_with(at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) {
     return "shared memory is the CPU's, not that of " + options.device().str();
   }
   if (std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size < 0; })) {
     return "a dimension of the tensor is negative";
   }
-  return tensors::defect_of(at::empty({0}, options.requires_grad(false)));
+  return tensors::problem_with(at::empty({0}, options.requires_grad(false)));
 }
 
 }  // namespace
 
 at::Tensor shared_empty(at::IntArrayRef sizes, const at::TensorOptions& options,
                         const OperationOptions& operation) {
-  if (std::string defect = defect_of(sizes, options); !defect.empty()) {
-    runtime::submit_defect(Collective::ShareMemory, std::move(defect), operation).wait();
+  if (std::string problem = problem_with(sizes, options); !problem.empty()) {
+    runtime::submit_defect(Collective::ShareMemory, std::move(problem), operation).wait();
   }
   const at::Tensor tensor = at::empty({0}, options.requires_grad(false));
   const auto bytes =

@@ -16,12 +16,13 @@ namespace {
 using runtime::Operation;
 using tensors::Tensors;
 
-std::string defect_of(const at::Tensor& tensor, const AllreduceOptions& options) {
+std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& options) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kSparse) {
     return "the tensor is not a sparse one of layout COO. Use tensor.to_sparse(), or allreduce.";
   }
-  if (std::string defect = tensors::defect_of(tensor._values()); !defect.empty()) return defect;
+  if (std::string problem = tensors::problem_with(tensor._values()); !problem.empty())
+    return problem;
   if (options.op != ReduceOp::Sum && options.op != ReduceOp::Average) {
     return "sparse tensors know Sum and Average only, not " + std::string(name_of(options.op));
   }
@@ -80,8 +81,8 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
   ProcessSet& set = tensors::member_set(options.process_set);
   OperationOptions common{options.name, options.timeout, &set, options.keep_alive};
   if (common.name.empty()) common.name = set.next_name("sparse_allreduce");
-  if (std::string defect = defect_of(tensor, options); !defect.empty()) {
-    return tensors::refused<at::Tensor>(Collective::AllGather, std::move(defect), common);
+  if (std::string problem = problem_with(tensor, options); !problem.empty()) {
+    return tensors::refused<at::Tensor>(Collective::AllGather, std::move(problem), common);
   }
   const at::Tensor own = tensor.detach().coalesce();
   const at::Tensor indices = own.indices().t().contiguous();  // an entry a row, like values

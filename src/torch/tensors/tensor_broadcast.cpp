@@ -30,8 +30,8 @@ Handle start(const Tensors& work, int root, const OperationOptions& options) {
 
 TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
                                       const OperationOptions& options) {
-  if (std::string defect = tensors::defect_of(tensors); !defect.empty()) {
-    return tensors::refused<Tensors>(Collective::Broadcast, std::move(defect), options);
+  if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
+    return tensors::refused<Tensors>(Collective::Broadcast, std::move(problem), options);
   }
   const bool is_root = runtime::chosen(options.process_set).runtime().rank() == root;
   Tensors outputs;
@@ -46,8 +46,8 @@ TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
 
 TensorsHandle grouped_broadcast_async_(const Tensors& tensors, int root,
                                        const OperationOptions& options) {
-  if (std::string defect = tensors::in_place_defect_of(tensors); !defect.empty()) {
-    return tensors::refused<Tensors>(Collective::Broadcast, std::move(defect), options);
+  if (std::string problem = tensors::in_place_problem_with(tensors); !problem.empty()) {
+    return tensors::refused<Tensors>(Collective::Broadcast, std::move(problem), options);
   }
   const Tensors work = tensors::contiguous(tensors);
   Handle handle = start(work, root, options);

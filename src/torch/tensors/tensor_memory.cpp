@@ -48,7 +48,7 @@ Device device_of(const at::Device& device) {
   return {DeviceKind::Cuda, device.index()};
 }
 
-std::string defect_of(const at::Tensor& tensor) {
+std::string problem_with(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kStrided) {
     return "sparse tensors are not supported. Use tensor.to_dense(), or sparse_allreduce.";
@@ -65,17 +65,17 @@ std::string defect_of(const at::Tensor& tensor) {
   return {};
 }
 
-std::string defect_of(const std::vector<at::Tensor>& tensors) {
+std::string problem_with(const std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::string defect = defect_of(tensors[i]);
-    if (defect.empty()) continue;
-    return tensors.size() == 1 ? defect : "tensor " + std::to_string(i) + ": " + defect;
+    const std::string problem = problem_with(tensors[i]);
+    if (problem.empty()) continue;
+    return tensors.size() == 1 ? problem : "tensor " + std::to_string(i) + ": " + problem;
   }
   return {};
 }
 
-std::string in_place_defect_of(const std::vector<at::Tensor>& tensors) {
-  if (std::string defect = defect_of(tensors); !defect.empty()) return defect;
+std::string in_place_problem_with(const std::vector<at::Tensor>& tensors) {
+  if (std::string problem = problem_with(tensors); !problem.empty()) return problem;
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
       return "elements of the tensor share memory, so that it cannot be written to. Use "
@@ -86,8 +86,8 @@ std::string in_place_defect_of(const std::vector<at::Tensor>& tensors) {
 }
 
 TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
-  if (const std::string defect = defect_of(tensor); !defect.empty()) {
-    throw InvalidArgument(std::string(operation) + ": " + defect);
+  if (const std::string problem = problem_with(tensor); !problem.empty()) {
+    throw InvalidArgument(std::string(operation) + ": " + problem);
   }
   return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
           device_of(tensor.device())};

@@ -59,14 +59,14 @@ Options of_gradient(Options options) {
   return options;
 }
 
-/// An operation that ends with InvalidArgument and `defect` on all ranks.
+/// An operation that ends with InvalidArgument and `problem` on all ranks.
 template <class Result, class Options>
-ResultHandle<Result> refused(Collective collective, std::string defect, const Options& options) {
+ResultHandle<Result> refused(Collective collective, std::string problem, const Options& options) {
   OperationOptions common;
   common.name = options.name;
   common.timeout = options.timeout;
   common.process_set = options.process_set;
-  return {runtime::submit_defect(collective, std::move(defect), common), {}};
+  return {runtime::submit_defect(collective, std::move(problem), common), {}};
 }
 
 /// `finish` for the results of an operation on such `tensors`, which is submitted now: it and what

@@ -45,8 +45,8 @@ void check_has_gradient(const AllreduceOptions& options, Collective collective) 
 // --- allreduce ---
 
 TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOptions& options) {
-  if (std::string defect = tensors::defect_of(tensors); !defect.empty()) {
-    return tensors::refused<Tensors>(Collective::AllReduce, std::move(defect), options);
+  if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
+    return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem), options);
   }
   const Tensors inputs = tensors::contiguous(tensors);
   Tensors outputs;
@@ -57,8 +57,8 @@ TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOpt
 }
 
 TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
-  if (std::string defect = tensors::in_place_defect_of(tensors); !defect.empty()) {
-    return tensors::refused<Tensors>(Collective::AllReduce, std::move(defect), options);
+  if (std::string problem = tensors::in_place_problem_with(tensors); !problem.empty()) {
+    return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem), options);
   }
   const Tensors work = tensors::contiguous(tensors);
   const std::vector<InputOutput> pairs = views(work, work, Collective::AllReduce);
@@ -109,8 +109,8 @@ at::Tensor& allreduce_(at::Tensor& tensor, const AllreduceOptions& options) {
 
 TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
                                            const AllreduceOptions& options) {
-  if (std::string defect = tensors::defect_of(tensors); !defect.empty()) {
-    return tensors::refused<Tensors>(Collective::ReduceScatter, std::move(defect), options);
+  if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
+    return tensors::refused<Tensors>(Collective::ReduceScatter, std::move(problem), options);
   }
   const ProcessSet& set = tensors::member_set(options.process_set);
   const Tensors inputs = tensors::contiguous(tensors);

@@ -43,8 +43,8 @@ OperationOptions common_options(const GatherOptions& options) {
 using GatherHandle = ResultHandle<std::vector<Received>>;
 
 GatherHandle gather(const Tensors& tensors, const GatherOptions& options) {
-  if (std::string defect = tensors::defect_of(tensors); !defect.empty()) {
-    return tensors::refused<std::vector<Received>>(Collective::AllGather, std::move(defect),
+  if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
+    return tensors::refused<std::vector<Received>>(Collective::AllGather, std::move(problem),
                                                    options);
   }
   const Tensors inputs = tensors::contiguous(tensors);
@@ -121,8 +121,8 @@ at::Tensor allgather(const at::Tensor& tensor, const GatherOptions& options) {
 
 AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
                               const OperationOptions& options) {
-  if (std::string defect = tensors::defect_of(tensor); !defect.empty()) {
-    return tensors::refused<AlltoallResult>(Collective::AllToAll, std::move(defect), options);
+  if (std::string problem = tensors::problem_with(tensor); !problem.empty()) {
+    return tensors::refused<AlltoallResult>(Collective::AllToAll, std::move(problem), options);
   }
   const at::Tensor input = tensors::contiguous(tensor);
   const auto place = std::make_shared<AlltoallResult>();

@@ -63,8 +63,8 @@ class Slices {
 
  private:
   at::Tensor keep(const std::string& name, const at::Tensor& tensor) {
-    if (std::string defect = defect_of(tensor); !defect.empty()) {
-      throw InvalidArgument("'" + name + "': " + defect);
+    if (std::string problem = problem_with(tensor); !problem.empty()) {
+      throw InvalidArgument("'" + name + "': " + problem);
     }
     return kept_.emplace_back(tensor.contiguous());
   }
@@ -145,7 +145,7 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
                    nlohmann::json details, int keep_last, const std::string& name) {
   Slices slices(view.set);
   std::vector<TensorSlice> own;
-  std::string defect;
+  std::string problem;
   try {
     for (const auto& [key, tensor] : view.parameters) slices.share(model_key(key), tensor);
     if (view.set.rank() == 0) {
@@ -159,9 +159,9 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
     details["state"] = describe_state(view);
     details["aliases"] = view.aliases;
   } catch (const InvalidArgument& error) {
-    defect = error.what();
+    problem = error.what();
   }
-  agree(view.set, name + ".state", "DistributedOptimizer::save", {}, defect);
+  agree(view.set, name + ".state", "DistributedOptimizer::save", {}, problem);
   write_checkpoint(folder, own, details, keep_last, {.name = name, .process_set = &view.set});
 }
 
