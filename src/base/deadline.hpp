@@ -21,7 +21,7 @@ class Deadline {
     return Deadline(later(Clock::now(), duration));
   }
 
-  bool is_over() const { return Clock::now() >= point_; }
+  bool has_passed() const { return Clock::now() >= point_; }
   Clock::time_point point() const { return point_; }
 
  private:

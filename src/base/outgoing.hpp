@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 
 namespace kolo {
 
@@ -21,7 +21,7 @@ class Outgoing {
   Outgoing(const Outgoing&) = delete;  // MPI holds the address
   Outgoing& operator=(const Outgoing&) = delete;
   ~Outgoing() {
-    if (!has_left_) keep_for_ever(std::move(value_));
+    if (!has_left_) leak_intentionally(std::move(value_));
   }
 
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(value_.get(), 1)); }

@@ -26,7 +26,7 @@ void run(Task task, Deadline deadline, Look look) {
       pause = kShortest;
       continue;
     }
-    if (deadline.is_over()) {
+    if (deadline.has_passed()) {
       throw TimeoutError(
           "a collective step took longer than KOLO_TIMEOUT: some rank did not take "
           "part. Start Kolo on every rank, or raise the timeout.");

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/deadline.hpp"
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
@@ -71,14 +71,14 @@ TEST(ErrorTest, AFailureBecomesTheExceptionOfItsKind) {
 }
 
 TEST(DeadlineTest, IsOverOnceItsTimeHasCome) {
-  EXPECT_TRUE(Deadline::after(0ns).is_over());
-  EXPECT_FALSE(Deadline::after(1h).is_over());
-  EXPECT_TRUE(Deadline::at(Deadline::Clock::now() - 1ns).is_over());
-  EXPECT_FALSE(Deadline::never().is_over());
+  EXPECT_TRUE(Deadline::after(0ns).has_passed());
+  EXPECT_FALSE(Deadline::after(1h).has_passed());
+  EXPECT_TRUE(Deadline::at(Deadline::Clock::now() - 1ns).has_passed());
+  EXPECT_FALSE(Deadline::never().has_passed());
 }
 
 TEST(DeadlineTest, LongDurationsDoNotWrapAround) {
-  EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).is_over());
+  EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).has_passed());
   EXPECT_EQ(Deadline::after(std::chrono::nanoseconds::max()).point(), Deadline::never().point());
   constexpr auto kLast = Deadline::Clock::time_point::max();
   EXPECT_EQ(later(kLast - 5ns, 6ns), kLast);
@@ -167,8 +167,8 @@ TEST(GraveyardTest, KeepsWhatItIsGiven) {
     int* destroyed;
   };
   int destroyed = 0;
-  keep_for_ever(Counted(destroyed));
-  keep_for_ever(Counted(destroyed));
+  leak_intentionally(Counted(destroyed));
+  leak_intentionally(Counted(destroyed));
   EXPECT_EQ(destroyed, 0);
 }
 

@@ -1,4 +1,4 @@
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -10,7 +10,7 @@
 
 #include "contract/communicator_contract.hpp"
 #include "contract/window_contract.hpp"
-#include "support/fault_world.hpp"
+#include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::fake_world_test {
 

@@ -17,8 +17,8 @@
 #include "comm/mpi_check.hpp"
 #include "contract/communicator_contract.hpp"
 #include "contract/window_contract.hpp"
-#include "support/agree.hpp"
-#include "support/mpi_ranks.hpp"
+#include "support/mpi/agree.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::mpi_world_test {
 

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 namespace kolo::comm::wait_test {
 

@@ -63,7 +63,7 @@ TEST(CoordinatorTest, ASteadyProgramAsksNoMoreAndWastesNoExchange) {
   const auto before = ranks[0].counters();
   for (UseId use = 8; use < 28; use += 2) step(use);
   const auto& after = ranks[0].counters();
-  EXPECT_EQ(after.asks, before.asks);
+  EXPECT_EQ(after.wake_up_requests, before.wake_up_requests);
   EXPECT_EQ(after.negotiations, before.negotiations);
   EXPECT_EQ(after.fruitless_exchanges, before.fruitless_exchanges);
   EXPECT_GT(after.exchanges, before.exchanges);
@@ -208,7 +208,7 @@ TEST(CoordinatorTest, ADefectOfOneRankEndsTheUseOnAll) {
   ranks.run_everywhere(0, "a");
   for (UseId use = 1; use < 3; ++use) {
     Request broken = Lockstep::request("a", 5);
-    broken.defect = "it has no memory";
+    broken.invalid_reason = "it has no memory";
     ranks[1].submit(use, broken, ranks.now(), kNever);
     if (use == 1) ranks.submit(0, use, "a");
     ranks.go_on();

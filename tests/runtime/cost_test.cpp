@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 struct Cost {
   std::uint64_t exchanges;
   std::uint64_t fruitless;
-  std::uint64_t asks;
+  std::uint64_t wake_up_requests;
   std::uint64_t negotiations;
   std::uint64_t header_bytes;
   std::uint64_t bytes_packed;
@@ -35,7 +35,7 @@ Cost cost_of(Runtime& runtime, std::size_t warm_up, std::size_t counted, Step st
   for (int i = 0; i < 3; ++i) step(next++);  // another rank's shutdown is not to be counted
   return {b.exchanges - a.exchanges,
           b.fruitless_exchanges - a.fruitless_exchanges,
-          b.asks - a.asks,
+          b.wake_up_requests - a.wake_up_requests,
           b.negotiations - a.negotiations,
           b.header_bytes - a.header_bytes,
           b.bytes_packed - a.bytes_packed};
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 void expect_no_talk(const Cost& cost) {
   EXPECT_EQ(cost.negotiations, 0u);
-  EXPECT_EQ(cost.asks, 0u);
+  EXPECT_EQ(cost.wake_up_requests, 0u);
   EXPECT_EQ(cost.fruitless, 0u);
 }
 

@@ -34,7 +34,7 @@ TEST(LaneTest, AfterTheRuntimeHasEndedATurnTouchesNothingOfIt) {
                 lane = runtime.world().lane();
               }
               all_have_ended.arrive_and_wait();
-              EXPECT_FALSE(lane->try_turn());
+              EXPECT_FALSE(lane->try_progress());
             },
             {.nodes = 2});
 }
@@ -50,7 +50,7 @@ void gather(Runtime& runtime, const std::function<void()>& at_work) {
   allgather(tensor.view(), allocate, {.name = "gathered"});
 }
 
-TEST(LastWordsTest, AreNotSaidBesideTheTurnOfAnotherThread) {
+TEST(FinalMessageTest, AreNotSaidBesideTheTurnOfAnotherThread) {
   run_runtimes(by_messages(), [](Runtime& runtime) {
     std::latch is_in_turn(1);
     std::latch may_go_on(1);
@@ -71,7 +71,7 @@ TEST(LastWordsTest, AreNotSaidBesideTheTurnOfAnotherThread) {
   });
 }
 
-TEST(LastWordsTest, AreSaidByTheThreadInTheTurn) {
+TEST(FinalMessageTest, AreSaidByTheThreadInTheTurn) {
   run_runtimes(by_messages(), [](Runtime& runtime) {
     const auto until_lost = [&] {
       for (;;) gather(runtime, [&] { runtime.world().lane()->publish_end("ended"); });

@@ -63,7 +63,7 @@ TEST(NegotiationTest, GivesUnknownRequestsFreeBits) {
   ASSERT_EQ(verdict.added.size(), 2u);
   EXPECT_EQ(verdict.added[0], (Verdict::Addition{0, make("a", 2)}));
   EXPECT_EQ(verdict.added[1], (Verdict::Addition{2, make("b", 2)}));
-  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b", "old"}));
+  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b", "old"}));
 }
 
 TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
@@ -80,14 +80,14 @@ TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
         << part << " in: " << verdict.errors[0].failure.text;
   }
   EXPECT_TRUE(verdict.added.empty());
-  EXPECT_TRUE(verdict.waiting.empty());
+  EXPECT_TRUE(verdict.blocked.empty());
 }
 
 TEST(NegotiationTest, ADefectComesBeforeAMismatchAndATimeout) {
   RequestTable table;
   table.add(0, make("a", 2));
   Request broken = make("a", 7);
-  broken.defect = "it has no memory";
+  broken.invalid_reason = "it has no memory";
   Report report;
   report.items = {known(0, {0}, {0}), unknown(broken, {1, 3})};
   const Verdict verdict = judge(report, table, {}, kSet);
@@ -96,7 +96,7 @@ TEST(NegotiationTest, ADefectComesBeforeAMismatchAndATimeout) {
             (Failure{ErrorKind::InvalidArgument,
                      "allreduce 'a' on process set evens: ranks 2 and 6: it has no memory"}));
   EXPECT_TRUE(verdict.added.empty());
-  EXPECT_TRUE(verdict.waiting.empty());
+  EXPECT_TRUE(verdict.blocked.empty());
 }
 
 TEST(NegotiationTest, ATimeoutNamesWhoIsMissing) {
@@ -124,7 +124,7 @@ TEST(NegotiationTest, AStallSaysWhoWaitsForWhom) {
   const Verdict verdict = judge(report, table, {}, kSet);
   ASSERT_EQ(verdict.stalls.size(), 1u);
   EXPECT_EQ(verdict.stalls[0], (Verdict::Stall{"a", {1, 2}, {0, 3}}));
-  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b"}));
 }
 
 TEST(NegotiationTest, AFullTableGivesUpWhatRanLongestAgoAndIsNotPending) {
@@ -164,7 +164,7 @@ TEST(NegotiationTest, RequestsBeyondTheBitsOfAHeaderStayUnknown) {
   ASSERT_EQ(verdict.added.size(), 2u);
   EXPECT_EQ(verdict.added[0], (Verdict::Addition{1, make("a", 1)}));
   EXPECT_EQ(verdict.added[1], (Verdict::Addition{2, make("b", 1)}));
-  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b", "c", "pending"}));
+  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b", "c", "pending"}));
 }
 
 TEST(NegotiationTest, WhatAllRanksHaveTakesTheBitOfWhatWaitsForOne) {

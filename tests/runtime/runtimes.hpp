@@ -11,8 +11,8 @@
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 #include "kolo/runtime.hpp"
-#include "support/fake_tensor_place.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
+#include "support/gpu/fake_tensor_place.hpp"
 
 namespace kolo::test {
 

@@ -1,7 +1,7 @@
 // The protocol in virtual time: 2,000 random scenarios (the protocol_gate tool runs 100,000), and
 // scenarios made on purpose.
 
-#include "support/simulator.hpp"
+#include "support/protocol/simulator.hpp"
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/random_scenario.hpp"
+#include "support/protocol/random_scenario.hpp"
 
 namespace kolo::simulator::simulator_test {
 
@@ -65,7 +65,7 @@ TEST(SimulatorTest, ASeedGivesTheSameRunAgain) {
     const Result again = simulate(random_scenario(seed));
     EXPECT_EQ(first.events, again.events);
     EXPECT_EQ(first.exchanges, again.exchanges);
-    EXPECT_EQ(first.asks, again.asks);
+    EXPECT_EQ(first.wake_up_requests, again.wake_up_requests);
   }
 }
 
@@ -182,7 +182,7 @@ TEST(SimulatorTest, ADeathAtAnyMomentEndsEveryWait) {
   for (const int victim : {0, 1, 3}) {
     for (const bool by_messages : {false, true}) {
       die_at_every_moment(Fault::Kind::Die, victim, by_messages);
-      die_at_every_moment(Fault::Kind::DieWithWords, victim, by_messages);
+      die_at_every_moment(Fault::Kind::DieWithMessage, victim, by_messages);
     }
   }
 }

@@ -101,37 +101,40 @@ std::vector<Sample> verdict_samples() {
                  {"", {ErrorKind::InvalidArgument, ""}},
                  {"b", {ErrorKind::Backend, std::string(3000, 'e')}}};
   full.stalls = {{"层", {0, 1}, {2}}, {"all there", {0}, {}}};
-  full.waiting = {"one", "", "\xff not UTF-8"};
+  full.blocked = {"one", "", "\xff not UTF-8"};
   return {{"EmptyVerdict", ControlMessage{Verdict{}}}, {"FullVerdict", ControlMessage{full}}};
 }
 
-std::vector<Sample> board_samples() {
+std::vector<Sample> header_exchange_samples() {
   Header flags = make_header(make_bits(1, 1), {});
   flags.has_unknown = flags.has_expired = flags.has_stalled = true;
   flags.joined = make_bits(300, 7);
   flags.shutdown_rank = 1023;
   const Header wide = make_header(make_bits(5000, 1), make_bits(5000, 7));
   const Header widest = make_header(make_bits(Header::kMaxBits, 63), {});
-  const auto board = [](BoardMessage message) { return WireMessage{std::move(message)}; };
-  return {{"HeaderUpOfDefaults", board(HeaderUp{Header{}})},
-          {"HeaderUpWithFlags", board(HeaderUp{flags})},
-          {"HeaderUpWith5000Bits", board(HeaderUp{wide})},
-          {"HeaderDownOfDefaults", board(HeaderDown{Header{}})},
-          {"HeaderDownWithFlags", board(HeaderDown{flags})},
-          {"HeaderDownWidest", board(HeaderDown{widest})},
-          {"AskZero", board(Ask{0})},
-          {"AskHighest", board(Ask{std::numeric_limits<std::uint64_t>::max()})},
-          {"Lost", board(Lost{{3, "died: its process has ended"}})},
-          {"LostWithoutText", board(Lost{{0, ""}})},
-          {"Left", board(Left{})},
-          {"Ping", board(Ping{})},
-          {"Pong", board(Pong{})}};
+  const auto message = [](HeaderExchangeMessage content) {
+    return WireMessage{std::move(content)};
+  };
+  return {
+      {"HeaderUpOfDefaults", message(HeaderUp{Header{}})},
+      {"HeaderUpWithFlags", message(HeaderUp{flags})},
+      {"HeaderUpWith5000Bits", message(HeaderUp{wide})},
+      {"HeaderDownOfDefaults", message(HeaderDown{Header{}})},
+      {"HeaderDownWithFlags", message(HeaderDown{flags})},
+      {"HeaderDownWidest", message(HeaderDown{widest})},
+      {"WakeUpRequestZero", message(WakeUpRequest{0})},
+      {"WakeUpRequestHighest", message(WakeUpRequest{std::numeric_limits<std::uint64_t>::max()})},
+      {"Lost", message(Lost{{3, "died: its process has ended"}})},
+      {"LostWithoutText", message(Lost{{0, ""}})},
+      {"Left", message(Left{})},
+      {"Ping", message(Ping{})},
+      {"Pong", message(Pong{})}};
 }
 
 std::vector<Sample> all_samples() {
   std::vector<Sample> all = report_samples();
   for (Sample& sample : verdict_samples()) all.push_back(std::move(sample));
-  for (Sample& sample : board_samples()) all.push_back(std::move(sample));
+  for (Sample& sample : header_exchange_samples()) all.push_back(std::move(sample));
   return all;
 }
 
@@ -190,16 +193,17 @@ TEST(WireEncodeTest, LargeEnoughBuffer_IsReused) {
   std::vector<std::byte> buffer;
   buffer.reserve(4096);
   const std::byte* memory = buffer.data();
-  const std::vector<std::byte> bytes = encode(BoardMessage{Ask{5}}, std::move(buffer));
+  const std::vector<std::byte> bytes =
+      encode(HeaderExchangeMessage{WakeUpRequest{5}}, std::move(buffer));
   EXPECT_EQ(bytes.data(), memory);
-  EXPECT_EQ(decode(bytes, kRanks), WireMessage(BoardMessage{Ask{5}}));
+  EXPECT_EQ(decode(bytes, kRanks), WireMessage(HeaderExchangeMessage{WakeUpRequest{5}}));
 }
 
 TEST(WireEncodeTest, HeaderSize_DependsOnTheWordsOfItsBitsOnly) {
   const auto size_of_header = [](int bits, std::uint64_t exchange) {
     Header header = make_header(make_bits(bits, 1), make_bits(bits, 1));
     header.exchange = exchange;
-    return encode(BoardMessage{HeaderUp{header}}).size();
+    return encode(HeaderExchangeMessage{HeaderUp{header}}).size();
   };
   EXPECT_EQ(size_of_header(1, 1), size_of_header(64, std::uint64_t{1} << 60));
   EXPECT_EQ(size_of_header(64, 1) + 2 * 8, size_of_header(65, 1));
@@ -395,9 +399,9 @@ TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
       ControlMessage{Report{7, {{std::nullopt, 0, {1}, {3}, false}}, {}}},
       ControlMessage{Report{7, {}, {0, 3}}},
       ControlMessage{stall},
-      BoardMessage{HeaderUp{joined}},
-      BoardMessage{HeaderDown{leaving}},
-      BoardMessage{Lost{{3, "died"}}}};
+      HeaderExchangeMessage{HeaderUp{joined}},
+      HeaderExchangeMessage{HeaderDown{leaving}},
+      HeaderExchangeMessage{Lost{{3, "died"}}}};
   for (std::size_t i = 0; i < messages.size(); ++i) {
     SCOPED_TRACE(i);
     const std::vector<std::byte> bytes = encode(messages[i]);

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::runtime {
@@ -23,7 +23,7 @@ auto naming(const char* direction, int rank, Action action) {
 
 ControlMailbox::~ControlMailbox() {
   for (Parcels* const parcels : {&outgoing_, &incoming_}) {
-    for (Parcel& parcel : *parcels) keep_for_ever(std::move(parcel.buffer));
+    for (Parcel& parcel : *parcels) leak_intentionally(std::move(parcel.buffer));
   }
 }
 
@@ -74,7 +74,7 @@ void ControlMailbox::collect_sent() {
       const bool is_sent = naming("to", parcel->rank, [&] { return parcel->transfer.ready(); });
       if (is_sent) spare_.splice(spare_.end(), outgoing_, parcel);
     } catch (...) {
-      keep_for_ever(std::move(parcel->buffer));
+      leak_intentionally(std::move(parcel->buffer));
       outgoing_.erase(parcel);
       throw;
     }

@@ -13,13 +13,13 @@ constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // everybody looks
 
 }  // namespace
 
-std::optional<HeaderBoard::Loss> LossWatch::look(Clock::time_point now, bool needs_peers) {
+std::optional<HeaderExchange::Loss> LossWatch::look(Clock::time_point now, bool needs_peers) {
   // The processes before the board: one that ends because of a loss has published that loss first,
   // and must not be taken for the cause.
   const bool is_due = now >= next_look_;
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();
-  if (auto loss = board_.lost()) {
+  if (auto loss = header_exchange_.lost()) {
     if (all_have_heard(*loss, now)) return loss;
     return std::nullopt;
   }
@@ -27,11 +27,12 @@ std::optional<HeaderBoard::Loss> LossWatch::look(Clock::time_point now, bool nee
   next_look_ = now + kInterval;
   for (const int peer : dead) {
     const std::optional<int> rank = member(peer);
-    if (rank && !board_.has_left(*rank)) return Loss{*rank, "died: its process has ended"};
+    if (rank && !header_exchange_.has_left(*rank))
+      return Loss{*rank, "died: its process has ended"};
   }
   if (now >= next_sample_ && needs_peers) {
     next_sample_ = now + set_.config.lost_after / 2;
-    silent_ = board_.silent_ranks();
+    silent_ = header_exchange_.silent_ranks();
   }
   return std::nullopt;
 }
@@ -46,7 +47,7 @@ bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   return now >= *heard_at_ + kTimeToHear;
 }
 
-std::optional<HeaderBoard::Loss> LossWatch::find_silent() const {
+std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
   // As of the last whole interval: a fresh look could be microseconds after the last one.
   if (silent_.empty()) return std::nullopt;
   return Loss{silent_.front(),

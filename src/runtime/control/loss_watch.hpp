@@ -6,7 +6,7 @@
 
 #include "comm/world.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/protocol/header_board.hpp"
+#include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
 
@@ -15,11 +15,11 @@ namespace kolo::runtime {
 class LossWatch {
  public:
   using Clock = std::chrono::steady_clock;
-  using Loss = HeaderBoard::Loss;
+  using Loss = HeaderExchange::Loss;
 
   /// All of them outlive this.
-  LossWatch(const DataPath& set, comm::World& world, HeaderBoard& board)
-      : set_(set), world_(world), board_(board) {}
+  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& board)
+      : set_(set), world_(world), header_exchange_(board) {}
 
   /// A loss, once it is time to act on it. `needs_peers`: something here waits for the others.
   std::optional<Loss> look(Clock::time_point now, bool needs_peers);
@@ -37,7 +37,7 @@ class LossWatch {
 
   const DataPath& set_;
   comm::World& world_;
-  HeaderBoard& board_;
+  HeaderExchange& header_exchange_;
   Clock::time_point next_look_{};
   Clock::time_point next_sample_{};
   std::vector<int> silent_;                    // in the last interval between samples

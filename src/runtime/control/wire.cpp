@@ -42,12 +42,13 @@ Offset<wire::Request> pack(FlatBufferBuilder& builder, const Request& request) {
   const auto placement = builder.CreateString(request.placement);
   const auto rows = builder.CreateVector(request.rows);
   const auto members = builder.CreateVector(request.members);
-  const auto defect = builder.CreateString(request.defect);
+  const auto invalid_reason = builder.CreateString(request.invalid_reason);
   return wire::CreateRequest(builder, name, static_cast<std::uint8_t>(request.collective), tensors,
                              static_cast<std::uint8_t>(request.op), custom, request.prescale,
                              request.postscale, static_cast<std::uint8_t>(request.join_divisor),
                              request.root, static_cast<std::uint8_t>(request.device), compression,
-                             placement, rows, members, request.set_number, request.fusible, defect);
+                             placement, rows, members, request.set_number, request.fusible,
+                             invalid_reason);
 }
 
 Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {
@@ -102,9 +103,9 @@ Body pack_body(FlatBufferBuilder& builder, const Verdict& verdict) {
   const auto added = pack_all(builder, verdict.added);
   const auto errors = pack_all(builder, verdict.errors);
   const auto stalls = pack_all(builder, verdict.stalls);
-  const auto waiting = builder.CreateVectorOfStrings(verdict.waiting);
+  const auto blocked = builder.CreateVectorOfStrings(verdict.blocked);
   const auto packed =
-      wire::CreateVerdict(builder, verdict.exchange, evicted, added, errors, stalls, waiting);
+      wire::CreateVerdict(builder, verdict.exchange, evicted, added, errors, stalls, blocked);
   return {wire::Body::Verdict, packed.Union()};
 }
 
@@ -116,8 +117,8 @@ Body pack_body(FlatBufferBuilder& builder, const HeaderDown& down) {
   return {wire::Body::HeaderDown, pack(builder, down.header).Union()};
 }
 
-Body pack_body(FlatBufferBuilder& builder, const Ask& ask) {
-  return {wire::Body::Ask, wire::CreateAsk(builder, ask.exchange).Union()};
+Body pack_body(FlatBufferBuilder& builder, const WakeUpRequest& ask) {
+  return {wire::Body::WakeUpRequest, wire::CreateWakeUpRequest(builder, ask.exchange).Union()};
 }
 
 Body pack_body(FlatBufferBuilder& builder, const Lost& lost) {

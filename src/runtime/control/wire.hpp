@@ -6,13 +6,13 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/control/board_message.hpp"
+#include "runtime/control/header_exchange_message.hpp"
 #include "runtime/protocol/negotiation.hpp"
 
 namespace kolo::runtime {
 
 /// All that the ranks of a process set tell one another to agree on what to run.
-using WireMessage = std::variant<ControlMessage, BoardMessage>;
+using WireMessage = std::variant<ControlMessage, HeaderExchangeMessage>;
 
 /// Of the format in wire.fbs; ranks of different versions cannot work together.
 inline constexpr std::uint32_t kWireVersion = 3;

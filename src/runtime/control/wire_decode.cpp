@@ -59,17 +59,18 @@ class Unpacker {
       case wire::Body::Report: return ControlMessage{unpack(*envelope.body_as_Report())};
       case wire::Body::Verdict: return ControlMessage{unpack(*envelope.body_as_Verdict())};
       case wire::Body::HeaderUp:
-        return BoardMessage{HeaderUp{unpack(*envelope.body_as_HeaderUp())}};
+        return HeaderExchangeMessage{HeaderUp{unpack(*envelope.body_as_HeaderUp())}};
       case wire::Body::HeaderDown:
-        return BoardMessage{HeaderDown{unpack(*envelope.body_as_HeaderDown())}};
-      case wire::Body::Ask: return BoardMessage{Ask{envelope.body_as_Ask()->exchange()}};
+        return HeaderExchangeMessage{HeaderDown{unpack(*envelope.body_as_HeaderDown())}};
+      case wire::Body::WakeUpRequest:
+        return HeaderExchangeMessage{WakeUpRequest{envelope.body_as_WakeUpRequest()->exchange()}};
       case wire::Body::Lost: {
         const wire::Lost& lost = *envelope.body_as_Lost();
-        return BoardMessage{Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how())}}};
+        return HeaderExchangeMessage{Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how())}}};
       }
-      case wire::Body::Left: return BoardMessage{Left{}};
-      case wire::Body::Ping: return BoardMessage{Ping{}};
-      case wire::Body::Pong: return BoardMessage{Pong{}};
+      case wire::Body::Left: return HeaderExchangeMessage{Left{}};
+      case wire::Body::Ping: return HeaderExchangeMessage{Ping{}};
+      case wire::Body::Pong: return HeaderExchangeMessage{Pong{}};
       case wire::Body::NONE: break;
     }
     reject("of unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
@@ -166,7 +167,7 @@ class Unpacker {
             ranks(*packed.members(), kAnyRank),
             packed.set_number(),
             packed.fusible(),
-            text(*packed.defect())};
+            text(*packed.invalid_reason())};
   }
 
   Report::Item unpack(const wire::Item& packed) {
@@ -210,7 +211,7 @@ class Unpacker {
     verdict.added = all<Verdict::Addition>(*packed.added());
     verdict.errors = all<Verdict::NameError>(*packed.errors());
     verdict.stalls = all<Verdict::Stall>(*packed.stalls());
-    verdict.waiting = all<std::string>(*packed.waiting());
+    verdict.blocked = all<std::string>(*packed.blocked());
     return verdict;
   }
 

@@ -9,7 +9,7 @@ namespace kolo::runtime {
 namespace {
 
 // A turn costs a chunk's time when much moves, and the waits between chunks are short.
-constexpr int kChunksPerTurn = 16;
+constexpr int kChunksPerStep = 16;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ BatchQueue::Step BatchQueue::advance(int looks) {
   if (batches_.empty()) return step;
   Progress progress = Progress::Done;
   try {
-    for (int chunks = 0; chunks < kChunksPerTurn && looks > 0;) {
+    for (int chunks = 0; chunks < kChunksPerStep && looks > 0;) {
       progress = batches_.front().task.poll();
       if (progress == Progress::Done) break;
       if (progress == Progress::Advanced) ++chunks;

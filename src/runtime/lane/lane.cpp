@@ -7,7 +7,7 @@
 #include "base/current_exception.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
-#include "runtime/control/window_board.hpp"
+#include "runtime/control/window_header_exchange.hpp"
 #include "runtime/lane/backoff.hpp"
 #include "runtime/protocol/agreed_failure.hpp"
 
@@ -60,15 +60,17 @@ Lane::Lane(Parts parts, comm::World& world)
       lost_batches_(data_, world),
       queue_(name_) {
   if (parts.control_window != nullptr) {
-    board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
+    header_exchange_ = std::make_unique<WindowHeaderExchange>(std::move(parts.control_window));
   } else {
-    auto board = std::make_unique<TreeBoard>(
+    auto board = std::make_unique<TreeHeaderExchange>(
         rank(), size(), Tree(rank(), size(), config_.tree_width),
-        [this](int to, const BoardMessage& message) { return mailbox_.send(to, message); });
-    tree_board_ = board.get();
-    board_ = std::move(board);
+        [this](int to, const HeaderExchangeMessage& message) {
+          return mailbox_.send(to, message);
+        });
+    tree_header_exchange_ = board.get();
+    header_exchange_ = std::move(board);
   }
-  watch_.emplace(data_, world_, *board_);
+  watch_.emplace(data_, world_, *header_exchange_);
   if (parts.device) {
     const bool is_added = parts.device->is_added;
     launch_order_ = &parts.device->launch_order;
@@ -110,7 +112,7 @@ void Lane::require_home() const {
 void Lane::submit(std::shared_ptr<Operation> operation) {
   require_home();
   queue_.submit(std::move(operation));
-  wake_up_.call();
+  wake_signal_.notify();
 }
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
@@ -122,7 +124,7 @@ void Lane::run(const std::shared_ptr<Operation>& operation) {
 void Lane::join(std::shared_ptr<Operation> operation) {
   require_home();
   queue_.join(std::move(operation));
-  wake_up_.call();
+  wake_signal_.notify();
 }
 
 /// A thread that drives until its own operation has ended; the progress thread leaves it to it.
@@ -133,7 +135,7 @@ class Lane::Caller {
   Caller& operator=(const Caller&) = delete;
   ~Caller() {
     --lane_.callers_;
-    if (lane_.queue_.in_flight() > 0) lane_.wake_up_.call();
+    if (lane_.queue_.in_flight() > 0) lane_.wake_signal_.notify();
   }
 
  private:
@@ -150,7 +152,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const int looks = spin_.count() > 0 ? kCallersLooks : kLooksOnSharedCores;
   Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
-    if (try_turn(looks)) {
+    if (try_progress(looks)) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       // Somebody else may drive, who says when it has ended.
@@ -161,11 +163,11 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   return is_done();
 }
 
-bool Lane::try_turn() { return callers_ == 0 && try_turn(1); }
+bool Lane::try_progress() { return callers_ == 0 && try_progress(1); }
 
-bool Lane::try_turn(int looks) {
-  const std::unique_lock turn_lock(turn_, std::try_to_lock);
-  return turn_lock.owns_lock() && turn(looks);
+bool Lane::try_progress(int looks) {
+  const std::unique_lock progress_lock(progress_mutex_, std::try_to_lock);
+  return progress_lock.owns_lock() && turn(looks);
 }
 
 void Lane::shut_down() {
@@ -173,16 +175,16 @@ void Lane::shut_down() {
   Backoff backoff(Backoff::Duration{0});
   auto give_up_at = Clock::time_point::max();
   for (;;) {
-    std::unique_lock turn_lock(turn_);
+    std::unique_lock progress_lock(progress_mutex_);
     const bool progressed = turn(1);
-    if ((loss_ && lost_batches_.empty()) || has_taken_leave_) break;
+    if ((loss_ && lost_batches_.empty()) || has_finished_leaving_) break;
     if (has_left_ && give_up_at == Clock::time_point::max()) {
       give_up_at = Clock::now() + config_.lost_after;  // nobody watches for losses any more
     } else if (Clock::now() > give_up_at) {
       world_.mark_broken();
       break;
     }
-    turn_lock.unlock();
+    progress_lock.unlock();
     if (progressed) {
       backoff.reset();
     } else {
@@ -192,7 +194,7 @@ void Lane::shut_down() {
 }
 
 void Lane::stop(std::string why) {
-  const std::unique_lock turn_lock(turn_);
+  const std::unique_lock progress_lock(progress_mutex_);
   queue_.stop(std::move(why));
   turn(1);  // ends what came in since the set was closed
   // A thread that waits for one of these may be on its way to another turn.
@@ -200,10 +202,10 @@ void Lane::stop(std::string why) {
 }
 
 Lane::Metrics Lane::metrics() {
-  const std::lock_guard turn_lock(turn_);
+  const std::lock_guard progress_lock(progress_mutex_);
   Metrics metrics;
   metrics.protocol = coordinator_.counters();
-  metrics.header_bytes = board_->bytes_shown();
+  metrics.header_bytes = header_exchange_->bytes_shown();
   metrics.bytes_sent = runner_->bytes_sent();
   metrics.bytes_packed = runner_->bytes_packed();
   if (device_runner_ != nullptr) {
@@ -246,7 +248,7 @@ bool Lane::progress(Clock::time_point now, int looks) {
     carry_out(coordinator_.decide(to_time(now)));
     return end_lost_batches(now) || progressed;
   }
-  board_->beat();
+  header_exchange_->beat();
   progressed |= read_mail();
   if (!has_left_) {
     if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
@@ -258,7 +260,8 @@ bool Lane::progress(Clock::time_point now, int looks) {
     device_runner_->retire();
     launch_order_->serve();
   }
-  if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
+  if (has_left_ && !has_finished_leaving_)
+    has_finished_leaving_ = have_all_left() && mailbox_.is_idle();
   return progressed;
 }
 
@@ -282,15 +285,15 @@ bool Lane::take_submissions(Clock::time_point now) {
 
 bool Lane::read_mail() {
   // Nobody sends before this rank's header is there, unless the board itself goes by messages.
-  if (tree_board_ == nullptr && !coordinator_.is_negotiating()) return false;
+  if (tree_header_exchange_ == nullptr && !coordinator_.is_negotiating()) return false;
   bool progressed = false;
   while (auto mail = mailbox_.poll()) {
     progressed = true;
     auto& [from, message] = *mail;
     if (auto* negotiation = std::get_if<ControlMessage>(&message)) {
       coordinator_.on_message(from, std::move(*negotiation));
-    } else if (tree_board_ != nullptr) {
-      tree_board_->on_message(from, std::get<BoardMessage>(message));
+    } else if (tree_header_exchange_ != nullptr) {
+      tree_header_exchange_->on_message(from, std::get<HeaderExchangeMessage>(message));
     }
   }
   return progressed;
@@ -299,16 +302,16 @@ bool Lane::read_mail() {
 bool Lane::advance_protocol(Clock::time_point now) {
   bool progressed = false;
   for (;;) {
-    coordinator_.on_ask(board_->highest_ask());
+    coordinator_.on_wake_up_request(header_exchange_->highest_wake_up_request());
     carry_out(coordinator_.decide(to_time(now)));
     if (!coordinator_.awaits_headers()) break;
-    const std::optional<Header> merged = board_->merged(coordinator_.exchange());
+    const std::optional<Header> merged = header_exchange_->merged(coordinator_.exchange());
     if (!merged) break;
     coordinator_.on_headers(*merged);
     progressed = true;
   }
   if (coordinator_.is_closed() && is_data_at_rest() && !loss_ && !has_left_) {
-    board_->leave();
+    header_exchange_->leave();
     has_left_ = true;
   }
   return progressed;
@@ -332,8 +335,8 @@ void Lane::carry_out(Coordinator::Actions actions) {
                            ? "nobody is missing any more"
                            : list(stall.missing_ranks) + " did not submit it yet");
   }
-  if (actions.post) board_->post(*actions.post);
-  if (actions.ask) board_->ask(*actions.ask);
+  if (actions.post) header_exchange_->post(*actions.post);
+  if (actions.wake_up_request) header_exchange_->request_wake_up(*actions.wake_up_request);
   for (auto& [to, message] : actions.send) mailbox_.send(to, std::move(message));
   if (actions.find_silent) give_up_silent_rank();
 }

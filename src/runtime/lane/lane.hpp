@@ -19,7 +19,7 @@
 #include "kolo/task.hpp"
 #include "runtime/control/control_mailbox.hpp"
 #include "runtime/control/loss_watch.hpp"
-#include "runtime/control/tree_board.hpp"
+#include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/data/batch_runner.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
@@ -27,9 +27,9 @@
 #include "runtime/lane/batch_queue.hpp"
 #include "runtime/lane/lost_batches.hpp"
 #include "runtime/lane/tensor_queue.hpp"
-#include "runtime/lane/wake_up.hpp"
+#include "runtime/lane/wake_signal.hpp"
 #include "runtime/protocol/coordinator.hpp"
-#include "runtime/protocol/header_board.hpp"
+#include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
 
@@ -83,11 +83,11 @@ class Lane {
   bool wait(const Operation& operation, Operation::Clock::time_point until);
 
   /// One turn, unless a caller drives. True if there was progress.
-  bool try_turn();
+  bool try_progress();
   /// Something is queued, pending or running, and no caller drives it.
-  bool needs_driving() const { return callers_ == 0 && queue_.in_flight() > 0; }
+  bool needs_progress() const { return callers_ == 0 && queue_.in_flight() > 0; }
   /// Where the progress thread sleeps while nothing does.
-  WakeUp& wake_up() { return wake_up_; }
+  WakeSignal& wake_signal() { return wake_signal_; }
 
   /// Leaves the set: closes it on all ranks. Drives until nothing is pending or running here.
   void shut_down();
@@ -121,7 +121,7 @@ class Lane {
   static Time to_time(Clock::time_point point) {
     return point == Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
   }
-  bool try_turn(int looks);
+  bool try_progress(int looks);
   void require_home() const;
   bool turn(int looks);
   bool progress(Clock::time_point now, int looks);
@@ -133,7 +133,7 @@ class Lane {
   bool advance(BatchQueue& batches, Clock::time_point now, int looks);
   bool is_data_at_rest() const;
   bool have_all_left();
-  void declare_lost(const HeaderBoard::Loss& loss);
+  void declare_lost(const HeaderExchange::Loss& loss);
   bool end_lost_batches(Clock::time_point now);
   void give_up_silent_rank();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
@@ -144,9 +144,9 @@ class Lane {
   const std::chrono::nanoseconds spin_;  // of callers
   comm::World& world_;
   const HomeProcess home_;
-  WakeUp wake_up_;
+  WakeSignal wake_signal_;
 
-  std::mutex turn_;
+  std::mutex progress_mutex_;
   std::atomic<std::thread::id> driver_{};  // who is in a turn
 
   // Under the turn.
@@ -154,8 +154,8 @@ class Lane {
   std::optional<DataPath> device_data_;
   std::unique_ptr<Communicator> control_;
   ControlMailbox mailbox_;
-  TreeBoard* tree_board_ = nullptr;  // the board, where it goes by messages
-  std::unique_ptr<HeaderBoard> board_;
+  TreeHeaderExchange* tree_header_exchange_ = nullptr;  // the board, where it goes by messages
+  std::unique_ptr<HeaderExchange> header_exchange_;
   std::optional<LossWatch> watch_;
   Coordinator coordinator_;
   std::shared_ptr<BatchRunner> runner_;
@@ -165,12 +165,12 @@ class Lane {
   BatchQueue launching_;  // those on GPUs
   LaunchOrder* launch_order_ = nullptr;
   bool overlaps_ = false;  // with other sets, from the agreed order's present place on
-  std::optional<HeaderBoard::Loss> loss_;
+  std::optional<HeaderExchange::Loss> loss_;
   LostBatches lost_batches_;
   bool has_left_ = false;
-  bool has_taken_leave_ = false;  // and so have all others
-  bool is_stopped_ = false;       // what is passed by reference may be gone
-  bool needs_peers_ = false;      // something is in flight, or this rank wants to leave
+  bool has_finished_leaving_ = false;  // and so have all others
+  bool is_stopped_ = false;            // what is passed by reference may be gone
+  bool needs_peers_ = false;           // something is in flight, or this rank wants to leave
 
   TensorQueue queue_;
   std::mutex ends_;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/current_exception.hpp"
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane/lane.hpp"
@@ -17,17 +17,17 @@ namespace kolo::runtime {
 /// Then no message is under way any more: leaving is the last that a rank says.
 bool Lane::have_all_left() {
   for (int other = 0; other < size(); ++other) {
-    if (!board_->has_left(other)) return false;
+    if (!header_exchange_->has_left(other)) return false;
   }
   return true;
 }
 
-void Lane::declare_lost(const HeaderBoard::Loss& loss) {
+void Lane::declare_lost(const HeaderExchange::Loss& loss) {
   if (loss_) return;
   loss_ = loss;
   world_.mark_broken();
   try {
-    board_->publish_lost(loss);
+    header_exchange_->publish_lost(loss);
   } catch (...) {  // by messages, to a rank that cannot be reached either
     KOLO_LOG(Warn) << "process set " << name_
                    << ": cannot tell all ranks: " << text_of_current_exception();
@@ -36,9 +36,9 @@ void Lane::declare_lost(const HeaderBoard::Loss& loss) {
   coordinator_.on_lost(loss.rank, loss.how);
   if (device_runner_ != nullptr) {
     device_runner_->abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
-    keep_for_ever(device_runner_);
+    leak_intentionally(device_runner_);
   }
-  keep_for_ever(runner_);
+  leak_intentionally(runner_);
   lost_batches_.add(running_.take_all());
   lost_batches_.add(launching_.take_all());
   const auto now = Clock::now();
@@ -56,7 +56,7 @@ bool Lane::end_lost_batches(Clock::time_point now) {
                    describe(operation->request) + " on process set " + name_ + ": rank " +
                    std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
     }
-    keep_for_ever(std::move(batch));
+    leak_intentionally(std::move(batch));
   }
   return !rested.empty();
 }
@@ -82,12 +82,12 @@ void Lane::publish_end(const std::string& how) {
   // Not beside another thread's turn, which uses the board: one that lasts longer than this hangs
   // in a function of the program's, and the others find that the process has ended.
   constexpr int kLongestTurnMs = 500;
-  std::unique_lock turn_lock(turn_, std::defer_lock);
+  std::unique_lock progress_lock(progress_mutex_, std::defer_lock);
   const bool is_in_turn = driver_ == std::this_thread::get_id();
-  for (int ms = 0; !is_in_turn && ms < kLongestTurnMs && !turn_lock.try_lock(); ++ms) {
+  for (int ms = 0; !is_in_turn && ms < kLongestTurnMs && !progress_lock.try_lock(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (is_in_turn || turn_lock.owns_lock()) board_->publish_lost({rank(), how});
+  if (is_in_turn || progress_lock.owns_lock()) header_exchange_->publish_lost({rank(), how});
 }
 
 }  // namespace kolo::runtime

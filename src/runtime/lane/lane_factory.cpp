@@ -8,7 +8,7 @@
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "runtime/control/window_board.hpp"
+#include "runtime/control/window_header_exchange.hpp"
 #include "runtime/protocol/set_name.hpp"
 
 namespace kolo::runtime {
@@ -79,7 +79,8 @@ void LaneFactory::share_memory(Lane::Parts& parts, int number) {
     share_memory_inside_nodes(parts, number);
     return;
   }
-  parts.control_window = make_window(*parts.control, WindowBoard::segment_bytes(), "agreement");
+  parts.control_window =
+      make_window(*parts.control, WindowHeaderExchange::segment_bytes(), "agreement");
   parts.data.staging = make_window(*parts.control, config_.staging_bytes, "data");
 }
 

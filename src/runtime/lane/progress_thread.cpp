@@ -19,7 +19,7 @@ ProgressThread::ProgressThread(std::shared_ptr<Lane> lane)
 
 ProgressThread::~ProgressThread() {
   is_stopping_ = true;
-  lane_->wake_up().call();
+  lane_->wake_signal().notify();
   thread_.join();
 }
 
@@ -30,19 +30,19 @@ void ProgressThread::loop() {
   bool was_called = false;
   auto doze = kShortestDoze;
   while (!is_stopping_) {
-    if (lane_->try_turn()) {
+    if (lane_->try_progress()) {
       backoff.reset();
       doze = kShortestDoze;
       was_called = false;
-    } else if (lane_->needs_driving()) {
-      lane_->wake_up().sleep(backoff.next_pause());
+    } else if (lane_->needs_progress()) {
+      lane_->wake_signal().wait_for(backoff.next_pause());
     } else if (was_called) {
       // In vain: whoever submitted drives as well, and will probably do so again. Waking up takes
       // more of the core that both share than a small operation does.
-      was_called = lane_->wake_up().doze(doze);
+      was_called = lane_->wake_signal().sleep_for(doze);
       doze = std::min(2 * doze, kLongestDoze);
     } else {
-      was_called = lane_->wake_up().sleep(kIdleSleep);
+      was_called = lane_->wake_signal().wait_for(kIdleSleep);
       if (!was_called) doze = kShortestDoze;
     }
   }

@@ -14,7 +14,7 @@ Coordinator::Coordinator(Options options)
 
 void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline) {
   // Rule 10: an error that the other ranks have for this use comes before anything else.
-  if (std::optional<Failure> failure = tombstones_.take(request.name)) {
+  if (std::optional<Failure> failure = deferred_errors_.take(request.name)) {
     actions_.failed.push_back({use, std::move(*failure)});
     return;
   }
@@ -55,28 +55,30 @@ void Coordinator::join(UseId use) {
     return;
   }
   join_ = use;
-  tombstones_.clear();  // rule 9: the uses they stand for are those this rank joins instead of
+  deferred_errors_.clear();  // rule 9: the uses they stand for are those this rank joins instead of
 }
 
 void Coordinator::shut_down() { is_shutting_down_ = true; }
 
-void Coordinator::on_ask(std::uint64_t exchange) { ask_seen_ = std::max(ask_seen_, exchange); }
+void Coordinator::on_wake_up_request(std::uint64_t exchange) {
+  highest_wake_up_request_ = std::max(highest_wake_up_request_, exchange);
+}
 
 Coordinator::Actions Coordinator::decide(Time now) {
   if (!closed_) {
     look_at_clock(now);
     if (!negotiation_) {
       // Rules 4, 5, 3 and 9, in this order: a cause asks, the others only post.
-      const bool is_cause = !has_asked_ && has_cause(now);
-      if (!has_posted_ &&
-          (is_cause || prediction_is_complete() || ask_seen_ >= exchange_ || join_.has_value())) {
+      const bool is_cause = !has_requested_wake_up_ && has_cause(now);
+      if (!has_posted_ && (is_cause || prediction_is_complete() ||
+                           highest_wake_up_request_ >= exchange_ || join_.has_value())) {
         post();
       }
-      if (is_cause && ask_seen_ < exchange_) {
-        actions_.ask = exchange_;
-        ++counters_.asks;
+      if (is_cause && highest_wake_up_request_ < exchange_) {
+        actions_.wake_up_request = exchange_;
+        ++counters_.wake_up_requests;
       }
-      has_asked_ |= is_cause;
+      has_requested_wake_up_ |= is_cause;
     }
     watch_for_silence(now);
   }
@@ -127,16 +129,16 @@ void Coordinator::count_unknown(const Pending& pending, int by) {
 
 /// Whether all unknown requests wait for bits, and another negotiation would give them none.
 bool Coordinator::lacks_bits() const {
-  return unreported_count_ == 0 && waiting_.count() >= static_cast<int>(options_.table.bits);
+  return unreported_count_ == 0 && blocked_.count() >= static_cast<int>(options_.table.bits);
 }
 
 /// Rule 4, with rule 5's exception.
 bool Coordinator::has_cause(Time now) const {
   if ((unknown_count_ > 0 && !lacks_bits()) || expired_count_ > 0 || stalled_count_ > 0 ||
-      is_shutting_down_ || (join_ && !join_is_shown_)) {
+      is_shutting_down_ || (join_ && !join_is_announced_)) {
     return true;
   }
-  const Bits news = ready_ - shown_;
+  const Bits news = ready_ - announced_;
   if (unknown_count_ > 0 && !news.none()) return true;  // what waits for their bits is not patient
   const bool is_predicted = prediction_is_complete();
   bool is_cause = false;
@@ -154,7 +156,7 @@ bool Coordinator::has_cause(Time now) const {
 /// it is all that is predicted: whoever has that posts anyway.
 bool Coordinator::counts_patience(int bit) const {
   if (!has_posted_ && !prediction_is_complete()) return true;
-  if (!waiting_.test(bit)) return false;
+  if (!blocked_.test(bit)) return false;
   const History::Composition predicted = history_.predict();
   if (table_.ambiguous().test(bit) || predicted == History::kNone) return true;
   const std::vector<int>& bits = history_.bits_of(predicted);
@@ -180,9 +182,9 @@ Header Coordinator::make_header() const {
 }
 
 void Coordinator::post() {
-  showing_ = ready_;
+  announcing_ = ready_;
   actions_.post = make_header();
-  join_is_shown_ = join_.has_value();
+  join_is_announced_ = join_.has_value();
   has_posted_ = true;
 }
 
@@ -206,8 +208,8 @@ Time Coordinator::silence_limit() const {
 Time Coordinator::next_time() const {
   if (closed_) return kNever;
   Time next = std::min(next_clock_, silence_limit());
-  if (!negotiation_ && !has_asked_) {
-    (ready_ - shown_).for_each([&](int bit) {
+  if (!negotiation_ && !has_requested_wake_up_) {
+    (ready_ - announced_).for_each([&](int bit) {
       const Time submitted = by_bit_[static_cast<std::size_t>(bit)]->submitted;
       if (counts_patience(bit)) next = std::min(next, later(submitted, options_.patience));
     });

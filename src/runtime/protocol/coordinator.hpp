@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "kolo/error.hpp"
+#include "runtime/protocol/deferred_errors.hpp"
 #include "runtime/protocol/header.hpp"
 #include "runtime/protocol/history.hpp"
 #include "runtime/protocol/negotiation.hpp"
 #include "runtime/protocol/request.hpp"
 #include "runtime/protocol/request_table.hpp"
-#include "runtime/protocol/tombstones.hpp"
 #include "runtime/protocol/tree.hpp"
 
 namespace kolo::runtime {
@@ -76,12 +76,12 @@ class Coordinator {
   };
 
   struct Actions {
-    std::vector<Batch> run;              ///< one after another
-    std::vector<Failed> failed;          ///< uses that ended in an error
-    std::optional<Joined> joined;        ///< this rank's join has completed
-    std::vector<Verdict::Stall> stalls;  ///< to be reported, once for the set
-    std::optional<Header> post;          ///< show to all ranks of the set
-    std::optional<std::uint64_t> ask;    ///< raise this rank's ask word to this exchange
+    std::vector<Batch> run;                        ///< one after another
+    std::vector<Failed> failed;                    ///< uses that ended in an error
+    std::optional<Joined> joined;                  ///< this rank's join has completed
+    std::vector<Verdict::Stall> stalls;            ///< to be reported, once for the set
+    std::optional<Header> post;                    ///< show to all ranks of the set
+    std::optional<std::uint64_t> wake_up_request;  ///< raise this rank's ask word to this exchange
     std::vector<std::pair<int, ControlMessage>> send;
     bool find_silent = false;  ///< somebody does not answer: find out who and call `on_lost`
   };
@@ -89,7 +89,7 @@ class Coordinator {
   struct Counters {
     std::uint64_t exchanges = 0;
     std::uint64_t fruitless_exchanges = 0;  ///< in which nothing ran
-    std::uint64_t asks = 0;                 ///< raised by this rank
+    std::uint64_t wake_up_requests = 0;     ///< raised by this rank
     std::uint64_t negotiations = 0;
   };
 
@@ -104,7 +104,7 @@ class Coordinator {
   /// This rank leaves; the set is closed on all ranks.
   void shut_down();
   /// Some rank's ask word stands at `exchange`.
-  void on_ask(std::uint64_t exchange);
+  void on_wake_up_request(std::uint64_t exchange);
   /// All ranks have posted the current exchange's header; this is all of them merged.
   void on_headers(const Header& merged);
   void on_message(int from, ControlMessage message);
@@ -176,7 +176,7 @@ class Coordinator {
   std::uint64_t exchange_ = 1;
   RequestTable table_;
   History history_;
-  Bits waiting_;  // W: bits of the names that were shown but could not run
+  Bits blocked_;  // W: bits of the names that were shown but could not run
   Bits joined_;   // the ranks that have shown their join
   int last_joining_rank_ = Header::kNoRank;
 
@@ -185,21 +185,21 @@ class Coordinator {
   std::unordered_map<UseId, Pending*> by_use_;
   std::vector<Pending*> by_bit_;  // null: nothing pending under that bit
   Bits ready_;                    // pending, known, not expired
-  Bits shown_;    // of what is pending, what this rank showed in an exchange that has ended
-  Bits showing_;  // and what the header of the current one shows
+  Bits announced_;   // of what is pending, what this rank showed in an exchange that has ended
+  Bits announcing_;  // and what the header of the current one shows
   int unknown_count_ = 0;     // pending, unknown, not expired
   int unreported_count_ = 0;  // of these, what no negotiation has looked at
   int expired_count_ = 0;
   int stalled_count_ = 0;
-  Tombstones tombstones_;
+  DeferredErrors deferred_errors_;
   std::optional<UseId> join_;
-  bool join_is_shown_ = false;
+  bool join_is_announced_ = false;
   bool is_shutting_down_ = false;
 
   // The current exchange.
   bool has_posted_ = false;
-  bool has_asked_ = false;
-  std::uint64_t ask_seen_ = 0;
+  bool has_requested_wake_up_ = false;
+  std::uint64_t highest_wake_up_request_ = 0;
   struct Negotiation {
     Report report;
     std::vector<int> awaited_children;

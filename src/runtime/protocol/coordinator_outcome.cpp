@@ -15,9 +15,9 @@ void Coordinator::on_headers(const Header& merged) {
   const Bits runnable = (merged.own & merged.ready) - conflicts;
   if (runnable.none()) ++counters_.fruitless_exchanges;
   run(runnable);
-  waiting_.clear();
+  blocked_.clear();
   const Bits left = merged.own - runnable;
-  left.for_each([&](int bit) { waiting_ |= table_.bits_of(table_.at(bit)->name); });
+  left.for_each([&](int bit) { blocked_ |= table_.bits_of(table_.at(bit)->name); });
 
   if (merged.shutdown_rank >= 0) {
     const int rank = options_.set.world_ranks[static_cast<std::size_t>(merged.shutdown_rank)];
@@ -109,7 +109,7 @@ void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
 void Coordinator::complete_join() {
   actions_.joined = Joined{*join_, last_joining_rank_};
   join_.reset();
-  join_is_shown_ = false;
+  join_is_announced_ = false;
   joined_.clear();
   last_joining_rank_ = Header::kNoRank;
 }
@@ -118,8 +118,8 @@ void Coordinator::next_exchange() {
   ++exchange_;
   ++counters_.exchanges;
   has_posted_ = false;
-  has_asked_ = false;
-  shown_ = std::exchange(showing_, {});
+  has_requested_wake_up_ = false;
+  announced_ = std::exchange(announcing_, {});
   silent_since_ = kNever;
   negotiation_.reset();
 }
@@ -192,8 +192,8 @@ void Coordinator::apply(const Verdict& verdict) {
   for (const int bit : verdict.evicted) evict(bit);
   for (const Verdict::Addition& addition : verdict.added) introduce(addition);
   for (const Verdict::NameError& error : verdict.errors) raise(error);
-  waiting_.clear();
-  for (const std::string& name : verdict.waiting) waiting_ |= table_.bits_of(name);
+  blocked_.clear();
+  for (const std::string& name : verdict.blocked) blocked_ |= table_.bits_of(name);
   next_exchange();
 }
 
@@ -206,8 +206,8 @@ void Coordinator::evict(int bit) {
   Pending& pending = *std::exchange(by_bit_[index], nullptr);
   pending.bit = -1;
   ready_.reset(bit);
-  shown_.reset(bit);
-  showing_.reset(bit);
+  announced_.reset(bit);
+  announcing_.reset(bit);
   if (!pending.is_expired) count_unknown(pending, 1);
 }
 
@@ -231,7 +231,7 @@ void Coordinator::raise(const Verdict::NameError& error) {
   if (const auto found = pending_.find(error.name); found != pending_.end()) {
     fail(found->second, error.failure);
   } else if (!join_) {
-    tombstones_.add(error.name, error.failure);
+    deferred_errors_.add(error.name, error.failure);
   }
 }
 
@@ -251,7 +251,7 @@ void Coordinator::close(ErrorKind kind, std::string reason) {
   }
   if (join_) actions_.failed.push_back({*std::exchange(join_, {}), closing_failure("join")});
   actions_.post.reset();
-  actions_.ask.reset();
+  actions_.wake_up_request.reset();
   negotiation_.reset();
 }
 
@@ -270,8 +270,8 @@ void Coordinator::end(Pending& pending) {
   if (pending.bit >= 0) {
     by_bit_[static_cast<std::size_t>(pending.bit)] = nullptr;
     ready_.reset(pending.bit);
-    shown_.reset(pending.bit);
-    showing_.reset(pending.bit);
+    announced_.reset(pending.bit);
+    announcing_.reset(pending.bit);
   } else if (!pending.is_expired) {
     count_unknown(pending, -1);
   }

@@ -65,10 +65,10 @@ std::vector<int> missing_ranks(const NameReport& name, const Report& report, con
 std::optional<Failure> defect(const NameReport& name, const SetNames& set) {
   for (const NameReport::Variant& variant : name.variants) {
     const Request& request = *variant.request;
-    if (request.defect.empty()) continue;
+    if (request.invalid_reason.empty()) continue;
     return Failure{ErrorKind::InvalidArgument, describe(request) + " on process set " + set.name +
                                                    ": " + list_ranks(variant.item->ranks, set) +
-                                                   ": " + request.defect};
+                                                   ": " + request.invalid_reason};
   }
   return std::nullopt;
 }
@@ -216,7 +216,7 @@ Verdict judge(const Report& report, const RequestTable& table, const TableLimits
     const NameReport::Variant& variant = found.variants[0];
     (variant.is_known ? known : unknown)
         .push_back({&variant, missing_ranks(found, report, set).empty()});
-    verdict.waiting.push_back(name);
+    verdict.blocked.push_back(name);
   }
   assign_bits(std::move(known), std::move(unknown), report, table, limits, verdict);
   return verdict;

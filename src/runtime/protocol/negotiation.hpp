@@ -61,7 +61,7 @@ struct Verdict {
   std::vector<Addition> added;
   std::vector<NameError> errors;
   std::vector<Stall> stalls;
-  std::vector<std::string> waiting;  ///< names pending somewhere, without an error
+  std::vector<std::string> blocked;  ///< names pending somewhere, without an error
 
   bool operator==(const Verdict&) const = default;
 };

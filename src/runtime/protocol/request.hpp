@@ -44,7 +44,7 @@ struct Request {
   bool fusible = true;             ///< may run in one batch with others
   /// What is wrong with the call on the rank that made it; or empty. It never runs: the text
   /// becomes the error of all ranks.
-  std::string defect;
+  std::string invalid_reason;
 
   bool operator==(const Request&) const = default;
 

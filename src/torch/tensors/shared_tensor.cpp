@@ -34,7 +34,7 @@ std::string defect_of(at::IntArrayRef sizes, const at::TensorOptions& options) {
 at::Tensor shared_empty(at::IntArrayRef sizes, const at::TensorOptions& options,
                         const OperationOptions& operation) {
   if (std::string defect = defect_of(sizes, options); !defect.empty()) {
-    runtime::submit_defect(Collective::ShareMemory, std::move(defect), operation).wait();
+    runtime::submit_invalid(Collective::ShareMemory, std::move(defect), operation).wait();
   }
   const at::Tensor tensor = at::empty({0}, options.requires_grad(false));
   const auto bytes =
