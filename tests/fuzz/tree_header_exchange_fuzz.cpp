@@ -70,7 +70,7 @@ class Scene {
     if (const auto merged = header_exchange_.merged(posted_); merged && posted_ > 0) {
       require(merged->exchange == posted_, "the header is of the exchange asked for");
       // The parent may send anything.
-      if (tree_.parent < 0) require(merged->own.contains(own_.own), "own bits are shown");
+      if (!tree_.parent) require(merged->own.contains(own_.own), "own bits are shown");
     }
     header_exchange_.highest_wake_up_request();
     header_exchange_.lost();

@@ -36,7 +36,7 @@ void require_fits(const Header& header) {
     require(bits->word_count() <= Header::kMaxBits / 64, "no more bits than a header can show");
   }
   require(header.own.test(3) && header.own.test(300), "all that this rank has is shown");
-  require(header.shutdown_rank < 2, "only ranks of the set shut down");
+  require(header.shutdown_rank.value_or(0) < 2, "only ranks of the set shut down");
 }
 
 void read_all(WindowHeaderExchange& header_exchange) {

@@ -26,8 +26,8 @@ import time
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 CORE = ["control/tree_header_exchange"] + [f"protocol/{name}" for name in (
-    "coordinator", "coordinator_outcome", "header", "history", "negotiation", "request",
-    "request_table", "deferred_errors")]
+    "coordinator", "coordinator_negotiation", "coordinator_outcome", "deferred_errors", "header",
+    "history", "negotiation", "pending_requests", "request", "request_table")]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
              "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
 

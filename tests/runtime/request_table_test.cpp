@@ -19,8 +19,8 @@ TEST(RequestTableTest, FindsARequestByAllItsFields) {
   table.add(5, make("a", 4));
   EXPECT_EQ(table.find(make("a", 2)), 0);
   EXPECT_EQ(table.find(make("a", 4)), 5);
-  EXPECT_EQ(table.find(make("a", 6)), -1);
-  EXPECT_EQ(table.find(make("b", 2)), -1);
+  EXPECT_EQ(table.find(make("a", 6)), std::nullopt);
+  EXPECT_EQ(table.find(make("b", 2)), std::nullopt);
   EXPECT_EQ(*table.at(5), make("a", 4));
   EXPECT_EQ(table.size(), 2u);
 }
@@ -39,7 +39,7 @@ TEST(RequestTableTest, KnowsWhichNamesHaveSeveralRequests) {
   table.remove(0);
   EXPECT_TRUE(table.ambiguous().none());
   EXPECT_EQ(table.find(make("a", 4)), 70);
-  EXPECT_EQ(table.find(make("a", 2)), -1);
+  EXPECT_EQ(table.find(make("a", 2)), std::nullopt);
 }
 
 TEST(RequestTableTest, HandsOutTheLowestFreeBit) {

@@ -8,7 +8,7 @@
 namespace kolo::runtime {
 namespace {
 
-/// Runs `action` so that what fails in it names the other rank.
+/// Runs `action`; errors that it throws name the other rank.
 template <class Action>
 auto naming(const char* direction, int rank, Action action) {
   try {
@@ -81,7 +81,7 @@ void ControlMailbox::collect_sent() {
   }
 }
 
-/// Goes on with the receive under way, or starts the next one; true once the message is here.
+/// Continues the receive in flight or starts the next one; true once the message has arrived.
 bool ControlMailbox::receive_next() {
   if (incoming_.empty()) {
     const auto envelope = communicator_.probe(tag_);

@@ -8,19 +8,19 @@
 
 namespace kolo::runtime {
 
-/// To the parent: the header of the sender's subtree.
+/// To the parent: the merged header of the sender's subtree.
 struct HeaderUp {
   Header header;
   bool operator==(const HeaderUp&) const = default;
 };
 
-/// To the children: the header of all ranks.
+/// To the children: the merged header of all ranks.
 struct HeaderDown {
   Header header;
   bool operator==(const HeaderDown&) const = default;
 };
 
-/// Some rank asks for this exchange.
+/// Some rank wants every rank to post its header of this exchange.
 struct WakeUpRequest {
   std::uint64_t exchange = 0;
   bool operator==(const WakeUpRequest&) const = default;
@@ -36,7 +36,7 @@ struct Left {
   bool operator==(const Left&) const = default;
 };
 
-/// To be answered with a Pong: does the receiver's coordinator still work?
+/// Is the receiver's coordinator alive? The answer is a Pong.
 struct Ping {
   bool operator==(const Ping&) const = default;
 };
@@ -45,7 +45,7 @@ struct Pong {
   bool operator==(const Pong&) const = default;
 };
 
-/// What the ranks tell one another where their header board goes by messages.
+/// What ranks that share no memory send one another for a TreeHeaderExchange.
 using HeaderExchangeMessage =
     std::variant<HeaderUp, HeaderDown, WakeUpRequest, Lost, Left, Ping, Pong>;
 

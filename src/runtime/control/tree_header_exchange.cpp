@@ -42,16 +42,16 @@ void TreeHeaderExchange::receive(int from, const HeaderUp& up) {
   ascend();
 }
 
-/// Once this rank and all its children have shown their headers.
+/// Passes the merged header up once this rank has posted its own and all children have sent theirs.
 void TreeHeaderExchange::ascend() {
   const auto is_here = [](const auto& slot) { return slot.has_value(); };
   if (!posted_ || !std::all_of(from_children_.begin(), from_children_.end(), is_here)) return;
   Header header = *std::exchange(posted_, std::nullopt);
   for (auto& slot : from_children_) header.merge(*std::exchange(slot, std::nullopt));
-  if (tree_.parent < 0) {
+  if (!tree_.parent) {
     descend(header);
   } else {
-    bytes_shown_ += send_(tree_.parent, HeaderUp{std::move(header)});
+    bytes_shown_ += send_(*tree_.parent, HeaderUp{std::move(header)});
   }
 }
 
@@ -76,7 +76,7 @@ void TreeHeaderExchange::reject(int from, const Header& header, const std::strin
                      ", expected " + expected + ". All ranks must run the same build of Kolo.");
 }
 
-// --- asks ---
+// --- wake-up requests ---
 
 void TreeHeaderExchange::request_wake_up(std::uint64_t exchange) {
   if (exchange <= highest_wake_up_request_) return;
@@ -84,10 +84,10 @@ void TreeHeaderExchange::request_wake_up(std::uint64_t exchange) {
   for (const int neighbour : neighbours_except(rank_)) send_(neighbour, WakeUpRequest{exchange});
 }
 
-void TreeHeaderExchange::receive(int from, const WakeUpRequest& ask) {
-  if (ask.exchange <= highest_wake_up_request_) return;
-  highest_wake_up_request_ = ask.exchange;
-  for (const int neighbour : neighbours_except(from)) send_(neighbour, ask);
+void TreeHeaderExchange::receive(int from, const WakeUpRequest& request) {
+  if (request.exchange <= highest_wake_up_request_) return;
+  highest_wake_up_request_ = request.exchange;
+  for (const int neighbour : neighbours_except(from)) send_(neighbour, request);
 }
 
 // --- ends ---
@@ -129,13 +129,13 @@ void TreeHeaderExchange::receive(int, const Pong&) {}
 
 std::vector<int> TreeHeaderExchange::neighbours_except(int rank) const {
   std::vector<int> neighbours = tree_.children;
-  if (tree_.parent >= 0) neighbours.push_back(tree_.parent);
+  if (tree_.parent) neighbours.push_back(*tree_.parent);
   std::erase(neighbours, rank);
   return neighbours;
 }
 
-/// Of ends and signs of life: whoever cannot be reached is past hearing, the ranks told after it
-/// are not.
+/// Sends a message about ends or signs of life. A rank that cannot be reached must not keep the
+/// message from the ranks after it.
 void TreeHeaderExchange::tell(int rank, const HeaderExchangeMessage& message) {
   if (rank == rank_) return;
   try {

@@ -13,22 +13,22 @@
 
 namespace kolo::runtime {
 
-/// A board by messages, for ranks that share no memory. Knows no network: messages leave through
-/// `send` and come in through `on_message`, from each rank in the order in which it sent them.
+/// A header exchange by messages, for ranks that share no memory. It knows no network: messages leave
+/// through `send` and arrive through `on_message`, in order per sender.
 ///
-/// Headers are merged up the tree and the result comes down it: 2·(size - 1) messages an exchange.
-/// Asks are flooded along the tree. Losses and leaves go to every rank directly, since a rank on
-/// the way may be dead or have left; a loss is flooded along the tree as well, in case its reporter
-/// dies while it reports.
+/// Headers are merged on the way up the tree and the merged header comes down: 2·(size - 1) messages
+/// per exchange. Wake-up requests are flooded along the tree. Losses and leaves go to every rank
+/// directly, since a rank on the way may be dead or have left; a loss is also flooded along the tree,
+/// in case the rank that reports it dies meanwhile.
 class TreeHeaderExchange final : public HeaderExchange {
  public:
-  /// Hands a message over for delivery, without blocking; returns the bytes it takes. May throw
+  /// Queues a message for delivery, without blocking; returns its size in bytes. May throw
   /// BackendError where `to` cannot be reached.
   using Send = std::function<std::size_t(int to, const HeaderExchangeMessage& message)>;
 
   TreeHeaderExchange(int rank, int size, Tree tree, Send send);
 
-  /// Throws BackendError for a header that is not due, which no rank of the same build sends.
+  /// Throws BackendError for a header that is not due; no rank of the same build sends one.
   void on_message(int from, const HeaderExchangeMessage& message);
 
   void post(const Header& header) override;
@@ -40,15 +40,15 @@ class TreeHeaderExchange final : public HeaderExchange {
   void leave() override;
   bool has_left(int rank) override { return peer(rank).has_left; }
   std::uint64_t bytes_shown() const override { return bytes_shown_; }
-  /// Nothing to do: a coordinator at work reads its messages, and so answers every Ping.
+  /// Nothing to do: a live coordinator reads its messages, and so answers every Ping.
   void beat() override {}
-  /// Beats are seen: every call sends Pings, and names those who sent nothing since the one before.
+  /// Every call sends Pings, and names the ranks that have sent nothing since the previous call.
   std::vector<int> silent_ranks() override;
 
  private:
   struct Peer {
     bool has_left = false;
-    bool is_heard = true;  // since the last Ping
+    bool is_heard = true;  // since the latest Ping
   };
 
   void receive(int from, const HeaderUp& up);
@@ -70,12 +70,12 @@ class TreeHeaderExchange final : public HeaderExchange {
   const int rank_;
   const Tree tree_;
   const Send send_;
-  std::optional<Header> posted_;  // and not sent up yet
-  // One header a child: it may be ahead by one exchange, for it may have read the merged header
-  // that this rank passed on and has not read itself.
+  std::optional<Header> posted_;  // not sent to the parent yet
+  // One header per child. A child may be ahead by one exchange: it may have read a merged header
+  // that this rank has passed on but not read itself.
   std::vector<std::optional<Header>> from_children_;
   std::optional<Header> merged_;
-  std::uint64_t exchange_ = 0;  // of the last header posted
+  std::uint64_t exchange_ = 0;  // of the latest header posted
   std::uint64_t highest_wake_up_request_ = 0;
   std::optional<Loss> loss_;
   std::vector<Peer> peers_;

@@ -13,29 +13,30 @@ namespace {
 
 constexpr std::size_t kMaxWords = Header::kMaxBits / 64;
 constexpr std::size_t kMaxText = 1000;
+constexpr std::int32_t kNoRank = -1;
 
 }  // namespace
 
 struct alignas(64) WindowHeaderExchange::Slot {
   std::atomic<std::uint64_t> exchange;  // stored last, with release
-  // Flags are bytes: a bool must not be read from memory that another process may have damaged.
+  // Bytes, not bools: reading a bool from memory that another process has damaged is undefined.
   std::uint8_t has_unknown;
   std::uint8_t has_expired;
   std::uint8_t has_stalled;
   std::uint8_t has_joined;
-  std::int32_t shutdown_rank;
+  std::int32_t shutdown_rank;  // kNoRank: none
   std::uint16_t own_words;
   std::uint16_t ready_words;
-  // `own`, then `ready` behind it: a steady program's header is one cache line.
+  // `own`, then `ready`, without a gap: a steady program's header is one cache line.
   std::uint64_t words[2 * kMaxWords];
 };
 
 struct alignas(64) WindowHeaderExchange::Cell {
-  // Written at every turn and read now and then: not in a line with what all read at every turn.
+  // Written in every progress step but read rarely: kept off the cache line that all ranks poll.
   std::atomic<std::uint64_t> beats;
   alignas(64) std::atomic<std::uint64_t> ask;
   std::atomic<std::uint8_t> has_left;
-  std::atomic<std::uint8_t> has_loss;  // stored after the loss itself, with release
+  std::atomic<std::uint8_t> has_loss;  // stored after the loss, with release
   std::int32_t lost_rank;
   char lost_how[kMaxText];
   Slot slots[2];
@@ -64,7 +65,7 @@ void WindowHeaderExchange::post(const Header& header) {
   slot.has_expired = header.has_expired;
   slot.has_stalled = header.has_stalled;
   slot.has_joined = header.joined.test(window_->rank());
-  slot.shutdown_rank = header.shutdown_rank;
+  slot.shutdown_rank = header.shutdown_rank.value_or(kNoRank);
   slot.own_words = static_cast<std::uint16_t>(header.own.word_count());
   slot.ready_words = static_cast<std::uint16_t>(header.ready.word_count());
   std::uint64_t* word = slot.words;
@@ -75,7 +76,7 @@ void WindowHeaderExchange::post(const Header& header) {
                                            reinterpret_cast<std::byte*>(&slot));
 }
 
-/// Once it is posted. All numbers are checked: they come from another process.
+/// Reads a posted header. Checks all numbers: they come from another process.
 Header WindowHeaderExchange::header_of(int rank, std::uint64_t exchange) {
   const Slot& slot = cell(rank).slots[exchange % 2];
   const std::size_t own_words = slot.own_words;
@@ -88,12 +89,11 @@ Header WindowHeaderExchange::header_of(int rank, std::uint64_t exchange) {
                 slot.has_unknown != 0,
                 slot.has_expired != 0,
                 slot.has_stalled != 0,
-                Header::kNoRank,
+                std::nullopt,
                 {},
                 {},
                 {}};
-  if (slot.shutdown_rank != Header::kNoRank)
-    header.shutdown_rank = member(rank, slot.shutdown_rank);
+  if (slot.shutdown_rank != kNoRank) header.shutdown_rank = member(rank, slot.shutdown_rank);
   if (slot.has_joined != 0) header.joined.set(rank);
   for (std::size_t i = 0; i < own_words; ++i) header.own.set_word(i, slot.words[i]);
   for (std::size_t i = 0; i < ready_words; ++i) header.ready.set_word(i, slot.words[own_words + i]);
@@ -156,7 +156,7 @@ std::optional<HeaderExchange::Loss> WindowHeaderExchange::lost() {
   return std::nullopt;
 }
 
-/// A rank of the set that `teller` names.
+/// Checks a rank that `teller` names.
 int WindowHeaderExchange::member(int teller, int rank) const {
   if (rank < 0 || rank >= window_->size()) {
     reject(teller, "it names rank " + std::to_string(rank) + ", expected 0 to " +
@@ -166,7 +166,7 @@ int WindowHeaderExchange::member(int teller, int rank) const {
 }
 
 void WindowHeaderExchange::reject(int rank, const std::string& why) const {
-  throw BackendError("header board: what rank " + std::to_string(rank) +
+  throw BackendError("header exchange: what rank " + std::to_string(rank) +
                      " of the process set shows in shared memory is damaged: " + why);
 }
 

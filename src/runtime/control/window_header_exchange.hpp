@@ -12,15 +12,15 @@
 
 namespace kolo::runtime {
 
-/// A board in shared memory, for ranks of one node: every rank writes its own cell and reads all
-/// others' directly, so that an exchange costs one cache line each way.
+/// A header exchange in shared memory, for ranks of one node: every rank writes its own cell and
+/// reads the cells of all others, so an exchange costs one cache line each way.
 ///
-/// A header lies in slot `exchange % 2` of its rank's cell. No rank posts exchange e + 2 before all
-/// have read e: it must have seen everybody's header of e + 1 first, and a rank posts that one only
-/// after it has read all of e. What cannot be a rank's cell is refused with BackendError.
+/// A header lies in slot `exchange % 2` of its rank's cell. Two slots are enough: a rank posts
+/// exchange e + 2 only after it has seen everybody's header of e + 1, and every rank posts that one
+/// only after it has read all headers of e. A damaged cell is rejected with BackendError.
 class WindowHeaderExchange final : public HeaderExchange {
  public:
-  /// Bytes the board needs in every segment of `window`; it starts at the segment's first byte.
+  /// Bytes needed at the beginning of every segment of `window`.
   static std::size_t segment_bytes();
 
   explicit WindowHeaderExchange(std::shared_ptr<SharedWindow> window);
@@ -46,7 +46,7 @@ class WindowHeaderExchange final : public HeaderExchange {
   [[noreturn]] void reject(int rank, const std::string& why) const;
 
   std::shared_ptr<SharedWindow> window_;
-  int seen_ = 0;  // ranks below have been seen to have posted the exchange last asked for
+  int seen_ = 0;  // ranks below it have posted `seen_exchange_`
   std::uint64_t seen_exchange_ = 0;
   std::uint64_t bytes_shown_ = 0;
   std::vector<std::uint64_t> last_beats_;

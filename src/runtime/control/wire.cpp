@@ -8,7 +8,9 @@ namespace {
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
-// A table is packed after all that it refers to.
+constexpr int kNoShutdownRank = -1;
+
+// FlatBuffers packs a table after everything it refers to.
 
 Offset<flatbuffers::Vector<std::uint64_t>> pack(FlatBufferBuilder& builder, const Bits& bits) {
   std::uint64_t* words = nullptr;
@@ -24,7 +26,8 @@ Offset<wire::Header> pack(FlatBufferBuilder& builder, const Header& header) {
   const auto own = pack(builder, header.own);
   const auto ready = pack(builder, header.ready);
   return wire::CreateHeader(builder, header.exchange, header.has_unknown, header.has_expired,
-                            header.has_stalled, header.shutdown_rank, joined, own, ready);
+                            header.has_stalled, header.shutdown_rank.value_or(kNoShutdownRank), joined, own,
+                            ready);
 }
 
 Offset<wire::TensorType> pack(FlatBufferBuilder& builder, const TensorType& tensor) {

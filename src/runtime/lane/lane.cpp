@@ -251,7 +251,7 @@ bool Lane::progress(Clock::time_point now, int looks) {
   header_exchange_->beat();
   progressed |= read_mail();
   if (!has_left_) {
-    if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
+    if (const auto loss = watch_->check(now, needs_peers_)) declare_lost(*loss);
   }
   progressed |= advance_protocol(now);
   progressed |= advance(running_, now, looks);

@@ -11,18 +11,18 @@
 
 namespace kolo::runtime {
 
-/// Errors that ended uses of names on all ranks before this rank has made those uses: a queue per
-/// name. Equal errors in a row are kept as one with a count. Of more than `capacity` the oldest is
-/// dropped: a rank that is so far behind waits for its own deadline.
+/// Errors of uses that have failed on all ranks, but that this rank has not submitted yet: a queue
+/// per name. Equal errors in a row are kept as one with a count. Beyond `capacity` the oldest is
+/// dropped: a rank that is so far behind waits for its own deadline instead.
 class DeferredErrors {
  public:
   explicit DeferredErrors(std::size_t capacity = 8192) : capacity_(capacity) {}
 
   void add(const std::string& name, const Failure& failure);
-  /// The error of the next use of `name`, if it has ended in one.
+  /// Removes and returns the error of the next use of `name`; none where that use has not failed.
   std::optional<Failure> take(const std::string& name);
   void clear();
-  /// Errors that there is memory for.
+  /// Entries held; equal errors in a row are one.
   std::size_t size() const { return all_.size(); }
 
  private:

@@ -167,7 +167,7 @@ bool Simulation::read_mail(int rank) {
       continue;
     }
     r.core->on_message(from, std::get<ControlMessage>(std::move(message)));
-    // One verdict a turn: the oracle looks at every exchange.
+    // One verdict at a time: the oracle checks every exchange.
     if (r.core->exchange() != oracle_.exchange(rank) && !carry_out(rank, 0)) return false;
   }
   return true;
@@ -231,12 +231,12 @@ bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
                     (actions.post->has_expired ? " EXPIRED" : "") +
                     (actions.post->has_stalled ? " STALLED" : "") +
                     (!actions.post->joined.none() ? " JOINED" : "") +
-                    (actions.post->shutdown_rank >= 0 ? " SHUTDOWN" : ""));
+                    (actions.post->shutdown_rank ? " SHUTDOWN" : ""));
     r.header_exchange->post(*actions.post);
   }
   if (actions.wake_up_request) {
     if (!step_counts(rank)) return false;
-    print(rank, "asks");
+    print(rank, "requests a wake-up");
     r.header_exchange->request_wake_up(*actions.wake_up_request);
   }
   for (const auto& [to, message] : actions.send) {
