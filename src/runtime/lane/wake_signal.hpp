@@ -8,36 +8,36 @@
 
 namespace kolo::runtime {
 
-/// A thread's bed: it sleeps here, and others wake it. A call while it is awake costs one load; it
-/// keeps the thread from falling asleep next.
+/// Lets one thread sleep until another notifies it. A thread that is notified while awake does not
+/// fall asleep at its next wait. Repeated notifications cost one atomic exchange each.
 class WakeSignal {
  public:
   void notify() {
-    if (is_called_.exchange(true) || is_dozing_) return;
+    if (is_notified_.exchange(true) || ignores_notifications_) return;
     const std::lock_guard lock(mutex_);
-    called_.notify_one();
+    notified_.notify_one();
   }
 
-  /// Sleeps until called, or for `duration`; true if called.
+  /// Sleeps until notified, for `duration` at most; true if notified.
   bool wait_for(std::chrono::nanoseconds duration) {
     std::unique_lock lock(mutex_);
-    called_.wait_for(lock, duration, [&] { return is_called_.load(); });
-    return is_called_.exchange(false);
+    notified_.wait_for(lock, duration, [&] { return is_notified_.load(); });
+    return is_notified_.exchange(false);
   }
 
-  /// Sleeps for `duration`, whoever calls; true if called.
+  /// Sleeps for `duration`, notified or not; true if notified.
   bool sleep_for(std::chrono::nanoseconds duration) {
-    is_dozing_ = true;
+    ignores_notifications_ = true;
     std::this_thread::sleep_for(duration);
-    is_dozing_ = false;
-    return is_called_.exchange(false);
+    ignores_notifications_ = false;
+    return is_notified_.exchange(false);
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable called_;
-  std::atomic<bool> is_called_{false};
-  std::atomic<bool> is_dozing_{false};
+  std::condition_variable notified_;
+  std::atomic<bool> is_notified_{false};
+  std::atomic<bool> ignores_notifications_{false};
 };
 
 }  // namespace kolo::runtime
