@@ -20,7 +20,7 @@ using Duration = Config::Duration;
 using Field = std::variant<Duration Config::*, std::size_t Config::*, int Config::*, bool Config::*,
                            std::string Config::*>;
 
-/// One setting. Durations are bounded in nanoseconds, sizes in bytes; a size is a multiple of `step`.
+/// One setting. Bounds are in nanoseconds or bytes; values are multiples of `step`.
 struct Setting {
   std::string_view variable;
   Field field;
@@ -39,7 +39,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kYear = 365 * 24 * 3600 * kSecond;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// Longest first where one name ends in another.
+// A unit comes before every unit that it ends in.
 constexpr std::array<Unit, 6> kDurationUnits{{{"min", 60 * kSecond},
                                               {"ns", 1},
                                               {"us", 1'000},
@@ -51,21 +51,20 @@ constexpr std::array<Unit, 4> kSizeUnits{
 
 const std::array kSettings{
     Setting{"KOLO_TIMEOUT", &Config::timeout, 1'000'000, kYear,
-            "Deadline of an operation, from its submission until all ranks have submitted it."},
+            "Deadline of an operation: from its submission until all ranks have submitted it."},
     Setting{"KOLO_STALL_WARN", &Config::stall_warn, 0, kYear,
-            "Wait after which the ranks that keep an operation waiting are reported; 0s: never."},
+            "Wait after which a stalled operation is reported with the missing ranks; 0s: never."},
     Setting{"KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
-            "Silence past a deadline or a shutdown after which a rank counts as lost."},
+            "Silence after a deadline or during a shutdown after which a rank counts as lost."},
     Setting{"KOLO_FUSION", &Config::fusion, 0, 1,
-            "Small tensors that are ready together run as one batch. Off: every tensor alone, with "
-            "bits that do not depend on timing."},
+            "Small tensors that are ready together run as one batch. Off: every tensor alone; "
+            "results then have the same bits whatever the timing."},
     Setting{"KOLO_SHARED_MEMORY", &Config::shared_memory, 0, 1,
             "Use shared memory between ranks of a node."},
-    Setting{
-        "KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
-        "Split the ranks into so many groups that act as nodes, for trying things; 0: real nodes."},
+    Setting{"KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
+            "Number of groups of ranks that act as nodes, for experiments; 0: real nodes."},
     Setting{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
-            "Several ranks may use one GPU, for trying things: slow. Off: each rank has its own."},
+            "Several ranks may use one GPU, for experiments: slow. Off: each rank has its own."},
     Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
             "Preferred all-reduce algorithm, by name; empty: the fastest that fits. On GPUs direct "
             "sums floating types in rank order, all others are NCCL's."},
@@ -78,34 +77,30 @@ const std::array kSettings{
     Setting{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
             "Preferred reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
             "KOLO_ALLREDUCE."},
-    Setting{
-        "KOLO_SHARD", &Config::shard, 0, 0,
-        "What the ranks divide among themselves where the program does not say: none, optimizer or "
-        "gradients."},
+    Setting{"KOLO_SHARD", &Config::shard, 0, 0,
+            "What is sharded among the ranks where the program does not say: none, optimizer or "
+            "gradients."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
-            "What is written to stderr: error, warn, info or debug."},
-    Setting{
-        "KOLO_PATIENCE", &Config::patience, 0, kYear,
-        "Age at which a tensor that was not expected next asks all ranks for an exchange. More: "
-        "fewer, larger exchanges; less: unexpected orders cost less time."},
-    Setting{
-        "KOLO_SPIN", &Config::spin, 0, kSecond,
-        "How long a waiting caller spins before it yields, then sleeps. More: lower latency, and "
-        "a core that others cannot use. Not at all on nodes with more ranks than cores."},
+            "Least severe messages that are written to stderr: error, warn, info or debug."},
+    Setting{"KOLO_PATIENCE", &Config::patience, 0, kYear,
+            "Age at which a tensor that was not predicted next wakes all ranks for an exchange. "
+            "More: fewer, larger exchanges; less: unexpected orders cost less time."},
+    Setting{"KOLO_SPIN", &Config::spin, 0, kSecond,
+            "How long a waiting caller spins before it yields, then sleeps. More: lower latency, "
+            "but the core is not free for others. Ignored on nodes with more ranks than cores."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
-            "Largest fused batch. More than the cache holds costs more than it saves."},
+            "Largest fused batch. Batches larger than the cache cost more than they save."},
     Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
-            "Longest message, and the chunk that shared memory is worked on in; a multiple of 64.",
-            64},
+            "Longest message, and largest chunk in shared memory; a multiple of 64.", 64},
     Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
-            "Shared memory per rank and process set, for tensors that do not lie in it already; a "
+            "Shared memory per rank and process set for tensors that lie in other memory; a "
             "multiple of 64.",
             64},
     Setting{
         "KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
-        "Requests that a process set remembers; more in use at once are remembered all the same."},
+        "Requests that a process set remembers. It remembers more while they are in use at once."},
     Setting{"KOLO_TREE_WIDTH", &Config::tree_width, 1, 1 << 20,
-            "Children of a rank in the tree that negotiations go along."},
+            "Children of a rank in the tree of ranks that negotiations use."},
 };
 
 [[noreturn]] void reject(const Setting& setting, std::string_view text, std::string_view expected) {

@@ -10,8 +10,8 @@
 
 namespace kolo {
 
-/// A value under way to other ranks. Where its owner gives up before it has left, it is kept until
-/// the process ends, since MPI may still read it.
+/// A value that is being sent to other ranks. If its owner gives up before `set_left`, the value
+/// leaks intentionally, since MPI may still read it.
 template <class T>
 class Outgoing {
   static_assert(std::is_trivially_copyable_v<T>);

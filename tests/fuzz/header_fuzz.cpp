@@ -1,8 +1,8 @@
 // Makes the headers of one to four ranks out of bytes and shows them in every way there is. Beyond
 // "no crash":
 //   - headers merge to the same in every order and grouping, and a header merges with itself;
-//   - a header is the same after a message, and after a board in shared memory;
-//   - header_exchanges by messages, whatever the tree, and a board in shared memory show the merged header.
+//   - a header is the same after a message, and after a header exchange in shared memory;
+//   - header exchanges by messages, whatever the tree, and in shared memory show the merged header.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,8 @@
-// One rank of a board by messages takes its own calls and messages of the others, of any content
+// One rank of a header exchange by messages takes its own calls and messages of the others, of any content
 // and in any order, as the wire would let them pass. Beyond "no crash":
 //   - a header that is not due is refused with BackendError, and nothing else throws;
 //   - messages go to other ranks of the set only, and headers only along the tree;
-//   - a merged header holds at least what this rank posted, for the exchange asked for.
+//   - a merged header holds at least what this rank posted, for the requested exchange.
 
 #include <algorithm>
 #include <cstddef>
@@ -68,7 +68,7 @@ class Scene {
 
   void read() {
     if (const auto merged = header_exchange_.merged(posted_); merged && posted_ > 0) {
-      require(merged->exchange == posted_, "the header is of the exchange asked for");
+      require(merged->exchange == posted_, "the header is of the requested exchange");
       // The parent may send anything.
       if (!tree_.parent) require(merged->own.contains(own_.own), "own bits are shown");
     }

@@ -1,4 +1,4 @@
-// Lets another rank's cell of the board in shared memory hold any bytes. Beyond "no crash":
+// Another rank's cell of a header exchange in shared memory holds any bytes. Beyond "no crash":
 //   - what cannot be a header is refused with BackendError;
 //   - what is shown has no bits and no text beyond those that fit.
 

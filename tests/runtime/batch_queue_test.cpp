@@ -104,7 +104,7 @@ TEST(BatchQueueTest, OneStep_MovesFewChunks) {
   push(queue, move_chunks(script, 1'000));
   EXPECT_TRUE(queue.advance(1'000).has_progressed);
   EXPECT_GT(script.chunks, 0);
-  EXPECT_LT(script.chunks, 100) << "other work gets its turn";
+  EXPECT_LT(script.chunks, 100) << "other work is not delayed";
   advance_to_the_end(queue);
   EXPECT_EQ(script.chunks, 1'000);
 }

@@ -225,7 +225,7 @@ TEST_F(ControlMailboxTest, Destruction_KeepsTheBufferOfAReceiveUnderWay) {
   const std::span<std::byte> buffer = network_.receive_buffer();
   mailbox_.reset();
   std::ranges::fill(buffer, std::byte{1});  // AddressSanitizer sees what is freed
-  // Allocators hand out first what was freed last.
+  // Allocators reuse first what was freed last.
   const std::vector<std::byte> next(buffer.size());
   EXPECT_NE(next.data(), buffer.data());
 }

@@ -79,7 +79,7 @@ void expect_no_talk(const Cost& cost) {
   EXPECT_EQ(cost.fruitless, 0u);
 }
 
-TEST_P(CostTest, ASteadyProgramNeedsHeadersOnly) {
+TEST_P(CostTest, SteadyProgram_NeedsHeadersOnly) {
   run_runtimes(patient(), [](Runtime& runtime) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
@@ -92,7 +92,7 @@ TEST_P(CostTest, ASteadyProgramNeedsHeadersOnly) {
   });
 }
 
-TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
+TEST_P(CostTest, BlockingProgram_NeedsOneHeaderPerTensorAndNoWakeUps) {
   run_runtimes(patient(), [](Runtime& runtime) {
     Tensor a(100);
     Tensor b(200);
@@ -108,7 +108,7 @@ TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
   });
 }
 
-TEST_P(CostTest, EveryKindOfOperationIsNegotiatedOnce) {
+TEST_P(CostTest, EveryOperation_IsNegotiatedOnce) {
   run_runtimes(patient(), [](Runtime& runtime) {
     const Tensor tensor(6);
     const Tensor part(2);
@@ -128,7 +128,7 @@ TEST_P(CostTest, EveryKindOfOperationIsNegotiatedOnce) {
   });
 }
 
-TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
+TEST_P(CostTest, AlternatingOrders_AreLearnt) {
   run_runtimes(patient(), [](Runtime& runtime) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
@@ -139,7 +139,7 @@ TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
   });
 }
 
-TEST(FusionTest, TensorsThatAreReadyTogetherRunAsOne) {
+TEST(FusionTest, TensorsReadyTogether_RunAsOneBatch) {
   const struct {
     bool fusion;
     std::size_t fusion_bytes;

@@ -16,7 +16,7 @@
 
 namespace kolo::test {
 
-/// The knobs that tests start from: a hang becomes an error with a text before CTest ends it
+/// The settings that tests start from: a hang becomes an error with a text before CTest ends it
 /// without.
 inline Config test_config() {
   Config config;

@@ -16,95 +16,13 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "runtime/header_exchanges.hpp"
 
 namespace kolo::runtime::tree_header_exchange_test {
 
 using Loss = HeaderExchange::Loss;
 
-constexpr std::size_t kHeaderBytes = 100;
-constexpr std::size_t kOtherBytes = 1;
 constexpr unsigned kSeedsPerWorld = 5;
-
-/// HeaderExchanges of one world, with messages between them that take random time and keep their order
-/// between two ranks.
-class HeaderExchanges {
- public:
-  HeaderExchanges(int size, int width, unsigned seed) : random_(seed) {
-    for (int rank = 0; rank < size; ++rank) {
-      exchanges_.push_back(std::make_unique<TreeHeaderExchange>(
-          rank, size, Tree(rank, size, width),
-          [this, rank](int to, const HeaderExchangeMessage& message) {
-            return send(rank, to, message);
-          }));
-    }
-  }
-
-  int size() const { return static_cast<int>(exchanges_.size()); }
-  TreeHeaderExchange& operator[](int rank) { return *exchanges_[static_cast<std::size_t>(rank)]; }
-  unsigned draw(unsigned below) { return static_cast<unsigned>(random_() % below); }
-
-  /// From now on `rank` reads nothing; what it sends still arrives.
-  void stop(int rank) { stopped_.insert(rank); }
-  void go_on(int rank) { stopped_.erase(rank); }
-  /// From now on `rank` sends nothing either.
-  void kill(int rank) { kill_after(rank, 0); }
-  void kill_after(int rank, int sends) {
-    stop(rank);
-    sends_left_[rank] = sends;
-  }
-  /// Sends to `rank` fail from now on.
-  void cut_off(int rank) { unreachable_.insert(rank); }
-
-  /// Delivers the next message; false if there is none.
-  bool deliver() {
-    if (under_way_.empty()) return false;
-    const auto first = under_way_.begin();
-    const Delivery delivery = std::move(first->second);
-    now_ = first->first.first;
-    under_way_.erase(first);
-    if (!stopped_.contains(delivery.to)) {
-      (*this)[delivery.to].on_message(delivery.from, delivery.message);
-    }
-    return true;
-  }
-  void deliver_all() {
-    while (deliver()) {
-    }
-  }
-
-  std::uint64_t sent() const { return sent_; }
-
- private:
-  struct Delivery {
-    int from;
-    int to;
-    HeaderExchangeMessage message;
-  };
-
-  std::size_t send(int from, int to, const HeaderExchangeMessage& message) {
-    if (from == to || to < 0 || to >= size()) ADD_FAILURE() << from << " sends to " << to;
-    if (unreachable_.contains(to)) throw BackendError("unreachable");
-    const auto left = sends_left_.find(from);
-    if (left != sends_left_.end() && left->second-- <= 0) return 0;
-    const std::uint64_t delay = draw(8) == 0 ? draw(1000) : draw(10);
-    std::uint64_t& last = last_arrival_[{from, to}];
-    last = std::max(last, now_ + delay);
-    under_way_.emplace(std::pair(last, sent_++), Delivery{from, to, message});
-    const bool is_header =
-        std::holds_alternative<HeaderUp>(message) || std::holds_alternative<HeaderDown>(message);
-    return is_header ? kHeaderBytes : kOtherBytes;
-  }
-
-  std::mt19937 random_;
-  std::vector<std::unique_ptr<TreeHeaderExchange>> exchanges_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Delivery> under_way_;  // by time, then order
-  std::map<std::pair<int, int>, std::uint64_t> last_arrival_;
-  std::uint64_t now_ = 0;
-  std::uint64_t sent_ = 0;
-  std::set<int> stopped_;
-  std::set<int> unreachable_;
-  std::map<int, int> sends_left_;
-};
 
 /// Differs per rank and exchange in every field.
 Header header_of(int rank, std::uint64_t exchange) {
@@ -150,7 +68,7 @@ void in_all_worlds(int lowest, const std::function<void(HeaderExchanges&)>& test
 TEST(TreeHeaderExchangeTest, Exchanges_MergeEveryHeaderOnEveryRank) {
   constexpr std::uint64_t kExchanges = 12;
   in_all_worlds(1, [](HeaderExchanges& header_exchanges) {
-    // Every rank posts and looks whenever it is its turn, so that some run ahead of others.
+    // Ranks post and poll at random moments, so that some run ahead of others.
     std::vector<std::uint64_t> posted(static_cast<std::size_t>(header_exchanges.size()));
     std::vector<std::uint64_t> read(posted);
     const auto take_turn = [&](int rank) {
@@ -167,7 +85,7 @@ TEST(TreeHeaderExchangeTest, Exchanges_MergeEveryHeaderOnEveryRank) {
     const auto is_finished = [&] {
       return std::all_of(read.begin(), read.end(), [&](auto e) { return e == kExchanges; });
     };
-    for (int turns = 0; turns < 100'000 && !is_finished(); ++turns) {
+    for (int steps = 0; steps < 100'000 && !is_finished(); ++steps) {
       if (header_exchanges.draw(2) == 0 || !header_exchanges.deliver()) {
         take_turn(static_cast<int>(
             header_exchanges.draw(static_cast<unsigned>(header_exchanges.size()))));
@@ -193,7 +111,7 @@ TEST(TreeHeaderExchangeTest, Merged_AnswersForTheLastExchangeOnly) {
   EXPECT_EQ(header_exchanges[0].merged(2), header_of(0, 2));
 }
 
-TEST(TreeHeaderExchangeTest, Asks_ReachAllAndAreForwardedOnce) {
+TEST(TreeHeaderExchangeTest, WakeUpRequests_ReachAllAndAreForwardedOnce) {
   in_all_worlds(1, [](HeaderExchanges& header_exchanges) {
     const auto asker =
         static_cast<int>(header_exchanges.draw(static_cast<unsigned>(header_exchanges.size())));
@@ -203,14 +121,14 @@ TEST(TreeHeaderExchangeTest, Asks_ReachAllAndAreForwardedOnce) {
     EXPECT_EQ(header_exchanges.sent(), static_cast<unsigned>(header_exchanges.size() - 1));
     for (int rank = 0; rank < header_exchanges.size(); ++rank) {
       EXPECT_EQ(header_exchanges[rank].highest_wake_up_request(), 5u) << "rank " << rank;
-      header_exchanges[rank].request_wake_up(5);  // news to nobody
+      header_exchanges[rank].request_wake_up(5);  // every rank knows it already
       header_exchanges[rank].request_wake_up(4);
     }
     EXPECT_EQ(header_exchanges.sent(), static_cast<unsigned>(header_exchanges.size() - 1));
   });
 }
 
-TEST(TreeHeaderExchangeTest, AsksOfAllAtOnce_EndAtTheHighestEverywhere) {
+TEST(TreeHeaderExchangeTest, WakeUpRequestsOfAllAtOnce_EndAtTheHighestEverywhere) {
   in_all_worlds(1, [](HeaderExchanges& header_exchanges) {
     std::uint64_t highest = 0;
     for (int rank = 0; rank < header_exchanges.size(); ++rank) {
@@ -309,11 +227,11 @@ TEST(TreeHeaderExchangeTest, SilentRanks_AreThoseWhichReadNoMessages) {
       }
       header_exchanges.deliver_all();
     };
-    expect_silent({}, "before anybody was asked");
+    expect_silent({}, "before the first Ping");
     expect_silent(stopped, "after they had time to answer");
     expect_silent(stopped, "still");
     for (const int rank : stopped) header_exchanges.go_on(rank);
-    expect_silent(stopped, "until they were asked again");
+    expect_silent(stopped, "until the next Ping");
     expect_silent({}, "once they go on");
   });
 }

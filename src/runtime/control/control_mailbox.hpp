@@ -35,8 +35,8 @@ class ControlMailbox {
   std::size_t send(int rank, const WireMessage& message);
 
   /// The next message that has arrived, and its sender. Throws BackendError naming the rank where a
-  /// message cannot be decoded or a transfer has failed; that transfer is abandoned, and the mailbox
-  /// stays usable.
+  /// message cannot be decoded or a transfer has failed; that transfer is abandoned, and the
+  /// mailbox stays usable.
   std::optional<std::pair<int, WireMessage>> poll();
 
   /// Tests the sends in flight: true once there is none. Throws like `poll`.

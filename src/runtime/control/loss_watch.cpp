@@ -14,8 +14,8 @@ constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // every rank chec
 }  // namespace
 
 std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool needs_peers) {
-  // Processes before published losses: a process that ends because of a loss has published that loss
-  // first, and must not count as its cause.
+  // Processes before published losses: a process that ends because of a loss has published that
+  // loss first, and must not count as its cause.
   const bool is_due = now >= next_check_;
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();

@@ -13,13 +13,13 @@
 
 namespace kolo::runtime {
 
-/// A header exchange by messages, for ranks that share no memory. It knows no network: messages leave
-/// through `send` and arrive through `on_message`, in order per sender.
+/// A header exchange by messages, for ranks that share no memory. It knows no network: messages
+/// leave through `send` and arrive through `on_message`, in order per sender.
 ///
-/// Headers are merged on the way up the tree and the merged header comes down: 2·(size - 1) messages
-/// per exchange. Wake-up requests are flooded along the tree. Losses and leaves go to every rank
-/// directly, since a rank on the way may be dead or have left; a loss is also flooded along the tree,
-/// in case the rank that reports it dies meanwhile.
+/// Headers are merged on the way up the tree and the merged header comes down: 2·(size - 1)
+/// messages per exchange. Wake-up requests are flooded along the tree. Losses and leaves go to
+/// every rank directly, since a rank on the way may be dead or have left; a loss is also flooded
+/// along the tree, in case the rank that reports it dies meanwhile.
 class TreeHeaderExchange final : public HeaderExchange {
  public:
   /// Queues a message for delivery, without blocking; returns its size in bytes. May throw
@@ -53,7 +53,7 @@ class TreeHeaderExchange final : public HeaderExchange {
 
   void receive(int from, const HeaderUp& up);
   void receive(int from, const HeaderDown& down);
-  void receive(int from, const WakeUpRequest& ask);
+  void receive(int from, const WakeUpRequest& request);
   void receive(int from, const Lost& lost);
   void receive(int from, const Left& left);
   void receive(int from, const Ping& ping);

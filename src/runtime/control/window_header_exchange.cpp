@@ -34,7 +34,7 @@ struct alignas(64) WindowHeaderExchange::Slot {
 struct alignas(64) WindowHeaderExchange::Cell {
   // Written in every progress step but read rarely: kept off the cache line that all ranks poll.
   std::atomic<std::uint64_t> beats;
-  alignas(64) std::atomic<std::uint64_t> ask;
+  alignas(64) std::atomic<std::uint64_t> wake_up_request;
   std::atomic<std::uint8_t> has_left;
   std::atomic<std::uint8_t> has_loss;  // stored after the loss, with release
   std::int32_t lost_rank;
@@ -124,13 +124,13 @@ std::optional<Header> WindowHeaderExchange::merged(std::uint64_t exchange) {
 }
 
 void WindowHeaderExchange::request_wake_up(std::uint64_t exchange) {
-  cell(window_->rank()).ask.store(exchange, std::memory_order_release);
+  cell(window_->rank()).wake_up_request.store(exchange, std::memory_order_release);
 }
 
 std::uint64_t WindowHeaderExchange::highest_wake_up_request() {
   std::uint64_t highest = 0;
   for (int rank = 0; rank < window_->size(); ++rank) {
-    highest = std::max(highest, cell(rank).ask.load(std::memory_order_acquire));
+    highest = std::max(highest, cell(rank).wake_up_request.load(std::memory_order_acquire));
   }
   return highest;
 }

@@ -26,8 +26,8 @@ Offset<wire::Header> pack(FlatBufferBuilder& builder, const Header& header) {
   const auto own = pack(builder, header.own);
   const auto ready = pack(builder, header.ready);
   return wire::CreateHeader(builder, header.exchange, header.has_unknown, header.has_expired,
-                            header.has_stalled, header.shutdown_rank.value_or(kNoShutdownRank), joined, own,
-                            ready);
+                            header.has_stalled, header.shutdown_rank.value_or(kNoShutdownRank),
+                            joined, own, ready);
 }
 
 Offset<wire::TensorType> pack(FlatBufferBuilder& builder, const TensorType& tensor) {
@@ -120,8 +120,8 @@ Body pack_body(FlatBufferBuilder& builder, const HeaderDown& down) {
   return {wire::Body::HeaderDown, pack(builder, down.header).Union()};
 }
 
-Body pack_body(FlatBufferBuilder& builder, const WakeUpRequest& ask) {
-  return {wire::Body::WakeUpRequest, wire::CreateWakeUpRequest(builder, ask.exchange).Union()};
+Body pack_body(FlatBufferBuilder& builder, const WakeUpRequest& request) {
+  return {wire::Body::WakeUpRequest, wire::CreateWakeUpRequest(builder, request.exchange).Union()};
 }
 
 Body pack_body(FlatBufferBuilder& builder, const Lost& lost) {

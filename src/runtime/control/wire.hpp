@@ -20,10 +20,10 @@ inline constexpr std::uint32_t kWireVersion = 3;
 /// The message as bytes, in the memory of `buffer` where that is large enough.
 std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte> buffer = {});
 
-/// Decodes the message of another rank. Throws BackendError, which says what is wrong, for bytes that
-/// are no message, are damaged, or come from another version. A message that is returned is safe to
-/// use: enums are in range, bits fit a request table, ranks are below `size`, and lists of ranks
-/// ascend.
+/// Decodes the message of another rank. Throws BackendError, which says what is wrong, for bytes
+/// that are no message, are damaged, or come from another version. A message that is returned is
+/// safe to use: enums are in range, bits fit a request table, ranks are below `size`, and lists of
+/// ranks ascend.
 WireMessage decode(const std::vector<std::byte>& bytes, int size = std::numeric_limits<int>::max());
 
 }  // namespace kolo::runtime

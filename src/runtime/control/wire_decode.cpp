@@ -49,8 +49,8 @@ int unpack_rank(int rank, std::int64_t lowest, std::int64_t limit) {
 }
 
 /// Unpacks a message whose structure has been verified. The verifier accepts parts that overlap, so
-/// a small damaged message could stand for gigabytes. Therefore everything that is copied out of the
-/// message must fit into its size.
+/// a small damaged message could stand for gigabytes. Therefore everything that is copied out of
+/// the message must fit into its size.
 class Unpacker {
  public:
   Unpacker(std::size_t message_bytes, int size) : bytes_left_(message_bytes), size_(size) {}

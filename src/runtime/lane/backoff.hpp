@@ -38,8 +38,8 @@ class Backoff {
     sleep_ = kShortestSleep;
   }
 
-  /// How long to sleep before polling again; zero: poll at once. Yields where spinning has ended but
-  /// sleeping has not begun.
+  /// How long to sleep before polling again; zero: poll at once. Yields where spinning has ended
+  /// but sleeping has not begun.
   Duration next_pause() {
     const auto now = std::chrono::steady_clock::now();
     if (began_ == std::chrono::steady_clock::time_point{}) began_ = now;

@@ -48,9 +48,9 @@ class BatchExecutor {
     bool has_progressed = false;
     bool is_overdue = false;  ///< a batch has missed its deadline by KOLO_LOST_AFTER
   };
-  /// Moves the first batch of each queue by a few chunks at most, until it has waited `polls` times.
-  /// Calls `complete(operation, error)` for operations that have ended. Throws what concerns this
-  /// rank alone.
+  /// Moves the first batch of each queue by a few chunks at most, until it has waited `polls`
+  /// times. Calls `complete(operation, error)` for operations that have ended. Throws what concerns
+  /// this rank alone.
   template <class Complete>
   Progress advance(Clock::time_point now, int polls, const Complete& complete) {
     Progress progress;

@@ -4,27 +4,20 @@
 
 #include "base/current_exception.hpp"
 #include "base/log.hpp"
+#include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane/backoff.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-// Waits between chunks are short: a caller, who has nothing else to do, polls several times before it
-// repeats the whole step. Where ranks share cores, the rank that is waited for needs the core.
+// Waits between chunks are short: a caller, who has nothing else to do, polls several times before
+// it repeats the whole step. Where ranks share cores, the rank that is waited for needs the core.
 constexpr int kPollsOfCallers = 128;
 constexpr int kPollsOnSharedCores = 4;
 
 Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
-}
-
-std::string list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text;
 }
 
 }  // namespace
@@ -234,11 +227,17 @@ void Lane::start(const Coordinator::Batch& batch) {
 }
 
 void Lane::report_stall(const Verdict::Stall& stall) const {
+  const std::string missing = stall.missing_ranks.empty() ? "nobody is missing any more"
+                                                          : list_world_ranks(stall.missing_ranks) +
+                                                                " did not submit it yet";
   KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
-                 << list(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
-                 << (stall.missing_ranks.empty()
-                         ? "nobody is missing any more"
-                         : list(stall.missing_ranks) + " did not submit it yet");
+                 << list_world_ranks(stall.waiting_ranks)
+                 << " waited for longer than KOLO_STALL_WARN; " << missing;
+}
+
+std::string Lane::list_world_ranks(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = world_rank(rank);
+  return list_ranks(ranks);
 }
 
 }  // namespace kolo::runtime

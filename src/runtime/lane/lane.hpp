@@ -28,9 +28,9 @@ namespace kolo::runtime {
 /// One process set on this rank: its queue of submissions, its control plane and its batches,
 /// independent of all other lanes.
 ///
-/// A lane makes progress in steps, one thread at a time: its progress thread, or a caller that waits
-/// for one of its operations, so that nobody needs to be woken for the data to move. A step never
-/// blocks, and moves a few chunks at most.
+/// A lane makes progress in steps, one thread at a time: its progress thread, or a caller that
+/// waits for one of its operations, so that nobody needs to be woken for the data to move. A step
+/// never blocks, and moves a few chunks at most.
 class Lane {
  public:
   struct Parts {
@@ -59,7 +59,8 @@ class Lane {
   /// Queues an operation and waits for it, without waking the progress thread.
   void run(const std::shared_ptr<Operation>& operation);
 
-  /// Queues a join after everything submitted so far. Throws InvalidArgument where one is in flight.
+  /// Queues a join after everything submitted so far. Throws InvalidArgument where one is in
+  /// flight.
   void join(std::shared_ptr<Operation> operation);
 
   /// Makes progress until the operation is done or `until` has come; true if it is done.
@@ -77,7 +78,8 @@ class Lane {
   /// Ends submissions and progress; `why` completes "process set world: ".
   void stop(std::string why);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
-  /// progress step or not. The message is not sent where another thread stays in a step all the time.
+  /// progress step or not. The message is not sent where another thread stays in a step all the
+  /// time.
   void publish_end(const std::string& how);
   /// Whether this process made the lane. A forked child has a copy, which must not act for it.
   bool is_at_home() const { return home_.is_here(); }
@@ -124,6 +126,7 @@ class Lane {
   void carry_out(Coordinator::Actions actions);
   void start(const Coordinator::Batch& batch);
   void report_stall(const Verdict::Stall& stall) const;
+  std::string list_world_ranks(std::vector<int> ranks) const;
 
   // Ends (lane_ends.cpp).
   void leave_when_closed();

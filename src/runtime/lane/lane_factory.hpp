@@ -22,9 +22,9 @@ class LaneFactory {
   std::unique_ptr<Communicator> make_control_communicator(int number,
                                                           const std::vector<int>& ranks);
 
-  /// Makes the lane of the process set `number`, a number that no other live set has, over the world
-  /// ranks `ranks`: ascending, this rank among them. Collective over these ranks and blocking. Throws
-  /// TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
+  /// Makes the lane of the process set `number`, a number that no other live set has, over the
+  /// world ranks `ranks`: ascending, this rank among them. Collective over these ranks and
+  /// blocking. Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks);
 
  private:

@@ -13,8 +13,8 @@ namespace kolo::runtime {
 
 /// The batches that the loss of a rank has stopped, until nothing uses their memory: ranks that are
 /// still alive may be sending into it or reading from it. Cancels their receives, and completes the
-/// transfers that cannot be cancelled. That takes kLongestRest at most; after that, only a rank that
-/// is alive but does not answer could still send the rest of a message.
+/// transfers that cannot be cancelled. That takes kLongestRest at most; after that, only a rank
+/// that is alive but does not answer could still send the rest of a message.
 class LostBatches {
  public:
   using Clock = BatchQueue::Clock;

@@ -24,7 +24,8 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::loop() {
-  // It never spins: computing threads share its cores, and a caller in a hurry makes progress itself.
+  // It never spins: computing threads share its cores, and a caller in a hurry makes progress
+  // itself.
   Backoff backoff(Backoff::Duration{0});
   bool was_notified = false;
   auto pause = kShortestPause;
@@ -36,8 +37,8 @@ void ProgressThread::loop() {
     } else if (lane_->needs_progress()) {
       lane_->wake_signal().wait_for(backoff.next_pause());
     } else if (was_notified) {
-      // Woken for nothing: the submitting caller makes progress too, and probably will again. Waking
-      // up costs more of their shared core than a small operation does.
+      // Woken for nothing: the submitting caller makes progress too, and probably will again.
+      // Waking up costs more of their shared core than a small operation does.
       was_notified = lane_->wake_signal().sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     } else {

@@ -21,7 +21,8 @@ class TensorQueue {
  public:
   explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
 
-  /// Throws InvalidArgument where an operation of that name is in flight, ShutdownError after `stop`.
+  /// Throws InvalidArgument where an operation of that name is in flight, ShutdownError after
+  /// `stop`.
   void submit(std::shared_ptr<Operation> operation);
   /// Throws InvalidArgument where a join is in flight, ShutdownError after `stop`.
   void join(std::shared_ptr<Operation> operation);

@@ -107,9 +107,9 @@ bool Coordinator::has_reason_to_wake(Time now) const {
 /// Whether this unannounced request wakes the others once it is older than the patience.
 ///
 /// After this rank has posted (which it does at once when the prediction is complete), patience is
-/// up to the ranks that have not. If all ranks have the tensor, it is unannounced on one of them, or
-/// all of them have announced it. In the second case it is blocked, and counts here all the same,
-/// unless it is all that is predicted: whoever has that posts anyway.
+/// up to the ranks that have not. If all ranks have the tensor, it is unannounced on one of them,
+/// or all of them have announced it. In the second case it is blocked, and counts here all the
+/// same, unless it is all that is predicted: whoever has that posts anyway.
 bool Coordinator::counts_patience(int bit) const {
   if (!exchange_.has_posted && !prediction_is_complete()) return true;
   if (!blocked_.test(bit)) return false;

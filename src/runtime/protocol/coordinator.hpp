@@ -24,11 +24,11 @@ namespace kolo::runtime {
 /// of one rank. Events go in, actions come out; it has no thread, clock, network or tensor.
 ///
 /// The ranks go through numbered exchanges. In each, every rank posts one header that shows what it
-/// has ready; what all ranks have ready runs everywhere, in one order. A request that all ranks know
-/// has a bit in a table that is the same on all ranks. An unknown request, a passed deadline or a
-/// disagreement ends the exchange in a negotiation over a tree of ranks. State that all ranks share
-/// decides what runs. A prediction from history decides only when a rank posts its header, so a
-/// wrong prediction costs time but never correctness. docs/protocol.md states the rules by the
+/// has ready; what all ranks have ready runs everywhere, in one order. A request that all ranks
+/// know has a bit in a table that is the same on all ranks. An unknown request, a passed deadline
+/// or a disagreement ends the exchange in a negotiation over a tree of ranks. State that all ranks
+/// share decides what runs. A prediction from history decides only when a rank posts its header, so
+/// a wrong prediction costs time but never correctness. docs/protocol.md states the rules by the
 /// numbers used here.
 ///
 /// Ranks count within the process set. Pass events in, then call `decide` and carry its actions

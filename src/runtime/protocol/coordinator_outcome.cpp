@@ -1,5 +1,5 @@
-// What an exchange, a shutdown or a loss leads to. All but the ends is the same function of the same
-// state on every rank.
+// What an exchange, a shutdown or a loss leads to. All but the ends is the same function of the
+// same state on every rank.
 
 #include <algorithm>
 

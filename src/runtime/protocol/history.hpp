@@ -12,19 +12,19 @@ namespace kolo::runtime {
 
 /// Which batches ran, and a prediction of the next one. The same on every rank.
 ///
-/// A composition is a set of table bits that ran as one batch. Every iteration of a program runs the
-/// same set of operations, in an order that is partly random. So history is kept in rounds, in each
-/// of which no bit runs twice. An earlier round serves as the model of the current one: among the
-/// earlier rounds, pick those whose predecessors match the longest as sets (half as long is good
-/// enough), and of these the one whose preceding batches match the longest in order. The prediction
-/// is the first batch of the model that has not run in the current round. While predictions are
-/// right the model stays, and the round after it becomes the next model; a wrong prediction selects
-/// a new model. A program that alternates between several sets or orders is predicted without error
-/// once the history holds a few rounds of it.
+/// A composition is a set of table bits that ran as one batch. Every iteration of a program runs
+/// the same set of operations, in an order that is partly random. So history is kept in rounds, in
+/// each of which no bit runs twice. An earlier round serves as the model of the current one: among
+/// the earlier rounds, pick those whose predecessors match the longest as sets (half as long is
+/// good enough), and of these the one whose preceding batches match the longest in order. The
+/// prediction is the first batch of the model that has not run in the current round. While
+/// predictions are right the model stays, and the round after it becomes the next model; a wrong
+/// prediction selects a new model. A program that alternates between several sets or orders is
+/// predicted without error once the history holds a few rounds of it.
 class History {
  public:
-  /// An index. A set of bits keeps its index until one of its bits is evicted or the history no longer
-  /// contains it; then another set may take the index.
+  /// An index. A set of bits keeps its index until one of its bits is evicted or the history no
+  /// longer contains it; then another set may take the index.
   using Composition = int;
   static constexpr Composition kNone = -1;
 
@@ -40,7 +40,8 @@ class History {
     return compositions_[static_cast<std::size_t>(composition)].set;
   }
 
-  /// The largest known composition with `bit` as its lowest bit and all its bits in `bits`, or kNone.
+  /// The largest known composition with `bit` as its lowest bit and all its bits in `bits`, or
+  /// kNone.
   Composition largest_within(const Bits& bits, int bit) const;
 
   void append(Composition composition);

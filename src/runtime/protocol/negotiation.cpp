@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/rank_list.hpp"
+
 namespace kolo::runtime {
 namespace {
 
@@ -16,13 +18,9 @@ std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
 }
 
 /// "rank 3", "ranks 0, 2 and 5": of world ranks.
-std::string list_ranks(const std::vector<int>& ranks, const SetNames& set) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(set.world_ranks[static_cast<std::size_t>(ranks[i])]);
-  }
-  return text;
+std::string list_world_ranks(std::vector<int> ranks, const SetNames& set) {
+  for (int& rank : ranks) rank = set.world_ranks[static_cast<std::size_t>(rank)];
+  return list_ranks(ranks);
 }
 
 /// Everything that the reports say about one name.
@@ -66,9 +64,9 @@ std::optional<Failure> invalid_request(const NameReport& name, const SetNames& s
   for (const NameReport::Variant& variant : name.variants) {
     const Request& request = *variant.request;
     if (request.invalid_reason.empty()) continue;
-    return Failure{ErrorKind::InvalidArgument, describe(request) + " on process set " + set.name +
-                                                   ": " + list_ranks(variant.item->ranks, set) +
-                                                   ": " + request.invalid_reason};
+    return Failure{ErrorKind::InvalidArgument,
+                   describe(request) + " on process set " + set.name + ": " +
+                       list_world_ranks(variant.item->ranks, set) + ": " + request.invalid_reason};
   }
   return std::nullopt;
 }
@@ -82,8 +80,8 @@ Failure mismatch(NameReport name, const SetNames& set) {
   const Difference difference = first_difference(*a.request, *b.request);
   return {ErrorKind::Mismatch, "'" + a.request->name + "' on process set " + set.name + ": " +
                                    difference.field + " differs: " + difference.first + " on " +
-                                   list_ranks(a.item->ranks, set) + ", " + difference.second +
-                                   " on " + list_ranks(b.item->ranks, set) +
+                                   list_world_ranks(a.item->ranks, set) + ", " + difference.second +
+                                   " on " + list_world_ranks(b.item->ranks, set) +
                                    ". All ranks must submit the same operation under one name."};
 }
 
@@ -93,11 +91,11 @@ Failure timeout(const NameReport& name, const Report& report, const SetNames& se
   std::vector<int> expired;
   for (const auto& variant : name.variants) expired = unite(expired, variant.item->expired_ranks);
   std::string text = describe(request) + " on process set " + set.name +
-                     ": the deadline passed on " + list_ranks(expired, set);
+                     ": the deadline passed on " + list_world_ranks(expired, set);
   if (missing.empty()) {
     text += " before all ranks had submitted it";
   } else {
-    text += " while " + list_ranks(missing, set) + " had not submitted it";
+    text += " while " + list_world_ranks(missing, set) + " had not submitted it";
   }
   return {ErrorKind::Timeout,
           text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};

@@ -14,9 +14,9 @@
 
 namespace kolo::runtime {
 
-/// What a rank or a subtree reports to its parent in a negotiation: everything that is pending there
-/// after the exchange's batches have run, and who has joined. Ranks count within the process set;
-/// lists of ranks ascend.
+/// What a rank or a subtree reports to its parent in a negotiation: everything that is pending
+/// there after the exchange's batches have run, and who has joined. Ranks count within the process
+/// set; lists of ranks ascend.
 struct Report {
   struct Item {
     std::optional<Request> request;  ///< where the table does not know it
@@ -82,9 +82,9 @@ struct TableLimits {
 
 /// The root's decision (rule 8). An invalid request fails with InvalidArgument, two requests under
 /// one name with MismatchError, an expired request with TimeoutError. The unknown requests that
-/// remain get bits. A table beyond its capacity evicts requests that are pending nowhere, those that
-/// ran longest ago first. If bits run out, requests that every rank has pending come first and take
-/// the bits of some that wait for a rank; the others stay unknown until bits are free.
+/// remain get bits. A table beyond its capacity evicts requests that are pending nowhere, those
+/// that ran longest ago first. If bits run out, requests that every rank has pending come first and
+/// take the bits of some that wait for a rank; the others stay unknown until bits are free.
 Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
               const SetNames& set);
 

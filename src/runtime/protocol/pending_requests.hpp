@@ -34,8 +34,8 @@ struct PendingRequest {
   bool was_reported = false;  ///< in a negotiation
 };
 
-/// What is pending on one rank: by name, by use and by bit, with the sets and the counts that decide
-/// what its next header shows. At most one request is pending under a name.
+/// What is pending on one rank: by name, by use and by bit, with the sets and the counts that
+/// decide what its next header shows. At most one request is pending under a name.
 class PendingRequests {
  public:
   using ByName = std::unordered_map<std::string, PendingRequest>;

@@ -16,8 +16,8 @@ class Recurrence {
   std::size_t size() const { return symbols_.size(); }
   std::uint32_t operator[](std::size_t place) const { return symbols_[place]; }
 
-  /// Computes all lengths for `length_at`, in linear time: the Z-algorithm (Gusfield, "Algorithms on
-  /// strings, trees, and sequences", 1997) on the sequence read from its end.
+  /// Computes all lengths for `length_at`, in linear time: the Z-algorithm (Gusfield, "Algorithms
+  /// on strings, trees, and sequences", 1997) on the sequence read from its end.
   void measure() {
     const std::size_t count = symbols_.size();
     const auto symbol = [&](std::size_t i) { return symbols_[count - 1 - i]; };

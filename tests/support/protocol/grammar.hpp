@@ -27,7 +27,7 @@ struct Grammar {
   Scenario scenario;
   Style style = Style::Async;
   std::vector<std::vector<int>> orders;  // of the rounds, one after another
-  int rounds_per_order = 1;              // before the next order's turn
+  int rounds_per_order = 1;              // before the next order
   int rounds = 1;
   bool may_deadlock = false;
   bool all_have_timeouts = false;

@@ -12,7 +12,7 @@ using runtime::Verdict;
 
 namespace {
 
-/// Rounds of asks, headers, reports and verdicts that lie between a cause and its effect at most:
+/// Rounds of wake-up requests, headers, reports and verdicts between a cause and its effect at most:
 /// the exchange under way with its negotiation, one that introduces a request, one that runs it,
 /// and as many to spare.
 constexpr int kRounds = 6;
@@ -20,10 +20,11 @@ constexpr int kRounds = 6;
 Time round_bound(const Scenario& scenario) {
   int depth = 0;
   for (int rank = scenario.ranks - 1; rank > 0; rank = (rank - 1) / scenario.tree_width) ++depth;
-  const int hops = 6 * depth + 4;  // ask there and back, header up and down, report, verdict
+  const int hops =
+      6 * depth + 4;  // wake-up request there and back, header up and down, report, verdict
   // Where there are not bits for all names at once, those that come later wait for those before.
-  const int turns = 1 + static_cast<int>(scenario.names.size() / scenario.table_bits);
-  return turns * kRounds * hops * scenario.delays.bound();
+  const int refills = 1 + static_cast<int>(scenario.names.size() / scenario.table_bits);
+  return refills * kRounds * hops * scenario.delays.bound();
 }
 
 }  // namespace
@@ -123,7 +124,7 @@ void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actio
   for (const Verdict::Stall& stall : actions.stalls) check_stall(stall, r.exchange - 1);
   if (actions.post) check_post(rank, *actions.post, now);
   if (actions.wake_up_request && *actions.wake_up_request != r.exchange)
-    fail(rank, "it asks for another exchange");
+    fail(rank, "it requests another exchange");
   for (std::size_t name = 0; name < r.pending.size(); ++name) {
     if (r.pending[name] && r.pending[name]->expected) {
       fail(rank, label(static_cast<int>(name)) + " did not consume the error that waited for it");

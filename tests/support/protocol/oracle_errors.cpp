@@ -60,13 +60,14 @@ void Oracle::check_verdict(const Verdict& verdict) const {
   }
   for (const auto& [name, found] : variants) {
     const auto error = errors.find(name);
-    const bool is_defect = std::any_of(found.begin(), found.end(), [&](int variant) {
+    const bool is_invalid = std::any_of(found.begin(), found.end(), [&](int variant) {
       return !request(name, variant).invalid_reason.empty();
     });
-    const bool is_mismatch = !is_defect && found.size() > 1;
-    const bool is_timeout = !is_defect && !is_mismatch && expired.count(name) > 0;
+    const bool is_mismatch = !is_invalid && found.size() > 1;
+    const bool is_timeout = !is_invalid && !is_mismatch && expired.count(name) > 0;
     if (error == errors.end()) {
-      if (is_defect) fail(0, "a defect of " + label(name) + " was reported and not found");
+      if (is_invalid)
+        fail(0, "an invalid request of " + label(name) + " was reported and not found");
       if (is_mismatch) fail(0, "a mismatch of " + label(name) + " was reported and not found");
       if (is_timeout) fail(0, "a timeout of " + label(name) + " was reported and not found");
       continue;
@@ -75,7 +76,7 @@ void Oracle::check_verdict(const Verdict& verdict) const {
     if (failure.text.find(label(name)) == std::string::npos) {
       fail(0, "an error does not name the tensor: " + failure.text);
     }
-    if (failure.kind == ErrorKind::InvalidArgument && is_defect) {
+    if (failure.kind == ErrorKind::InvalidArgument && is_invalid) {
       check_invalid_request(name, failure.text, verdict.exchange);
     } else if (failure.kind == ErrorKind::Mismatch && is_mismatch) {
       check_mismatch(name, failure.text, verdict.exchange);
@@ -105,8 +106,8 @@ void Oracle::check_invalid_request(int name, const std::string& text,
                                    std::uint64_t exchange) const {
   const auto lists = ranks_in(text);
   for (const auto& [variant, ranks] : seen_variants(name, exchange)) {
-    const std::string& defect = request(name, variant).invalid_reason;
-    const bool is_named = !defect.empty() && text.find(defect) != std::string::npos;
+    const std::string& reason = request(name, variant).invalid_reason;
+    const bool is_named = !reason.empty() && text.find(reason) != std::string::npos;
     if (is_named && lists.size() == 1 && lists[0] == to_world(ranks)) return;
   }
   fail(0, "it does not say what is wrong on which ranks: " + text);

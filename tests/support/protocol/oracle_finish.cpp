@@ -20,10 +20,10 @@ void Oracle::finish(const std::vector<const runtime::Coordinator*>& cores) const
     const Rank& r = at(rank);
     if (r.is_gone() || r.is_closed) continue;
     if (somebody_died) fail(rank, "it never learnt that a rank died");
-    // Where a frozen rank keeps the news from it, only a deadline or a shutdown of its own can
+    // Where a frozen rank keeps the request from it, only a deadline or a shutdown of its own can
     // tell.
     if (r.is_shutting_down || (somebody_shuts_down && !somebody_froze)) {
-      fail(rank, "it never shut down though a rank asked for it");
+      fail(rank, "it never shut down though a rank requested it");
     }
     for (std::size_t name = 0; name < r.pending.size(); ++name) {
       if (r.pending[name] && r.pending[name]->deadline != kNever) {
@@ -70,7 +70,7 @@ void Oracle::check_left_overs() const {
       if (!use) continue;
       is_pending = true;
       if (!request(static_cast<int>(name), use->variant).invalid_reason.empty()) {
-        fail(rank, "a defective call of " + what + " stays");
+        fail(rank, "an invalid request of " + what + " stays");
       }
       if (use->shown_in != 0 && use->shown_in < r.exchange) shown_variants.insert(use->variant);
       if (scenario_.stall_warn != kNever && !use->is_reported) {

@@ -61,7 +61,7 @@ void Oracle::check_item(int rank, std::uint64_t exchange, int name, int variant,
   Rank& r = at(rank);
   PendingUse* mine = pending(r, name);
   if (!request(name, variant).invalid_reason.empty())
-    fail(rank, "a defective call ran: " + label(name));
+    fail(rank, "an invalid request ran: " + label(name));
   if (use) {
     if (mine == nullptr || mine->use != *use) fail(rank, "what ran is not pending: " + label(name));
     if (mine->variant != variant) fail(rank, label(name) + " ran with other metadata");

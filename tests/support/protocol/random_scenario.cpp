@@ -109,8 +109,8 @@ void Grammar::choose_orders(int names) {
 
 /// `own_permutation`: positions of a round's names, of any length.
 void Grammar::write_round(int rank, int round, const std::vector<int>& own_permutation) {
-  const std::size_t turn = static_cast<std::size_t>(round / rounds_per_order) % orders.size();
-  std::vector<int> order = orders[turn];
+  const std::size_t index = static_cast<std::size_t>(round / rounds_per_order) % orders.size();
+  std::vector<int> order = orders[index];
   if (style == Style::Permuted || style == Style::Shuffled) {
     std::vector<int> permuted;
     for (const int place : own_permutation) {
@@ -144,7 +144,7 @@ void Grammar::write_programs(int from_round, int to_round, const std::vector<int
 
 /// One set in several orders, or several sets that have nothing in common, as a GAN's. (Sets that
 /// share some names only are predicted too, but where one round ends and the next begins depends on
-/// chance, so a rare ask remains.)
+/// chance, so a rare wake-up request remains.)
 void Grammar::choose_settling_orders() {
   std::vector<int> all = orders.front();
   if (orders.size() == 1) return;

@@ -22,7 +22,7 @@ struct Step {
     Compute,   ///< for `time`
     Join,      ///< blocks until all ranks have joined
     ShutDown,  ///< the program ends here
-    Settled,   ///< from here to the program's end: no ask, negotiation or fruitless exchange
+    Settled,  ///< from here to the program's end: no wake-up request, negotiation or fruitless exchange
   };
   Kind kind = Kind::Submit;
   int name = 0;
@@ -31,8 +31,8 @@ struct Step {
 };
 using Program = std::vector<Step>;
 
-/// What happens to a rank after it has done so many things: calls of its program, turns of its
-/// coordinator and single actions within a turn all count.
+/// What happens to a rank after a number of steps: calls of its program, progress steps of its
+/// coordinator and single actions within a progress step all count.
 struct Fault {
   enum class Kind {
     Die,             ///< its process ends
@@ -47,7 +47,7 @@ struct Fault {
 /// How long things take: random, up to these bounds; one in `long_one_in` up to `longest`.
 struct Delays {
   Time call{1'000};            ///< from one call of a program to the next
-  Time wake{20'000};           ///< from an event to the turn or call that sees it
+  Time wake{20'000};           ///< from an event to the step or call that sees it
   Time transfer{20'000};       ///< until a header or message is visible to its reader
   Time data{50'000};           ///< moving the data of one batch
   Time detection{10'000'000};  ///< of a death

@@ -142,7 +142,7 @@ void Simulation::handle(const Event& event) {
       if (r.is_running) call(event.rank);
       break;
     case Kind::Progress:
-      if (event.at != r.next_progress) break;  // an earlier turn took its place
+      if (event.at != r.next_progress) break;  // an earlier one took its place
       r.next_progress = kNever;
       if (r.is_running) make_progress(event.rank);
       break;
@@ -160,7 +160,7 @@ void Simulation::handle(const Event& event) {
       const Store store = std::move(in_transit.front());
       in_transit.pop_front();
       header_exchange.on_store(event.from, store);
-      // A turn that sees half of the headers does nothing: now and then is enough to try that.
+      // A step that sees half of the headers does nothing: now and then is enough to try that.
       const bool matters = store.posted == 0 || header_exchange.has_all(r.core->exchange());
       if (matters || random_.one_in(16)) wake(event.rank);
       break;
@@ -247,7 +247,7 @@ void Simulation::check_end() {
                           " " + what);
         }
       };
-      // Alone, whatever is there runs at once, and an ask reaches nobody.
+      // Alone, whatever is there runs at once, and a wake-up request reaches nobody.
       if (scenario_.ranks > 1)
         excess("wake-up requests", r.settled->wake_up_requests, counters.wake_up_requests);
       excess("negotiations", r.settled->negotiations, counters.negotiations);

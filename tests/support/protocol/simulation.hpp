@@ -17,7 +17,7 @@
 namespace kolo::simulator {
 
 /// One run of a scenario: an event queue, and for each rank its program, its lane and its
-/// coordinator. A lane's turn does what runtime::Lane does in production.
+/// coordinator. A progress step does what runtime::Lane does in production.
 class Simulation {
  public:
   Simulation(const Scenario& scenario, std::ostream* trace);

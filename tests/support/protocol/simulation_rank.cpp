@@ -1,4 +1,4 @@
-// A rank's program, and its lane: what a turn does with the coordinator.
+// A rank's program, and its lane: what a progress step does with the coordinator.
 
 #include <algorithm>
 

@@ -14,8 +14,9 @@
 
 namespace kolo::simulator {
 
-/// Headers in memory that all ranks share, as WindowHeaderExchange has them: two slots a rank, exchange e in
-/// slot e % 2. A reader learns of a store some time after it and then reads the slot as it is.
+/// Headers in memory that all ranks share, as WindowHeaderExchange has them: two slots a rank,
+/// exchange e in slot e % 2. A reader learns of a store some time after it and then reads the slot
+/// as it is.
 class SlotMemory {
  public:
   struct Cell {
@@ -29,7 +30,7 @@ class SlotMemory {
 /// What one store makes known to a reader.
 struct Store {
   std::uint64_t posted = 0;
-  std::uint64_t asked = 0;
+  std::uint64_t wake_up_request = 0;
   std::optional<runtime::HeaderExchange::Loss> loss;
 };
 
@@ -43,7 +44,7 @@ class SlotHeaderExchange final : public runtime::HeaderExchange {
   void on_store(int from, const Store& store) {
     seen_[static_cast<std::size_t>(from)] =
         std::max(seen_[static_cast<std::size_t>(from)], store.posted);
-    highest_wake_up_request_ = std::max(highest_wake_up_request_, store.asked);
+    highest_wake_up_request_ = std::max(highest_wake_up_request_, store.wake_up_request);
     if (store.loss && !loss_) loss_ = store.loss;
   }
 
