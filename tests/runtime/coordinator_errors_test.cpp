@@ -56,6 +56,24 @@ TEST(CoordinatorErrorsTest, TwoKnownRequestsOfOneName_AreAMismatch) {
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 
+// Rank 0 has what is predicted, so it posts without waking rank 1, which has announced its own
+// request: only the patience of rank 0 brings the two together (rule 4).
+TEST(CoordinatorErrorsTest, PredictedRequestAgainstAnAnnouncedOne_IsAMismatch) {
+  Lockstep ranks(2, patient());
+  const Request other = Lockstep::request("a", 9);
+  for (int rank = 0; rank < 2; ++rank) ranks[rank].submit(0, other, ranks.now(), kNever);
+  ranks.go_on(milliseconds(10));
+  for (UseId use = 1; use < 6; ++use) ranks.run_everywhere(use, "a");
+  ranks[1].submit(6, other, ranks.now(), kNever);
+  ranks.go_on(milliseconds(10));
+  EXPECT_EQ(ranks.failure(1, 6), std::nullopt);
+  ranks.submit(0, 6, "a");
+  ranks.go_on();
+  ranks.go_on(milliseconds(10));
+  EXPECT_TRUE(has(ranks.failure(0, 6), ErrorKind::Mismatch, "'a'"));
+  EXPECT_EQ(ranks.failure(0, 6), ranks.failure(1, 6));
+}
+
 TEST(CoordinatorErrorsTest, Deadline_EndsOneUseOnAllRanks) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "a");
