@@ -56,7 +56,7 @@ void write_json(std::ostream& stream, const Report& report) {
       {"losses", report.losses},
       {"bytes_sent_per_step", report.bytes_sent_per_step},
       {"exchanges", report.metrics.exchanges},
-      {"asks", report.metrics.asks},
+      {"wake_up_requests", report.metrics.wake_up_requests},
       {"negotiations", report.metrics.negotiations},
   };
   stream << json.dump(2) << '\n';

@@ -48,7 +48,7 @@ class ProcessSet {
   struct Metrics {
     std::uint64_t exchanges = 0;            ///< of headers
     std::uint64_t fruitless_exchanges = 0;  ///< after which nothing could run
-    std::uint64_t asks = 0;                 ///< exchanges that this rank hurried
+    std::uint64_t wake_up_requests = 0;     ///< exchanges that this rank hurried
     std::uint64_t negotiations = 0;         ///< exchanges in which something was new or wrong
     std::uint64_t header_bytes = 0;         ///< shown or sent by this rank
     std::uint64_t bytes_sent = 0;    ///< payload sent, or moved to or from others' shared memory

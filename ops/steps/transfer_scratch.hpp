@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 
 namespace kolo::ops {
 
@@ -17,7 +17,7 @@ class TransferScratch {
   TransferScratch(const TransferScratch&) = delete;  // transfers hold the address
   TransferScratch& operator=(const TransferScratch&) = delete;
   ~TransferScratch() {
-    if (in_use_) keep_for_ever(std::move(bytes_));
+    if (in_use_) leak_intentionally(std::move(bytes_));
   }
 
   std::byte* data() { return bytes_.get(); }

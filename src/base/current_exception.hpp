@@ -5,7 +5,7 @@
 
 namespace kolo {
 
-/// What the exception that is being handled says of itself. Programs may throw anything.
+/// The text of the exception that is being handled. Programs may throw anything.
 inline std::string text_of_current_exception() {
   try {
     throw;

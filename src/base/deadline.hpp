@@ -4,13 +4,13 @@
 
 namespace kolo {
 
-/// `time + by`, a point in time or a duration; the last there is where the sum lies beyond it.
+/// `time + by`, a point in time or a duration; saturates at the maximum.
 template <class Time>
 Time later(Time time, std::chrono::nanoseconds by) {
   return by < Time::max() - time ? time + by : Time::max();
 }
 
-/// A point in time up to which something may take.
+/// A point in time by which something must be done.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,7 +21,7 @@ class Deadline {
     return Deadline(later(Clock::now(), duration));
   }
 
-  bool is_over() const { return Clock::now() >= point_; }
+  bool has_passed() const { return Clock::now() >= point_; }
   Clock::time_point point() const { return point_; }
 
  private:

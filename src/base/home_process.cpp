@@ -6,8 +6,8 @@
 namespace kolo {
 namespace {
 
-/// Between the first process that made an object of Kolo's and this one. A look costs a load, where
-/// getpid() costs a system call.
+/// Forks between the first process that made a HomeProcess and this one. Reading it costs a load;
+/// getpid() would cost a system call.
 std::atomic<std::uint64_t> forks{0};
 
 void count_fork() { forks.fetch_add(1, std::memory_order_relaxed); }

@@ -4,12 +4,12 @@
 
 namespace kolo {
 
-/// The process that an object was made in.
+/// The process in which an object was made.
 ///
-/// A forked child has copies of all objects, but none of the threads behind them, and what they
-/// stand for is still the parent's: its rank in MPI, its side of shared memory. A copy must leave
-/// that alone when it ends with the child. So whatever acts on the world outside asks this first,
-/// before it takes a lock, which a thread that is not there may hold.
+/// A forked child has copies of all objects but none of the threads behind them, and the resources
+/// still belong to the parent: its rank in MPI, its side of shared memory. A copy must leave them
+/// alone, also when it is destroyed. So everything that acts on the outside world checks this
+/// first, before it takes a lock: a thread that the child does not have may hold it.
 class HomeProcess {
  public:
   HomeProcess();

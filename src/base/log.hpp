@@ -10,12 +10,12 @@ enum class LogLevel { Error, Warn, Info, Debug };
 /// Throws InvalidArgument for anything but error, warn, info, debug.
 LogLevel parse_log_level(std::string_view text);
 
-/// The rank and the level are those of the process: set by the Runtime.
+/// Rank and level of this process; the Runtime sets them.
 void set_log_rank(int rank);
 void set_log_level(LogLevel level);
 bool is_logged(LogLevel level);
 
-/// One line on stderr, "[kolo rank 3] warning: …", written as a whole when the object ends.
+/// One line on stderr, "[kolo rank 3] warn: …". The destructor writes it, in one call.
 class LogLine {
  public:
   explicit LogLine(LogLevel level) : level_(level) {}
@@ -36,7 +36,7 @@ class LogLine {
 
 }  // namespace kolo
 
-/// KOLO_LOG(Warn) << …; what is streamed is computed only if the level is logged.
+/// KOLO_LOG(Warn) << …; the operands are evaluated only if the level is logged.
 #define KOLO_LOG(level)                              \
   if (!::kolo::is_logged(::kolo::LogLevel::level)) { \
   } else                                             \

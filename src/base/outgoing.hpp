@@ -6,12 +6,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 
 namespace kolo {
 
-/// A value under way to other ranks. Where its owner gives up before it has left, it is kept until
-/// the process ends, since MPI may still read it.
+/// A value that is being sent to other ranks. If its owner gives up before `set_left`, the value
+/// leaks intentionally, since MPI may still read it.
 template <class T>
 class Outgoing {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -21,7 +21,7 @@ class Outgoing {
   Outgoing(const Outgoing&) = delete;  // MPI holds the address
   Outgoing& operator=(const Outgoing&) = delete;
   ~Outgoing() {
-    if (!has_left_) keep_for_ever(std::move(value_));
+    if (!has_left_) leak_intentionally(std::move(value_));
   }
 
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(value_.get(), 1)); }

@@ -7,7 +7,7 @@
 
 namespace kolo::comm {
 
-/// The world this process was started in: MPI's where there is an MPI to join, else one rank.
+/// The world in which this process was started: MPI's where there is one, otherwise a single rank.
 std::shared_ptr<World> make_world(const Config& config);
 
 }  // namespace kolo::comm

@@ -14,9 +14,9 @@
 namespace kolo::comm {
 namespace {
 
-// How long a message that has begun to arrive is waited for, and how often it is looked at.
-constexpr auto kLongestEnd = std::chrono::milliseconds(100);
-constexpr auto kLookAgain = std::chrono::microseconds(50);
+// How long to wait for the rest of a message that has begun to arrive, and how often to poll.
+constexpr auto kLongestArrival = std::chrono::milliseconds(100);
+constexpr auto kPollInterval = std::chrono::microseconds(50);
 
 MPI_Datatype mpi_type(DType dtype) {
   switch (dtype) {
@@ -68,8 +68,8 @@ MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options))
   if (options_.channel >= highest / kTagCount) {
     throw InvalidArgument(
         "this MPI has tags up to " + std::to_string(highest) +
-        " only: too few for so many process sets as were added so far. Those removed "
-        "count too, since a late message of one must not look like another's.");
+        " only, too few for the process sets added so far. Removed sets count too, since a late "
+        "message of a removed set must not be taken for a message of another one");
   }
 }
 
@@ -154,13 +154,13 @@ bool MpiCommunicator::test(std::uint64_t token) {
 
 // --- after a failure ---
 
-/// A local matter: a receive whose message has begun to arrive goes on, any other has ended.
+/// Local: a receive whose message has begun to arrive continues, any other ends.
 void MpiCommunicator::cancel(Slot& receive) noexcept {
   if (receive.request == MPI_REQUEST_NULL || std::exchange(receive.is_cancelled, true)) return;
   MPI_Cancel(&receive.request);
 }
 
-/// Also where it failed: MPI is through with its memory.
+/// Also where it has failed: MPI no longer uses its memory.
 bool MpiCommunicator::has_ended(Slot& slot) noexcept {
   int is_done = 0;
   const int code = MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
@@ -184,13 +184,13 @@ Communicator::UnderWay MpiCommunicator::give_up_receives() {
 
 void MpiCommunicator::abandon(std::uint64_t token) noexcept {
   Slot& slot = slots_[token];
-  // Given up for good: MPI may go on with a send, in a slot that is never used again.
+  // MPI may continue a send, so its slot is never reused.
   if (!slot.is_receive()) return;
   cancel(slot);
-  const auto give_up_at = std::chrono::steady_clock::now() + kLongestEnd;
+  const auto give_up_at = std::chrono::steady_clock::now() + kLongestArrival;
   while (!has_ended(slot)) {
     if (std::chrono::steady_clock::now() > give_up_at) return;
-    std::this_thread::sleep_for(kLookAgain);
+    std::this_thread::sleep_for(kPollInterval);
   }
   free_.push_back(token);
 }

@@ -10,8 +10,8 @@
 
 namespace kolo::comm {
 
-/// Messages over MPI among some ranks of a communicator that all of Kolo shares: the tags, not the
-/// MPI communicator, keep process sets apart, so that making one is a local matter.
+/// Messages over MPI among some ranks of a communicator that all of Kolo shares. Tags, not MPI
+/// communicators, keep process sets apart, so that making one needs no communication.
 class MpiCommunicator final : public Communicator, private NativeCollectives {
  public:
   struct Options {
@@ -34,7 +34,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   NativeCollectives* native() override { return options_.native == MPI_COMM_NULL ? nullptr : this; }
 
  private:
-  /// A request under way; free slots are used again, so that steady programs allocate nothing.
+  /// A request in flight. Free slots are reused, so that steady programs allocate nothing.
   struct Slot {
     MPI_Request request = MPI_REQUEST_NULL;
     int expected_bytes = kNotReceiving;

@@ -41,7 +41,7 @@ int find_node(MPI_Comm world, int rank) {
   return node;
 }
 
-/// Containers of one machine may number their processes apart. 0 where that cannot be told.
+/// Containers of one machine may have process ids of their own. 0 where that is unknown.
 int pid_namespace() {
   struct stat status{};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
@@ -61,8 +61,8 @@ MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(dup
   topology_ = Topology::from_nodes(
       rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
 
-  // Processes of one machine can be watched, whatever nodes they pretend to be on, as long as their
-  // numbers mean the same there.
+  // Processes of one machine can be watched, whatever nodes they pretend to be on, if they share a
+  // PID namespace.
   const std::vector<int> pids = gather(base_.get(), size, ::getpid());
   const int own_namespace = pid_namespace();
   const std::vector<int> namespaces = gather(base_.get(), size, own_namespace);
@@ -77,17 +77,17 @@ MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(dup
 }
 
 MpiWorld::~MpiWorld() {
-  // Never freed: that a rank has left may still be on its way to one that knows it already, and
-  // would take the place of a message of the next communicator, which may get the same number.
+  // Never freed: a message that tells that a rank has left may still be in flight to a rank that
+  // no longer needs it. The next communicator may get the same id and would receive that message.
   base_.release();
-  // Freeing it could wait for a lost peer; and a forked child has no part in it.
+  // Freeing it could wait for a lost peer, and a forked child must not free it.
   if (mpi_environment::is_broken() || !session_.is_at_home()) native_.release();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
   options.base = base_.get();
-  // MPI's own collectives must come in one order on their communicator: there is one user of it.
+  // MPI's own collectives must be called in one order on their communicator, so it has one user.
   const bool is_everybody = ranks.size() == topology_.node_of_rank.size();
   if (is_everybody && channel == 0) options.native = native_.get();
   options.ranks.assign(ranks.begin(), ranks.end());

@@ -12,11 +12,11 @@
 
 namespace kolo::comm {
 
-/// The processes that mpirun started: messages over MPI, shared memory and liveness inside a node.
+/// The processes that mpirun started: messages over MPI; shared memory and liveness within a node.
 class MpiWorld final : public World {
  public:
-  /// Joins MPI or starts it, and finds out who runs where. Collective over MPI_COMM_WORLD. Throws
-  /// what mpi_environment::Session throws, and BackendError.
+  /// Joins MPI or starts it, and finds out which ranks share a node. Collective over
+  /// MPI_COMM_WORLD. Throws BackendError and what mpi_environment::Session throws.
   explicit MpiWorld(const Config& config);
   ~MpiWorld() override;
 

@@ -8,8 +8,8 @@
 
 namespace kolo::comm {
 
-/// Watches processes of this machine by pidfd, which tells of their end whatever the cause, and
-/// never takes another process of the same number for them.
+/// Watches processes of this machine by pidfd, which reports their end whatever the cause and never
+/// confuses a process with a later one of the same number.
 class PeerLiveness {
  public:
   struct Peer {
@@ -17,11 +17,11 @@ class PeerLiveness {
     int pid;
   };
 
-  /// A peer that has ended already counts as dead. Throws BackendError where the kernel has no
+  /// A peer that has already ended counts as dead. Throws BackendError where the kernel has no
   /// pidfd (before Linux 5.3).
   explicit PeerLiveness(const std::vector<Peer>& peers);
 
-  /// The ranks whose processes have ended so far. May be called by any thread.
+  /// The ranks whose processes have ended so far. Any thread.
   std::vector<int> dead();
 
  private:

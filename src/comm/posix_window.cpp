@@ -14,10 +14,10 @@
 namespace kolo::comm {
 namespace {
 
-// The counter and the key have a page of their own, so that the memory behind it starts on one.
+// The counter and the key have a page of their own, so that the usable memory is page-aligned.
 constexpr std::size_t kPageBytes = 4096;
 
-/// What ranks tell one another: where a segment is, or why there is none.
+/// Where a rank's segment is, or why there is none.
 struct Notice {
   SegmentAddress segment;
   std::array<char, 240> failure{};  // empty: success
@@ -26,7 +26,7 @@ struct Notice {
   bool has_failed() const { return failure[0] != '\0'; }
 };
 
-/// Runs `step` and notes its failure, which is every rank's.
+/// Runs `step` and records its failure, which becomes the error of every rank.
 template <class Step>
 void attempt(Notice& own, Step step) {
   try {
@@ -40,13 +40,13 @@ std::vector<Mapping> map_all(const std::vector<Notice>& all, int rank) {
   std::vector<Mapping> mappings;
   for (std::size_t i = 0; i < all.size(); ++i) {
     mappings.push_back(open_segment(all[i].segment));
-    // A rank's dump has what that rank made: n dumps are not n times everybody's memory.
+    // A core dump holds the rank's own segment only, or n dumps would hold everybody's n times.
     if (i != static_cast<std::size_t>(rank)) mappings.back().leave_out_of_core_dumps();
   }
   return mappings;
 }
 
-/// Every rank's notice, in the order of ranks.
+/// Gathers every rank's notice, in rank order.
 Task exchange(Communicator& communicator, int tag, const Notice& own, std::vector<Notice>& all) {
   all.assign(static_cast<std::size_t>(communicator.size()), Notice{});
   Outgoing<Notice> outgoing(own);
@@ -71,7 +71,7 @@ std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
       rank, std::move(segments), std::make_shared<const std::vector<Mapping>>(std::move(mappings)));
 }
 
-/// Throws on every rank where any has failed, with the first one's text.
+/// Throws on every rank if any has failed, with the text of the first that has.
 void require_success(const std::vector<Notice>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].has_failed()) {
@@ -90,7 +90,7 @@ Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_
   Notice own;
   NewSegment segment;
   attempt(own, [&] {
-    if (size_bytes < segment_bytes) throw BackendError("more bytes than there are addresses");
+    if (size_bytes < segment_bytes) throw BackendError("the size exceeds the address space");
     segment = make_segment(size_bytes);
     own.segment = segment.address;
   });
@@ -101,7 +101,7 @@ Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_
   std::vector<Mapping> mappings;
   attempt(own, [&] { map_all(all, communicator.rank()).swap(mappings); });
 
-  // Only when all have mapped it may a rank close its descriptor, or believe in its success.
+  // A rank may close its descriptor only after all have mapped it, and succeeds only if all do.
   co_await exchange(communicator, tag, own, all);
   require_success(all);
   window = make_window(communicator.rank(), segment_bytes, std::move(mappings));

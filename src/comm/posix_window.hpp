@@ -9,10 +9,9 @@
 
 namespace kolo::comm {
 
-/// Makes a window of POSIX shared memory among the ranks of `communicator`, as World::make_window
-/// says. Every rank makes its own segment (see make_segment). The others open it through
-/// /proc/<pid>/fd: they must run in the same PID namespace, under the same user. Where they do not,
-/// that is found out, and an error.
+/// Makes a window of POSIX shared memory among the ranks of `communicator`; see World::make_window.
+/// Every rank makes its own segment (see make_segment), which the others open through
+/// /proc/<pid>/fd. That takes the same PID namespace and the same user; otherwise the call fails.
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window);
 

@@ -14,7 +14,7 @@
 namespace kolo::comm {
 namespace {
 
-/// Messages to itself: copied when they are sent, handed over when they are received.
+/// Messages of a rank to itself: copied by `send`, delivered to the matching receive.
 class SelfCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -94,7 +94,7 @@ class SelfCommunicator final : public Communicator {
   std::uint64_t last_token_ = 0;
 };
 
-/// Private memory is all that one rank need share.
+/// One rank needs no shared memory.
 struct SelfMemory {
   struct alignas(64) Line {
     std::byte bytes[64];

@@ -21,8 +21,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& path) {
   throw BackendError(path +
-                     " leads to another file than the segment that is meant. Ranks that "
-                     "share memory must run in one PID namespace");
+                     " is not the segment of that rank. Ranks that share memory must run in "
+                     "one PID namespace");
 }
 
 struct stat status_of(const FileDescriptor& file) {
@@ -80,7 +80,7 @@ NewSegment make_segment(std::size_t size_bytes) {
 Mapping open_segment(const SegmentAddress& address) {
   const std::string path =
       "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
-  // It may be anything: a pipe must not hold this rank, a terminal must not become its own.
+  // The path may lead to anything: opening must not block on a pipe or acquire a terminal.
   const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file.is_open()) fail("open " + path, errno);
   const struct stat status = status_of(file);
@@ -88,7 +88,7 @@ Mapping open_segment(const SegmentAddress& address) {
                             static_cast<std::uint64_t>(status.st_size) == address.size_bytes;
   if (!is_same_file) refuse(path);
   Mapping mapping(file.get(), address.size_bytes);
-  // Numbers of devices and files repeat on another machine that was taken for this one.
+  // Device and inode numbers may coincide on another machine that was mistaken for this one.
   const std::byte* const key = mapping.data() + NewSegment::kKeyOffset;
   if (std::memcmp(key, address.key.data(), sizeof address.key) != 0) refuse(path);
   return mapping;

@@ -8,9 +8,9 @@
 
 namespace kolo::comm {
 
-/// Where a segment of shared memory is, and which one is meant. Its path is made of a process
-/// number and a descriptor; in another PID namespace the same path leads to another file, or to
-/// this process's own segment, without an error. The rest tells them apart.
+/// Where a segment of shared memory is, and how to recognize it. Its path consists of a process id
+/// and a descriptor; in another PID namespace the same path leads to another file, or to this
+/// process's own segment, without an error. The other fields detect that.
 struct SegmentAddress {
   std::int32_t pid = 0;
   std::int32_t fd = 0;
@@ -20,14 +20,14 @@ struct SegmentAddress {
   std::array<std::uint64_t, 2> key{};  ///< random, and written into the segment
 };
 
-/// A mapping, taken back by the destructor.
+/// A memory mapping; the destructor unmaps it.
 class Mapping {
  public:
   /// Throws BackendError.
   Mapping(int fd, std::size_t size_bytes);
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&&) = delete;
-  Mapping(const Mapping&) = delete;  // it is taken back once
+  Mapping(const Mapping&) = delete;  // unmapped once
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
@@ -39,9 +39,9 @@ class Mapping {
   std::size_t size_bytes_;
 };
 
-/// A segment of this process, which never has a name: one taken out of the file system right after
-/// shm_open() is left there by a process that is killed in between. Others can open it as long as
-/// `file` is open. Its first page has the key from kKeyOffset on.
+/// A segment of this process. It never has a name: a name from shm_open() would stay behind if the
+/// process were killed before it unlinks it. Other processes can open the segment while `file` is
+/// open. Its first page holds the key at kKeyOffset.
 struct NewSegment {
   static constexpr std::size_t kKeyOffset = 64;
 
@@ -49,11 +49,11 @@ struct NewSegment {
   SegmentAddress address;
 };
 
-/// Reserves all of the memory, so that a full /dev/shm is an error and no SIGBUS later.
-/// `size_bytes`: whole pages. Throws BackendError.
+/// Reserves all of the memory, so that a full /dev/shm is an error here and not a SIGBUS later.
+/// `size_bytes` is a multiple of the page size. Throws BackendError.
 NewSegment make_segment(std::size_t size_bytes);
 
-/// Maps the segment that is meant. Throws BackendError, also where its path leads to another one.
+/// Maps the segment. Throws BackendError, also where its path leads to another one.
 Mapping open_segment(const SegmentAddress& address);
 
 }  // namespace kolo::comm

@@ -4,8 +4,8 @@
 
 namespace kolo::comm {
 
-/// Where the ranks of the world run. Ranks of one node share memory; `cross` counts the nodes that
-/// a rank of the same local rank sees, as Horovod defines it.
+/// Where the ranks of the world run. Ranks of one node share memory. `cross` numbers the ranks that
+/// have the same local rank on their nodes, as in Horovod.
 struct Topology {
   int rank = 0;
   int size = 1;
@@ -15,16 +15,16 @@ struct Topology {
   int cross_size = 1;
   std::vector<int> node_of_rank{0};  ///< nodes are numbered in the order of their lowest rank
 
-  /// True where every node has the same number of ranks.
+  /// Whether every node has the same number of ranks.
   bool is_homogeneous() const;
-  /// True where all ranks share one node.
+  /// Whether all ranks share one node.
   bool is_single_node() const;
 
-  /// Works all fields out from every rank's node.
+  /// Computes all fields from the node of every rank.
   static Topology from_nodes(int rank, std::vector<int> node_of_rank);
 };
 
-/// The node of every rank where `size` ranks pretend to run on `nodes` nodes, in blocks of ranks.
+/// The node of every rank, where `size` ranks act as if on `nodes` nodes, in contiguous blocks.
 std::vector<int> contiguous_nodes(int size, int nodes);
 
 }  // namespace kolo::comm

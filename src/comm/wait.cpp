@@ -8,14 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
 namespace {
 
-/// Calls `look` whenever there is nothing to do.
-template <class Look>
-void run(Task task, Deadline deadline, Look look) {
+/// Calls `check` whenever there is nothing to do.
+template <class Check>
+void run(Task task, Deadline deadline, Check check) {
   constexpr auto kShortest = std::chrono::microseconds(1);
   constexpr auto kLongest = std::chrono::microseconds(1000);
   auto pause = kShortest;
@@ -26,25 +27,15 @@ void run(Task task, Deadline deadline, Look look) {
       pause = kShortest;
       continue;
     }
-    if (deadline.is_over()) {
+    if (deadline.has_passed()) {
       throw TimeoutError(
           "a collective step took longer than KOLO_TIMEOUT: some rank did not take "
           "part. Start Kolo on every rank, or raise the timeout.");
     }
-    look();
+    check();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongest);
   }
-}
-
-/// All of them: those that died first have others end after them.
-std::string list(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text;
 }
 
 }  // namespace
@@ -54,13 +45,14 @@ void wait(Task task, Deadline deadline) {
 }
 
 void wait(Task task, Deadline deadline, World& world) {
-  bool has_death_been_seen = false;
+  bool was_death_seen = false;
   try {
     run(std::move(task), deadline, [&] {
-      const std::vector<int> dead = world.dead_peers();
-      // Its last messages may have come since they were looked for: not before another look.
-      if (!std::exchange(has_death_been_seen, !dead.empty())) return;
-      throw PeerLostError(list(dead) + " died while Kolo started: the process has ended");
+      std::vector<int> dead = world.dead_peers();
+      // Messages that it sent before it died may have arrived meanwhile: poll once more.
+      if (!std::exchange(was_death_seen, !dead.empty())) return;
+      std::sort(dead.begin(), dead.end());  // all of them: others end after the first
+      throw PeerLostError(list_ranks(dead) + " died while Kolo started: the process has ended");
     });
   } catch (const TimeoutError&) {
     world.mark_broken();

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/deadline.hpp"
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
@@ -17,7 +17,7 @@ namespace kolo::base_test {
 
 using namespace std::chrono_literals;
 
-TEST(DTypeTest, EveryTypeHasItsNameAndSize) {
+TEST(DTypeTest, EveryType_HasItsNameAndSize) {
   struct Row {
     DType dtype;
     const char* name;
@@ -41,7 +41,7 @@ TEST(DTypeTest, EveryTypeHasItsNameAndSize) {
   }
 }
 
-TEST(TensorViewTest, CountsItsElements) {
+TEST(TensorViewTest, Count_IsTheProductOfTheShape) {
   EXPECT_EQ((TensorView{.shape = {}}).count(), 1u);
   EXPECT_EQ((TensorView{.shape = {3, 5, 7}}).count(), 105u);
   EXPECT_EQ((TensorView{.shape = {3, 0, 7}}).count(), 0u);
@@ -61,7 +61,7 @@ void expect_thrown(ErrorKind kind, const std::string& name) {
   ADD_FAILURE() << name << " becomes another exception";
 }
 
-TEST(ErrorTest, AFailureBecomesTheExceptionOfItsKind) {
+TEST(ErrorTest, Failure_BecomesTheExceptionOfItsKind) {
   expect_thrown<InvalidArgument>(ErrorKind::InvalidArgument, "InvalidArgument");
   expect_thrown<MismatchError>(ErrorKind::Mismatch, "MismatchError");
   expect_thrown<TimeoutError>(ErrorKind::Timeout, "TimeoutError");
@@ -70,15 +70,15 @@ TEST(ErrorTest, AFailureBecomesTheExceptionOfItsKind) {
   expect_thrown<BackendError>(ErrorKind::Backend, "BackendError");
 }
 
-TEST(DeadlineTest, IsOverOnceItsTimeHasCome) {
-  EXPECT_TRUE(Deadline::after(0ns).is_over());
-  EXPECT_FALSE(Deadline::after(1h).is_over());
-  EXPECT_TRUE(Deadline::at(Deadline::Clock::now() - 1ns).is_over());
-  EXPECT_FALSE(Deadline::never().is_over());
+TEST(DeadlineTest, Deadline_HasPassedOnceItsTimeHasCome) {
+  EXPECT_TRUE(Deadline::after(0ns).has_passed());
+  EXPECT_FALSE(Deadline::after(1h).has_passed());
+  EXPECT_TRUE(Deadline::at(Deadline::Clock::now() - 1ns).has_passed());
+  EXPECT_FALSE(Deadline::never().has_passed());
 }
 
-TEST(DeadlineTest, LongDurationsDoNotWrapAround) {
-  EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).is_over());
+TEST(DeadlineTest, LongDurations_DoNotWrapAround) {
+  EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).has_passed());
   EXPECT_EQ(Deadline::after(std::chrono::nanoseconds::max()).point(), Deadline::never().point());
   constexpr auto kLast = Deadline::Clock::time_point::max();
   EXPECT_EQ(later(kLast - 5ns, 6ns), kLast);
@@ -96,20 +96,20 @@ class LogTest : public testing::Test {
   }
 };
 
-TEST_F(LogTest, ALineCarriesRankLevelAndText) {
+TEST_F(LogTest, Line_CarriesRankLevelAndText) {
   set_log_rank(3);
   testing::internal::CaptureStderr();
   KOLO_LOG(Warn) << "tensor " << 17 << " waits";
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo rank 3] warn: tensor 17 waits\n");
 }
 
-TEST_F(LogTest, WithoutARankTheLineSaysSo) {
+TEST_F(LogTest, LineWithoutARank_NamesNone) {
   testing::internal::CaptureStderr();
   KOLO_LOG(Error) << "text";
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo] error: text\n");
 }
 
-TEST_F(LogTest, WhatIsBelowTheLevelIsNotEvenComputed) {
+TEST_F(LogTest, BelowTheLevel_NothingIsComputed) {
   int computed = 0;
   const auto compute = [&] { return ++computed; };
   testing::internal::CaptureStderr();
@@ -124,7 +124,7 @@ TEST_F(LogTest, WhatIsBelowTheLevelIsNotEvenComputed) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "[kolo] debug: 1\n");
 }
 
-TEST_F(LogTest, EveryLevelHasItsNameAndShowsThoseBeforeIt) {
+TEST_F(LogTest, EveryLevel_ShowsTheMoreSevereOnes) {
   const struct {
     const char* name;
     LogLevel level;
@@ -146,7 +146,7 @@ TEST_F(LogTest, EveryLevelHasItsNameAndShowsThoseBeforeIt) {
   }
 }
 
-TEST_F(LogTest, StandsBeforeAnElseLikeAnyStatement) {
+TEST_F(LogTest, LogStatement_MayPrecedeAnElse) {
   testing::internal::CaptureStderr();
   bool is_elsewhere = false;
   if (is_logged(LogLevel::Debug))
@@ -157,7 +157,7 @@ TEST_F(LogTest, StandsBeforeAnElseLikeAnyStatement) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(GraveyardTest, KeepsWhatItIsGiven) {
+TEST(IntentionalLeakTest, LeakedObject_StaysAlive) {
   struct Counted {
     explicit Counted(int& n) : destroyed(&n) {}
     Counted(Counted&& other) noexcept : destroyed(other.destroyed) { other.destroyed = nullptr; }
@@ -167,8 +167,8 @@ TEST(GraveyardTest, KeepsWhatItIsGiven) {
     int* destroyed;
   };
   int destroyed = 0;
-  keep_for_ever(Counted(destroyed));
-  keep_for_ever(Counted(destroyed));
+  leak_intentionally(Counted(destroyed));
+  leak_intentionally(Counted(destroyed));
   EXPECT_EQ(destroyed, 0);
 }
 

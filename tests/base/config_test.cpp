@@ -45,7 +45,7 @@ ConfigEntry entry_of(const Config& config, const std::string& variable) {
   return {};
 }
 
-TEST(ConfigTest, UnsetVariablesKeepTheirDefaults) {
+TEST(ConfigTest, UnsetVariables_KeepTheirDefaults) {
   const Config config = Config::from_environment();
   EXPECT_EQ(config.timeout, 30min);
   EXPECT_EQ(config.patience, 5ms);
@@ -96,7 +96,7 @@ std::string other_value(const ConfigEntry& entry) {
   return "ring";
 }
 
-TEST(ConfigTest, EveryVariableSetsTheFieldOfItsNameAndNoOther) {
+TEST(ConfigTest, EveryVariable_SetsItsFieldOnly) {
   for (const ConfigEntry& entry : describe(Config{})) {
     std::string field = entry.variable.substr(std::string("KOLO_").size());
     std::transform(field.begin(), field.end(), field.begin(),
@@ -109,7 +109,7 @@ TEST(ConfigTest, EveryVariableSetsTheFieldOfItsNameAndNoOther) {
   }
 }
 
-TEST(ConfigTest, DurationsNeedAUnit) {
+TEST(ConfigTest, Durations_NeedAUnit) {
   {
     const Variable variable("KOLO_TIMEOUT", "250ms");
     EXPECT_EQ(Config::from_environment().timeout, 250ms);
@@ -132,7 +132,7 @@ TEST(ConfigTest, DurationsNeedAUnit) {
   }
 }
 
-TEST(ConfigTest, SizesArePowersOf1024) {
+TEST(ConfigTest, SizeUnits_ArePowersOf1024) {
   const auto fusion_bytes = [](const char* text) {
     const Variable variable("KOLO_FUSION_BYTES", text);
     return Config::from_environment().fusion_bytes;
@@ -149,7 +149,7 @@ TEST(ConfigTest, SizesArePowersOf1024) {
   }
 }
 
-TEST(ConfigTest, SwitchesAreOnOrOff) {
+TEST(ConfigTest, Switches_AreOnOrOff) {
   const Variable variable("KOLO_FUSION", "off");
   EXPECT_FALSE(Config::from_environment().fusion);
   for (const char* wrong : {"", "1", "0", "true", "ON", "yes"}) {
@@ -157,7 +157,7 @@ TEST(ConfigTest, SwitchesAreOnOrOff) {
   }
 }
 
-TEST(ConfigTest, NumbersStayInTheirRange) {
+TEST(ConfigTest, Numbers_StayInTheirRange) {
   const Variable variable("KOLO_TREE_WIDTH", "3");
   EXPECT_EQ(Config::from_environment().tree_width, 3);
   for (const char* wrong : {"", "0", "-1", "3.0", "three", "4294967297", "1048577"}) {
@@ -165,13 +165,13 @@ TEST(ConfigTest, NumbersStayInTheirRange) {
   }
 }
 
-TEST(ConfigTest, SegmentsAreMultiplesOf64) {
+TEST(ConfigTest, Segments_AreMultiplesOf64) {
   const Variable variable("KOLO_SEGMENT_BYTES", "192");
   EXPECT_EQ(Config::from_environment().segment_bytes, 192u);
   EXPECT_NE(error_of("KOLO_SEGMENT_BYTES", "100").find("a multiple of 64"), std::string::npos);
 }
 
-TEST(ConfigTest, ErrorsNameTheVariableTheValueAndTheForm) {
+TEST(ConfigTest, Errors_NameVariableValueAndForm) {
   const std::string unit = error_of("KOLO_TIMEOUT", "10");
   EXPECT_NE(unit.find("KOLO_TIMEOUT='10'"), std::string::npos) << unit;
   EXPECT_NE(unit.find("250ms"), std::string::npos) << unit;
@@ -190,7 +190,7 @@ TEST(ConfigTest, ErrorsNameTheVariableTheValueAndTheForm) {
   EXPECT_NE(shard.find("none, optimizer, gradients"), std::string::npos) << shard;
 }
 
-TEST(ConfigTest, DescribeListsEveryKnobOnceWithItsValue) {
+TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
   Config config;
   config.timeout = 90s;
   config.stall_warn = 0s;
@@ -216,7 +216,7 @@ TEST(ConfigTest, DescribeListsEveryKnobOnceWithItsValue) {
 }
 
 /// What is printed can be set.
-TEST(ConfigTest, DescribedValuesAreAccepted) {
+TEST(ConfigTest, DescribedValues_AreAccepted) {
   for (const ConfigEntry& entry : describe(Config{})) {
     EXPECT_EQ(error_of(entry.variable.c_str(), entry.default_value.c_str()), "accepted")
         << entry.variable << "=" << entry.default_value;

@@ -17,14 +17,14 @@ bool in_child(const std::function<bool()>& holds) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 1;
 }
 
-TEST(HomeProcessTest, IsWhereTheObjectWasMade) {
+TEST(HomeProcessTest, Home_IsTheProcessThatMadeTheObject) {
   const HomeProcess home;
   EXPECT_TRUE(home.is_here());
   EXPECT_TRUE(in_child([&] { return !home.is_here(); }));
   EXPECT_TRUE(home.is_here()) << "after a fork as before";
 }
 
-TEST(HomeProcessTest, AnObjectOfTheChildIsAtHomeThere) {
+TEST(HomeProcessTest, ObjectOfTheChild_IsAtHomeThere) {
   const HomeProcess home;
   EXPECT_TRUE(in_child([&] {
     const HomeProcess own;
@@ -32,7 +32,7 @@ TEST(HomeProcessTest, AnObjectOfTheChildIsAtHomeThere) {
   }));
 }
 
-TEST(HomeProcessTest, ACopyHasTheHomeOfItsOriginal) {
+TEST(HomeProcessTest, Copy_HasTheHomeOfItsOriginal) {
   const HomeProcess home;
   EXPECT_TRUE(in_child([&] {
     const HomeProcess copy = home;

@@ -10,7 +10,7 @@
 
 namespace kolo::task_test {
 
-/// An awaitable that is ready when the test says so, and counts how often it was asked.
+/// An awaitable that is ready when the test says so, and counts how often it was polled.
 struct Gate {
   bool is_open = false;
   int looks = 0;
@@ -29,7 +29,7 @@ Task wait_for(Gate& gate, std::string& log, std::string text) {
   log += text;
 }
 
-TEST(TaskTest, NothingRunsBeforeTheFirstPoll) {
+TEST(TaskTest, BeforeTheFirstPoll_NothingRuns) {
   Gate gate{.is_open = true};
   std::string log;
   Task task = wait_for(gate, log, "a");
@@ -38,7 +38,7 @@ TEST(TaskTest, NothingRunsBeforeTheFirstPoll) {
   EXPECT_EQ(log, "a");
 }
 
-TEST(TaskTest, WaitsAtAClosedGateAndGoesOnBehindIt) {
+TEST(TaskTest, ClosedGate_SuspendsTheTask) {
   Gate gate;
   std::string log;
   Task task = wait_for(gate, log, "a");
@@ -52,7 +52,7 @@ TEST(TaskTest, WaitsAtAClosedGateAndGoesOnBehindIt) {
   EXPECT_EQ(gate.looks, 4);  // once per poll, and never again once it was open
 }
 
-TEST(TaskTest, PollAfterTheEndStaysDone) {
+TEST(TaskTest, PollAfterTheEnd_StaysDone) {
   Gate gate{.is_open = true};
   std::string log;
   Task task = wait_for(gate, log, "a");
@@ -74,7 +74,7 @@ Task outer(Gate& first, Gate& second, std::string& log) {
   log += ")";
 }
 
-TEST(TaskTest, NestedTasksRunInOrderWhateverOpensFirst) {
+TEST(TaskTest, NestedTasks_RunInOrder) {
   Gate first;
   Gate second{.is_open = true};
   std::string log;
@@ -114,7 +114,7 @@ std::string error_of(Task& task) {
   return "no error";
 }
 
-TEST(TaskTest, AnExceptionReachesWhoeverPolls) {
+TEST(TaskTest, Exception_ReachesThePoll) {
   Gate gate{.is_open = true};
   Task direct = fail_behind(gate, "at once");
   EXPECT_EQ(error_of(direct), "at once");
@@ -122,7 +122,7 @@ TEST(TaskTest, AnExceptionReachesWhoeverPolls) {
   EXPECT_EQ(error_of(nested), "deep down");
 }
 
-TEST(TaskTest, AnExceptionBehindAWaitReachesWhoeverPolls) {
+TEST(TaskTest, ExceptionAfterAWait_ReachesThePoll) {
   Gate gate;
   Task task = pass_on(gate);
   while (task.poll() == Progress::Advanced) {
@@ -131,7 +131,7 @@ TEST(TaskTest, AnExceptionBehindAWaitReachesWhoeverPolls) {
   EXPECT_EQ(error_of(task), "deep down");
 }
 
-TEST(TaskTest, AfterAnExceptionEveryPollThrowsItAgain) {
+TEST(TaskTest, AfterAnException_EveryPollThrowsAgain) {
   Gate gate{.is_open = true};
   Task direct = fail_behind(gate, "at once");
   Task nested = pass_on(gate);
@@ -143,12 +143,12 @@ TEST(TaskTest, AfterAnExceptionEveryPollThrowsItAgain) {
 
 Task await_broken() { co_await Broken(); }
 
-TEST(TaskTest, AnAwaitableMayThrow) {
+TEST(TaskTest, Awaitable_MayThrow) {
   Task task = await_broken();
   EXPECT_EQ(error_of(task), "the wire is cut");
 }
 
-TEST(TaskTest, AnAwaitingTaskMayCatchWhatAnotherThrows) {
+TEST(TaskTest, AwaitingTask_MayCatch) {
   Gate gate{.is_open = true};
   std::string log;
   Task task = catch_inner(gate, log);
@@ -156,7 +156,7 @@ TEST(TaskTest, AnAwaitingTaskMayCatchWhatAnotherThrows) {
   EXPECT_EQ(log, "inner");
 }
 
-TEST(TaskTest, AnAwaitingTaskMayCatchBehindAWait) {
+TEST(TaskTest, AwaitingTask_MayCatchAfterAWait) {
   Gate gate;
   std::string log;
   Task task = catch_inner(gate, log);
@@ -174,7 +174,7 @@ Task take_turns(std::string& log, char who, int times) {
   }
 }
 
-TEST(TaskTest, NextTurnGivesWayOnceEachTime) {
+TEST(TaskTest, NextTurn_YieldsOnceEachTime) {
   std::string log;
   Task a = take_turns(log, 'a', 3);
   Task b = take_turns(log, 'b', 3);
@@ -192,7 +192,7 @@ Task nested_turns(std::string& log, char who) {
   co_await take_turns(log, who, 1);
 }
 
-TEST(TaskTest, NextTurnGivesWayFromInsideANestedTask) {
+TEST(TaskTest, NextTurnInANestedTask_Yields) {
   std::string log;
   Task a = nested_turns(log, 'a');
   Task b = nested_turns(log, 'b');
@@ -222,7 +222,7 @@ Task hold_outer(Gate& gate, std::string& log) {
   co_await hold(gate, log);
 }
 
-TEST(TaskTest, DestroyedWhileWaitingItDestroysItsLocalsInsideOut) {
+TEST(TaskTest, DestroyedWhileWaiting_DestroysLocalsInReverseOrder) {
   Gate gate;
   std::string log;
   {
@@ -234,7 +234,7 @@ TEST(TaskTest, DestroyedWhileWaitingItDestroysItsLocalsInsideOut) {
   EXPECT_EQ(log, "inner outer ");
 }
 
-TEST(TaskTest, DestroyedBeforeTheFirstPollItHasRunNothing) {
+TEST(TaskTest, DestroyedBeforeTheFirstPoll_HasRunNothing) {
   Gate gate;
   std::string log;
   {
@@ -244,7 +244,7 @@ TEST(TaskTest, DestroyedBeforeTheFirstPollItHasRunNothing) {
   EXPECT_EQ(gate.looks, 0);
 }
 
-TEST(TaskTest, MoveAssignmentDestroysTheTaskThatWasThere) {
+TEST(TaskTest, MoveAssignment_DestroysThePreviousTask) {
   Gate gate;
   std::string log;
   Task task = hold(gate, log);
@@ -256,7 +256,7 @@ TEST(TaskTest, MoveAssignmentDestroysTheTaskThatWasThere) {
   EXPECT_EQ(task.poll(), Progress::Done);
 }
 
-TEST(TaskTest, MovedWhileWaitingItGoesOn) {
+TEST(TaskTest, MovedWhileWaiting_Continues) {
   Gate gate;
   std::string log;
   Task task = wait_for(gate, log, "a");

@@ -1,4 +1,4 @@
-#include "support/fake_gpu.hpp"
+#include "support/gpu/fake_gpu.hpp"
 
 #include <cstdint>
 #include <functional>

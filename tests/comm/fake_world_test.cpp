@@ -1,4 +1,4 @@
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -10,7 +10,7 @@
 
 #include "contract/communicator_contract.hpp"
 #include "contract/window_contract.hpp"
-#include "support/fault_world.hpp"
+#include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::fake_world_test {
 
@@ -58,7 +58,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Faultless, CommunicatorContract, FaultlessRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, CommunicatorContract, DelayedRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Faultless, WindowContract, FaultlessRanks);
 
-TEST(RunRanksTest, EveryRanksFailureIsNamed) {
+TEST(RunRanksTest, FailuresOfAllRanks_AreNamed) {
   try {
     run_ranks(3, [](FakeWorld& world) {
       const int rank = world.topology().rank;
@@ -72,7 +72,7 @@ TEST(RunRanksTest, EveryRanksFailureIsNamed) {
   }
 }
 
-TEST(FakeWorldTest, NodesAreContiguousBlocks) {
+TEST(FakeWorldTest, Nodes_AreContiguousBlocks) {
   std::atomic<int> ranks{0};
   run_ranks(5,
             [&](FakeWorld& world) {
@@ -84,7 +84,7 @@ TEST(FakeWorldTest, NodesAreContiguousBlocks) {
   EXPECT_EQ(ranks, 5);
 }
 
-TEST(FakeWorldTest, TheDeadAreSeenByAllOthersAndReachNobody) {
+TEST(FakeWorldTest, DeadRank_IsSeenByAllAndReachesNobody) {
   run_ranks(3, [](FakeWorld& world) {
     const auto communicator = world.make_communicator();
     std::byte byte{1};
@@ -101,7 +101,7 @@ TEST(FakeWorldTest, TheDeadAreSeenByAllOthersAndReachNobody) {
   });
 }
 
-TEST(FakeWorldTest, WithoutSharedMemoryAWindowFailsOnAllRanks) {
+TEST(FakeWorldTest, WithoutSharedMemory_AWindowFailsOnAllRanks) {
   run_ranks(3,
             [](FakeWorld& world) {
               const auto communicator = world.make_communicator();
@@ -139,7 +139,7 @@ std::vector<int> received_under(const std::vector<Fault>& faults) {
   return received;
 }
 
-TEST(FaultWorldTest, DropsTheMessagesItIsToldTo) {
+TEST(FaultWorldTest, Drop_LosesTheMatchingMessages) {
   EXPECT_EQ(received_under({}), (std::vector<int>{10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
   EXPECT_EQ(received_under({{.kind = Fault::Kind::Drop, .tag = 1, .skip = 2, .count = 3}}),
             (std::vector<int>{10, 11, 15, 16, 17, 18, 19}));
@@ -147,18 +147,18 @@ TEST(FaultWorldTest, DropsTheMessagesItIsToldTo) {
   EXPECT_EQ(received_under({{.kind = Fault::Kind::Drop, .channel = 1}}).size(), 10u);
 }
 
-TEST(FaultWorldTest, DelayKeepsTheOrder) {
+TEST(FaultWorldTest, Delay_KeepsTheOrder) {
   EXPECT_EQ(
       received_under({{.kind = Fault::Kind::Delay, .tag = 1, .skip = 1, .count = 2, .delay = 2ms}}),
       (std::vector<int>{10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
 }
 
-TEST(FaultWorldTest, CorruptChangesOneBit) {
+TEST(FaultWorldTest, Corrupt_ChangesOneBit) {
   EXPECT_EQ(received_under({{.kind = Fault::Kind::Corrupt, .tag = 1, .skip = 4, .count = 1}}),
             (std::vector<int>{10, 11, 12, 13, 14 ^ 4, 15, 16, 17, 18, 19}));
 }
 
-TEST(FaultWorldTest, NothingLeavesTheDead) {
+TEST(FaultWorldTest, Die_StopsAllMessages) {
   EXPECT_EQ(received_under({{.kind = Fault::Kind::Die, .tag = 1, .skip = 3}}),
             (std::vector<int>{10, 11, 12}));
 }

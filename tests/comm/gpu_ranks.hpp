@@ -15,8 +15,8 @@
 #include "base/deadline.hpp"
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/wait.hpp"
-#include "support/fake_gpu_hub.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
+#include "support/gpu/fake_gpu_hub.hpp"
 
 namespace kolo::test {
 

@@ -1,4 +1,4 @@
-#include "support/happens_before.hpp"
+#include "support/gpu/happens_before.hpp"
 
 #include <array>
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/launch_order.hpp"
+#include "support/gpu/launch_order.hpp"
 
 namespace kolo::test::happens_before_test {
 

@@ -36,7 +36,7 @@ class MpiHandlesTest : public testing::Test {
   int key_ = MPI_KEYVAL_INVALID;
 };
 
-TEST_F(MpiHandlesTest, TheOwnerFreesOnce) {
+TEST_F(MpiHandlesTest, Owner_FreesOnce) {
   int freed = 0;
   {
     const MpiComm owner = MpiComm::owning(make(freed), MPI_COMM_NULL);
@@ -46,7 +46,7 @@ TEST_F(MpiHandlesTest, TheOwnerFreesOnce) {
   EXPECT_EQ(freed, 1);
 }
 
-TEST_F(MpiHandlesTest, MoveConstructionPassesOwnershipOn) {
+TEST_F(MpiHandlesTest, MoveConstruction_TransfersOwnership) {
   int freed = 0;
   {
     MpiComm owner = MpiComm::owning(make(freed), MPI_COMM_NULL);
@@ -61,7 +61,7 @@ TEST_F(MpiHandlesTest, MoveConstructionPassesOwnershipOn) {
   EXPECT_EQ(freed, 1);
 }
 
-TEST_F(MpiHandlesTest, MoveAssignmentFreesWhatWasThere) {
+TEST_F(MpiHandlesTest, MoveAssignment_FreesThePreviousHandle) {
   int freed_first = 0;
   int freed_second = 0;
   {
@@ -76,7 +76,7 @@ TEST_F(MpiHandlesTest, MoveAssignmentFreesWhatWasThere) {
   EXPECT_EQ(freed_second, 1);
 }
 
-TEST_F(MpiHandlesTest, SelfMoveChangesNothing) {
+TEST_F(MpiHandlesTest, SelfMove_ChangesNothing) {
   int freed = 0;
   {
     MpiComm owner = MpiComm::owning(make(freed), MPI_COMM_NULL);
@@ -89,7 +89,7 @@ TEST_F(MpiHandlesTest, SelfMoveChangesNothing) {
   EXPECT_EQ(freed, 1);
 }
 
-TEST_F(MpiHandlesTest, AViewNeverFreesAndAnAssignedViewDoesNotBecomeAnOwner) {
+TEST_F(MpiHandlesTest, View_NeverFrees) {
   int freed = 0;
   int freed_other = 0;
   MPI_Comm communicator = make(freed);
@@ -106,7 +106,7 @@ TEST_F(MpiHandlesTest, AViewNeverFreesAndAnAssignedViewDoesNotBecomeAnOwner) {
   EXPECT_EQ(freed, 1);
 }
 
-TEST_F(MpiHandlesTest, WhatIsReleasedIsNotFreed) {
+TEST_F(MpiHandlesTest, ReleasedHandle_IsNotFreed) {
   int freed = 0;
   MPI_Comm communicator = MPI_COMM_NULL;
   {
@@ -118,7 +118,7 @@ TEST_F(MpiHandlesTest, WhatIsReleasedIsNotFreed) {
   MPI_Comm_free(&communicator);
 }
 
-TEST(MpiOwnerTest, OwnsOtherKindsOfHandlesToo) {
+TEST(MpiOwnerTest, OtherKindsOfHandles_AreOwned) {
   MPI_Datatype pair = MPI_DATATYPE_NULL;
   ASSERT_EQ(MPI_Type_contiguous(2, MPI_INT, &pair), 0);
   MpiType type = MpiType::owning(pair, MPI_DATATYPE_NULL);

@@ -17,8 +17,8 @@
 #include "comm/mpi_check.hpp"
 #include "contract/communicator_contract.hpp"
 #include "contract/window_contract.hpp"
-#include "support/agree.hpp"
-#include "support/mpi_ranks.hpp"
+#include "support/mpi/agree.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::mpi_world_test {
 
@@ -36,7 +36,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, WindowContract, MpiProcesses);
 int rank() { return MpiRanks::instance().rank(); }
 int size() { return MpiRanks::instance().size(); }
 
-TEST(MpiWorldTest, AllRanksOfOneMachineShareANode) {
+TEST(MpiWorldTest, RanksOfOneMachine_ShareANode) {
   comm::MpiWorld world(Config{});
   const comm::Topology& topology = world.topology();
   EXPECT_EQ(topology.rank, rank());
@@ -46,7 +46,7 @@ TEST(MpiWorldTest, AllRanksOfOneMachineShareANode) {
   EXPECT_TRUE(world.dead_peers().empty());
 }
 
-TEST(MpiWorldTest, FakeNodesAreContiguousBlocks) {
+TEST(MpiWorldTest, FakeNodes_AreContiguousBlocks) {
   Config config;
   config.fake_nodes = 2;
   comm::MpiWorld world(config);
@@ -54,7 +54,7 @@ TEST(MpiWorldTest, FakeNodesAreContiguousBlocks) {
   EXPECT_EQ(world.topology().is_single_node(), size() == 1);
 }
 
-TEST(MpiWorldTest, ChannelsEndWhereTheTagsOfMpiDo) {
+TEST(MpiWorldTest, Channels_EndWithTheTagsOfMpi) {
   comm::MpiWorld world(Config{});
   EXPECT_NO_THROW(everybody(world, 100));
   EXPECT_THROW(everybody(world, std::numeric_limits<int>::max() / Communicator::kTagCount),
@@ -69,7 +69,7 @@ std::int64_t sum(Value value) {
   return total;
 }
 
-TEST(MpiNativeTest, ReducesEveryTypeThatMpiKnows) {
+TEST(MpiNativeTest, EveryTypeOfMpi_IsReduced) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
   NativeCollectives* const native = communicator->native();
@@ -109,7 +109,7 @@ TEST(MpiNativeTest, ReducesEveryTypeThatMpiKnows) {
   }
 }
 
-TEST(MpiNativeTest, RefusesWhatMpiCannotReduce) {
+TEST(MpiNativeTest, UnsupportedReduction_IsRejected) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
   NativeCollectives* const native = communicator->native();
@@ -125,7 +125,7 @@ TEST(MpiNativeTest, RefusesWhatMpiCannotReduce) {
   EXPECT_THROW(reduce(std::size_t{1} << 32, DType::UInt8, ReduceOp::Sum), InvalidArgument);
 }
 
-TEST(MpiCheckTest, AnErrorNamesTheCallAndCarriesMpisText) {
+TEST(MpiCheckTest, Error_NamesTheCallWithMpisText) {
   comm::MpiWorld world(Config{});  // whose communicators return errors; so does MPI_COMM_WORLD here
   try {
     KOLO_MPI_TRY(MPI_Send(nullptr, 0, MPI_BYTE, size() + 5, 0, MPI_COMM_WORLD));
@@ -168,7 +168,7 @@ std::size_t count_dumped_mappings() {
   return count;
 }
 
-TEST(PosixWindowTest, HasNoNameAndLeavesNoDescriptorAndNoMapping) {
+TEST(PosixWindowTest, Window_LeavesNoNameDescriptorOrMapping) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
   ASSERT_ON_ALL_RANKS(count_nameless_mappings() == 0);
@@ -207,7 +207,7 @@ class FileSizeLimit {
 };
 
 // One rank cannot make its segment: all learn which one and why, and the next window is fine.
-TEST(PosixWindowTest, OneRanksFailureIsEverybodysError) {
+TEST(PosixWindowTest, FailureOfOneRank_IsAnErrorOnAll) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
   const int victim = size() - 1;

@@ -50,7 +50,7 @@ std::vector<int> wait_for_deaths(PeerLiveness& liveness, std::size_t count) {
   return liveness.dead();
 }
 
-TEST(PeerLivenessTest, NamesThoseWhoseProcessHasEnded) {
+TEST(PeerLivenessTest, EndedProcesses_AreNamed) {
   Child a;
   Child b;
   Child c;
@@ -63,7 +63,7 @@ TEST(PeerLivenessTest, NamesThoseWhoseProcessHasEnded) {
   EXPECT_EQ(liveness.dead(), (std::vector<int>{7, 4})) << "each is named once, and from then on";
 }
 
-TEST(PeerLivenessTest, AStoppedProcessLives) {
+TEST(PeerLivenessTest, StoppedProcess_IsAlive) {
   Child child;
   PeerLiveness liveness({{1, child.pid()}});
   child.send(SIGSTOP);
@@ -73,7 +73,7 @@ TEST(PeerLivenessTest, AStoppedProcessLives) {
   EXPECT_EQ(wait_for_deaths(liveness, 1), std::vector<int>{1});
 }
 
-TEST(PeerLivenessTest, WhoHasEndedBeforeCounts) {
+TEST(PeerLivenessTest, ProcessEndedBefore_IsDead) {
   Child gone;
   const int pid = gone.pid();
   gone.send(SIGKILL);
@@ -83,14 +83,14 @@ TEST(PeerLivenessTest, WhoHasEndedBeforeCounts) {
   EXPECT_EQ(liveness.dead(), std::vector<int>{2});
 }
 
-TEST(PeerLivenessTest, WithoutPeersNobodyIsDead) {
+TEST(PeerLivenessTest, NoPeers_NobodyIsDead) {
   PeerLiveness liveness({});
   EXPECT_TRUE(liveness.dead().empty());
 }
 
 bool is_open(int fd) { return ::lseek(fd, 0, SEEK_CUR) != -1 || errno != EBADF; }
 
-TEST(FileDescriptorTest, IsClosedOnceByItsLastOwner) {
+TEST(FileDescriptorTest, LastOwner_ClosesOnce) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   {

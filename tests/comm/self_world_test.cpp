@@ -19,7 +19,7 @@ struct SelfRanks {
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, CommunicatorContract, SelfRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, WindowContract, SelfRanks);
 
-TEST(SelfWorldTest, IsAWorldOfOne) {
+TEST(SelfWorldTest, SelfWorld_HasOneRank) {
   comm::SelfWorld world;
   EXPECT_EQ(world.topology().size, 1);
   EXPECT_TRUE(world.topology().is_single_node());

@@ -24,11 +24,11 @@ std::string error_of_opening(const SegmentAddress& address) {
 
 void expect_refused(const SegmentAddress& address) {
   const std::string text = error_of_opening(address);
-  EXPECT_NE(text.find("leads to another file"), std::string::npos) << text;
+  EXPECT_NE(text.find("is not the segment of that rank"), std::string::npos) << text;
   EXPECT_NE(text.find("/fd/" + std::to_string(address.fd)), std::string::npos) << text;
 }
 
-TEST(SharedSegmentTest, EveryMappingShowsTheSameMemory) {
+TEST(SharedSegmentTest, Mappings_ShowTheSameMemory) {
   const NewSegment segment = make_segment(kBytes);
   const Mapping first = open_segment(segment.address);
   const Mapping second = open_segment(segment.address);
@@ -38,7 +38,7 @@ TEST(SharedSegmentTest, EveryMappingShowsTheSameMemory) {
 }
 
 // In another PID namespace the path of the peer's segment is that of this rank's own.
-TEST(SharedSegmentTest, APathThatLeadsToAnotherSegmentIsRefused) {
+TEST(SharedSegmentTest, PathToAnotherSegment_IsRejected) {
   const NewSegment meant = make_segment(kBytes);
   const NewSegment own = make_segment(kBytes);
   SegmentAddress address = meant.address;
@@ -47,7 +47,7 @@ TEST(SharedSegmentTest, APathThatLeadsToAnotherSegmentIsRefused) {
 }
 
 // Another machine's files may have the same numbers.
-TEST(SharedSegmentTest, ASegmentWithAnotherKeyIsRefused) {
+TEST(SharedSegmentTest, SegmentWithAnotherKey_IsRejected) {
   const NewSegment segment = make_segment(kBytes);
   for (std::uint64_t& word : SegmentAddress(segment.address).key) EXPECT_NE(word, 0u);
   SegmentAddress address = segment.address;
@@ -55,7 +55,7 @@ TEST(SharedSegmentTest, ASegmentWithAnotherKeyIsRefused) {
   expect_refused(address);
 }
 
-TEST(SharedSegmentTest, ASegmentOfAnotherSizeOrFileSystemIsRefused) {
+TEST(SharedSegmentTest, SegmentOfAnotherSizeOrFileSystem_IsRejected) {
   const NewSegment segment = make_segment(kBytes);
   SegmentAddress longer = segment.address;
   longer.size_bytes += 4096;
@@ -65,7 +65,7 @@ TEST(SharedSegmentTest, ASegmentOfAnotherSizeOrFileSystemIsRefused) {
   expect_refused(elsewhere);
 }
 
-TEST(SharedSegmentTest, WhatIsNoFileOrNotThereIsRefused) {
+TEST(SharedSegmentTest, MissingOrSpecialFile_IsRejected) {
   const NewSegment segment = make_segment(kBytes);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -78,7 +78,7 @@ TEST(SharedSegmentTest, WhatIsNoFileOrNotThereIsRefused) {
   EXPECT_NE(text.find("No such file"), std::string::npos) << text;
 }
 
-TEST(SharedSegmentTest, KeysDiffer) {
+TEST(SharedSegmentTest, Keys_Differ) {
   EXPECT_NE(make_segment(kBytes).address.key, make_segment(kBytes).address.key);
 }
 

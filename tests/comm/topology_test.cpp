@@ -6,12 +6,12 @@
 
 namespace kolo::comm::topology_test {
 
-TEST(TopologyTest, NodesAreNumberedByTheirLowestRank) {
+TEST(TopologyTest, Nodes_AreNumberedByTheirLowestRank) {
   const Topology topology = Topology::from_nodes(0, {40, 7, 40, 7, 9});
   EXPECT_EQ(topology.node_of_rank, (std::vector<int>{0, 1, 0, 1, 2}));
 }
 
-TEST(TopologyTest, LocalAndCrossRanksOfUnevenInterleavedNodes) {
+TEST(TopologyTest, UnevenInterleavedNodes_HaveLocalAndCrossRanks) {
   struct Row {
     int local_rank, local_size, cross_rank, cross_size;
   };
@@ -33,7 +33,7 @@ TEST(TopologyTest, LocalAndCrossRanksOfUnevenInterleavedNodes) {
   }
 }
 
-TEST(TopologyTest, HomogeneousMeansEquallyManyRanksOnEveryNode) {
+TEST(TopologyTest, Homogeneous_MeansEquallyManyRanksPerNode) {
   EXPECT_TRUE(Topology::from_nodes(0, {0, 0, 0}).is_homogeneous());
   EXPECT_TRUE(Topology::from_nodes(0, {0, 1, 1, 0}).is_homogeneous());
   EXPECT_FALSE(Topology::from_nodes(0, {0, 0, 1}).is_homogeneous());
@@ -41,7 +41,7 @@ TEST(TopologyTest, HomogeneousMeansEquallyManyRanksOnEveryNode) {
   EXPECT_TRUE(Topology().is_single_node());
 }
 
-TEST(TopologyTest, BlocksOfRanksDifferByOneAtMost) {
+TEST(TopologyTest, ContiguousNodes_DifferByOneRankAtMost) {
   EXPECT_EQ(contiguous_nodes(4, 1), (std::vector<int>{0, 0, 0, 0}));
   EXPECT_EQ(contiguous_nodes(4, 2), (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(contiguous_nodes(7, 3), (std::vector<int>{0, 0, 0, 1, 1, 2, 2}));

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 namespace kolo::comm::wait_test {
 
@@ -42,14 +42,14 @@ std::string error_of(Call call) {
   return {};
 }
 
-TEST(WaitTest, RunsATaskToItsEnd) {
+TEST(WaitTest, Task_RunsToItsEnd) {
   std::atomic<bool> flag{true};
   bool has_ended = false;
   wait(until(flag, has_ended), Deadline::never());
   EXPECT_TRUE(has_ended);
 }
 
-TEST(WaitTest, SeesWhatAnotherThreadDoes) {
+TEST(WaitTest, EventOfAnotherThread_IsSeen) {
   std::atomic<bool> flag{false};
   bool has_ended = false;
   std::thread other([&] {
@@ -61,7 +61,7 @@ TEST(WaitTest, SeesWhatAnotherThreadDoes) {
   EXPECT_TRUE(has_ended);
 }
 
-TEST(WaitTest, GivesUpWhenTheDeadlineIsOver) {
+TEST(WaitTest, PassedDeadline_EndsTheWait) {
   std::atomic<bool> flag{false};
   bool has_ended = false;
   const std::string text =
@@ -70,7 +70,7 @@ TEST(WaitTest, GivesUpWhenTheDeadlineIsOver) {
   EXPECT_FALSE(has_ended);
 }
 
-TEST(WaitTest, GivesUpWhenARankDies) {
+TEST(WaitTest, DeathOfARank_EndsTheWait) {
   test::run_ranks(3, [](test::FakeWorld& world) {
     if (world.topology().rank == 1) {
       std::this_thread::sleep_for(5ms);
@@ -87,7 +87,7 @@ TEST(WaitTest, GivesUpWhenARankDies) {
   });
 }
 
-TEST(WaitTest, MarksTheWorldAsBrokenWhereItGivesUpATaskOfAllRanks) {
+TEST(WaitTest, AbandonedTaskOfAllRanks_MarksTheWorldBroken) {
   test::run_ranks(1, [](test::FakeWorld& world) {
     std::atomic<bool> flag{false};
     bool has_ended = false;
@@ -96,11 +96,11 @@ TEST(WaitTest, MarksTheWorldAsBrokenWhereItGivesUpATaskOfAllRanks) {
   });
 }
 
-TEST(WaitTest, PassesOnWhatTheTaskThrows) {
+TEST(WaitTest, ExceptionOfTheTask_IsPassedOn) {
   EXPECT_EQ(error_of<std::runtime_error>([] { wait(fail(), Deadline::never()); }), "from the task");
 }
 
-TEST(WaitTest, TasksThatEndByThemselvesLeaveTheWorldWhole) {
+TEST(WaitTest, CompletedTasks_LeaveTheWorldIntact) {
   test::run_ranks(1, [](test::FakeWorld& world) {
     std::atomic<bool> flag{true};
     bool has_ended = false;

@@ -11,7 +11,7 @@
 #include "kolo/algorithm.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 namespace kolo::test {
 

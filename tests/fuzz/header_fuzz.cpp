@@ -1,8 +1,8 @@
 // Makes the headers of one to four ranks out of bytes and shows them in every way there is. Beyond
 // "no crash":
 //   - headers merge to the same in every order and grouping, and a header merges with itself;
-//   - a header is the same after a message, and after a board in shared memory;
-//   - boards by messages, whatever the tree, and a board in shared memory show the merged header.
+//   - a header is the same after a message, and after a header exchange in shared memory;
+//   - header exchanges by messages, whatever the tree, and in shared memory show the merged header.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,20 +17,20 @@
 
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/plain_window.hpp"
-#include "runtime/control/tree_board.hpp"
-#include "runtime/control/window_board.hpp"
+#include "runtime/control/tree_header_exchange.hpp"
+#include "runtime/control/window_header_exchange.hpp"
 #include "runtime/control/wire.hpp"
 
 namespace kolo::fuzz {
 namespace {
 
 using runtime::Bits;
-using runtime::BoardMessage;
 using runtime::Header;
+using runtime::HeaderExchangeMessage;
 using runtime::HeaderUp;
 using runtime::Tree;
-using runtime::TreeBoard;
-using runtime::WindowBoard;
+using runtime::TreeHeaderExchange;
+using runtime::WindowHeaderExchange;
 using runtime::WireMessage;
 
 constexpr int kMostRanks = 4;
@@ -76,25 +76,26 @@ void require_any_order(const std::vector<Header>& headers) {
 }
 
 void require_same_after_a_message(const Header& header) {
-  const WireMessage message = BoardMessage{HeaderUp{header}};
+  const WireMessage message = HeaderExchangeMessage{HeaderUp{header}};
   require(runtime::decode(runtime::encode(message), kMostRanks) == message,
           "a header is the same after a message");
 }
 
 void show_in_shared_memory(const std::vector<Header>& headers) {
   const int size = static_cast<int>(headers.size());
-  PlainWindow memory(size, WindowBoard::segment_bytes());
-  std::vector<std::unique_ptr<WindowBoard>> boards;
+  PlainWindow memory(size, WindowHeaderExchange::segment_bytes());
+  std::vector<std::unique_ptr<WindowHeaderExchange>> header_exchanges;
   for (int rank = 0; rank < size; ++rank) {
-    boards.push_back(std::make_unique<WindowBoard>(memory.window(rank)));
+    header_exchanges.push_back(std::make_unique<WindowHeaderExchange>(memory.window(rank)));
   }
   const std::uint64_t exchange = headers.front().exchange;
   for (std::size_t rank = 0; rank < headers.size(); ++rank) {
-    require(!boards[0]->merged(exchange).has_value(), "no header before all have posted");
-    boards[rank]->post(headers[rank]);
+    require(!header_exchanges[0]->merged(exchange).has_value(), "no header before all have posted");
+    header_exchanges[rank]->post(headers[rank]);
   }
-  for (const auto& board : boards) {
-    require(board->merged(exchange) == merge_all(headers), "shared memory shows merged headers");
+  for (const auto& header_exchange : header_exchanges) {
+    require(header_exchange->merged(exchange) == merge_all(headers),
+            "shared memory shows merged headers");
   }
 }
 
@@ -102,25 +103,27 @@ void show_by_messages(const std::vector<Header>& headers, int width) {
   struct Message {
     int from;
     int to;
-    BoardMessage content;
+    HeaderExchangeMessage content;
   };
   const int size = static_cast<int>(headers.size());
   std::deque<Message> under_way;
-  std::vector<std::unique_ptr<TreeBoard>> boards;
+  std::vector<std::unique_ptr<TreeHeaderExchange>> header_exchanges;
   for (int rank = 0; rank < size; ++rank) {
-    boards.push_back(std::make_unique<TreeBoard>(
-        rank, size, Tree(rank, size, width), [&under_way, rank](int to, const BoardMessage& what) {
+    header_exchanges.push_back(std::make_unique<TreeHeaderExchange>(
+        rank, size, Tree(rank, size, width),
+        [&under_way, rank](int to, const HeaderExchangeMessage& what) {
           under_way.push_back({rank, to, what});
           return std::size_t{1};
         }));
   }
-  for (std::size_t rank = 0; rank < headers.size(); ++rank) boards[rank]->post(headers[rank]);
+  for (std::size_t rank = 0; rank < headers.size(); ++rank)
+    header_exchanges[rank]->post(headers[rank]);
   for (; !under_way.empty(); under_way.pop_front()) {
     const Message& next = under_way.front();
-    boards[static_cast<std::size_t>(next.to)]->on_message(next.from, next.content);
+    header_exchanges[static_cast<std::size_t>(next.to)]->on_message(next.from, next.content);
   }
-  for (const auto& board : boards) {
-    require(board->merged(headers.front().exchange) == merge_all(headers),
+  for (const auto& header_exchange : header_exchanges) {
+    require(header_exchange->merged(headers.front().exchange) == merge_all(headers),
             "messages show merged headers");
   }
 }

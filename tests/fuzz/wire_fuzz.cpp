@@ -18,11 +18,10 @@
 namespace kolo::fuzz {
 namespace {
 
-using runtime::Ask;
-using runtime::BoardMessage;
 using runtime::ControlMessage;
 using runtime::Header;
 using runtime::HeaderDown;
+using runtime::HeaderExchangeMessage;
 using runtime::HeaderUp;
 using runtime::Left;
 using runtime::Lost;
@@ -31,6 +30,7 @@ using runtime::Pong;
 using runtime::Report;
 using runtime::Request;
 using runtime::Verdict;
+using runtime::WakeUpRequest;
 using runtime::WireMessage;
 
 constexpr int kRanks = 10;
@@ -77,16 +77,16 @@ std::vector<WireMessage> some_messages() {
   verdict.added = {{63, some_request()}};
   verdict.errors = {{"a", {ErrorKind::Mismatch, "'a': shape differs"}}};
   verdict.stalls = {{"b", {0, 1}, {2}}};
-  verdict.waiting = {"one", ""};
+  verdict.blocked = {"one", ""};
   return {ControlMessage{report},
           ControlMessage{verdict},
-          BoardMessage{HeaderUp{some_header()}},
-          BoardMessage{HeaderDown{some_header()}},
-          BoardMessage{Ask{5}},
-          BoardMessage{Lost{{3, "died: its process has ended"}}},
-          BoardMessage{Left{}},
-          BoardMessage{Ping{}},
-          BoardMessage{Pong{}}};
+          HeaderExchangeMessage{HeaderUp{some_header()}},
+          HeaderExchangeMessage{HeaderDown{some_header()}},
+          HeaderExchangeMessage{WakeUpRequest{5}},
+          HeaderExchangeMessage{Lost{{3, "died: its process has ended"}}},
+          HeaderExchangeMessage{Left{}},
+          HeaderExchangeMessage{Ping{}},
+          HeaderExchangeMessage{Pong{}}};
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/skip_without_gpu.hpp"
-#include "support/mpi_ranks.hpp"
-#include "support/tensor_place.hpp"
+#include "support/gpu/tensor_place.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test {
 namespace {

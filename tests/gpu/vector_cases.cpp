@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/convert.hpp"
-#include "support/fake_arithmetic.hpp"
+#include "support/gpu/fake_arithmetic.hpp"
 
 namespace kolo::test {
 namespace {

@@ -16,8 +16,8 @@
 #include "ops/registry.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
-#include "support/agree.hpp"
-#include "support/mpi_ranks.hpp"
+#include "support/mpi/agree.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::runtime_mpi_test {
 

@@ -8,7 +8,7 @@ test that must find them and expects it to fail.
 
 protocol: the patches of this folder, in the coordinator; found by the protocol gate.
 algorithms: those of algorithms/, in the collectives of ops/; found by their tests.
-device: those of device/, in the order of work on GPUs; found by the tests on the double of GPUs.
+device: those of device/, in the order of work on GPUs; found by the tests on the fake GPUs.
 
 Prints which seed or test found which mutation. Exit code 1: a mutation survives, does not apply or
 does not compile. Without any patch the test must pass.
@@ -25,15 +25,15 @@ import time
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
-CORE = ["control/tree_board"] + [f"protocol/{name}" for name in (
-    "coordinator", "coordinator_outcome", "header", "history", "negotiation", "request",
-    "request_table", "tombstones")]
+CORE = ["control/tree_header_exchange"] + [f"protocol/{name}" for name in (
+    "coordinator", "coordinator_negotiation", "coordinator_outcome", "deferred_errors", "header",
+    "history", "negotiation", "pending_requests", "request", "request_table")]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
              "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
 
 
-FAKES = sorted(f"tests/support/{path.name}" for path in (ROOT / "tests/support").glob("fake_*.cpp"))
-GRAPH = [f"tests/support/{name}.cpp" for name in ("happens_before", "launch_order")]
+FAKES = sorted(str(path.relative_to(ROOT)) for group in ("fake_world", "gpu")
+               for path in (ROOT / "tests/support" / group).glob("*.cpp"))
 LIBRARY = sorted(str(path.relative_to(ROOT)) for folder in ("compression", "ops")
                  for path in (ROOT / folder).rglob("*.cpp"))
 GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
@@ -43,7 +43,7 @@ class Protocol:
     """The coordinator under the protocol gate."""
     patches = FOLDER
     sources = ([f"src/runtime/{name}.cpp" for name in CORE] +
-               [f"tests/support/{name}.cpp" for name in SIMULATOR] +
+               [f"tests/support/protocol/{name}.cpp" for name in SIMULATOR] +
                ["src/base/names.cpp", "ops/names.cpp", "tests/tools/protocol_gate.cpp"])
     libraries = ["-pthread"]
 
@@ -62,7 +62,7 @@ class Protocol:
 class Algorithms:
     """The collectives under their contract suites, and the tests of what these do not reach."""
     patches = FOLDER / "algorithms"
-    sources = (LIBRARY + FAKES + GRAPH +
+    sources = (LIBRARY + FAKES +
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
                [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
                [f"tests/ops/{name}_test.cpp" for name in
@@ -90,7 +90,7 @@ def is_needed(path):
 class Device(Algorithms):
     """What is launched on GPUs, when, and in which order."""
     patches = FOLDER / "device"
-    sources = (LIBRARY + FAKES + GRAPH +
+    sources = (LIBRARY + FAKES +
                sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in

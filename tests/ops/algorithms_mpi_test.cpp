@@ -21,7 +21,7 @@
 #include "ops/kernels/kernels.hpp"
 #include "ops/registry.hpp"
 #include "ops/steps/reduction_plan.hpp"
-#include "support/agree.hpp"
+#include "support/mpi/agree.hpp"
 
 namespace kolo::test::algorithms_mpi_test {
 

@@ -13,7 +13,7 @@
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
 #include "kolo/reduction.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 /// Random programs: what some ranks submit, in which order they may, and how each of it must end.
 /// Everything about a program follows from its seed and the number of ranks.

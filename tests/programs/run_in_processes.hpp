@@ -4,7 +4,7 @@
 
 #include "programs/program.hpp"
 #include "programs/run_program.hpp"
-#include "support/mpi_ranks.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::programs {
 

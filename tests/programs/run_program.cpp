@@ -12,7 +12,7 @@
 #include "programs/rank_runner.hpp"
 #include "programs/values.hpp"
 #include "programs/watch.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 namespace kolo::programs {
 

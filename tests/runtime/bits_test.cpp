@@ -18,7 +18,7 @@ std::vector<int> list(const Bits& bits) {
   return found;
 }
 
-TEST(BitsTest, HoldsWhatWasSetAcrossWords) {
+TEST(BitsTest, SetBits_AreHeldAcrossWords) {
   Bits bits = make({200, 0, 63, 64});
   EXPECT_EQ(list(bits), (std::vector<int>{0, 63, 64, 200}));
   bits.reset(63);
@@ -28,7 +28,7 @@ TEST(BitsTest, HoldsWhatWasSetAcrossWords) {
   EXPECT_FALSE(bits.test(1000));
 }
 
-TEST(BitsTest, ComparesByValueWhateverTheLength) {
+TEST(BitsTest, Comparison_IgnoresTheLength) {
   Bits grown = make({3, 500});
   grown.reset(500);
   EXPECT_EQ(grown, make({3}));
@@ -38,7 +38,7 @@ TEST(BitsTest, ComparesByValueWhateverTheLength) {
   EXPECT_EQ(grown, Bits());
 }
 
-TEST(BitsTest, CombinesSetsOfDifferentLength) {
+TEST(BitsTest, SetOperations_TakeDifferentLengths) {
   const Bits high = make({1, 130});
   const Bits low = make({1, 2});
   EXPECT_EQ(high | low, make({1, 2, 130}));
@@ -49,13 +49,13 @@ TEST(BitsTest, CombinesSetsOfDifferentLength) {
   EXPECT_EQ(low - high, make({2}));
 }
 
-TEST(BitsTest, ContainsItsSubsetsOnly) {
+TEST(BitsTest, Contains_IsTrueForSubsetsOnly) {
   EXPECT_TRUE(make({1, 130}).contains(make({130})));
   EXPECT_TRUE(make({1}).contains(Bits()));
   EXPECT_FALSE(make({1}).contains(make({1, 130})));
 }
 
-TEST(BitsTest, GoesThroughWords) {
+TEST(BitsTest, Words_AreReadAndWritten) {
   Bits copy;
   const Bits bits = make({5, 69, 190});
   for (std::size_t i = 0; i < bits.word_count(); ++i) copy.set_word(i, bits.word(i));

@@ -10,7 +10,7 @@
 
 namespace kolo::build_info_test {
 
-TEST(BuildInfoTest, NamesTheMpiThatRunsBeforeItIsStarted) {
+TEST(BuildInfoTest, Mpi_IsNamedBeforeItStarts) {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
@@ -23,7 +23,7 @@ TEST(BuildInfoTest, NamesTheMpiThatRunsBeforeItIsStarted) {
   EXPECT_EQ(is_initialized, 0);
 }
 
-TEST(BuildInfoTest, ListsEveryAlgorithmOnce) {
+TEST(BuildInfoTest, EveryAlgorithm_IsListedOnce) {
   const std::string info = build_info();
   const ops::Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
@@ -36,7 +36,7 @@ TEST(BuildInfoTest, ListsEveryAlgorithmOnce) {
   }
 }
 
-TEST(BuildInfoTest, IsOneLineForEachThing) {
+TEST(BuildInfoTest, EveryItem_IsOneLine) {
   const std::string info = build_info();
   EXPECT_EQ(info.substr(0, 5), "Kolo ");
   EXPECT_EQ(std::count(info.begin(), info.end(), '\n'), 6) << info;

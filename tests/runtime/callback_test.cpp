@@ -16,7 +16,7 @@ namespace kolo::test::callback_test {
 constexpr int kThrower = 1;
 constexpr const char* kText = "rank 1 failed: an exception that is no std::exception";
 
-/// No caller drives: the lane must still be driven by somebody.
+/// No caller waits: the progress thread must still make progress.
 void expect_fails_unattended(const std::string& name) {
   Tensor tensor(3);
   Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = name});
@@ -24,7 +24,7 @@ void expect_fails_unattended(const std::string& name) {
   expect_contains(text_thrown_by<PeerLostError>([&] { handle.wait(); }), kText);
 }
 
-TEST(CallbackTest, WhatIsNoExceptionEndsTheOperationAtEveryWaitAndOnEveryRank) {
+TEST(CallbackTest, ThrownNonException_EndsTheOperationAtEveryWaitAndOnEveryRank) {
   run_runtimes(2, [](Runtime& runtime) {
     expect_sum_works(runtime, "before");
     Tensor tensor(4);
@@ -48,7 +48,7 @@ Task algorithm_that_throws(CollectiveCall call) {
   co_await ops::allreduce_direct(call);
 }
 
-TEST(CallbackTest, AnAlgorithmMayThrowAnything) {
+TEST(CallbackTest, Algorithm_MayThrowAnything) {
   Setting setting{.size = 2};
   setting.config.allreduce = "own";
   run_ranks(setting.size, [&](FakeWorld& world) {

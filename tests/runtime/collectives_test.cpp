@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(, CollectivesTest, testing::ValuesIn(all_settings()),
                            return setting.param.name + "Np" + std::to_string(setting.param.size);
                          });
 
-TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
+TEST_P(CollectivesTest, Broadcast_WorksFromEveryRoot) {
   run([&](Runtime& runtime) {
     for (int root = 0; root < size(); ++root) {
       for (const DType dtype : {DType::Float32, DType::Int64, DType::Bool, DType::BFloat16}) {
@@ -64,7 +64,7 @@ void expect_gathered(const Runtime& runtime, RowsOf rows_of, DType dtype, const 
   }
 }
 
-TEST_P(CollectivesTest, AllGatherOfUnevenRows) {
+TEST_P(CollectivesTest, AllGather_TakesUnevenRows) {
   run([&](Runtime& runtime) {
     const auto equal = [](int) { return std::int64_t{4}; };
     const auto uneven = [](int rank) { return std::int64_t{1 + 2 * rank} % 3 * 5; };  // 5 0 10 5 …
@@ -79,7 +79,7 @@ TEST_P(CollectivesTest, AllGatherOfUnevenRows) {
   });
 }
 
-TEST_P(CollectivesTest, EmptyTensorsTakePart) {
+TEST_P(CollectivesTest, EmptyTensors_TakePart) {
   run([&](Runtime& runtime) {
     Tensor empty(DType::Float32, {3, 0, 2});
     std::vector<Handle> handles;
@@ -96,7 +96,7 @@ TEST_P(CollectivesTest, EmptyTensorsTakePart) {
   });
 }
 
-TEST_P(CollectivesTest, ManyAtOnceInAnotherOrderOnEveryRank) {
+TEST_P(CollectivesTest, ManyInDifferentOrders_AllComplete) {
   run([&](Runtime& runtime) {
     constexpr std::size_t kTensors = 40;
     constexpr DType kTypes[] = {DType::Float32, DType::Float32, DType::Float64, DType::Int32};
@@ -126,7 +126,7 @@ TEST_P(CollectivesTest, ManyAtOnceInAnotherOrderOnEveryRank) {
   });
 }
 
-TEST_P(CollectivesTest, UnnamedOperationsAreMatchedByTheOrderOfCalls) {
+TEST_P(CollectivesTest, UnnamedOperations_AreMatchedByTheOrderOfCalls) {
   run([&](Runtime& runtime) {
     Tensor a(4);
     Tensor b(6);
@@ -149,7 +149,7 @@ TEST_P(CollectivesTest, UnnamedOperationsAreMatchedByTheOrderOfCalls) {
   });
 }
 
-TEST(CollectivesArgumentsTest, WhatCannotWorkIsRefusedAtTheCall) {
+TEST(CollectivesArgumentsTest, InvalidArguments_AreRejectedAtTheCall) {
   run_runtimes(1, [](Runtime&) {
     Tensor floats(3);
     Tensor more(4);

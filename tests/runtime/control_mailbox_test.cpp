@@ -13,20 +13,22 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 namespace kolo::runtime::control_mailbox_test {
 
 constexpr int kTag = 200;
 
-WireMessage ask(std::uint64_t exchange) { return BoardMessage{Ask{exchange}}; }
-WireMessage lost(std::string how) { return BoardMessage{Lost{{0, std::move(how)}}}; }
+WireMessage wake_up_request(std::uint64_t exchange) {
+  return HeaderExchangeMessage{WakeUpRequest{exchange}};
+}
+WireMessage lost(std::string how) { return HeaderExchangeMessage{Lost{{0, std::move(how)}}}; }
 
 /// The `index`-th message of `rank`: small ones, and now and then a large one.
 WireMessage message_of(int rank, std::uint64_t index) {
   if (index % 10 == 7)
     return lost(std::string(40'000 + 100 * index, static_cast<char>('a' + rank)));
-  return ask(index * 100 + static_cast<std::uint64_t>(rank));
+  return wake_up_request(index * 100 + static_cast<std::uint64_t>(rank));
 }
 
 struct Network {
@@ -103,11 +105,11 @@ TEST(ControlMailboxFakeTest, OtherTags_AreLeftAlone) {
     const auto communicator = world.make_communicator();
     ControlMailbox mailbox(*communicator, kTag);
     ControlMailbox other(*communicator, kTag + 1);
-    mailbox.send(0, ask(1));
+    mailbox.send(0, wake_up_request(1));
     EXPECT_FALSE(other.poll());
     const auto mail = mailbox.poll();
     ASSERT_TRUE(mail);
-    EXPECT_EQ(*mail, std::pair(0, ask(1)));
+    EXPECT_EQ(*mail, std::pair(0, wake_up_request(1)));
     EXPECT_FALSE(mailbox.poll());
   });
 }
@@ -184,33 +186,35 @@ class ControlMailboxTest : public testing::Test {
 };
 
 TEST_F(ControlMailboxTest, SendBuffers_StayAsTheyAreUntilReady) {
-  for (std::uint64_t i = 0; i < 20; ++i) mailbox_->send(static_cast<int>(i % 4), ask(i));
+  for (std::uint64_t i = 0; i < 20; ++i)
+    mailbox_->send(static_cast<int>(i % 4), wake_up_request(i));
   for (std::size_t i = 0; i < 20; i += 2)
     network_.sent[i].state = ScriptedCommunicator::Sent::Ready;
   EXPECT_FALSE(mailbox_->poll());
   EXPECT_FALSE(mailbox_->is_idle());
-  for (std::uint64_t i = 20; i < 40; ++i) mailbox_->send(1, ask(i));  // reuse what is free
-  for (std::size_t i = 1; i < 20; i += 2) EXPECT_EQ(network_.sent[i].message(), ask(i));
-  for (std::size_t i = 20; i < 40; ++i) EXPECT_EQ(network_.sent[i].message(), ask(i));
+  for (std::uint64_t i = 20; i < 40; ++i)
+    mailbox_->send(1, wake_up_request(i));  // reuse what is free
+  for (std::size_t i = 1; i < 20; i += 2) EXPECT_EQ(network_.sent[i].message(), wake_up_request(i));
+  for (std::size_t i = 20; i < 40; ++i) EXPECT_EQ(network_.sent[i].message(), wake_up_request(i));
   for (auto& sent : network_.sent) sent.state = ScriptedCommunicator::Sent::Ready;
   EXPECT_TRUE(mailbox_->is_idle());
 }
 
 TEST_F(ControlMailboxTest, FreeBuffer_IsReused) {
-  mailbox_->send(1, ask(1));
+  mailbox_->send(1, wake_up_request(1));
   network_.sent[0].state = ScriptedCommunicator::Sent::Ready;
   EXPECT_TRUE(mailbox_->is_idle());
-  mailbox_->send(2, ask(2));
+  mailbox_->send(2, wake_up_request(2));
   EXPECT_EQ(network_.sent[1].data.data(), network_.sent[0].data.data());
 }
 
 TEST_F(ControlMailboxTest, Destruction_KeepsBuffersOfSendsUnderWay) {
-  mailbox_->send(1, ask(11));
+  mailbox_->send(1, wake_up_request(11));
   mailbox_->send(3, lost(std::string(10'000, 'x')));
   mailbox_.reset();
   for (const auto& sent : network_.sent)
     EXPECT_EQ(sent.state, ScriptedCommunicator::Sent::Abandoned);
-  EXPECT_EQ(network_.sent[0].message(), ask(11));
+  EXPECT_EQ(network_.sent[0].message(), wake_up_request(11));
   EXPECT_EQ(network_.sent[1].message(), lost(std::string(10'000, 'x')));
 }
 
@@ -221,49 +225,49 @@ TEST_F(ControlMailboxTest, Destruction_KeepsTheBufferOfAReceiveUnderWay) {
   const std::span<std::byte> buffer = network_.receive_buffer();
   mailbox_.reset();
   std::ranges::fill(buffer, std::byte{1});  // AddressSanitizer sees what is freed
-  // Allocators hand out first what was freed last.
+  // Allocators reuse first what was freed last.
   const std::vector<std::byte> next(buffer.size());
   EXPECT_NE(next.data(), buffer.data());
 }
 
 TEST_F(ControlMailboxTest, FailedSend_NamesTheRankAndIsGivenUp) {
-  mailbox_->send(1, ask(1));
-  mailbox_->send(2, ask(2));
+  mailbox_->send(1, wake_up_request(1));
+  mailbox_->send(2, wake_up_request(2));
   network_.sent[1].state = ScriptedCommunicator::Sent::Failing;
   const std::string text = poll_error();
   EXPECT_NE(text.find("to rank 2"), std::string::npos) << text;
   EXPECT_NE(text.find("link down"), std::string::npos) << text;
-  EXPECT_EQ(network_.sent[1].message(), ask(2)) << "the network may still read it";
+  EXPECT_EQ(network_.sent[1].message(), wake_up_request(2)) << "the network may still read it";
   network_.sent[0].state = ScriptedCommunicator::Sent::Ready;
   EXPECT_TRUE(mailbox_->is_idle());
 }
 
 TEST_F(ControlMailboxTest, MessageThatIsNotAllHere_IsWaitedForWithoutBlocking) {
-  network_.arrived = {{2, encode(ask(5))}, {1, encode(ask(6))}};
+  network_.arrived = {{2, encode(wake_up_request(5))}, {1, encode(wake_up_request(6))}};
   network_.can_receive = false;
   EXPECT_FALSE(mailbox_->poll());
   EXPECT_FALSE(mailbox_->poll());
   EXPECT_EQ(mailbox_->counters().messages_received, 0u);
   network_.can_receive = true;
-  EXPECT_EQ(mailbox_->poll(), std::pair(2, ask(5)));
-  EXPECT_EQ(mailbox_->poll(), std::pair(1, ask(6)));
+  EXPECT_EQ(mailbox_->poll(), std::pair(2, wake_up_request(5)));
+  EXPECT_EQ(mailbox_->poll(), std::pair(1, wake_up_request(6)));
   EXPECT_FALSE(mailbox_->poll());
 }
 
 TEST_F(ControlMailboxTest, DamagedMessage_NamesTheSenderAndIsPassedOver) {
-  network_.arrived = {{3, std::vector<std::byte>(20)}, {3, encode(ask(7))}};
+  network_.arrived = {{3, std::vector<std::byte>(20)}, {3, encode(wake_up_request(7))}};
   const std::string text = poll_error();
   EXPECT_NE(text.find("from rank 3"), std::string::npos) << text;
-  EXPECT_EQ(mailbox_->poll(), std::pair(3, ask(7)));
+  EXPECT_EQ(mailbox_->poll(), std::pair(3, wake_up_request(7)));
 }
 
 TEST_F(ControlMailboxTest, FailedReceive_NamesTheSenderAndIsGivenUp) {
-  network_.arrived = {{1, encode(ask(8))}, {2, encode(ask(9))}};
+  network_.arrived = {{1, encode(wake_up_request(8))}, {2, encode(wake_up_request(9))}};
   network_.receive_error = "link down";
   const std::string text = poll_error();
   EXPECT_NE(text.find("from rank 1"), std::string::npos) << text;
   network_.receive_error.clear();
-  EXPECT_EQ(mailbox_->poll(), std::pair(2, ask(9)));
+  EXPECT_EQ(mailbox_->poll(), std::pair(2, wake_up_request(9)));
 }
 
 }  // namespace kolo::runtime::control_mailbox_test

@@ -25,7 +25,7 @@ bool has(const std::optional<Failure>& failure, ErrorKind kind, const std::strin
   return failure && failure->kind == kind && failure->text.find(part) != std::string::npos;
 }
 
-TEST(CoordinatorTest, RunsWhatAllRanksHaveInOneOrder) {
+TEST(CoordinatorTest, WhatAllRanksHave_RunsInOneOrder) {
   Lockstep ranks(3, patient());
   ranks.submit(0, 1, "a");
   ranks.submit(0, 2, "b");
@@ -41,14 +41,14 @@ TEST(CoordinatorTest, RunsWhatAllRanksHaveInOneOrder) {
   EXPECT_EQ(ranks.ran(2), "a b");
 }
 
-TEST(CoordinatorTest, AKnownRequestNeedsNoNegotiation) {
+TEST(CoordinatorTest, KnownRequest_NeedsNoNegotiation) {
   Lockstep ranks(2, patient());
   for (UseId use = 0; use < 5; ++use) ranks.run_everywhere(use, "a");
   EXPECT_EQ(ranks.ran(1), "a a a a a");
   EXPECT_EQ(ranks[0].counters().negotiations, 1u);
 }
 
-TEST(CoordinatorTest, ASteadyProgramAsksNoMoreAndWastesNoExchange) {
+TEST(CoordinatorTest, SteadyProgram_NeedsNoWakeUpAndWastesNoExchange) {
   Lockstep ranks(2, patient());
   const auto step = [&](UseId first) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -63,13 +63,13 @@ TEST(CoordinatorTest, ASteadyProgramAsksNoMoreAndWastesNoExchange) {
   const auto before = ranks[0].counters();
   for (UseId use = 8; use < 28; use += 2) step(use);
   const auto& after = ranks[0].counters();
-  EXPECT_EQ(after.asks, before.asks);
+  EXPECT_EQ(after.wake_up_requests, before.wake_up_requests);
   EXPECT_EQ(after.negotiations, before.negotiations);
   EXPECT_EQ(after.fruitless_exchanges, before.fruitless_exchanges);
   EXPECT_GT(after.exchanges, before.exchanges);
 }
 
-TEST(CoordinatorTest, ALateRankIsWaitedForWithoutTraffic) {
+TEST(CoordinatorTest, LateRank_IsAwaitedWithoutTraffic) {
   Lockstep ranks(2, patient());
   ranks.run_everywhere(0, "a");
   ranks.submit(0, 1, "a");
@@ -84,7 +84,7 @@ TEST(CoordinatorTest, ALateRankIsWaitedForWithoutTraffic) {
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 
-TEST(CoordinatorTest, ASkippedTensorHoldsNoOther) {
+TEST(CoordinatorTest, SkippedTensor_HoldsUpNoOther) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "head");
   ranks.run_everywhere(1, "body");
@@ -100,7 +100,7 @@ TEST(CoordinatorTest, ASkippedTensorHoldsNoOther) {
   EXPECT_EQ(ranks.ran(0), "head body body body body body body head");
 }
 
-TEST(CoordinatorTest, LeftOversExchangeNoHeadersWithAge) {
+TEST(CoordinatorTest, LeftOvers_CauseNoExchangesWithAge) {
   Lockstep ranks(2, patient());
   ranks.run_everywhere(0, "a");
   ranks.run_everywhere(1, "b");
@@ -112,57 +112,7 @@ TEST(CoordinatorTest, LeftOversExchangeNoHeadersWithAge) {
   EXPECT_LE(ranks.posts(0), posts + 1);
 }
 
-TEST(CoordinatorTest, AChangedRequestIsAMismatchOnAllRanks) {
-  Lockstep ranks(3, patient());
-  for (UseId use = 0; use < 3; ++use) ranks.run_everywhere(use, "a");
-  ranks.submit(0, 3, "a");
-  ranks[1].submit(3, Lockstep::request("a", 9), ranks.now(), kNever);
-  ranks.go_on(milliseconds(10));
-  ranks.submit(2, 3, "a");  // late: the error waits for it
-  ranks.go_on(milliseconds(10));
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(has(ranks.failure(rank, 3), ErrorKind::Mismatch, "[9] on rank 1")) << rank;
-    EXPECT_EQ(ranks.failure(rank, 3), ranks.failure(0, 3));
-  }
-  ranks.run_everywhere(4, "a");
-  EXPECT_EQ(ranks.ran(2), "a a a a");
-}
-
-TEST(CoordinatorTest, TwoKnownRequestsUnderOneNameAreAMismatchToo) {
-  Lockstep ranks(2, patient());
-  ranks.run_everywhere(0, "a");
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks[rank].submit(1, Lockstep::request("a", 9), ranks.now(), kNever);
-  }
-  ranks.go_on(milliseconds(10));
-  ranks.submit(0, 2, "a");
-  ranks[1].submit(2, Lockstep::request("a", 9), ranks.now(), kNever);
-  ranks.go_on(milliseconds(10));
-  ranks.go_on(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(0, 2), ErrorKind::Mismatch, "'a'"));
-  EXPECT_EQ(ranks.failure(0, 2), ranks.failure(1, 2));
-  EXPECT_EQ(ranks.ran(0), "a a");
-}
-
-TEST(CoordinatorTest, ADeadlineEndsOneUseOnAllRanks) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "a");
-  ranks.submit(1, 1, "a", ranks.now() + milliseconds(50));
-  ranks.go_on(milliseconds(40));
-  EXPECT_FALSE(ranks.failure(1, 1));
-  ranks.go_on(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(1, 1), ErrorKind::Timeout,
-                  "passed on rank 1 while ranks 0 and 2 had not submitted it"));
-  ranks.submit(0, 1, "a");
-  ranks.submit(2, 1, "a");
-  ranks.go_on();
-  EXPECT_EQ(ranks.failure(0, 1), ranks.failure(1, 1));
-  EXPECT_EQ(ranks.failure(2, 1), ranks.failure(1, 1));
-  ranks.run_everywhere(2, "a");
-  EXPECT_EQ(ranks.ran(0), "a a");
-}
-
-TEST(CoordinatorTest, AJoinedRankContributesTheIdentityUntilAllHaveJoined) {
+TEST(CoordinatorTest, JoinedRank_ContributesTheIdentityUntilAllHaveJoined) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "a");
   ranks[2].join(1);
@@ -187,7 +137,7 @@ TEST(CoordinatorTest, AJoinedRankContributesTheIdentityUntilAllHaveJoined) {
   EXPECT_EQ(ranks.ran(2), "a a* new* a");
 }
 
-TEST(CoordinatorTest, WhatIsPendingEndsBeforeTheJoinDoes) {
+TEST(CoordinatorTest, PendingRequests_EndBeforeTheJoin) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "known");
   for (int rank = 0; rank < 3; ++rank) {  // each has something that nobody else submits
@@ -203,107 +153,7 @@ TEST(CoordinatorTest, WhatIsPendingEndsBeforeTheJoinDoes) {
   }
 }
 
-TEST(CoordinatorTest, ADefectOfOneRankEndsTheUseOnAll) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "a");
-  for (UseId use = 1; use < 3; ++use) {
-    Request broken = Lockstep::request("a", 5);
-    broken.defect = "it has no memory";
-    ranks[1].submit(use, broken, ranks.now(), kNever);
-    if (use == 1) ranks.submit(0, use, "a");
-    ranks.go_on();
-    if (use == 2) ranks.submit(0, use, "a");
-    ranks.submit(2, use, "a");
-    ranks.go_on();
-    for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_TRUE(has(ranks.failure(rank, use), ErrorKind::InvalidArgument,
-                      "on process set world: rank 1: it has no memory"));
-    }
-  }
-  ranks.run_everywhere(3, "a");
-  EXPECT_EQ(ranks.ran(1), "a a");
-}
-
-TEST(CoordinatorTest, JoiningDropsErrorsThatWaitForUsesItReplaces) {
-  Lockstep ranks(2, patient());
-  ranks.submit(0, 0, "a", milliseconds(5));
-  ranks.go_on(milliseconds(5));
-  ASSERT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "rank 1 had not"));
-  ranks[1].join(0);
-  ranks[0].join(1);
-  ranks.go_on();
-  ranks.run_everywhere(2, "a");
-  EXPECT_EQ(ranks.ran(1), "a");
-}
-
-TEST(CoordinatorTest, AShutdownEndsWhatTheOthersWaitFor) {
-  Lockstep ranks(3, patient());
-  ranks.submit(0, 0, "a");
-  ranks[2].shut_down();
-  ranks.go_on();
-  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Shutdown, "rank 2 shut"));
-  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks[rank].is_closed());
-  ranks.submit(1, 0, "a");
-  ranks.go_on();
-  EXPECT_TRUE(has(ranks.failure(1, 0), ErrorKind::Shutdown, "rank 2 shut"));
-}
-
-TEST(CoordinatorTest, ALossEndsEverythingAndNothingIsPostedAfterIt) {
-  Lockstep ranks(2, patient());
-  ranks.submit(0, 0, "a");
-  ranks.go_on();
-  ranks[0].on_lost(1, "died: its process has ended");
-  const int posts = ranks.posts(0);
-  ranks.go_on();
-  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::PeerLost, "rank 1 died"));
-  ranks.submit(0, 1, "b");
-  ranks.go_on(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(0, 1), ErrorKind::PeerLost, "'b'"));
-  EXPECT_EQ(ranks.posts(0), posts);
-}
-
-TEST(CoordinatorTest, ARankThatDoesNotAnswerPastADeadlineIsLookedFor) {
-  Coordinator::Options options = patient();
-  options.set = {"world", {0, 1}};
-  Coordinator alone(options);  // the other rank never posts
-  alone.submit(0, Lockstep::request("a"), Time{0}, milliseconds(50));
-  alone.decide(Time{0});
-  alone.decide(milliseconds(50));
-  EXPECT_EQ(alone.next_time(), milliseconds(1050));
-  EXPECT_FALSE(alone.decide(milliseconds(1049)).find_silent);
-  EXPECT_TRUE(alone.decide(milliseconds(1050)).find_silent);
-}
-
-TEST(CoordinatorTest, AStallIsReportedOnceWithWhoIsMissing) {
-  Coordinator::Options options = patient();
-  options.stall_warn = milliseconds(100);
-  Lockstep ranks(3, options);
-  ranks.submit(0, 0, "a");
-  ranks.submit(2, 0, "a");
-  ranks.go_on(milliseconds(99));
-  EXPECT_TRUE(ranks.stalls().empty());
-  ranks.go_on(milliseconds(1));
-  ASSERT_EQ(ranks.stalls().size(), 1u);
-  EXPECT_EQ(ranks.stalls()[0], (Verdict::Stall{"a", {0, 2}, {1}}));
-  for (int i = 0; i < 10; ++i) ranks.go_on(milliseconds(100));
-  EXPECT_EQ(ranks.stalls().size(), 1u);
-  ranks.submit(1, 0, "a");
-  ranks.go_on(milliseconds(10));
-  EXPECT_EQ(ranks.ran(1), "a");
-}
-
-TEST(CoordinatorTest, NoStallIsReportedWhereThatIsSwitchedOff) {
-  for (const Time off : {Time{0}, kNever}) {
-    Coordinator::Options options = patient();
-    options.stall_warn = off;
-    Lockstep ranks(2, options);
-    ranks.submit(0, 0, "a");
-    for (int day = 0; day < 10; ++day) ranks.go_on(std::chrono::hours(24));
-    EXPECT_TRUE(ranks.stalls().empty());
-  }
-}
-
-TEST(CoordinatorTest, EvictedRequestsAreNegotiatedAgain) {
+TEST(CoordinatorTest, EvictedRequest_IsNegotiatedAgain) {
   Coordinator::Options options = patient();
   options.table.capacity = 2;
   Lockstep ranks(2, options);
@@ -315,7 +165,7 @@ TEST(CoordinatorTest, EvictedRequestsAreNegotiatedAgain) {
   EXPECT_GT(ranks[0].counters().negotiations, 3u);
 }
 
-TEST(CoordinatorTest, WithoutBitsForAllTheOthersWaitInSilence) {
+TEST(CoordinatorTest, RequestsWithoutBits_WaitWithoutTraffic) {
   Coordinator::Options options = patient();
   options.table.bits = 2;
   Lockstep ranks(2, options);
@@ -335,7 +185,7 @@ TEST(CoordinatorTest, WithoutBitsForAllTheOthersWaitInSilence) {
   EXPECT_EQ(ranks.ran(1), ranks.ran(0));
 }
 
-TEST(CoordinatorTest, AnErrorGivesItsBitToWhatHadNone) {
+TEST(CoordinatorTest, Error_FreesItsBitForARequestWithout) {
   Coordinator::Options options = patient();
   options.table.bits = 1;
   Lockstep ranks(2, options);
@@ -356,7 +206,7 @@ TEST(CoordinatorTest, AnErrorGivesItsBitToWhatHadNone) {
   EXPECT_EQ(ranks.ran(1), "b d c");
 }
 
-TEST(CoordinatorTest, SmallRequestsAreFusedUpToTheLimit) {
+TEST(CoordinatorTest, SmallRequests_AreFusedUpToTheLimit) {
   Coordinator::Options options = patient();
   options.fusion_bytes = 8;  // two requests of one float
   Lockstep ranks(2, options);
@@ -369,7 +219,7 @@ TEST(CoordinatorTest, SmallRequestsAreFusedUpToTheLimit) {
   EXPECT_EQ(ranks.ran(1), "ab c");
 }
 
-TEST(CoordinatorTest, OneRankAloneRunsAtOnce) {
+TEST(CoordinatorTest, OneRank_RunsAtOnce) {
   Lockstep ranks(1, patient());
   ranks.submit(0, 0, "a");
   ranks.go_on();

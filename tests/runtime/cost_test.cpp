@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 struct Cost {
   std::uint64_t exchanges;
   std::uint64_t fruitless;
-  std::uint64_t asks;
+  std::uint64_t wake_up_requests;
   std::uint64_t negotiations;
   std::uint64_t header_bytes;
   std::uint64_t bytes_packed;
@@ -35,7 +35,7 @@ Cost cost_of(Runtime& runtime, std::size_t warm_up, std::size_t counted, Step st
   for (int i = 0; i < 3; ++i) step(next++);  // another rank's shutdown is not to be counted
   return {b.exchanges - a.exchanges,
           b.fruitless_exchanges - a.fruitless_exchanges,
-          b.asks - a.asks,
+          b.wake_up_requests - a.wake_up_requests,
           b.negotiations - a.negotiations,
           b.header_bytes - a.header_bytes,
           b.bytes_packed - a.bytes_packed};
@@ -75,11 +75,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 void expect_no_talk(const Cost& cost) {
   EXPECT_EQ(cost.negotiations, 0u);
-  EXPECT_EQ(cost.asks, 0u);
+  EXPECT_EQ(cost.wake_up_requests, 0u);
   EXPECT_EQ(cost.fruitless, 0u);
 }
 
-TEST_P(CostTest, ASteadyProgramNeedsHeadersOnly) {
+TEST_P(CostTest, SteadyProgram_NeedsHeadersOnly) {
   run_runtimes(patient(), [](Runtime& runtime) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
@@ -92,7 +92,7 @@ TEST_P(CostTest, ASteadyProgramNeedsHeadersOnly) {
   });
 }
 
-TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
+TEST_P(CostTest, BlockingProgram_NeedsOneHeaderPerTensorAndNoWakeUps) {
   run_runtimes(patient(), [](Runtime& runtime) {
     Tensor a(100);
     Tensor b(200);
@@ -108,7 +108,7 @@ TEST_P(CostTest, ABlockingProgramNeedsOneHeaderATensorAndNoAsks) {
   });
 }
 
-TEST_P(CostTest, EveryKindOfOperationIsNegotiatedOnce) {
+TEST_P(CostTest, EveryOperation_IsNegotiatedOnce) {
   run_runtimes(patient(), [](Runtime& runtime) {
     const Tensor tensor(6);
     const Tensor part(2);
@@ -128,7 +128,7 @@ TEST_P(CostTest, EveryKindOfOperationIsNegotiatedOnce) {
   });
 }
 
-TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
+TEST_P(CostTest, AlternatingOrders_AreLearnt) {
   run_runtimes(patient(), [](Runtime& runtime) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
@@ -139,7 +139,7 @@ TEST_P(CostTest, OrdersThatAlternateAreLearnt) {
   });
 }
 
-TEST(FusionTest, TensorsThatAreReadyTogetherRunAsOne) {
+TEST(FusionTest, TensorsReadyTogether_RunAsOneBatch) {
   const struct {
     bool fusion;
     std::size_t fusion_bytes;

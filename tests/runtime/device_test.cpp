@@ -17,7 +17,7 @@
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
-#include "support/fault_world.hpp"
+#include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::device_test {
 

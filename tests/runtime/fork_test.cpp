@@ -34,7 +34,7 @@ std::unique_ptr<Runtime> start() {
   return runtime;
 }
 
-TEST(ForkTest, AChildMayShutItsCopyDownWithoutEffect) {
+TEST(ForkTest, ShutdownInAChild_HasNoEffect) {
   const std::unique_ptr<Runtime> runtime = start();
   EXPECT_TRUE(holds_in_child([&] {
     runtime->shutdown();
@@ -43,7 +43,7 @@ TEST(ForkTest, AChildMayShutItsCopyDownWithoutEffect) {
   expect_sum_works(*runtime, "after");
 }
 
-TEST(ForkTest, OperationsOfAChildAreRefused) {
+TEST(ForkTest, OperationInAChild_IsRejected) {
   const std::unique_ptr<Runtime> runtime = start();
   Tensor tensor(3);
   EXPECT_TRUE(holds_in_child([&] {

@@ -27,7 +27,7 @@ std::vector<Header> three_headers() {
   return headers;
 }
 
-TEST(HeaderTest, MergesWhatSomeShowAndWhatAllAreReadyFor) {
+TEST(HeaderTest, Merge_UnitesOwnAndIntersectsReady) {
   std::vector<Header> headers = three_headers();
   Header merged = headers[0];
   merged.merge(headers[1]);
@@ -51,7 +51,7 @@ TEST(HeaderTest, MergesWhatSomeShowAndWhatAllAreReadyFor) {
   EXPECT_EQ(merged.shutdown_rank, 0);
 }
 
-TEST(HeaderTest, MergesTheSameInEveryOrderAndGrouping) {
+TEST(HeaderTest, Merge_IsAssociativeAndCommutative) {
   const std::vector<Header> headers = three_headers();
   Header expected = headers[0];
   expected.merge(headers[1]);

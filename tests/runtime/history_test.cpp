@@ -37,34 +37,34 @@ std::string repeat(const std::string& text, int times) {
   return all;
 }
 
-TEST(HistoryTest, PredictsNothingBeforeAnythingWasSeenTwice) {
+TEST(HistoryTest, FirstRound_PredictsNothing) {
   History history;
   EXPECT_EQ(predicted(history), "");
   run(history, "ab");
   EXPECT_EQ(predicted(history), "");
 }
 
-TEST(HistoryTest, PredictsASteadyProgramFromItsSecondRoundOn) {
+TEST(HistoryTest, SteadyProgram_IsPredictedFromTheSecondRoundOn) {
   History history;
   run(history, "abcda");
   EXPECT_EQ(mistakes(history, "bcd" + repeat("abcd", 5)), 0);
 }
 
-TEST(HistoryTest, PredictsOrdersThatAlternate) {
+TEST(HistoryTest, AlternatingOrders_ArePredicted) {
   History history;
   const std::string period = repeat("abc", 3) + repeat("cba", 3);
   run(history, repeat(period, 3));
   EXPECT_EQ(mistakes(history, repeat(period, 3)), 0);
 }
 
-TEST(HistoryTest, PredictsPhasesThatHaveNothingInCommon) {
+TEST(HistoryTest, DisjointPhases_ArePredicted) {
   History history;
   const std::string period = repeat("ab", 4) + repeat("cde", 2);
   run(history, repeat(period, 3));
   EXPECT_EQ(mistakes(history, repeat(period, 3)), 0);
 }
 
-TEST(HistoryTest, TellsPhasesApartWhateverTheOrderWithinARound) {
+TEST(HistoryTest, PhasesWithRandomOrders_AreToldApart) {
   History history;
   // Rounds {a b c} and {d e} alternate; within a round the order changes.
   run(history,
@@ -80,7 +80,7 @@ TEST(HistoryTest, TellsPhasesApartWhateverTheOrderWithinARound) {
   EXPECT_NE(std::string("de").find(predicted(history)), std::string::npos);
 }
 
-TEST(HistoryTest, PredictsWhatIsLeftOfABatchThatRanInParts) {
+TEST(HistoryTest, SplitBatch_PredictsTheRest) {
   History history;
   for (int i = 0; i < 3; ++i) {
     history.append(history.intern({0}));
@@ -92,7 +92,7 @@ TEST(HistoryTest, PredictsWhatIsLeftOfABatchThatRanInParts) {
   EXPECT_EQ(predicted(history), "c");
 }
 
-TEST(HistoryTest, ForgetsWhatABitStoodFor) {
+TEST(HistoryTest, EvictedBit_IsForgotten) {
   History history;
   run(history, "abcabcab");
   EXPECT_EQ(predicted(history), "c");
@@ -108,7 +108,7 @@ TEST(HistoryTest, ForgetsWhatABitStoodFor) {
   EXPECT_EQ(predicted(history), "a");
 }
 
-TEST(HistoryTest, FindsTheLargestBatchThatFits) {
+TEST(HistoryTest, LargestWithin_FindsTheLargestBatchThatFits) {
   History history;
   history.intern({0});
   const auto two = history.intern({0, 1});
@@ -124,14 +124,14 @@ TEST(HistoryTest, FindsTheLargestBatchThatFits) {
   EXPECT_EQ(history.intern({0, 1}), two);
 }
 
-TEST(HistoryTest, StaysRightWhenItDropsItsOldestRounds) {
+TEST(HistoryTest, DroppedRounds_LeavePredictionsRight) {
   History history(64);
   const std::string period = repeat("abc", 2) + repeat("cba", 2);
   run(history, repeat(period, 20));
   EXPECT_EQ(mistakes(history, repeat(period, 20)), 0);
 }
 
-TEST(HistoryTest, EvictedBitsLeaveNoCompositions) {
+TEST(HistoryTest, EvictedBits_LeaveNoCompositions) {
   History history;
   for (int i = 0; i < 10'000; ++i) {
     history.append(history.intern({i % 3}));
@@ -143,7 +143,7 @@ TEST(HistoryTest, EvictedBitsLeaveNoCompositions) {
   EXPECT_EQ(predicted(history), "b");
 }
 
-TEST(HistoryTest, SetsThatChanceMadeAreForgottenWithTheirBatches) {
+TEST(HistoryTest, RandomSets_AreForgottenWithTheirBatches) {
   History history(64);
   for (int i = 1; i < 4096; ++i) {  // every set of twelve bits once
     std::vector<int> bits;
@@ -157,7 +157,7 @@ TEST(HistoryTest, SetsThatChanceMadeAreForgottenWithTheirBatches) {
   EXPECT_EQ(mistakes(history, repeat("abcd", 20)), 0);
 }
 
-TEST(HistoryTest, StaysBoundedWhereNothingRunsTwice) {
+TEST(HistoryTest, NothingRunsTwice_MemoryStaysBounded) {
   History history(16);
   for (int bit = 0; bit < 200; ++bit) history.append(history.intern({bit}));
   run(history, "abab");

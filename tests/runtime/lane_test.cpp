@@ -19,10 +19,9 @@ namespace kolo::test::lane_test {
 
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
 
-// A thread that waits on a handle may be on its way to the next turn when another thread ends the
-// Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a turn that is
-// one too many.
-TEST(LaneTest, AfterTheRuntimeHasEndedATurnTouchesNothingOfIt) {
+// A thread that waits on a handle may be about to begin a progress step when another thread ends the
+// Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a step too many.
+TEST(LaneTest, ProgressStepAfterShutdown_TouchesNothing) {
   std::latch all_have_ended(2);
   run_ranks(2,
             [&](FakeWorld& world) {
@@ -34,12 +33,12 @@ TEST(LaneTest, AfterTheRuntimeHasEndedATurnTouchesNothingOfIt) {
                 lane = runtime.world().lane();
               }
               all_have_ended.arrive_and_wait();
-              EXPECT_FALSE(lane->try_turn());
+              EXPECT_FALSE(lane->try_progress());
             },
             {.nodes = 2});
 }
 
-// Runs `at_work` on rank 0 while it is in a turn, and returns when both ranks have gathered.
+// Runs `at_work` on rank 0 within a progress step, and returns when both ranks have gathered.
 void gather(Runtime& runtime, const std::function<void()>& at_work) {
   Tensor tensor(2);
   std::vector<float> rows(4);
@@ -50,28 +49,28 @@ void gather(Runtime& runtime, const std::function<void()>& at_work) {
   allgather(tensor.view(), allocate, {.name = "gathered"});
 }
 
-TEST(LastWordsTest, AreNotSaidBesideTheTurnOfAnotherThread) {
+TEST(FinalMessageTest, StepOfAnotherThread_PreventsTheFinalMessage) {
   run_runtimes(by_messages(), [](Runtime& runtime) {
-    std::latch is_in_turn(1);
+    std::latch is_in_step(1);
     std::latch may_go_on(1);
     std::thread speaker;
     if (runtime.rank() == 0) {
       speaker = std::thread([&] {
-        is_in_turn.wait();
+        is_in_step.wait();
         runtime.world().lane()->publish_end("ended");
         may_go_on.count_down();
       });
     }
     gather(runtime, [&] {
-      is_in_turn.count_down();
+      is_in_step.count_down();
       may_go_on.wait();
     });
     if (speaker.joinable()) speaker.join();
-    expect_sum_works(runtime, "after");  // nobody has heard of an end
+    expect_sum_works(runtime, "after");  // no final message was sent
   });
 }
 
-TEST(LastWordsTest, AreSaidByTheThreadInTheTurn) {
+TEST(FinalMessageTest, ThreadInTheStep_SendsTheFinalMessage) {
   run_runtimes(by_messages(), [](Runtime& runtime) {
     const auto until_lost = [&] {
       for (;;) gather(runtime, [&] { runtime.world().lane()->publish_end("ended"); });

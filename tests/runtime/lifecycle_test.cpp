@@ -17,7 +17,7 @@
 
 namespace kolo::test::lifecycle_test {
 
-TEST(RuntimeTest, KnowsItsPlace) {
+TEST(RuntimeTest, Topology_IsKnown) {
   const Setting setting{.size = 7, .network = {.nodes = 3}};  // 3 + 2 + 2
   run_runtimes(setting, [](Runtime& runtime) {
     const int rank = runtime.rank();
@@ -36,7 +36,7 @@ TEST(RuntimeTest, KnowsItsPlace) {
   });
 }
 
-TEST(RuntimeTest, MayBeMadeAgain) {
+TEST(RuntimeTest, Runtime_MayBeMadeAgain) {
   for (const int nodes : {1, 3}) {
     run_ranks(3,
               [](FakeWorld& world) {
@@ -51,7 +51,7 @@ TEST(RuntimeTest, MayBeMadeAgain) {
   }
 }
 
-TEST(RuntimeTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
+TEST(RuntimeTest, DifferentConfigurations_AreRejectedOnEveryRank) {
   run_ranks(3, [](FakeWorld& world) {
     Config config = test_config();
     config.log_level = world.topology().rank == 0 ? "error" : "debug";  // these may differ
@@ -63,7 +63,7 @@ TEST(RuntimeTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
   });
 }
 
-TEST(RuntimeTest, AnUnknownAlgorithmIsRefusedAtTheStart) {
+TEST(RuntimeTest, UnknownAlgorithm_IsRejectedAtTheStart) {
   const struct {
     std::string Config::* wanted;
     std::string choice;
@@ -84,7 +84,7 @@ TEST(RuntimeTest, AnUnknownAlgorithmIsRefusedAtTheStart) {
   }
 }
 
-TEST(RuntimeTest, SharedMemoryTooSmallForItsRanksIsRefusedAtTheStart) {
+TEST(RuntimeTest, StagingTooSmallForItsRanks_IsRejectedAtTheStart) {
   const auto start_with = [](int nodes) {
     run_ranks(24,
               [&](FakeWorld& world) {
@@ -104,7 +104,7 @@ TEST(RuntimeTest, SharedMemoryTooSmallForItsRanksIsRefusedAtTheStart) {
   start_with(2);
 }
 
-TEST(RuntimeTest, WithoutMpirunItIsAWorldOfOne) {
+TEST(RuntimeTest, WithoutMpirun_TheWorldHasOneRank) {
   EXPECT_FALSE(is_initialized());
   EXPECT_THROW(rank(), InvalidArgument);
   init();
@@ -147,7 +147,7 @@ std::vector<std::pair<std::string, std::function<void()>>> every_call(ProcessSet
   };
 }
 
-TEST(RuntimeTest, EveryCallBeforeItIsMadeIsRefused) {
+TEST(RuntimeTest, CallsBeforeTheStart_AreRejected) {
   ASSERT_FALSE(is_initialized());
   for (const auto& [name, call] : every_call(nullptr)) {
     SCOPED_TRACE(name);
@@ -157,7 +157,7 @@ TEST(RuntimeTest, EveryCallBeforeItIsMadeIsRefused) {
                   "Kolo has not been started");
 }
 
-TEST(RuntimeTest, EveryCallAfterItsEndIsRefused) {
+TEST(RuntimeTest, CallsAfterTheEnd_AreRejected) {
   for (const int size : {1, 3}) {
     run_runtimes(size, [&](Runtime& runtime) {
       expect_sum_works(runtime, "x");
@@ -180,7 +180,7 @@ TEST(RuntimeTest, EveryCallAfterItsEndIsRefused) {
   }
 }
 
-TEST(RuntimeTest, ItsEndEndsWhatIsPendingOnAllRanks) {
+TEST(RuntimeTest, End_EndsPendingWorkOnAllRanks) {
   run_ranks(3, [](FakeWorld& world) {
     for (int round = 0; round < 3; ++round) {
       std::vector<Handle> handles;
@@ -211,7 +211,7 @@ TEST(RuntimeTest, ItsEndEndsWhatIsPendingOnAllRanks) {
   });
 }
 
-TEST(RuntimeTest, WhatRanToItsEndStaysReadableAfterwards) {
+TEST(RuntimeTest, CompletedOperations_StayReadable) {
   run_ranks(2, [](FakeWorld& world) {
     Tensor tensor(5);
     tensor.fill([&](std::size_t i) { return input_value(world.topology().rank, i); });

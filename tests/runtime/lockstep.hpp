@@ -49,7 +49,7 @@ class Lockstep {
     now_ += time;
     for (bool moved = true; moved;) {
       moved = false;
-      for (int rank = 0; rank < size(); ++rank) moved |= turn(rank);
+      for (int rank = 0; rank < size(); ++rank) moved |= make_progress(rank);
     }
   }
 
@@ -87,14 +87,14 @@ class Lockstep {
   };
   const Log& log(int rank) const { return log_[static_cast<std::size_t>(rank)]; }
 
-  bool turn(int rank) {
+  bool make_progress(int rank) {
     Coordinator& core = (*this)[rank];
     Log& log = log_[static_cast<std::size_t>(rank)];
     bool moved = false;
     for (; !log.mail.empty(); log.mail.pop_front(), moved = true) {
       core.on_message(log.mail.front().first, std::move(log.mail.front().second));
     }
-    core.on_ask(ask_);
+    core.on_wake_up_request(wake_up_request_);
     moved |= carry_out(rank, core.decide(now_));
     if (!core.awaits_headers()) return moved;
     std::optional<Header> merged;
@@ -121,19 +121,20 @@ class Lockstep {
       headers_[static_cast<std::size_t>(rank)][actions.post->exchange % 2] = *actions.post;
       ++log.posts;
     }
-    if (actions.ask) ask_ = std::max(ask_, *actions.ask);
+    if (actions.wake_up_request)
+      wake_up_request_ = std::max(wake_up_request_, *actions.wake_up_request);
     for (auto& [to, message] : actions.send) {
       log_[static_cast<std::size_t>(to)].mail.emplace_back(rank, std::move(message));
     }
     log.looked_for_silent |= actions.find_silent;
-    return actions.post || actions.ask || !actions.send.empty() || !actions.run.empty() ||
-           !actions.failed.empty();
+    return actions.post || actions.wake_up_request || !actions.send.empty() ||
+           !actions.run.empty() || !actions.failed.empty();
   }
 
   std::vector<Coordinator> cores_;
   std::vector<Log> log_;
   std::vector<std::array<Header, 2>> headers_;  // two slots a rank
-  std::uint64_t ask_ = 0;
+  std::uint64_t wake_up_request_ = 0;
   Time now_{0};
 };
 

@@ -14,7 +14,7 @@
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
-#include "support/fault_world.hpp"
+#include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::loss_test {
 
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(
                             .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
     [](const auto& setting) { return setting.param.name; });
 
-TEST_P(LossTest, DeathEndsWhatIsPendingOnAllSurvivors) {
+TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
   for (const int victim : {0, 2}) {
     Setting setting = GetParam();
     setting.config.lost_after = 300ms;         // the victim hears nothing, and gives up by itself
@@ -70,7 +70,7 @@ constexpr int kControlChannel = 1;
 
 constexpr std::size_t kSteps = 32;  // each sends a control message at least: more than are skipped
 
-TEST_P(LossTest, DeathBeforeARuntimeIsMadeIsFoundAsWell) {
+TEST_P(LossTest, DeathBeforeTheRuntime_IsDetected) {
   run_ranks(
       GetParam().size,
       [&](FakeWorld& world) {
@@ -151,7 +151,7 @@ void expect_survivors_are_well(int victim, const Fault& death) {
   EXPECT_TRUE(is_dead) << "the victim never sent the message at which it was to die";
 }
 
-TEST(LossAtAnyMessageTest, OfDataSurvivorsHaveTheRightValueOrAnError) {
+TEST(LossAtAnyMessageTest, LostDataMessage_LeavesTheRightValueOrAnError) {
   for (std::uint64_t skip = 0; skip < 40; skip += 3) {
     SCOPED_TRACE("message " + std::to_string(skip));
     const int victim = static_cast<int>(skip % 3);
@@ -160,7 +160,7 @@ TEST(LossAtAnyMessageTest, OfDataSurvivorsHaveTheRightValueOrAnError) {
   }
 }
 
-TEST(LossAtAnyMessageTest, OfControlSurvivorsHaveTheRightValueOrAnError) {
+TEST(LossAtAnyMessageTest, LostControlMessage_LeavesTheRightValueOrAnError) {
   for (std::uint64_t skip = 0; skip < 30; skip += 2) {
     SCOPED_TRACE("message " + std::to_string(skip));
     const int victim = static_cast<int>(skip / 2 % 3);

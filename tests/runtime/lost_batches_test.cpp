@@ -82,14 +82,14 @@ class LostBatchesTest : public testing::Test {
   LostBatches lost_{path_, world_};
 };
 
-TEST_F(LostBatchesTest, WhereNothingIsUnderWayTheyEndAtOnce) {
+TEST_F(LostBatchesTest, NothingInFlight_BatchesEndAtOnce) {
   EXPECT_EQ(rested_after(0ms), 1u);
   EXPECT_TRUE(lost_.empty());
   EXPECT_EQ(rested_after(1ms), 0u);
   EXPECT_EQ(network_->looks, 1) << "the communicator is left alone once they have ended";
 }
 
-TEST_F(LostBatchesTest, WhatALivingRankSendsIsReceivedFirst) {
+TEST_F(LostBatchesTest, SendOfALiveRank_IsReceivedFirst) {
   network_->under_way.from = {3, 1};
   EXPECT_EQ(rested_after(0ms), 0u);
   EXPECT_EQ(rested_after(400ms), 0u);
@@ -97,7 +97,7 @@ TEST_F(LostBatchesTest, WhatALivingRankSendsIsReceivedFirst) {
   EXPECT_EQ(rested_after(401ms), 1u);
 }
 
-TEST_F(LostBatchesTest, WhatALivingRankReceivesIsSentFirst) {
+TEST_F(LostBatchesTest, ReceiveOfALiveRank_IsServedFirst) {
   network_->under_way.to = {2, 3};
   EXPECT_EQ(rested_after(0ms), 0u);
   EXPECT_EQ(rested_after(400ms), 0u);
@@ -105,21 +105,21 @@ TEST_F(LostBatchesTest, WhatALivingRankReceivesIsSentFirst) {
   EXPECT_EQ(rested_after(401ms), 1u);
 }
 
-TEST_F(LostBatchesTest, WhatTheDeadHaveSentIsReceivedFirst) {
+TEST_F(LostBatchesTest, SendOfADeadRank_IsReceivedFirst) {
   network_->under_way.from = {3};
   EXPECT_EQ(rested_after(0ms), 0u);
   EXPECT_EQ(rested_after(LostBatches::kRestOfTheDead - 1ms), 0u);
   EXPECT_EQ(rested_after(LostBatches::kRestOfTheDead), 1u);
 }
 
-TEST_F(LostBatchesTest, ARankThatLivesAndDoesNotAnswerKeepsThemForABoundedTime) {
+TEST_F(LostBatchesTest, SilentLiveRank_DelaysBatchesForABoundedTime) {
   network_->under_way = {.from = {1}, .to = {2}};
   EXPECT_EQ(rested_after(0ms), 0u);
   EXPECT_EQ(rested_after(LostBatches::kLongestRest - 1ms), 0u);
   EXPECT_EQ(rested_after(LostBatches::kLongestRest), 1u);
 }
 
-TEST_F(LostBatchesTest, TheirMemoryIsGivenUpBeforeTheyEnd) {
+TEST_F(LostBatchesTest, Receives_AreCancelledBeforeBatchesEnd) {
   network_->under_way.from = {1};
   EXPECT_EQ(rested_after(0ms), 0u);
   EXPECT_EQ(network_->looks, 1);

@@ -48,7 +48,7 @@ class Numbers {
   std::vector<std::int64_t> values_;
 };
 
-TEST_P(ManyNamesTest, AllEndWithTheirOwnSums) {
+TEST_P(ManyNamesTest, ManyNames_EachHasItsOwnSum) {
   std::barrier both_are_here(2);
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     Numbers numbers(runtime.rank());

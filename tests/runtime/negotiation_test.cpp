@@ -31,7 +31,7 @@ Report::Item known(int bit, std::vector<int> ranks, std::vector<int> expired = {
   return item;
 }
 
-TEST(NegotiationTest, ReportsMergeByRequest) {
+TEST(NegotiationTest, Reports_MergeByRequest) {
   Report report;
   report.items = {unknown(make("a", 2), {1}), known(4, {1}, {1})};
   report.joined_ranks = {3};
@@ -50,7 +50,7 @@ TEST(NegotiationTest, ReportsMergeByRequest) {
   EXPECT_EQ(report.joined_ranks, (std::vector<int>{1, 3}));
 }
 
-TEST(NegotiationTest, GivesUnknownRequestsFreeBits) {
+TEST(NegotiationTest, UnknownRequests_GetFreeBits) {
   RequestTable table;
   table.add(1, make("old", 1));
   Report report;
@@ -63,10 +63,10 @@ TEST(NegotiationTest, GivesUnknownRequestsFreeBits) {
   ASSERT_EQ(verdict.added.size(), 2u);
   EXPECT_EQ(verdict.added[0], (Verdict::Addition{0, make("a", 2)}));
   EXPECT_EQ(verdict.added[1], (Verdict::Addition{2, make("b", 2)}));
-  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b", "old"}));
+  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b", "old"}));
 }
 
-TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
+TEST(NegotiationTest, TwoRequestsOfOneName_AreAMismatch) {
   RequestTable table;
   table.add(0, make("a", 2));
   Report report;
@@ -80,14 +80,14 @@ TEST(NegotiationTest, TwoRequestsUnderOneNameAreAMismatch) {
         << part << " in: " << verdict.errors[0].failure.text;
   }
   EXPECT_TRUE(verdict.added.empty());
-  EXPECT_TRUE(verdict.waiting.empty());
+  EXPECT_TRUE(verdict.blocked.empty());
 }
 
-TEST(NegotiationTest, ADefectComesBeforeAMismatchAndATimeout) {
+TEST(NegotiationTest, InvalidRequest_PrecedesMismatchAndTimeout) {
   RequestTable table;
   table.add(0, make("a", 2));
   Request broken = make("a", 7);
-  broken.defect = "it has no memory";
+  broken.invalid_reason = "it has no memory";
   Report report;
   report.items = {known(0, {0}, {0}), unknown(broken, {1, 3})};
   const Verdict verdict = judge(report, table, {}, kSet);
@@ -96,10 +96,10 @@ TEST(NegotiationTest, ADefectComesBeforeAMismatchAndATimeout) {
             (Failure{ErrorKind::InvalidArgument,
                      "allreduce 'a' on process set evens: ranks 2 and 6: it has no memory"}));
   EXPECT_TRUE(verdict.added.empty());
-  EXPECT_TRUE(verdict.waiting.empty());
+  EXPECT_TRUE(verdict.blocked.empty());
 }
 
-TEST(NegotiationTest, ATimeoutNamesWhoIsMissing) {
+TEST(NegotiationTest, Timeout_NamesTheMissingRanks) {
   RequestTable table;
   table.add(0, make("a", 2));
   Report report;
@@ -114,7 +114,7 @@ TEST(NegotiationTest, ATimeoutNamesWhoIsMissing) {
   }
 }
 
-TEST(NegotiationTest, AStallSaysWhoWaitsForWhom) {
+TEST(NegotiationTest, Stall_NamesWaitingAndMissingRanks) {
   RequestTable table;
   table.add(0, make("a", 2));
   table.add(1, make("b", 2));
@@ -124,10 +124,10 @@ TEST(NegotiationTest, AStallSaysWhoWaitsForWhom) {
   const Verdict verdict = judge(report, table, {}, kSet);
   ASSERT_EQ(verdict.stalls.size(), 1u);
   EXPECT_EQ(verdict.stalls[0], (Verdict::Stall{"a", {1, 2}, {0, 3}}));
-  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b"}));
 }
 
-TEST(NegotiationTest, AFullTableGivesUpWhatRanLongestAgoAndIsNotPending) {
+TEST(NegotiationTest, FullTable_EvictsTheOldestIdleRequests) {
   RequestTable table;
   for (int bit = 0; bit < 4; ++bit) table.add(bit, make("old" + std::to_string(bit), 1));
   for (const int bit : {2, 0, 3, 1}) table.touch(bit);
@@ -140,7 +140,7 @@ TEST(NegotiationTest, AFullTableGivesUpWhatRanLongestAgoAndIsNotPending) {
   EXPECT_EQ(verdict.added[1].bit, 3);
 }
 
-TEST(NegotiationTest, ATableFullOfPendingRequestsGrows) {
+TEST(NegotiationTest, TableFullOfPendingRequests_Grows) {
   RequestTable table;
   table.add(0, make("x", 1));
   table.add(1, make("y", 1));
@@ -152,7 +152,7 @@ TEST(NegotiationTest, ATableFullOfPendingRequestsGrows) {
   EXPECT_EQ(verdict.added[0].bit, 2);
 }
 
-TEST(NegotiationTest, RequestsBeyondTheBitsOfAHeaderStayUnknown) {
+TEST(NegotiationTest, RequestsBeyondTheHeadersBits_StayUnknown) {
   RequestTable table;
   table.add(0, make("pending", 1));
   table.add(1, make("idle", 1));
@@ -164,10 +164,10 @@ TEST(NegotiationTest, RequestsBeyondTheBitsOfAHeaderStayUnknown) {
   ASSERT_EQ(verdict.added.size(), 2u);
   EXPECT_EQ(verdict.added[0], (Verdict::Addition{1, make("a", 1)}));
   EXPECT_EQ(verdict.added[1], (Verdict::Addition{2, make("b", 1)}));
-  EXPECT_EQ(verdict.waiting, (std::vector<std::string>{"a", "b", "c", "pending"}));
+  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b", "c", "pending"}));
 }
 
-TEST(NegotiationTest, WhatAllRanksHaveTakesTheBitOfWhatWaitsForOne) {
+TEST(NegotiationTest, RequestOfAllRanks_TakesTheBitOfOneThatWaits) {
   RequestTable table;
   for (int bit = 0; bit < 3; ++bit) table.add(bit, make("old" + std::to_string(bit), 1));
   Report report;

@@ -19,7 +19,7 @@ std::uint32_t length_of(const Recurrence& sequence, std::size_t distance) {
   return length;
 }
 
-TEST(RecurrenceTest, FindsEveryLength) {
+TEST(RecurrenceTest, Measure_FindsEveryLength) {
   std::mt19937 random(1);
   using Symbols = std::uniform_int_distribution<std::uint32_t>;
   for (const std::uint32_t symbols : {1u, 2u, 3u, 50u}) {

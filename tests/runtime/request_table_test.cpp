@@ -13,19 +13,19 @@ Request make(const std::string& name, std::int64_t rows) {
   return request;
 }
 
-TEST(RequestTableTest, FindsARequestByAllItsFields) {
+TEST(RequestTableTest, Find_ComparesAllFields) {
   RequestTable table;
   table.add(0, make("a", 2));
   table.add(5, make("a", 4));
   EXPECT_EQ(table.find(make("a", 2)), 0);
   EXPECT_EQ(table.find(make("a", 4)), 5);
-  EXPECT_EQ(table.find(make("a", 6)), -1);
-  EXPECT_EQ(table.find(make("b", 2)), -1);
+  EXPECT_EQ(table.find(make("a", 6)), std::nullopt);
+  EXPECT_EQ(table.find(make("b", 2)), std::nullopt);
   EXPECT_EQ(*table.at(5), make("a", 4));
   EXPECT_EQ(table.size(), 2u);
 }
 
-TEST(RequestTableTest, KnowsWhichNamesHaveSeveralRequests) {
+TEST(RequestTableTest, Ambiguous_HoldsNamesWithSeveralRequests) {
   RequestTable table;
   table.add(0, make("a", 2));
   table.add(1, make("b", 2));
@@ -39,10 +39,10 @@ TEST(RequestTableTest, KnowsWhichNamesHaveSeveralRequests) {
   table.remove(0);
   EXPECT_TRUE(table.ambiguous().none());
   EXPECT_EQ(table.find(make("a", 4)), 70);
-  EXPECT_EQ(table.find(make("a", 2)), -1);
+  EXPECT_EQ(table.find(make("a", 2)), std::nullopt);
 }
 
-TEST(RequestTableTest, HandsOutTheLowestFreeBit) {
+TEST(RequestTableTest, FreeBit_IsTheLowest) {
   RequestTable table;
   table.add(0, make("a", 1));
   table.add(1, make("b", 1));
@@ -53,7 +53,7 @@ TEST(RequestTableTest, HandsOutTheLowestFreeBit) {
   EXPECT_EQ(table.free_bit(0), 1);
 }
 
-TEST(RequestTableTest, RemembersWhichRanLongestAgo) {
+TEST(RequestTableTest, LastRun_OrdersRequestsByAge) {
   RequestTable table;
   table.add(0, make("a", 1));
   table.add(1, make("b", 1));

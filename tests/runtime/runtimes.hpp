@@ -11,12 +11,12 @@
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 #include "kolo/runtime.hpp"
-#include "support/fake_tensor_place.hpp"
-#include "support/fake_world.hpp"
+#include "support/fake_world/fake_world.hpp"
+#include "support/gpu/fake_tensor_place.hpp"
 
 namespace kolo::test {
 
-/// The knobs that tests start from: a hang becomes an error with a text before CTest ends it
+/// The settings that tests start from: a hang becomes an error with a text before CTest ends it
 /// without.
 inline Config test_config() {
   Config config;

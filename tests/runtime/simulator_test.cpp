@@ -1,7 +1,7 @@
 // The protocol in virtual time: 2,000 random scenarios (the protocol_gate tool runs 100,000), and
 // scenarios made on purpose.
 
-#include "support/simulator.hpp"
+#include "support/protocol/simulator.hpp"
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/random_scenario.hpp"
+#include "support/protocol/random_scenario.hpp"
 
 namespace kolo::simulator::simulator_test {
 
@@ -47,7 +47,7 @@ Program round(int names) {
   return steps;
 }
 
-TEST(SimulatorTest, NoSeedViolatesTheProtocol) {
+TEST(SimulatorTest, RandomScenarios_KeepTheProtocol) {
   Result total;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const Result result = simulate(random_scenario(seed));
@@ -59,17 +59,17 @@ TEST(SimulatorTest, NoSeedViolatesTheProtocol) {
   EXPECT_GT(total.negotiations, kSeeds);
 }
 
-TEST(SimulatorTest, ASeedGivesTheSameRunAgain) {
+TEST(SimulatorTest, SameSeed_GivesTheSameRun) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const Result first = simulate(random_scenario(seed));
     const Result again = simulate(random_scenario(seed));
     EXPECT_EQ(first.events, again.events);
     EXPECT_EQ(first.exchanges, again.exchanges);
-    EXPECT_EQ(first.asks, again.asks);
+    EXPECT_EQ(first.wake_up_requests, again.wake_up_requests);
   }
 }
 
-TEST(SimulatorTest, ASteadyProgramSettlesAtOneExchangeARoundAndNoAsk) {
+TEST(SimulatorTest, SteadyProgram_SettlesAtOneExchangePerRoundWithoutWakeUps) {
   Scenario scenario = make_scenario(4, 3);
   for (int rank = 0; rank < 4; ++rank) {
     for (int i = 0; i < 4; ++i) add(scenario, rank, round(3));
@@ -84,7 +84,7 @@ TEST(SimulatorTest, ASteadyProgramSettlesAtOneExchangeARoundAndNoAsk) {
   EXPECT_LE(result.exchanges, 3u * 56u);
 }
 
-TEST(SimulatorTest, LayersThatSwitchEveryTenRoundsSettle) {
+TEST(SimulatorTest, AlternatingLayers_Settle) {
   Scenario scenario = make_scenario(3, 6);
   scenario.patience = Time{10'000'000'000};
   const std::vector<std::vector<int>> phases{{0, 1, 2}, {5, 4, 3}};
@@ -102,7 +102,7 @@ TEST(SimulatorTest, LayersThatSwitchEveryTenRoundsSettle) {
   EXPECT_EQ(result.finished, 3);
 }
 
-TEST(SimulatorTest, ASkippedTensorHoldsOnlyThoseWhoWaitForIt) {
+TEST(SimulatorTest, SkippedTensor_HoldsUpOnlyRanksThatWaitForIt) {
   Scenario scenario = make_scenario(3, 2);
   for (int rank = 0; rank < 3; ++rank) {
     add(scenario, rank, round(2));
@@ -116,7 +116,7 @@ TEST(SimulatorTest, ASkippedTensorHoldsOnlyThoseWhoWaitForIt) {
   EXPECT_EQ(result.outcomes, 2u + 10u);
 }
 
-TEST(SimulatorTest, ASkippedTensorWithADeadlineHoldsNobody) {
+TEST(SimulatorTest, SkippedTensorWithDeadline_HoldsUpNobody) {
   Scenario scenario = make_scenario(3, 2);
   scenario.must_finish = true;
   for (int rank = 0; rank < 3; ++rank) {
@@ -127,7 +127,7 @@ TEST(SimulatorTest, ASkippedTensorWithADeadlineHoldsNobody) {
   EXPECT_EQ(simulate(scenario).violation, "");
 }
 
-TEST(SimulatorTest, UnevenRoundsEndInAJoinThatCompletes) {
+TEST(SimulatorTest, UnevenRounds_EndInACompletedJoin) {
   Scenario scenario = make_scenario(4, 2);
   scenario.must_finish = true;
   for (int rank = 0; rank < 4; ++rank) {
@@ -140,7 +140,7 @@ TEST(SimulatorTest, UnevenRoundsEndInAJoinThatCompletes) {
   EXPECT_EQ(result.outcomes, 2u * 6u);
 }
 
-TEST(SimulatorTest, AMismatchEndsOneUseAndTheProgramGoesOn) {
+TEST(SimulatorTest, Mismatch_EndsOneUseOnly) {
   for (const bool by_messages : {false, true}) {
     Scenario scenario = make_scenario(5, 2);
     scenario.by_messages = by_messages;
@@ -178,16 +178,16 @@ void die_at_every_moment(Fault::Kind kind, int victim, bool by_messages) {
   }
 }
 
-TEST(SimulatorTest, ADeathAtAnyMomentEndsEveryWait) {
+TEST(SimulatorTest, DeathAtAnyMoment_EndsEveryWait) {
   for (const int victim : {0, 1, 3}) {
     for (const bool by_messages : {false, true}) {
       die_at_every_moment(Fault::Kind::Die, victim, by_messages);
-      die_at_every_moment(Fault::Kind::DieWithWords, victim, by_messages);
+      die_at_every_moment(Fault::Kind::DieWithMessage, victim, by_messages);
     }
   }
 }
 
-TEST(SimulatorTest, AFrozenRankIsLostPastTheDeadline) {
+TEST(SimulatorTest, FrozenRank_IsLostAfterTheDeadline) {
   for (const int victim : {0, 3}) {
     for (const bool by_messages : {false, true}) {
       die_at_every_moment(Fault::Kind::Freeze, victim, by_messages);
@@ -195,7 +195,7 @@ TEST(SimulatorTest, AFrozenRankIsLostPastTheDeadline) {
   }
 }
 
-TEST(SimulatorTest, AShutdownOfOneRankEndsTheOthersWork) {
+TEST(SimulatorTest, ShutdownOfOneRank_EndsTheWorkOfTheOthers) {
   Scenario scenario = make_scenario(3, 2);
   scenario.must_finish = true;
   for (int rank = 0; rank < 3; ++rank) {
@@ -206,7 +206,7 @@ TEST(SimulatorTest, AShutdownOfOneRankEndsTheOthersWork) {
   EXPECT_EQ(simulate(scenario).violation, "");
 }
 
-TEST(SimulatorTest, ATableOfOneRequestStillRunsEverything) {
+TEST(SimulatorTest, TableOfOneRequest_StillRunsEverything) {
   Scenario scenario = make_scenario(3, 5);
   scenario.table_capacity = 1;
   scenario.must_finish = true;
@@ -218,7 +218,7 @@ TEST(SimulatorTest, ATableOfOneRequestStillRunsEverything) {
   EXPECT_EQ(result.outcomes, 20u);
 }
 
-TEST(SimulatorTest, HeadersOfOneBitStillRunEverything) {
+TEST(SimulatorTest, HeadersOfOneBit_StillRunEverything) {
   Scenario scenario = make_scenario(3, 5);
   scenario.table_bits = 1;
   scenario.must_finish = true;
@@ -230,7 +230,7 @@ TEST(SimulatorTest, HeadersOfOneBitStillRunEverything) {
   EXPECT_EQ(result.outcomes, 20u);
 }
 
-TEST(SimulatorTest, NothingHappensWhileEveryRankComputes) {
+TEST(SimulatorTest, ComputingRanks_CauseNoEvents) {
   Scenario scenario = make_scenario(2, 1);
   for (int rank = 0; rank < 2; ++rank) {
     add(scenario, rank, round(1));

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(
                             .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
     [](const auto& setting) { return setting.param.name; });
 
-TEST_P(TimeoutTest, RaisesOnAllRanksTheLateOneToo) {
+TEST_P(TimeoutTest, Timeout_IsThrownOnAllRanksTheLateOneToo) {
   for (const int late : {2, 0}) {
     for (const bool is_known : {false, true}) {
       std::latch given_up(2);
@@ -52,7 +52,7 @@ TEST_P(TimeoutTest, RaisesOnAllRanksTheLateOneToo) {
   }
 }
 
-TEST_P(TimeoutTest, OneRankAloneCanHaveADeadline) {
+TEST_P(TimeoutTest, DeadlineOnOneRank_EndsTheOperationOnAll) {
   std::latch given_up(2);
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     Tensor tensor(5);
@@ -67,7 +67,7 @@ TEST_P(TimeoutTest, OneRankAloneCanHaveADeadline) {
   });
 }
 
-TEST_P(TimeoutTest, TheDefaultIsTheConfigured) {
+TEST_P(TimeoutTest, DefaultTimeout_IsTheConfiguredOne) {
   Setting setting = GetParam();
   setting.config.timeout = 1s;  // starting must not take that long
   std::latch given_up(2);
@@ -79,7 +79,7 @@ TEST_P(TimeoutTest, TheDefaultIsTheConfigured) {
   });
 }
 
-TEST_P(TimeoutTest, StallsAreReportedWithTheRanksThatAreMissing) {
+TEST_P(TimeoutTest, Stall_IsReportedWithTheMissingRanks) {
   Setting setting = GetParam();
   setting.config.stall_warn = 50ms;
   setting.config.log_level = "warn";
@@ -90,11 +90,26 @@ TEST_P(TimeoutTest, StallsAreReportedWithTheRanksThatAreMissing) {
   });
   const std::string text = testing::internal::GetCapturedStderr();
   expect_contains(text, "stalled: 'slow one' on process set world");
-  expect_contains(text, "ranks 0, 2 waited for longer than KOLO_STALL_WARN");
+  expect_contains(text, "ranks 0 and 2 waited for longer than KOLO_STALL_WARN");
   expect_contains(text, "rank 1 did not submit it yet");
 }
 
-TEST_P(TimeoutTest, NoStallReportWhereItIsSwitchedOff) {
+TEST_P(TimeoutTest, StallOnAProcessSet_NamesWorldRanks) {
+  Setting setting = GetParam();
+  setting.config.stall_warn = 50ms;
+  setting.config.log_level = "warn";
+  testing::internal::CaptureStderr();
+  run_runtimes(setting, [&](Runtime& runtime) {
+    ProcessSet& set = runtime.add_process_set({1, 2});
+    if (runtime.rank() == 2) std::this_thread::sleep_for(400ms);
+    if (set.included()) expect_sum_works(set, "slow one");
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  expect_contains(text, "'slow one' on process set {1, 2}: rank 1 waited for longer");
+  expect_contains(text, "rank 2 did not submit it yet");
+}
+
+TEST_P(TimeoutTest, StallReportsSwitchedOff_NothingIsLogged) {
   Setting setting = GetParam();
   setting.config.stall_warn = 0ns;
   setting.config.log_level = "warn";
@@ -106,7 +121,7 @@ TEST_P(TimeoutTest, NoStallReportWhereItIsSwitchedOff) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST_P(TimeoutTest, AShutdownElsewhereEndsWhatIsPending) {
+TEST_P(TimeoutTest, ShutdownElsewhere_EndsPendingWork) {
   for (const int leaving : {0, 2}) {
     run_runtimes(GetParam(), [&](Runtime& runtime) {
       expect_sum_works(runtime, "before");

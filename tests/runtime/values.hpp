@@ -12,7 +12,7 @@
 
 #include "contract/reference.hpp"
 #include "kolo/collectives.hpp"
-#include "support/tensor_place.hpp"
+#include "support/gpu/tensor_place.hpp"
 
 namespace kolo::test {
 

@@ -18,8 +18,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "support/random_scenario.hpp"
-#include "support/simulator.hpp"
+#include "support/protocol/random_scenario.hpp"
+#include "support/protocol/simulator.hpp"
 
 namespace {
 

@@ -25,7 +25,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/runtimes.hpp"
-#include "support/fake_cuda/device.hpp"
+#include "support/gpu/fake_cuda/device.hpp"
 
 namespace kolo::test {
 

@@ -110,7 +110,7 @@ NcclCommunicator::~NcclCommunicator() {
     const CudaDeviceGuard guard(device_);
     KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
     while (!ready()) {
-      if (deadline.is_over()) return;  // aborts
+      if (deadline.has_passed()) return;  // aborts
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));

@@ -31,7 +31,7 @@ ProcessSet::Metrics ProcessSet::metrics() const {
   Metrics metrics;
   metrics.exchanges = lane.protocol.exchanges;
   metrics.fruitless_exchanges = lane.protocol.fruitless_exchanges;
-  metrics.asks = lane.protocol.asks;
+  metrics.wake_up_requests = lane.protocol.wake_up_requests;
   metrics.negotiations = lane.protocol.negotiations;
   metrics.header_bytes = lane.header_bytes;
   metrics.bytes_sent = lane.bytes_sent;

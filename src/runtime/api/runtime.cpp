@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/deadline.hpp"
-#include "base/graveyard.hpp"
 #include "base/home_process.hpp"
+#include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
@@ -18,8 +18,8 @@
 #include "ops/registry.hpp"
 #include "runtime/api/submit.hpp"
 #include "runtime/control/agree_on_start.hpp"
+#include "runtime/lane/final_message.hpp"
 #include "runtime/lane/lane_factory.hpp"
-#include "runtime/lane/last_words.hpp"
 #include "runtime/lane/progress_thread.hpp"
 
 namespace kolo {
@@ -72,7 +72,7 @@ class Runtime::Parts {
     std::unique_ptr<runtime::ProgressThread> driver;
     if (std::find(ranks.begin(), ranks.end(), topology().rank) != ranks.end()) {
       lane = lanes_.make(number, ranks);
-      runtime::enlist_for_last_words(lane);
+      runtime::register_for_final_message(lane);
       driver = std::make_unique<runtime::ProgressThread>(lane);
     }
     const std::lock_guard lock(sets_lock_);
@@ -117,7 +117,7 @@ class Runtime::Parts {
     lane->shut_down();
     set.driver.reset();
     lane->stop(why);
-    runtime::dismiss_from_last_words(lane);
+    runtime::unregister_from_final_message(lane);
   }
 
   const HomeProcess home_;
@@ -144,7 +144,8 @@ Runtime::Runtime(InitOptions options) {
 
 Runtime::~Runtime() {
   parts_->shutdown();
-  if (!parts_->is_at_home()) keep_for_ever(std::move(parts_));  // threads and MPI are the parent's
+  if (!parts_->is_at_home())
+    leak_intentionally(std::move(parts_));  // threads and MPI are the parent's
   Runtime* self = this;
   process_current.compare_exchange_strong(self, nullptr);
   if (thread_current == this) thread_current = nullptr;

@@ -44,7 +44,7 @@ class Stretch {
   }
 
   void check_bounds(Operation& operation) const {
-    if (!operation.request.defect.empty()) return;  // its size may be none
+    if (!operation.request.invalid_reason.empty()) return;  // its size may be none
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
     if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
       add_defect(operation, std::to_string(view_.count()) + " elements of " +
@@ -109,7 +109,7 @@ OperationPtr make_reduce_scatter(ProcessSet& set, const Stretch& stretch, const 
   OperationPtr operation =
       runtime::make_reduction(set, Collective::ReduceScatter, {{input, output}}, options);
   place(*operation, set, stretch);
-  if (!operation->request.defect.empty() || !stretch.overlaps(output)) return operation;
+  if (!operation->request.invalid_reason.empty() || !stretch.overlaps(output)) return operation;
   const auto rows = static_cast<std::size_t>(input.shape.front());
   const std::size_t own_begin = ops::piece_of(rows, set.size(), set.rank()).begin;
   const std::byte* const own =
@@ -170,7 +170,7 @@ OperationPtr make_alltoall(ProcessSet& set, const Stretch& input, const Stretch&
       [data = output.view().data](const std::vector<std::int64_t>&) { return data; }, options);
   place(*operation, set, input);
   output.check_bounds(*operation);
-  if (operation->request.defect.empty() && input.overlaps(output.view())) {
+  if (operation->request.invalid_reason.empty() && input.overlaps(output.view())) {
     add_defect(*operation,
                "the output at " + output.place() + " overlaps the input at " + input.place());
   }

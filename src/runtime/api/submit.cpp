@@ -157,7 +157,7 @@ TensorMemory& add_rows(Operation& operation, const TensorView& tensor) {
 }
 
 void add_defect(Operation& operation, std::string text) {
-  if (operation.request.defect.empty()) operation.request.defect = std::move(text);
+  if (operation.request.invalid_reason.empty()) operation.request.invalid_reason = std::move(text);
 }
 
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size) {
@@ -242,7 +242,7 @@ void run(ProcessSet& set, std::shared_ptr<Operation> operation) {
   set.lane()->order_after(*operation);
 }
 
-Handle submit_defect(Collective collective, std::string text, const OperationOptions& options) {
+Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
   auto operation = make_operation(set, collective, options);
   add_defect(*operation, std::move(text));

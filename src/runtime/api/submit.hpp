@@ -54,6 +54,6 @@ void run(ProcessSet& set, std::shared_ptr<Operation> operation);
 
 /// Ends the operation on all ranks with InvalidArgument and `text`: for callers whose arguments
 /// cannot be made a TensorView of.
-Handle submit_defect(Collective collective, std::string text, const OperationOptions& options);
+Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options);
 
 }  // namespace kolo::runtime

@@ -39,7 +39,7 @@ std::string text_of(const Start& start) {
   return text;
 }
 
-/// Fills `all` with everybody's `counts[rank]` bytes one after another.
+/// Fills `all` with `counts[rank]` bytes of every rank, in rank order.
 Task gather(Communicator& communicator, const std::byte* own, std::byte* all,
             const std::vector<std::size_t>& counts) {
   CollectiveCall call;

@@ -12,7 +12,7 @@
 
 namespace kolo::runtime {
 
-/// What all ranks start with alike: their knobs, what they choose from, and the process sets.
+/// What all ranks must have in common at the start: settings, algorithms, reductions, process sets.
 struct Start {
   const Config& config;
   const ops::Registry& algorithms;
@@ -20,15 +20,15 @@ struct Start {
   const std::vector<std::vector<int>>& process_sets;  ///< each ascending
 };
 
-/// Compares the starts of all ranks. Collective. Throws InvalidArgument on every rank alike, naming
-/// the first thing that differs, the ranks and both values; the log level may differ. The
-/// communicator and what `start` refers to outlive the Task.
+/// Compares `start` among all ranks. Collective. Throws InvalidArgument on all ranks alike, naming
+/// the first difference, the ranks and both values; the log level may differ. The communicator and
+/// what `start` refers to outlive the Task.
 Task agree_on_start(Communicator& communicator, Start start);
 
-/// Throws InvalidArgument where a knob asks for an algorithm that is not there.
+/// Throws InvalidArgument where a setting names an algorithm that does not exist.
 void check_algorithms(const Config& config, const ops::Registry& algorithms);
 
-/// Throws InvalidArgument where a rank's shared memory is too small for the ranks of a node.
+/// Throws InvalidArgument where KOLO_STAGING_BYTES is too small for the ranks of a node.
 void check_staging(const Config& config, const comm::Topology& topology);
 
 }  // namespace kolo::runtime

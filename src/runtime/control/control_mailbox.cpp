@@ -2,13 +2,13 @@
 
 #include <string>
 
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-/// Runs `action` so that what fails in it names the other rank.
+/// Runs `action`; errors that it throws name the other rank.
 template <class Action>
 auto naming(const char* direction, int rank, Action action) {
   try {
@@ -23,7 +23,7 @@ auto naming(const char* direction, int rank, Action action) {
 
 ControlMailbox::~ControlMailbox() {
   for (Parcels* const parcels : {&outgoing_, &incoming_}) {
-    for (Parcel& parcel : *parcels) keep_for_ever(std::move(parcel.buffer));
+    for (Parcel& parcel : *parcels) leak_intentionally(std::move(parcel.buffer));
   }
 }
 
@@ -74,14 +74,14 @@ void ControlMailbox::collect_sent() {
       const bool is_sent = naming("to", parcel->rank, [&] { return parcel->transfer.ready(); });
       if (is_sent) spare_.splice(spare_.end(), outgoing_, parcel);
     } catch (...) {
-      keep_for_ever(std::move(parcel->buffer));
+      leak_intentionally(std::move(parcel->buffer));
       outgoing_.erase(parcel);
       throw;
     }
   }
 }
 
-/// Goes on with the receive under way, or starts the next one; true once the message is here.
+/// Continues the receive in flight or starts the next one; true once the message has arrived.
 bool ControlMailbox::receive_next() {
   if (incoming_.empty()) {
     const auto envelope = communicator_.probe(tag_);

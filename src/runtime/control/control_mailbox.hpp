@@ -12,8 +12,8 @@
 
 namespace kolo::runtime {
 
-/// Carries control messages among the ranks of a communicator, all under one tag that is its own.
-/// No call blocks. Messages of one sender arrive in the order they were sent.
+/// Sends and receives control messages among the ranks of a communicator, under a tag of its own.
+/// No call blocks. Messages of one sender arrive in the order in which they were sent.
 class ControlMailbox {
  public:
   struct Counters {
@@ -25,33 +25,33 @@ class ControlMailbox {
 
   /// `communicator` outlives the mailbox.
   ControlMailbox(Communicator& communicator, int tag) : communicator_(communicator), tag_(tag) {}
-  /// Sends and a receive under way are abandoned, with their buffers kept until the process ends.
+  /// Abandons transfers in flight. Their buffers leak intentionally: MPI may still use them.
   ~ControlMailbox();
   ControlMailbox(const ControlMailbox&) = delete;  // MPI refers to its buffers
   ControlMailbox& operator=(const ControlMailbox&) = delete;
 
-  /// Returns the bytes of the encoded message. Throws BackendError naming the rank where it cannot
-  /// be reached.
+  /// Returns the size of the encoded message in bytes. Throws BackendError naming the rank where it
+  /// cannot be reached.
   std::size_t send(int rank, const WireMessage& message);
 
-  /// The next message that has arrived, and its sender. Throws BackendError naming the rank for a
-  /// message that cannot be decoded, and for a send or receive that failed; that one is given up,
-  /// the mailbox stays usable.
+  /// The next message that has arrived, and its sender. Throws BackendError naming the rank where a
+  /// message cannot be decoded or a transfer has failed; that transfer is abandoned, and the
+  /// mailbox stays usable.
   std::optional<std::pair<int, WireMessage>> poll();
 
-  /// Looks at the sends under way: true once there is none. Throws like `poll`.
+  /// Tests the sends in flight: true once there is none. Throws like `poll`.
   bool is_idle();
 
   const Counters& counters() const { return counters_; }
 
  private:
-  // Members in this order: a transfer is given up before the buffer it writes to is freed.
+  // In this order: the transfer ends before its buffer is freed.
   struct Parcel {
     int rank = 0;
     std::vector<std::byte> buffer;
     Transfer transfer;
   };
-  using Parcels = std::list<Parcel>;  // they move between lists and stay where they are
+  using Parcels = std::list<Parcel>;  // spliced between lists: MPI holds their addresses
 
   Parcels take_spare(int rank);
   void collect_sent();
@@ -60,7 +60,7 @@ class ControlMailbox {
   Communicator& communicator_;
   const int tag_;
   Parcels outgoing_;
-  Parcels incoming_;  // one at most, or order would be lost
+  Parcels incoming_;  // one at most, to keep the order
   Parcels spare_;
   Counters counters_;
 };

@@ -9,35 +9,36 @@ namespace kolo::runtime {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(10);
-constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // everybody looks once in 50 ms
+constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // every rank checks once in 50 ms
 
 }  // namespace
 
-std::optional<HeaderBoard::Loss> LossWatch::look(Clock::time_point now, bool needs_peers) {
-  // The processes before the board: one that ends because of a loss has published that loss first,
-  // and must not be taken for the cause.
-  const bool is_due = now >= next_look_;
+std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool needs_peers) {
+  // Processes before published losses: a process that ends because of a loss has published that
+  // loss first, and must not count as its cause.
+  const bool is_due = now >= next_check_;
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();
-  if (auto loss = board_.lost()) {
+  if (auto loss = header_exchange_.lost()) {
     if (all_have_heard(*loss, now)) return loss;
     return std::nullopt;
   }
   if (!is_due) return std::nullopt;
-  next_look_ = now + kInterval;
+  next_check_ = now + kInterval;
   for (const int peer : dead) {
     const std::optional<int> rank = member(peer);
-    if (rank && !board_.has_left(*rank)) return Loss{*rank, "died: its process has ended"};
+    if (rank && !header_exchange_.has_left(*rank))
+      return Loss{*rank, "died: its process has ended"};
   }
   if (now >= next_sample_ && needs_peers) {
     next_sample_ = now + set_.config.lost_after / 2;
-    silent_ = board_.silent_ranks();
+    silent_ = header_exchange_.silent_ranks();
   }
   return std::nullopt;
 }
 
-/// A rank that tells of its own end waits until the others have heard, and so does whoever hears
-/// it: mpirun ends them all as soon as one of them has ended.
+/// A rank that announces its own end waits until the others have heard, and so do they: mpirun ends
+/// all processes as soon as one has ended.
 bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
   if (std::find(dead.begin(), dead.end(), world_rank(loss.rank)) != dead.end()) return true;
@@ -46,8 +47,8 @@ bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   return now >= *heard_at_ + kTimeToHear;
 }
 
-std::optional<HeaderBoard::Loss> LossWatch::find_silent() const {
-  // As of the last whole interval: a fresh look could be microseconds after the last one.
+std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
+  // Of the latest complete interval: a new sample could follow the last one within microseconds.
   if (silent_.empty()) return std::nullopt;
   return Loss{silent_.front(),
               "does not answer: its coordinator gave no sign of life since the deadline"};

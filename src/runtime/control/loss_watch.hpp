@@ -6,25 +6,25 @@
 
 #include "comm/world.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/protocol/header_board.hpp"
+#include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
 
-/// Notices that a rank of a process set is lost: its process has ended, it or another has published
-/// its loss, or its coordinator gives no sign of life. Ranks count within the set.
+/// Detects the loss of a rank of a process set: its process has ended, some rank has published the
+/// loss, or its coordinator gives no sign of life. Ranks count within the set.
 class LossWatch {
  public:
   using Clock = std::chrono::steady_clock;
-  using Loss = HeaderBoard::Loss;
+  using Loss = HeaderExchange::Loss;
 
-  /// All of them outlive this.
-  LossWatch(const DataPath& set, comm::World& world, HeaderBoard& board)
-      : set_(set), world_(world), board_(board) {}
+  /// The arguments outlive this object.
+  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange)
+      : set_(set), world_(world), header_exchange_(header_exchange) {}
 
-  /// A loss, once it is time to act on it. `needs_peers`: something here waits for the others.
-  std::optional<Loss> look(Clock::time_point now, bool needs_peers);
+  /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
+  std::optional<Loss> check(Clock::time_point now, bool needs_peers);
 
-  /// A rank that did not answer through the last whole interval of samples.
+  /// A rank that gave no sign of life in the latest complete interval.
   std::optional<Loss> find_silent() const;
 
   /// Logs the loss, once.
@@ -37,11 +37,11 @@ class LossWatch {
 
   const DataPath& set_;
   comm::World& world_;
-  HeaderBoard& board_;
-  Clock::time_point next_look_{};
+  HeaderExchange& header_exchange_;
+  Clock::time_point next_check_{};
   Clock::time_point next_sample_{};
-  std::vector<int> silent_;                    // in the last interval between samples
-  std::optional<Clock::time_point> heard_at_;  // of a loss from a rank that still lives
+  std::vector<int> silent_;                    // in the latest complete interval
+  std::optional<Clock::time_point> heard_at_;  // of a loss that a live rank has published
   bool is_reported_ = false;
 };
 

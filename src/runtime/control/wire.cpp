@@ -8,7 +8,9 @@ namespace {
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
-// A table is packed after all that it refers to.
+constexpr int kNoShutdownRank = -1;
+
+// FlatBuffers packs a table after everything it refers to.
 
 Offset<flatbuffers::Vector<std::uint64_t>> pack(FlatBufferBuilder& builder, const Bits& bits) {
   std::uint64_t* words = nullptr;
@@ -24,7 +26,8 @@ Offset<wire::Header> pack(FlatBufferBuilder& builder, const Header& header) {
   const auto own = pack(builder, header.own);
   const auto ready = pack(builder, header.ready);
   return wire::CreateHeader(builder, header.exchange, header.has_unknown, header.has_expired,
-                            header.has_stalled, header.shutdown_rank, joined, own, ready);
+                            header.has_stalled, header.shutdown_rank.value_or(kNoShutdownRank),
+                            joined, own, ready);
 }
 
 Offset<wire::TensorType> pack(FlatBufferBuilder& builder, const TensorType& tensor) {
@@ -42,12 +45,13 @@ Offset<wire::Request> pack(FlatBufferBuilder& builder, const Request& request) {
   const auto placement = builder.CreateString(request.placement);
   const auto rows = builder.CreateVector(request.rows);
   const auto members = builder.CreateVector(request.members);
-  const auto defect = builder.CreateString(request.defect);
+  const auto invalid_reason = builder.CreateString(request.invalid_reason);
   return wire::CreateRequest(builder, name, static_cast<std::uint8_t>(request.collective), tensors,
                              static_cast<std::uint8_t>(request.op), custom, request.prescale,
                              request.postscale, static_cast<std::uint8_t>(request.join_divisor),
                              request.root, static_cast<std::uint8_t>(request.device), compression,
-                             placement, rows, members, request.set_number, request.fusible, defect);
+                             placement, rows, members, request.set_number, request.fusible,
+                             invalid_reason);
 }
 
 Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {
@@ -102,9 +106,9 @@ Body pack_body(FlatBufferBuilder& builder, const Verdict& verdict) {
   const auto added = pack_all(builder, verdict.added);
   const auto errors = pack_all(builder, verdict.errors);
   const auto stalls = pack_all(builder, verdict.stalls);
-  const auto waiting = builder.CreateVectorOfStrings(verdict.waiting);
+  const auto blocked = builder.CreateVectorOfStrings(verdict.blocked);
   const auto packed =
-      wire::CreateVerdict(builder, verdict.exchange, evicted, added, errors, stalls, waiting);
+      wire::CreateVerdict(builder, verdict.exchange, evicted, added, errors, stalls, blocked);
   return {wire::Body::Verdict, packed.Union()};
 }
 
@@ -116,8 +120,8 @@ Body pack_body(FlatBufferBuilder& builder, const HeaderDown& down) {
   return {wire::Body::HeaderDown, pack(builder, down.header).Union()};
 }
 
-Body pack_body(FlatBufferBuilder& builder, const Ask& ask) {
-  return {wire::Body::Ask, wire::CreateAsk(builder, ask.exchange).Union()};
+Body pack_body(FlatBufferBuilder& builder, const WakeUpRequest& request) {
+  return {wire::Body::WakeUpRequest, wire::CreateWakeUpRequest(builder, request.exchange).Union()};
 }
 
 Body pack_body(FlatBufferBuilder& builder, const Lost& lost) {

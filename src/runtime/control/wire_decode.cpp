@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,9 +48,9 @@ int unpack_rank(int rank, std::int64_t lowest, std::int64_t limit) {
   return rank;
 }
 
-/// Takes a message apart whose structure is verified. That lets parts of a damaged message lie in
-/// one another, by which a small one could stand for gigabytes: all that is copied out of it must
-/// fit into it.
+/// Unpacks a message whose structure has been verified. The verifier accepts parts that overlap, so
+/// a small damaged message could stand for gigabytes. Therefore everything that is copied out of
+/// the message must fit into its size.
 class Unpacker {
  public:
   Unpacker(std::size_t message_bytes, int size) : bytes_left_(message_bytes), size_(size) {}
@@ -59,17 +60,18 @@ class Unpacker {
       case wire::Body::Report: return ControlMessage{unpack(*envelope.body_as_Report())};
       case wire::Body::Verdict: return ControlMessage{unpack(*envelope.body_as_Verdict())};
       case wire::Body::HeaderUp:
-        return BoardMessage{HeaderUp{unpack(*envelope.body_as_HeaderUp())}};
+        return HeaderExchangeMessage{HeaderUp{unpack(*envelope.body_as_HeaderUp())}};
       case wire::Body::HeaderDown:
-        return BoardMessage{HeaderDown{unpack(*envelope.body_as_HeaderDown())}};
-      case wire::Body::Ask: return BoardMessage{Ask{envelope.body_as_Ask()->exchange()}};
+        return HeaderExchangeMessage{HeaderDown{unpack(*envelope.body_as_HeaderDown())}};
+      case wire::Body::WakeUpRequest:
+        return HeaderExchangeMessage{WakeUpRequest{envelope.body_as_WakeUpRequest()->exchange()}};
       case wire::Body::Lost: {
         const wire::Lost& lost = *envelope.body_as_Lost();
-        return BoardMessage{Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how())}}};
+        return HeaderExchangeMessage{Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how())}}};
       }
-      case wire::Body::Left: return BoardMessage{Left{}};
-      case wire::Body::Ping: return BoardMessage{Ping{}};
-      case wire::Body::Pong: return BoardMessage{Pong{}};
+      case wire::Body::Left: return HeaderExchangeMessage{Left{}};
+      case wire::Body::Ping: return HeaderExchangeMessage{Ping{}};
+      case wire::Body::Pong: return HeaderExchangeMessage{Pong{}};
       case wire::Body::NONE: break;
     }
     reject("of unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
@@ -86,7 +88,7 @@ class Unpacker {
     return packed.str();
   }
 
-  /// The verifier lets 64-bit numbers of a damaged message lie where they may not be read.
+  /// Checks the alignment, which the verifier does not do for 64-bit numbers.
   template <class Number>
   std::vector<Number> numbers(const flatbuffers::Vector<Number>& packed) {
     take(packed.size() * sizeof(Number));
@@ -118,6 +120,11 @@ class Unpacker {
     return bits;
   }
 
+  std::optional<int> shutdown_rank(std::int32_t packed) {
+    const int rank = unpack_rank(packed, -1, size_);
+    return rank < 0 ? std::nullopt : std::optional(rank);
+  }
+
   Bits joined(const flatbuffers::Vector<std::uint64_t>& packed) {
     Bits ranks = bits(packed);
     ranks.for_each([&](int rank) { unpack_rank(rank, 0, size_); });
@@ -138,7 +145,7 @@ class Unpacker {
             packed.has_unknown(),
             packed.has_expired(),
             packed.has_stalled(),
-            unpack_rank(packed.shutdown_rank(), Header::kNoRank, size_),
+            shutdown_rank(packed.shutdown_rank()),
             joined(*packed.joined()),
             bits(*packed.own()),
             bits(*packed.ready())};
@@ -166,7 +173,7 @@ class Unpacker {
             ranks(*packed.members(), kAnyRank),
             packed.set_number(),
             packed.fusible(),
-            text(*packed.defect())};
+            text(*packed.invalid_reason())};
   }
 
   Report::Item unpack(const wire::Item& packed) {
@@ -210,7 +217,7 @@ class Unpacker {
     verdict.added = all<Verdict::Addition>(*packed.added());
     verdict.errors = all<Verdict::NameError>(*packed.errors());
     verdict.stalls = all<Verdict::Stall>(*packed.stalls());
-    verdict.waiting = all<std::string>(*packed.waiting());
+    verdict.blocked = all<std::string>(*packed.blocked());
     return verdict;
   }
 

@@ -11,7 +11,7 @@ namespace kolo::runtime {
 Task find_absent(const DataPath& path, const std::vector<std::shared_ptr<Operation>>& operations,
                  std::vector<Bits>& absent) {
   std::vector<std::size_t> own;
-  for (const auto& operation : operations) own.push_back(operation->use == 0 ? 1 : 0);
+  for (const auto& operation : operations) own.push_back(operation->use ? 0 : 1);
   std::vector<std::size_t> all;
   co_await gather_numbers(path, own, all);
   for (std::size_t i = 0; i < all.size(); ++i) {

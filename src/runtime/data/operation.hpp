@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
@@ -47,7 +48,7 @@ struct Operation {
   using Clock = std::chrono::steady_clock;
 
   Request request;
-  std::uint64_t use = 0;  ///< its number in its lane, given when it is submitted
+  std::optional<std::uint64_t> use;  ///< its number in its lane; none: stands for a joined rank
   Clock::time_point deadline = Clock::time_point::max();
   std::vector<TensorMemory> tensors;  ///< as many as the request has
   DeviceOrder device;                 ///< where the request is for a GPU

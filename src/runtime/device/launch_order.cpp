@@ -3,7 +3,7 @@
 #include <span>
 #include <utility>
 
-#include "base/graveyard.hpp"
+#include "base/intentional_leak.hpp"
 #include "runtime/data/numbers.hpp"
 
 namespace kolo::runtime {
@@ -36,7 +36,7 @@ struct When {
 }  // namespace
 
 LaunchOrder::~LaunchOrder() {
-  for (Reply& reply : replies_) keep_for_ever(std::move(reply.numbers));
+  for (Reply& reply : replies_) leak_intentionally(std::move(reply.numbers));
 }
 
 Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {

@@ -11,17 +11,17 @@
 
 namespace kolo::runtime {
 
-/// How long callers spin on this node: not at all where its ranks must share cores, since whoever
-/// spins then keeps those from running that it waits for.
+/// How long callers spin on this node. Not at all where ranks share cores: a spinning caller blocks
+/// the very rank it waits for.
 inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology) {
   const int ranks = config.fake_nodes > 0 ? topology.size : topology.local_size;
   return ranks > ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::nanoseconds{0} : config.spin;
 }
 
-/// How a thread waits for what others do when nobody can wake it: it looks again at once for a few
-/// microseconds, then lets others run, then sleeps longer and longer. A wake-up from sleep costs
-/// tens of microseconds, a spinning thread costs its neighbour the core. Sleeps beyond a
-/// millisecond stay a small part of the time waited so far, so that they hardly add to it.
+/// Polling with increasing pauses, for events that cannot wake the thread: it spins for a few
+/// microseconds, then yields, then sleeps longer and longer. Waking up from a sleep costs tens of
+/// microseconds; spinning takes a core from other threads. Sleeps beyond a millisecond stay a small
+/// fraction of the time waited so far, so they add little to it.
 class Backoff {
  public:
   using Duration = std::chrono::nanoseconds;
@@ -32,14 +32,14 @@ class Backoff {
 
   explicit Backoff(Duration spin) : spin_(spin) {}
 
-  /// There was progress: starts over.
+  /// Starts over, after progress.
   void reset() {
     began_ = {};
     sleep_ = kShortestSleep;
   }
 
-  /// How long to sleep before the next look; zero: not yet. Lets others run then, once past
-  /// spinning.
+  /// How long to sleep before polling again; zero: poll at once. Yields where spinning has ended
+  /// but sleeping has not begun.
   Duration next_pause() {
     const auto now = std::chrono::steady_clock::now();
     if (began_ == std::chrono::steady_clock::time_point{}) began_ = now;

@@ -8,8 +8,8 @@
 namespace kolo::runtime {
 namespace {
 
-// A turn costs a chunk's time when much moves, and the waits between chunks are short.
-constexpr int kChunksPerTurn = 16;
+// A progress step costs about as much as a chunk, and waits between chunks are short.
+constexpr int kChunksPerStep = 16;
 
 }  // namespace
 
@@ -18,16 +18,16 @@ void BatchQueue::push(Batch batch) {
   ++begun_;
 }
 
-BatchQueue::Step BatchQueue::advance(int looks) {
+BatchQueue::Step BatchQueue::advance(int polls) {
   Step step;
   if (batches_.empty()) return step;
   Progress progress = Progress::Done;
   try {
-    for (int chunks = 0; chunks < kChunksPerTurn && looks > 0;) {
+    for (int chunks = 0; chunks < kChunksPerStep && polls > 0;) {
       progress = batches_.front().task.poll();
       if (progress == Progress::Done) break;
       if (progress == Progress::Advanced) ++chunks;
-      if (progress == Progress::Waiting) --looks;
+      if (progress == Progress::Waiting) --polls;
       step.has_progressed |= progress == Progress::Advanced;
     }
   } catch (const AgreedFailure& agreed) {

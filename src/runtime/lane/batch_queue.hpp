@@ -12,7 +12,7 @@
 
 namespace kolo::runtime {
 
-/// Batches in the agreed order, of which the first one moves.
+/// Batches in the agreed order. Only the first one moves data.
 class BatchQueue {
  public:
   using Clock = Operation::Clock;
@@ -22,13 +22,13 @@ class BatchQueue {
     Operations operations;
     Clock::time_point deadline;
   };
-  /// `operations` are those that ended, with `error` or well.
+  /// `operations` are those that have ended, with `error` if set.
   struct Step {
     bool has_progressed = false;
     Operations operations{};
     std::exception_ptr error{};
   };
-  /// Awaitable: so many batches have ended.
+  /// Awaitable until this many batches have ended.
   struct Place {
     const BatchQueue& queue;
     std::uint64_t awaited;
@@ -39,15 +39,15 @@ class BatchQueue {
   void push(Batch batch);
   bool empty() const { return batches_.empty(); }
 
-  /// Moves the first batch by some chunks at most, until it has waited at `looks` looks. Throws
-  /// what no rank but this one knows of; an AgreedFailure ends the batch.
-  Step advance(int looks);
-  /// The first batch's deadline has been over for `grace`, and has not been told so as long.
+  /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
+  /// AgreedFailure ends the batch; any other exception concerns this rank alone and is thrown.
+  Step advance(int polls);
+  /// The first batch has missed its deadline by `grace`. Says so once per `grace`.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
-  /// Behind what has been pushed so far. Refers to the queue.
-  Place behind() const { return {*this, begun_}; }
+  /// The place after what has been pushed so far. Refers to the queue.
+  Place after_all() const { return {*this, begun_}; }
 
-  /// What has not ended.
+  /// Removes and returns what has not ended.
   std::deque<Batch> take_all();
 
  private:

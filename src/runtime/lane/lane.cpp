@@ -1,84 +1,34 @@
 #include "runtime/lane/lane.hpp"
 
-#include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/current_exception.hpp"
 #include "base/log.hpp"
+#include "base/rank_list.hpp"
 #include "kolo/error.hpp"
-#include "runtime/control/window_board.hpp"
 #include "runtime/lane/backoff.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-constexpr int kControlTag = Communicator::kTagCount - 1;
+// Waits between chunks are short: a caller, who has nothing else to do, polls several times before
+// it repeats the whole step. Where ranks share cores, the rank that is waited for needs the core.
+constexpr int kPollsOfCallers = 128;
+constexpr int kPollsOnSharedCores = 4;
 
-// The waits between chunks are short: a caller, who has nothing else to do, looks several times
-// before it goes round again. Where ranks share cores, the core is needed by whoever is waited for.
-constexpr int kCallersLooks = 128;
-constexpr int kLooksOnSharedCores = 4;
-
-Coordinator::Options coordinator_options(const std::string& name, const std::vector<int>& ranks,
-                                         int rank, const Config& config) {
-  Coordinator::Options options;
-  options.rank = rank;
-  options.set = {name, ranks};
-  options.tree_width = config.tree_width;
-  options.patience = config.patience;
-  options.stall_warn = config.stall_warn;
-  options.lost_after = config.lost_after;
-  options.table.capacity = static_cast<std::size_t>(config.table_capacity);
-  options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
-  return options;
-}
-
-Task wait_for(BatchQueue::Place place) { co_await place; }
-
-std::string list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text;
+Time to_time(Operation::Clock::time_point point) {
+  return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
 }
 
 }  // namespace
 
 Lane::Lane(Parts parts, comm::World& world)
-    : name_(parts.data.name),
-      config_(parts.data.config),
-      spin_(spin_of(config_, world.topology())),
-      world_(world),
+    : world_(world),
+      spin_(spin_of(parts.data.config, world.topology())),
+      queue_(parts.data.name),
       data_(std::move(parts.data)),
-      control_(std::move(parts.control)),
-      mailbox_(*control_, kControlTag),
-      coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
-      runner_(std::make_shared<BatchRunner>(world, data_)),
-      lost_batches_(data_, world),
-      queue_(name_) {
-  if (parts.control_window != nullptr) {
-    board_ = std::make_unique<WindowBoard>(std::move(parts.control_window));
-  } else {
-    auto board = std::make_unique<TreeBoard>(
-        rank(), size(), Tree(rank(), size(), config_.tree_width),
-        [this](int to, const BoardMessage& message) { return mailbox_.send(to, message); });
-    tree_board_ = board.get();
-    board_ = std::move(board);
-  }
-  watch_.emplace(data_, world_, *board_);
-  if (parts.device) {
-    const bool is_added = parts.device->is_added;
-    launch_order_ = &parts.device->launch_order;
-    device_data_.emplace(std::move(parts.device->data));
-    device_runner_ = std::make_shared<DeviceRunner>(parts.device->gpus, *device_data_,
-                                                    *launch_order_, world.topology().local_rank);
-    overlaps_ = is_added && size() > 1;
-    if (is_added) launch_order_->expect_questions();
-  }
-}
+      control_(std::move(parts.control), data_, world),
+      executor_(data_, std::move(parts.device), world) {}
 
 Lane::~Lane() = default;
 
@@ -86,31 +36,31 @@ Lane::~Lane() = default;
 
 void Lane::prepare(Operation& operation) {
   if (operation.request.device != DeviceKind::Cuda) return;
-  if (device_runner_ == nullptr) {
+  if (executor_.device_runner() == nullptr) {
     throw InvalidArgument(
         "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone. Configure it "
         "with KOLO_WITH_CUDA=ON where CUDA Toolkit 12.4 or newer and NCCL are installed, or copy "
         "the tensor to the CPU");
   }
-  device_runner_->prepare(operation);
+  executor_.device_runner()->prepare(operation);
 }
 
 void Lane::order_after(const Operation& operation) {
-  if (operation.device.done != nullptr) device_runner_->order_after(operation);
+  if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
 }
 
-/// In front of all that acts on behalf of this rank.
+/// Precedes everything that acts on behalf of this rank.
 void Lane::require_home() const {
   if (home_.is_here()) return;
-  throw InvalidArgument("process set " + name_ +
-                        ": this process is a forked child of the one that started Kolo, and has "
-                        "no part in it. Use Kolo in the parent, or start it after fork().");
+  throw InvalidArgument("process set " + data_.name +
+                        ": this process is a forked child of the one that started Kolo, and is not "
+                        "a rank. Use Kolo in the parent, or start it after fork().");
 }
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
   require_home();
   queue_.submit(std::move(operation));
-  wake_up_.call();
+  wake_signal_.notify();
 }
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
@@ -122,18 +72,19 @@ void Lane::run(const std::shared_ptr<Operation>& operation) {
 void Lane::join(std::shared_ptr<Operation> operation) {
   require_home();
   queue_.join(std::move(operation));
-  wake_up_.call();
+  wake_signal_.notify();
 }
 
-/// A thread that drives until its own operation has ended; the progress thread leaves it to it.
-class Lane::Caller {
+/// A caller that makes progress until its own operation is done; the progress thread pauses
+/// meanwhile.
+class Lane::Waiter {
  public:
-  explicit Caller(Lane& lane) : lane_(lane) { ++lane_.callers_; }
-  Caller(const Caller&) = delete;  // it is counted once
-  Caller& operator=(const Caller&) = delete;
-  ~Caller() {
-    --lane_.callers_;
-    if (lane_.queue_.in_flight() > 0) lane_.wake_up_.call();
+  explicit Waiter(Lane& lane) : lane_(lane) { ++lane_.waiters_.count; }
+  Waiter(const Waiter&) = delete;  // counted once
+  Waiter& operator=(const Waiter&) = delete;
+  ~Waiter() {
+    --lane_.waiters_.count;
+    if (lane_.queue_.in_flight() > 0) lane_.wake_signal_.notify();
   }
 
  private:
@@ -141,241 +92,152 @@ class Lane::Caller {
 };
 
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
-  if (operation.is_done.load(std::memory_order_acquire)) return true;
-  require_home();
-  queue_.await(operation.use);
-  const Caller caller(*this);
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
+  if (is_done()) return true;
+  require_home();
+  queue_.await(*operation.use);
+  const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();
-  const int looks = spin_.count() > 0 ? kCallersLooks : kLooksOnSharedCores;
+  const int polls = spin_.count() > 0 ? kPollsOfCallers : kPollsOnSharedCores;
   Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
-    if (try_turn(looks)) {
+    if (try_progress_step(polls)) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
-      // Somebody else may drive, who says when it has ended.
-      std::unique_lock lock(ends_);
-      ended_.wait_for(lock, pause, is_done);
+      // Another thread may make the progress that completes the operation.
+      std::unique_lock lock(waiters_.mutex);
+      waiters_.operation_is_done.wait_for(lock, pause, is_done);
     }
   }
   return is_done();
 }
 
-bool Lane::try_turn() { return callers_ == 0 && try_turn(1); }
-
-bool Lane::try_turn(int looks) {
-  const std::unique_lock turn_lock(turn_, std::try_to_lock);
-  return turn_lock.owns_lock() && turn(looks);
-}
-
-void Lane::shut_down() {
-  queue_.leave();
-  Backoff backoff(Backoff::Duration{0});
-  auto give_up_at = Clock::time_point::max();
-  for (;;) {
-    std::unique_lock turn_lock(turn_);
-    const bool progressed = turn(1);
-    if ((loss_ && lost_batches_.empty()) || has_taken_leave_) break;
-    if (has_left_ && give_up_at == Clock::time_point::max()) {
-      give_up_at = Clock::now() + config_.lost_after;  // nobody watches for losses any more
-    } else if (Clock::now() > give_up_at) {
-      world_.mark_broken();
-      break;
-    }
-    turn_lock.unlock();
-    if (progressed) {
-      backoff.reset();
-    } else {
-      std::this_thread::sleep_for(backoff.next_pause());
-    }
-  }
-}
-
-void Lane::stop(std::string why) {
-  const std::unique_lock turn_lock(turn_);
-  queue_.stop(std::move(why));
-  turn(1);  // ends what came in since the set was closed
-  // A thread that waits for one of these may be on its way to another turn.
-  is_stopped_ = true;
-}
+bool Lane::try_progress() { return waiters_.count == 0 && try_progress_step(1); }
 
 Lane::Metrics Lane::metrics() {
-  const std::lock_guard turn_lock(turn_);
-  Metrics metrics;
-  metrics.protocol = coordinator_.counters();
-  metrics.header_bytes = board_->bytes_shown();
-  metrics.bytes_sent = runner_->bytes_sent();
-  metrics.bytes_packed = runner_->bytes_packed();
-  if (device_runner_ != nullptr) {
-    metrics.bytes_sent += device_runner_->bytes_sent();
-    metrics.bytes_packed += device_runner_->bytes_packed();
-    metrics.gpu_seconds = device_runner_->seconds();
-  }
-  return metrics;
+  const std::lock_guard lock(progress_mutex_);
+  return {control_.coordinator().counters(), control_.header_bytes(), executor_.bytes_sent(),
+          executor_.bytes_packed(), executor_.gpu_seconds()};
 }
 
-// --- the turn ---
+// --- the progress step ---
 
-/// The thread in a turn, as long as it is.
-class Lane::Driver {
+/// Says which thread is in a progress step.
+class Lane::ProgressStep {
  public:
-  explicit Driver(Lane& lane) : driver_(lane.driver_) { driver_ = std::this_thread::get_id(); }
-  Driver(const Driver&) = delete;  // there is one at a time
-  Driver& operator=(const Driver&) = delete;
-  ~Driver() { driver_ = std::thread::id(); }
+  explicit ProgressStep(Lane& lane) : thread_(lane.progressing_thread_) {
+    thread_ = std::this_thread::get_id();
+  }
+  ProgressStep(const ProgressStep&) = delete;  // one at a time
+  ProgressStep& operator=(const ProgressStep&) = delete;
+  ~ProgressStep() { thread_ = std::thread::id(); }
 
  private:
-  std::atomic<std::thread::id>& driver_;
+  std::atomic<std::thread::id>& thread_;
 };
 
-bool Lane::turn(int looks) {
-  if (is_stopped_) return false;
-  const Driver driver(*this);
+bool Lane::try_progress_step(int polls) {
+  const std::unique_lock lock(progress_mutex_, std::try_to_lock);
+  return lock.owns_lock() && progress_step(polls);
+}
+
+bool Lane::progress_step(int polls) {
+  if (phase_ == Phase::Stopped) return false;
+  const ProgressStep step(*this);
   try {
-    return progress(Clock::now(), looks);
-  } catch (...) {  // programs have functions of their own run in batches, which may throw anything
-    // The others may be in the middle of a batch and wait for this rank's part of it.
+    return make_progress(Clock::now(), polls);
+  } catch (...) {  // batches call functions of the program, which may throw anything
+    // The other ranks may be in the middle of a batch and wait for this rank's share of it.
     declare_lost({rank(), "failed: " + text_of_current_exception()});
     return true;
   }
 }
 
-bool Lane::progress(Clock::time_point now, int looks) {
-  bool progressed = take_submissions(now);
-  if (loss_) {  // nothing moves any more: what still comes in ends at once
-    carry_out(coordinator_.decide(to_time(now)));
-    return end_lost_batches(now) || progressed;
+bool Lane::make_progress(Clock::time_point now, int polls) {
+  bool has_progressed = take_submissions(now);
+  if (loss_) {  // no data moves any more: new submissions fail at once
+    carry_out(control_.decide(now));
+    return end_stopped_batches(now) || has_progressed;
   }
-  board_->beat();
-  progressed |= read_mail();
-  if (!has_left_) {
-    if (const auto loss = watch_->look(now, needs_peers_)) declare_lost(*loss);
+  has_progressed |= control_.receive();
+  if (phase_ == Phase::Open) {
+    if (const auto loss = control_.check_for_loss(now, needs_peers_)) declare_lost(*loss);
   }
-  progressed |= advance_protocol(now);
-  progressed |= advance(running_, now, looks);
-  progressed |= advance(launching_, now, looks);
-  if (device_runner_ != nullptr) {
-    device_runner_->retire();
-    launch_order_->serve();
-  }
-  if (has_left_ && !has_taken_leave_) has_taken_leave_ = have_all_left() && mailbox_.is_idle();
-  return progressed;
+  has_progressed |= advance_protocol(now);
+  const BatchExecutor::Progress progress = executor_.advance(
+      now, polls,
+      [&](const auto& operation, const std::exception_ptr& error) { complete(operation, error); });
+  if (progress.is_overdue) declare_silent_rank_lost();
+  if (phase_ == Phase::Left && control_.have_all_left()) phase_ = Phase::AllLeft;
+  return has_progressed || progress.has_progressed;
 }
 
 bool Lane::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
+  Coordinator& coordinator = control_.coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
-    coordinator_.submit(operation->use, operation->request, to_time(now),
-                        to_time(operation->deadline));
-    operations_[operation->use] = std::move(operation);
+    const UseId use = *operation->use;
+    coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
+    operations_[use] = std::move(operation);
   }
   if (taken.join != nullptr) {
-    const UseId use = taken.join->use;
+    const UseId use = *taken.join->use;
     operations_[use] = taken.join;
-    coordinator_.join(use);
+    coordinator.join(use);
   }
-  for (const UseId use : taken.awaited) coordinator_.wait_for(use);
-  if (taken.is_leaving) coordinator_.shut_down();
+  for (const UseId use : taken.awaited) coordinator.wait_for(use);
+  if (taken.is_leaving) coordinator.shut_down();
   needs_peers_ = taken.is_leaving || queue_.in_flight() > 0;
   return !taken.operations.empty() || taken.join != nullptr;
 }
 
-bool Lane::read_mail() {
-  // Nobody sends before this rank's header is there, unless the board itself goes by messages.
-  if (tree_board_ == nullptr && !coordinator_.is_negotiating()) return false;
-  bool progressed = false;
-  while (auto mail = mailbox_.poll()) {
-    progressed = true;
-    auto& [from, message] = *mail;
-    if (auto* negotiation = std::get_if<ControlMessage>(&message)) {
-      coordinator_.on_message(from, std::move(*negotiation));
-    } else if (tree_board_ != nullptr) {
-      tree_board_->on_message(from, std::get<BoardMessage>(message));
-    }
-  }
-  return progressed;
-}
-
 bool Lane::advance_protocol(Clock::time_point now) {
-  bool progressed = false;
+  bool has_progressed = false;
   for (;;) {
-    coordinator_.on_ask(board_->highest_ask());
-    carry_out(coordinator_.decide(to_time(now)));
-    if (!coordinator_.awaits_headers()) break;
-    const std::optional<Header> merged = board_->merged(coordinator_.exchange());
-    if (!merged) break;
-    coordinator_.on_headers(*merged);
-    progressed = true;
+    carry_out(control_.decide(now));
+    if (!control_.end_exchange()) break;
+    has_progressed = true;
   }
-  if (coordinator_.is_closed() && is_data_at_rest() && !loss_ && !has_left_) {
-    board_->leave();
-    has_left_ = true;
-  }
-  return progressed;
+  leave_when_closed();
+  return has_progressed;
 }
 
 void Lane::carry_out(Coordinator::Actions actions) {
-  for (Coordinator::Batch& batch : actions.run) start(std::move(batch));
-  for (Coordinator::Failed& failed : actions.failed) {
-    const auto found = operations_.extract(failed.use);
-    complete(found.mapped(), to_exception(failed.failure));
+  for (const Coordinator::Batch& batch : actions.run) start(batch);
+  for (const Coordinator::Failed& failed : actions.failed) {
+    complete(operations_.extract(failed.use).mapped(), to_exception(failed.failure));
   }
-  if (actions.joined) {  // behind the data of what ran before
-    const auto found = operations_.extract(actions.joined->use);
-    found.mapped()->result = world_rank(actions.joined->last_rank);
-    running_.push({wait_for(launching_.behind()), {found.mapped()}, Clock::time_point::max()});
+  if (actions.joined) {
+    std::shared_ptr<Operation> join = operations_.extract(actions.joined->use).mapped();
+    join->result = world_rank(actions.joined->last_rank);
+    executor_.start_join(std::move(join));
   }
-  for (const Verdict::Stall& stall : actions.stalls) {
-    KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
-                   << list(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
-                   << (stall.missing_ranks.empty()
-                           ? "nobody is missing any more"
-                           : list(stall.missing_ranks) + " did not submit it yet");
-  }
-  if (actions.post) board_->post(*actions.post);
-  if (actions.ask) board_->ask(*actions.ask);
-  for (auto& [to, message] : actions.send) mailbox_.send(to, std::move(message));
-  if (actions.find_silent) give_up_silent_rank();
+  for (const Verdict::Stall& stall : actions.stalls) report_stall(stall);
+  control_.send(actions);
+  if (actions.find_silent) declare_silent_rank_lost();
 }
 
-void Lane::start(Coordinator::Batch batch) {
-  BatchRunner::Operations operations;
-  auto deadline = Clock::time_point::max();
+void Lane::start(const Coordinator::Batch& batch) {
+  BatchExecutor::Operations operations;
   for (const Coordinator::Batch::Item& item : batch.items) {
-    if (item.use) {
-      operations.push_back(operations_.extract(*item.use).mapped());
-    } else if (item.request->device == DeviceKind::Cuda) {
-      operations.push_back(device_runner_->make_identity(*item.request));
-    } else {
-      operations.push_back(runner_->make_identity(*item.request));
-    }
-    deadline = std::min(deadline, operations.back()->deadline);
+    operations.push_back(item.use ? operations_.extract(*item.use).mapped()
+                                  : executor_.make_identity(*item.request));
   }
-  if (operations.front()->request.device == DeviceKind::Cuda) {
-    Task task = device_runner_->run(operations, batch.have_some_joined, overlaps_);
-    launching_.push({std::move(task), std::move(operations), deadline});
-  } else {
-    // All sets overlap with the world, which has been alone so far.
-    if (operations.front()->request.collective == Collective::AddProcessSet) {
-      overlaps_ = size() > 1;
-      if (launch_order_ != nullptr) launch_order_->expect_questions();
-    }
-    Task task = runner_->run(operations, batch.have_some_joined);
-    running_.push({std::move(task), std::move(operations), deadline});
-  }
+  executor_.start(std::move(operations), batch.have_some_joined);
 }
 
-/// Nothing moves, and nothing is under way on a GPU.
-bool Lane::is_data_at_rest() const {
-  return running_.empty() && launching_.empty() &&
-         (device_runner_ == nullptr || device_runner_->is_idle());
+void Lane::report_stall(const Verdict::Stall& stall) const {
+  const std::string missing = stall.missing_ranks.empty() ? "nobody is missing any more"
+                                                          : list_world_ranks(stall.missing_ranks) +
+                                                                " did not submit it yet";
+  KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
+                 << list_world_ranks(stall.waiting_ranks)
+                 << " waited for longer than KOLO_STALL_WARN; " << missing;
 }
 
-bool Lane::advance(BatchQueue& batches, Clock::time_point now, int looks) {
-  const BatchQueue::Step step = batches.advance(looks);
-  for (const auto& operation : step.operations) complete(operation, step.error);
-  if (batches.is_overdue(now, config_.lost_after)) give_up_silent_rank();
-  return step.has_progressed;
+std::string Lane::list_world_ranks(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = world_rank(rank);
+  return list_ranks(ranks);
 }
 
 }  // namespace kolo::runtime

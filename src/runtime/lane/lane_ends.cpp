@@ -6,88 +6,108 @@
 #include <thread>
 #include <utility>
 
-#include "base/current_exception.hpp"
-#include "base/graveyard.hpp"
-#include "base/log.hpp"
+#include "base/intentional_leak.hpp"
 #include "kolo/error.hpp"
+#include "runtime/lane/backoff.hpp"
 #include "runtime/lane/lane.hpp"
 
 namespace kolo::runtime {
 
-/// Then no message is under way any more: leaving is the last that a rank says.
-bool Lane::have_all_left() {
-  for (int other = 0; other < size(); ++other) {
-    if (!board_->has_left(other)) return false;
-  }
-  return true;
-}
+// --- in good order ---
 
-void Lane::declare_lost(const HeaderBoard::Loss& loss) {
-  if (loss_) return;
-  loss_ = loss;
-  world_.mark_broken();
-  try {
-    board_->publish_lost(loss);
-  } catch (...) {  // by messages, to a rank that cannot be reached either
-    KOLO_LOG(Warn) << "process set " << name_
-                   << ": cannot tell all ranks: " << text_of_current_exception();
-  }
-  watch_->report(loss);
-  coordinator_.on_lost(loss.rank, loss.how);
-  if (device_runner_ != nullptr) {
-    device_runner_->abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
-    keep_for_ever(device_runner_);
-  }
-  keep_for_ever(runner_);
-  lost_batches_.add(running_.take_all());
-  lost_batches_.add(launching_.take_all());
-  const auto now = Clock::now();
-  end_lost_batches(now);
-  carry_out(coordinator_.decide(to_time(now)));
-}
-
-/// MPI and GPUs may still read the memory of what was running, so none of it is given back.
-bool Lane::end_lost_batches(Clock::time_point now) {
-  LostBatches::Batches rested = lost_batches_.take_rested(now);
-  for (BatchQueue::Batch& batch : rested) {
-    for (const auto& operation : batch.operations) {
-      complete(operation,
-               std::make_exception_ptr(PeerLostError(
-                   describe(operation->request) + " on process set " + name_ + ": rank " +
-                   std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
+void Lane::shut_down() {
+  queue_.leave();
+  Backoff backoff(Backoff::Duration{0});
+  auto give_up_at = Clock::time_point::max();
+  for (;;) {
+    std::unique_lock lock(progress_mutex_);
+    const bool has_progressed = progress_step(1);
+    if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
+    if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
+      give_up_at = Clock::now() + data_.config.lost_after;  // losses go unnoticed from here on
+    } else if (Clock::now() > give_up_at) {
+      world_.mark_broken();
+      break;
     }
-    keep_for_ever(std::move(batch));
+    lock.unlock();
+    if (has_progressed) {
+      backoff.reset();
+    } else {
+      std::this_thread::sleep_for(backoff.next_pause());
+    }
   }
-  return !rested.empty();
 }
 
-void Lane::give_up_silent_rank() {
-  if (const auto loss = watch_->find_silent()) declare_lost(*loss);
+void Lane::leave_when_closed() {
+  if (phase_ != Phase::Open || loss_) return;
+  if (!control_.coordinator().is_closed() || !executor_.is_idle()) return;
+  control_.leave();
+  phase_ = Phase::Left;
+}
+
+void Lane::stop(std::string why) {
+  const std::unique_lock lock(progress_mutex_);
+  queue_.stop(std::move(why));
+  progress_step(1);  // ends what was submitted since the set was closed
+  // A thread that waits for one of these may be about to begin another step.
+  phase_ = Phase::Stopped;
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
-  if (operation->use == 0) return;  // of a rank that has joined: nobody asked for it here
+  if (!operation->use) return;  // stands for a rank that has joined: nobody waits for it here
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();
   {
-    const std::lock_guard lock(ends_);
+    const std::lock_guard lock(waiters_.mutex);
     operation->is_done.store(true, std::memory_order_release);
   }
-  ended_.notify_all();
+  waiters_.operation_is_done.notify_all();
+}
+
+// --- by a loss ---
+
+void Lane::declare_lost(const ControlPlane::Loss& loss) {
+  if (loss_) return;
+  loss_ = loss;
+  world_.mark_broken();
+  control_.declare_lost(loss);
+  executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
+  const auto now = Clock::now();
+  end_stopped_batches(now);
+  carry_out(control_.decide(now));
+}
+
+/// MPI and GPUs may still read the memory of these batches, so it leaks intentionally.
+bool Lane::end_stopped_batches(Clock::time_point now) {
+  LostBatches::Batches rested = executor_.take_rested(now);
+  for (BatchQueue::Batch& batch : rested) {
+    for (const auto& operation : batch.operations) {
+      complete(operation,
+               std::make_exception_ptr(PeerLostError(
+                   describe(operation->request) + " on process set " + data_.name + ": rank " +
+                   std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
+    }
+    leak_intentionally(std::move(batch));
+  }
+  return !rested.empty();
+}
+
+void Lane::declare_silent_rank_lost() {
+  if (const auto loss = control_.find_silent()) declare_lost(*loss);
 }
 
 void Lane::publish_end(const std::string& how) {
   if (!home_.is_here()) return;
-  // Not beside another thread's turn, which uses the board: one that lasts longer than this hangs
-  // in a function of the program's, and the others find that the process has ended.
-  constexpr int kLongestTurnMs = 500;
-  std::unique_lock turn_lock(turn_, std::defer_lock);
-  const bool is_in_turn = driver_ == std::this_thread::get_id();
-  for (int ms = 0; !is_in_turn && ms < kLongestTurnMs && !turn_lock.try_lock(); ++ms) {
+  // Not during another thread's step, which uses the control plane. A step that takes longer than
+  // this hangs in a function of the program; the other ranks then see that the process has ended.
+  constexpr int kLongestStepMs = 500;
+  std::unique_lock lock(progress_mutex_, std::defer_lock);
+  const bool is_in_step = progressing_thread_ == std::this_thread::get_id();
+  for (int ms = 0; !is_in_step && ms < kLongestStepMs && !lock.try_lock(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (is_in_turn || turn_lock.owns_lock()) board_->publish_lost({rank(), how});
+  if (is_in_step || lock.owns_lock()) control_.publish_lost({rank(), how});
 }
 
 }  // namespace kolo::runtime

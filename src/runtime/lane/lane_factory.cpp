@@ -8,18 +8,18 @@
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "runtime/control/window_board.hpp"
+#include "runtime/control/window_header_exchange.hpp"
 #include "runtime/protocol/set_name.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-// Every lane has its own communicators.
+// Every lane has communicators of its own.
 enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kChannelsPerLane };
 
 int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
 
-/// The members' nodes, counted from 0 in the order of their lowest member.
+/// The node of every member, numbered in the order of the nodes' lowest members.
 std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>& node_of_rank) {
   std::vector<int> seen;
   std::vector<int> nodes;
@@ -48,7 +48,7 @@ std::unique_ptr<Communicator> LaneFactory::make_control_communicator(
 std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& ranks) {
   Lane::Parts parts{{choices_, config_}};
   parts.data.name = name_of_set(number, ranks);
-  parts.control = make_control_communicator(number, ranks);
+  parts.control.communicator = make_control_communicator(number, ranks);
   parts.data.world_ranks = ranks;
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
   parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
@@ -66,7 +66,7 @@ void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
         world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
   }
   parts.device.emplace(
-      Lane::DeviceParts{*gpus, *launch_order_, DataPath{choices_, config_}, number != 0});
+      BatchExecutor::DeviceParts{*gpus, *launch_order_, DataPath{choices_, config_}, number != 0});
   DataPath& path = parts.device->data;
   path.name = parts.data.name;
   path.world_ranks = ranks;
@@ -79,8 +79,9 @@ void LaneFactory::share_memory(Lane::Parts& parts, int number) {
     share_memory_inside_nodes(parts, number);
     return;
   }
-  parts.control_window = make_window(*parts.control, WindowBoard::segment_bytes(), "agreement");
-  parts.data.staging = make_window(*parts.control, config_.staging_bytes, "data");
+  parts.control.window =
+      make_window(*parts.control.communicator, WindowHeaderExchange::segment_bytes(), "agreement");
+  parts.data.staging = make_window(*parts.control.communicator, config_.staging_bytes, "data");
 }
 
 void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
@@ -92,11 +93,12 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
   }
   const auto communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
   path.node_staging = make_window(*communicator, config_.staging_bytes, "data inside nodes");
-  if (!is_everywhere(path.node_staging != nullptr, *parts.control)) path.node_staging = nullptr;
+  if (!is_everywhere(path.node_staging != nullptr, *parts.control.communicator))
+    path.node_staging = nullptr;
   path.nodes = Nodes{path.node_of_rank, is_homogeneous(path.node_of_rank), path.node_staging.get()};
 }
 
-/// Whether `holds` on all ranks of `communicator`. Collective.
+/// Whether `holds` is true on all ranks of `communicator`. Collective.
 bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
   const auto size = static_cast<std::size_t>(communicator.size());
   const std::int64_t own = holds ? 1 : 0;
@@ -113,7 +115,7 @@ bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
   return std::count(all.begin(), all.end(), 1) == communicator.size();
 }
 
-/// Null, on all ranks of `communicator` alike, where shared memory cannot be had.
+/// Null, on all ranks of `communicator` alike, where shared memory is not available.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
                                                        std::size_t bytes, const char* purpose) {
   std::shared_ptr<SharedWindow> window;
@@ -123,7 +125,7 @@ std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicato
   } catch (const BackendError& error) {
     if (communicator.rank() == 0) {
       KOLO_LOG(Warn) << "no shared memory for " << purpose
-                     << ", going by messages: " << error.what();
+                     << ", using messages instead: " << error.what();
     }
   }
   return window;

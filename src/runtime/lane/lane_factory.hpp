@@ -11,20 +11,20 @@
 
 namespace kolo::runtime {
 
-/// Makes the lanes of process sets: their communicators and their shared memory. All that it is
-/// given outlives the lanes.
+/// Makes the lanes of process sets, with their communicators and their shared memory. The arguments
+/// outlive the lanes.
 class LaneFactory {
  public:
   LaneFactory(comm::World& world, const Config& config, Choices choices)
       : world_(world), config_(config), choices_(choices) {}
 
-  /// That of the protocol of a set, for use before its lane is there.
+  /// The communicator of the control plane of a set, for use before its lane exists.
   std::unique_ptr<Communicator> make_control_communicator(int number,
                                                           const std::vector<int>& ranks);
 
-  /// The lane of the process set `number` over the world ranks `ranks`, ascending, this rank among
-  /// them. Collective over them and blocking; no other live set has the number. Throws TimeoutError
-  /// after KOLO_TIMEOUT, PeerLostError, BackendError.
+  /// Makes the lane of the process set `number`, a number that no other live set has, over the
+  /// world ranks `ranks`: ascending, this rank among them. Collective over these ranks and
+  /// blocking. Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks);
 
  private:

@@ -11,26 +11,26 @@
 
 namespace kolo::runtime {
 
-/// The batches that the loss of a rank has stopped, until their memory is at rest: messages may be
-/// under way into it, or be read from it, between ranks that still live. It gives up their
-/// receives, and drives what cannot be given up to its end. That takes no longer than kLongestRest,
-/// after which only a rank that lives and does not answer could still send the rest of a message.
+/// The batches that the loss of a rank has stopped, until nothing uses their memory: ranks that are
+/// still alive may be sending into it or reading from it. Cancels their receives, and completes the
+/// transfers that cannot be cancelled. That takes kLongestRest at most; after that, only a rank
+/// that is alive but does not answer could still send the rest of a message.
 class LostBatches {
  public:
   using Clock = BatchQueue::Clock;
   using Batches = std::deque<BatchQueue::Batch>;
 
   static constexpr auto kLongestRest = std::chrono::milliseconds(500);
-  /// What a dead rank has sent has been received by then, or never will be.
+  /// What a dead rank has sent arrives within this time, or never.
   static constexpr auto kRestOfTheDead = std::chrono::milliseconds(50);
 
-  /// `path` is that on which the batches moved. Both outlive this.
+  /// `path` is the one that the batches use. Both outlive this object.
   LostBatches(const DataPath& path, comm::World& world) : path_(path), world_(world) {}
 
   void add(Batches batches);
   bool empty() const { return batches_.empty(); }
 
-  /// All batches once their memory is at rest; none before. Never blocks.
+  /// All batches, once nothing uses their memory; none before. Never blocks.
   Batches take_rested(Clock::time_point now);
 
  private:

@@ -9,8 +9,8 @@ namespace kolo::runtime {
 namespace {
 
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
-constexpr auto kShortestDoze = std::chrono::milliseconds(1);
-constexpr auto kLongestDoze = std::chrono::milliseconds(16);
+constexpr auto kShortestPause = std::chrono::milliseconds(1);
+constexpr auto kLongestPause = std::chrono::milliseconds(16);
 
 }  // namespace
 
@@ -19,31 +19,31 @@ ProgressThread::ProgressThread(std::shared_ptr<Lane> lane)
 
 ProgressThread::~ProgressThread() {
   is_stopping_ = true;
-  lane_->wake_up().call();
+  lane_->wake_signal().notify();
   thread_.join();
 }
 
 void ProgressThread::loop() {
-  // It never spins: the threads that compute share its cores, and a caller in a hurry drives
+  // It never spins: computing threads share its cores, and a caller in a hurry makes progress
   // itself.
   Backoff backoff(Backoff::Duration{0});
-  bool was_called = false;
-  auto doze = kShortestDoze;
+  bool was_notified = false;
+  auto pause = kShortestPause;
   while (!is_stopping_) {
-    if (lane_->try_turn()) {
+    if (lane_->try_progress()) {
       backoff.reset();
-      doze = kShortestDoze;
-      was_called = false;
-    } else if (lane_->needs_driving()) {
-      lane_->wake_up().sleep(backoff.next_pause());
-    } else if (was_called) {
-      // In vain: whoever submitted drives as well, and will probably do so again. Waking up takes
-      // more of the core that both share than a small operation does.
-      was_called = lane_->wake_up().doze(doze);
-      doze = std::min(2 * doze, kLongestDoze);
+      pause = kShortestPause;
+      was_notified = false;
+    } else if (lane_->needs_progress()) {
+      lane_->wake_signal().wait_for(backoff.next_pause());
+    } else if (was_notified) {
+      // Woken for nothing: the submitting caller makes progress too, and probably will again.
+      // Waking up costs more of their shared core than a small operation does.
+      was_notified = lane_->wake_signal().sleep_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
     } else {
-      was_called = lane_->wake_up().sleep(kIdleSleep);
-      if (!was_called) doze = kShortestDoze;
+      was_notified = lane_->wake_signal().wait_for(kIdleSleep);
+      if (!was_notified) pause = kShortestPause;
     }
   }
 }

@@ -8,15 +8,15 @@
 
 namespace kolo::runtime {
 
-/// The background thread of a lane: drives it while no caller does, and sleeps when there is
-/// nothing to do. Idle it takes a look once in 50 ms, so that a peer which asks is answered.
+/// The background thread of a lane: makes progress while no caller does, and sleeps while there is
+/// nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks.
 ///
-/// Every lane has its own: what a program runs inside an operation (AllocateRows, a
-/// CustomReduction) may take its time, and must not hold other process sets.
+/// Every lane has its own thread: functions that the program runs inside an operation
+/// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
 class ProgressThread {
  public:
   explicit ProgressThread(std::shared_ptr<Lane> lane);
-  /// Ends the thread after its current turn; the lane can then be driven by callers only.
+  /// Ends the thread after its current step; from then on only callers make progress.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;  // its thread refers to it
   ProgressThread& operator=(const ProgressThread&) = delete;

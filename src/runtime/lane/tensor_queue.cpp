@@ -23,10 +23,10 @@ void TensorQueue::submit(std::shared_ptr<Operation> operation) {
 void TensorQueue::join(std::shared_ptr<Operation> operation) {
   const std::lock_guard lock(mutex_);
   if (stopped_) throw ShutdownError(about("join") + *stopped_);
-  if (std::exchange(is_joined_, true)) {
+  if (join_) {
     throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
   }
-  operation->use = next_use_++;
+  operation->use = join_ = next_use_++;
   incoming_.join = std::move(operation);
   ++in_flight_;
 }
@@ -59,15 +59,15 @@ std::string TensorQueue::next_name(std::string_view kind) {
 TensorQueue::Taken TensorQueue::take() {
   const std::lock_guard lock(mutex_);
   Taken taken;
-  taken.is_leaving = incoming_.is_leaving;  // for good
+  taken.is_leaving = incoming_.is_leaving;  // stays set
   std::swap(taken, incoming_);
   return taken;
 }
 
 void TensorQueue::release(const Operation& operation) {
   const std::lock_guard lock(mutex_);
-  if (operation.request.name.empty()) {  // a join alone has no name
-    is_joined_ = false;
+  if (operation.use == join_) {
+    join_.reset();
     unnamed_.clear();  // ranks have made different calls; from here on they make the same again
   } else {
     names_in_flight_.erase(operation.request.name);

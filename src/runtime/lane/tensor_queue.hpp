@@ -16,8 +16,7 @@
 
 namespace kolo::runtime {
 
-/// What any thread hands to a lane, until the lane's next turn takes it, and what is in flight
-/// there.
+/// What any thread submits to a lane, until the next progress step takes it; and what is in flight.
 class TensorQueue {
  public:
   explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
@@ -31,22 +30,22 @@ class TensorQueue {
   void await(std::uint64_t use);
   /// This rank wants to leave the set.
   void leave();
-  /// Nothing can be submitted any more; `why` completes "process set world: ".
+  /// From now on submissions fail; `why` completes "process set world: ".
   void stop(std::string why);
 
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
   std::string next_name(std::string_view kind);
 
   struct Taken {
-    std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of their submission
-    std::shared_ptr<Operation> join;                     ///< null: none; it comes after them
+    std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of submission
+    std::shared_ptr<Operation> join;                     ///< comes after `operations`; null: none
     std::vector<std::uint64_t> awaited;
     bool is_leaving = false;
   };
-  /// What came in since the last call.
+  /// What was submitted since the previous call.
   Taken take();
 
-  /// What was submitted ends: its name is free again.
+  /// The operation or join has ended: its name is free again.
   void release(const Operation& operation);
   /// Operations and joins between `submit` and `release`.
   std::int64_t in_flight() const { return in_flight_.load(); }
@@ -57,7 +56,7 @@ class TensorQueue {
   const std::string process_set_;
   std::mutex mutex_;
   Taken incoming_;
-  bool is_joined_ = false;  // until the join has ended
+  std::optional<std::uint64_t> join_;  // the use of the join in flight
   std::unordered_set<std::string> names_in_flight_;
   std::unordered_map<std::string, std::uint64_t> unnamed_;
   std::uint64_t next_use_ = 1;

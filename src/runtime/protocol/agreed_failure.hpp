@@ -4,8 +4,8 @@
 
 namespace kolo::runtime {
 
-/// Thrown while a batch runs, by all ranks alike: the batch ends in this error, and the lane goes
-/// on. Whatever else is thrown there is one rank's own trouble, and the rank is lost to the others.
+/// Thrown by a batch on all ranks alike: the batch fails with this error, and the process set goes
+/// on. Any other exception concerns one rank only, which then counts as lost.
 struct AgreedFailure {
   Failure failure;
 };

@@ -1,42 +1,34 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "kolo/error.hpp"
+#include "runtime/protocol/deferred_errors.hpp"
 #include "runtime/protocol/header.hpp"
 #include "runtime/protocol/history.hpp"
 #include "runtime/protocol/negotiation.hpp"
+#include "runtime/protocol/pending_requests.hpp"
 #include "runtime/protocol/request.hpp"
 #include "runtime/protocol/request_table.hpp"
-#include "runtime/protocol/tombstones.hpp"
 #include "runtime/protocol/tree.hpp"
 
 namespace kolo::runtime {
 
-/// One submission of a request on this rank, numbered by whoever submits.
-using UseId = std::uint64_t;
-
-/// Time since any fixed origin, real or virtual.
-using Time = std::chrono::nanoseconds;
-inline constexpr Time kNever = Time::max();
-
-/// The protocol by which the ranks of one process set agree on what to run next: a state machine of
-/// one rank. Events go in, actions come out; no thread, clock, network or tensor inside.
+/// The protocol by which the ranks of one process set agree on what to run next: the state machine
+/// of one rank. Events go in, actions come out; it has no thread, clock, network or tensor.
 ///
 /// The ranks go through numbered exchanges. In each, every rank posts one header that shows what it
-/// has ready, and what all have ready runs everywhere, in one order. A request that all ranks know
-/// has a bit in a table that is the same on all; an unknown one, a passed deadline or a
-/// disagreement makes the exchange end in a negotiation over a tree of ranks. What runs is decided
-/// by state that all ranks share; a prediction from history decides only when a header is posted,
-/// so a wrong one costs time and never correctness. docs/protocol.md states the rules by the
+/// has ready; what all ranks have ready runs everywhere, in one order. A request that all ranks
+/// know has a bit in a table that is the same on all ranks. An unknown request, a passed deadline
+/// or a disagreement ends the exchange in a negotiation over a tree of ranks. State that all ranks
+/// share decides what runs. A prediction from history decides only when a rank posts its header, so
+/// a wrong prediction costs time but never correctness. docs/protocol.md states the rules by the
 /// numbers used here.
 ///
 /// Ranks count within the process set. Pass events in, then call `decide` and carry its actions
@@ -47,8 +39,8 @@ class Coordinator {
     int rank = 0;
     SetNames set{"world", {0}};
     int tree_width = 8;            ///< children of a rank in the negotiation tree
-    Time patience{};               ///< age at which news asks for an exchange
-    Time stall_warn = kNever;      ///< age at which a request asks who is missing; 0: never
+    Time patience{};               ///< age at which an unannounced request wakes all ranks
+    Time stall_warn = kNever;      ///< age at which a request is reported as stalled; 0: never
     Time lost_after = kNever;      ///< silence past a deadline after which a rank is lost
     TableLimits table{};           ///< of known requests
     std::size_t fusion_bytes = 0;  ///< largest fused batch; 0: every request runs alone
@@ -61,7 +53,7 @@ class Coordinator {
       std::optional<UseId> use;  ///< none: this rank has joined
     };
     std::vector<Item> items;
-    /// Some ranks have joined: those that do not have an item pending contribute its identity.
+    /// Some ranks have joined: those without an item of their own contribute its identity.
     bool have_some_joined = false;
   };
 
@@ -76,20 +68,20 @@ class Coordinator {
   };
 
   struct Actions {
-    std::vector<Batch> run;              ///< one after another
-    std::vector<Failed> failed;          ///< uses that ended in an error
-    std::optional<Joined> joined;        ///< this rank's join has completed
-    std::vector<Verdict::Stall> stalls;  ///< to be reported, once for the set
-    std::optional<Header> post;          ///< show to all ranks of the set
-    std::optional<std::uint64_t> ask;    ///< raise this rank's ask word to this exchange
+    std::vector<Batch> run;                        ///< one after another
+    std::vector<Failed> failed;                    ///< uses that ended in an error
+    std::optional<Joined> joined;                  ///< this rank's join has completed
+    std::vector<Verdict::Stall> stalls;            ///< to report, once per set
+    std::optional<Header> post;                    ///< show to all ranks of the set
+    std::optional<std::uint64_t> wake_up_request;  ///< ask all ranks to post this exchange's header
     std::vector<std::pair<int, ControlMessage>> send;
-    bool find_silent = false;  ///< somebody does not answer: find out who and call `on_lost`
+    bool find_silent = false;  ///< a rank does not answer: find out which and call `on_lost`
   };
 
   struct Counters {
     std::uint64_t exchanges = 0;
     std::uint64_t fruitless_exchanges = 0;  ///< in which nothing ran
-    std::uint64_t asks = 0;                 ///< raised by this rank
+    std::uint64_t wake_up_requests = 0;     ///< made by this rank
     std::uint64_t negotiations = 0;
   };
 
@@ -97,14 +89,14 @@ class Coordinator {
 
   /// A request was submitted under a name that is not pending here. `deadline` may be kNever.
   void submit(UseId use, const Request& request, Time now, Time deadline);
-  /// A caller now blocks on `use`. Unknown or ended uses are ignored.
+  /// A caller now blocks on `use`. Unknown and completed uses are ignored.
   void wait_for(UseId use);
-  /// This rank has no more of its own to submit until all ranks have joined.
+  /// This rank submits nothing more of its own until all ranks have joined.
   void join(UseId use);
-  /// This rank leaves; the set is closed on all ranks.
+  /// This rank leaves; that closes the set on all ranks.
   void shut_down();
-  /// Some rank's ask word stands at `exchange`.
-  void on_ask(std::uint64_t exchange);
+  /// Some rank wants the header of `exchange` from every rank.
+  void on_wake_up_request(std::uint64_t exchange);
   /// All ranks have posted the current exchange's header; this is all of them merged.
   void on_headers(const Header& merged);
   void on_message(int from, ControlMessage message);
@@ -115,36 +107,44 @@ class Coordinator {
   Actions decide(Time now);
   Time next_time() const;
 
-  std::uint64_t exchange() const { return exchange_; }
+  std::uint64_t exchange() const { return exchange_.number; }
   /// This rank has posted its header of the current exchange; `on_headers` is due.
-  bool awaits_headers() const { return has_posted_ && !negotiation_ && !closed_; }
-  bool is_negotiating() const { return negotiation_.has_value(); }
+  bool awaits_headers() const { return exchange_.has_posted && !is_negotiating() && !is_closed(); }
+  bool is_negotiating() const { return exchange_.negotiation.has_value(); }
   /// The protocol has ended here; submissions fail at once.
   bool is_closed() const { return closed_.has_value(); }
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Pending {
-    std::shared_ptr<const Request> request;
-    UseId use = 0;
-    int bit = -1;  // -1: unknown to the table
-    Time submitted{};
-    Time deadline = kNever;
-    Time stall_at = kNever;
-    bool is_awaited = false;  // by a caller
-    bool is_expired = false;
-    bool is_stalled = false;    // and not reported yet, which happens once
-    bool was_reported = false;  // in a negotiation
+  /// What happens in the current exchange.
+  struct Exchange {
+    struct Negotiation {
+      Report report;  // of this rank and of the children that have reported
+      std::vector<int> awaited_children;
+      bool has_reported = false;
+    };
+    std::uint64_t number = 1;
+    bool has_posted = false;
+    bool has_requested_wake_up = false;
+    std::optional<Negotiation> negotiation;
+    std::vector<std::pair<int, Report>> early_reports;  // of children that are ahead
+  };
+  struct Joins {
+    std::optional<UseId> own;  // this rank's join, until it completes
+    bool is_announced = false;
+    Bits ranks;  // that have shown their join; the same on all ranks, as is `last_rank`
+    std::optional<int> last_rank;
+  };
+  struct Closed {
+    ErrorKind kind;
+    std::string reason;
   };
 
-  // When a header is posted.
-  void look_at_clock(Time now);
-  void expire(Pending& pending);
+  // When this rank posts its header (coordinator.cpp).
   bool prediction_is_complete() const;
-  bool has_cause(Time now) const;
+  bool has_reason_to_wake(Time now) const;
   bool counts_patience(int bit) const;
   bool lacks_bits() const;
-  void count_unknown(const Pending& pending, int by);
   Header make_header() const;
   void post();
   void watch_for_silence(Time now);
@@ -157,63 +157,37 @@ class Coordinator {
   History::Composition fuse(const Bits& runnable);
   void complete_join();
   void next_exchange();
+  int size() const { return static_cast<int>(options_.set.world_ranks.size()); }
+  std::string world_rank(int rank) const;
+
+  // Negotiation (coordinator_negotiation.cpp).
   void begin_negotiation();
   Report own_report() const;
   void continue_negotiation();
   void apply(const Verdict& verdict);
-  void evict(int bit);
-  void introduce(const Verdict::Addition& addition);
-  void raise(const Verdict::NameError& error);
+  void fail_name(const Verdict::NameError& error);
+
+  // Ends (coordinator_outcome.cpp).
   void close(ErrorKind kind, std::string reason);
   Failure closing_failure(const std::string& operation) const;
-  void fail(Pending& pending, Failure failure);
-  void end(Pending& pending);
+  void fail(const PendingRequest& pending, Failure failure);
 
   Options options_;
   Tree tree_;
 
   // The same on all ranks at the end of each exchange.
-  std::uint64_t exchange_ = 1;
   RequestTable table_;
   History history_;
-  Bits waiting_;  // W: bits of the names that were shown but could not run
-  Bits joined_;   // the ranks that have shown their join
-  int last_joining_rank_ = Header::kNoRank;
+  Bits blocked_;  // the blocked set: bits of names that were shown but could not run
 
   // This rank's own.
-  std::unordered_map<std::string, Pending> pending_;
-  std::unordered_map<UseId, Pending*> by_use_;
-  std::vector<Pending*> by_bit_;  // null: nothing pending under that bit
-  Bits ready_;                    // pending, known, not expired
-  Bits shown_;    // of what is pending, what this rank showed in an exchange that has ended
-  Bits showing_;  // and what the header of the current one shows
-  int unknown_count_ = 0;     // pending, unknown, not expired
-  int unreported_count_ = 0;  // of these, what no negotiation has looked at
-  int expired_count_ = 0;
-  int stalled_count_ = 0;
-  Tombstones tombstones_;
-  std::optional<UseId> join_;
-  bool join_is_shown_ = false;
+  PendingRequests pending_;
+  DeferredErrors deferred_errors_;
+  Joins joins_;
   bool is_shutting_down_ = false;
-
-  // The current exchange.
-  bool has_posted_ = false;
-  bool has_asked_ = false;
-  std::uint64_t ask_seen_ = 0;
-  struct Negotiation {
-    Report report;
-    std::vector<int> awaited_children;
-    bool has_reported = false;
-  };
-  std::optional<Negotiation> negotiation_;
-  std::vector<std::pair<int, Report>> early_reports_;  // of children that are ahead
-
-  struct Closed {
-    ErrorKind kind;
-    std::string reason;
-  };
+  Exchange exchange_;
+  std::uint64_t highest_wake_up_request_ = 0;
   std::optional<Closed> closed_;
-  Time next_clock_ = kNever;  // earliest deadline or stall of what is pending
   Time silent_since_ = kNever;
   Actions actions_;
   Counters counters_;

@@ -1,5 +1,5 @@
-// What an exchange, a negotiation or a loss leads to: the parts of Coordinator that are the same
-// function of the same state on every rank.
+// What an exchange, a shutdown or a loss leads to. All but the ends is the same function of the
+// same state on every rank.
 
 #include <algorithm>
 
@@ -9,28 +9,28 @@ namespace kolo::runtime {
 
 void Coordinator::on_headers(const Header& merged) {
   if (closed_) return;
-  (merged.joined - joined_).for_each([&](int rank) { last_joining_rank_ = rank; });
-  joined_ = merged.joined;
+  (merged.joined - joins_.ranks).for_each([&](int rank) { joins_.last_rank = rank; });
+  joins_.ranks = merged.joined;
   const Bits conflicts = conflicting(merged.own);
   const Bits runnable = (merged.own & merged.ready) - conflicts;
   if (runnable.none()) ++counters_.fruitless_exchanges;
   run(runnable);
-  waiting_.clear();
+  blocked_.clear();
   const Bits left = merged.own - runnable;
-  left.for_each([&](int bit) { waiting_ |= table_.bits_of(table_.at(bit)->name); });
+  left.for_each([&](int bit) { blocked_ |= table_.bits_of(table_.at(bit)->name); });
 
-  if (merged.shutdown_rank >= 0) {
-    const int rank = options_.set.world_ranks[static_cast<std::size_t>(merged.shutdown_rank)];
+  if (merged.shutdown_rank) {
     next_exchange();
     const char* const how =
         options_.set.name == "world" ? " shut Kolo down" : " shut Kolo down or removed the set";
     close(ErrorKind::Shutdown,
-          "rank " + std::to_string(rank) + how + " before all ranks had submitted it");
+          "rank " + world_rank(*merged.shutdown_rank) + how + " before all ranks had submitted it");
     return;
   }
-  // What ranks submitted before they joined comes first: all others are ready for it, or it fails.
+  // Rule 9: what ranks submitted before they joined ends first. All ranks are ready for it, or it
+  // fails.
   const bool is_left = !left.none() || merged.has_unknown || merged.has_expired;
-  const bool have_all_joined = joined_.count() == static_cast<int>(options_.set.world_ranks.size());
+  const bool have_all_joined = joins_.ranks.count() == size();
   if (have_all_joined && !is_left) complete_join();
   if (merged.has_unknown || merged.has_expired || merged.has_stalled || !conflicts.none()) {
     begin_negotiation();
@@ -50,7 +50,7 @@ Bits Coordinator::conflicting(const Bits& shown) const {
   return conflicts;
 }
 
-/// Rule 6: batches that ran before first, the expected ones ahead of the others; then new ones.
+/// Rule 6: batches that ran before come first, predicted ones ahead of the others; then new ones.
 void Coordinator::run(Bits runnable) {
   bool found = true;
   while (found && !runnable.none()) {
@@ -90,15 +90,13 @@ History::Composition Coordinator::fuse(const Bits& runnable) {
 
 void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
   Batch batch;
-  batch.have_some_joined = !joined_.none();
+  batch.have_some_joined = !joins_.ranks.none();
   for (const int bit : history_.bits_of(composition)) {
     table_.touch(bit);
-    const std::size_t index = static_cast<std::size_t>(bit);
-    Pending* pending = index < by_bit_.size() ? by_bit_[index] : nullptr;
     batch.items.push_back({table_.at(bit), std::nullopt});
-    if (pending != nullptr) {
+    if (const PendingRequest* const pending = pending_.at(bit)) {
       batch.items.back().use = pending->use;
-      end(*pending);
+      pending_.remove(*pending);
     }
   }
   runnable -= history_.set_of(composition);
@@ -107,152 +105,42 @@ void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
 }
 
 void Coordinator::complete_join() {
-  actions_.joined = Joined{*join_, last_joining_rank_};
-  join_.reset();
-  join_is_shown_ = false;
-  joined_.clear();
-  last_joining_rank_ = Header::kNoRank;
+  actions_.joined = Joined{*joins_.own, *joins_.last_rank};
+  joins_ = {};
 }
 
 void Coordinator::next_exchange() {
-  ++exchange_;
+  const std::uint64_t next = exchange_.number + 1;
+  exchange_ = {};
+  exchange_.number = next;
   ++counters_.exchanges;
-  has_posted_ = false;
-  has_asked_ = false;
-  shown_ = std::exchange(showing_, {});
+  pending_.end_announcement();
   silent_since_ = kNever;
-  negotiation_.reset();
 }
 
-// --- negotiation (rule 8) ---
-
-void Coordinator::begin_negotiation() {
-  ++counters_.negotiations;
-  silent_since_ = kNever;
-  negotiation_ = Negotiation{own_report(), tree_.children, false};
-  for (auto& [name, pending] : pending_) {
-    pending.is_stalled = false;
-    pending.was_reported = true;
-  }
-  stalled_count_ = 0;
-  unreported_count_ = 0;
-  for (auto& [child, report] : std::exchange(early_reports_, {})) {
-    on_message(child, std::move(report));
-  }
-  continue_negotiation();
-}
-
-Report Coordinator::own_report() const {
-  Report report;
-  report.exchange = exchange_;
-  for (const auto& [name, pending] : pending_) {
-    Report::Item item;
-    item.bit = pending.bit;
-    if (pending.bit < 0) item.request = *pending.request;
-    item.ranks = {options_.rank};
-    if (pending.is_expired) item.expired_ranks = {options_.rank};
-    item.stalled = pending.is_stalled;
-    report.items.push_back(std::move(item));
-  }
-  if (join_) report.joined_ranks = {options_.rank};
-  return report;
-}
-
-void Coordinator::on_message(int from, ControlMessage message) {
-  if (closed_) return;
-  if (const Verdict* verdict = std::get_if<Verdict>(&message)) {
-    apply(*verdict);
-    return;
-  }
-  Report& report = std::get<Report>(message);
-  if (!negotiation_) {  // the child has seen all headers of this exchange, this rank not yet
-    early_reports_.emplace_back(from, std::move(report));
-    return;
-  }
-  negotiation_->report.merge(report);
-  std::erase(negotiation_->awaited_children, from);
-  continue_negotiation();
-}
-
-void Coordinator::continue_negotiation() {
-  if (!negotiation_ || !negotiation_->awaited_children.empty() || negotiation_->has_reported) {
-    return;
-  }
-  negotiation_->has_reported = true;
-  if (tree_.parent < 0) {
-    apply(judge(negotiation_->report, table_, options_.table, options_.set));
-  } else {
-    actions_.send.emplace_back(tree_.parent, std::move(negotiation_->report));
-  }
-}
-
-void Coordinator::apply(const Verdict& verdict) {
-  for (const int child : tree_.children) actions_.send.emplace_back(child, verdict);
-  if (tree_.parent < 0) actions_.stalls = verdict.stalls;
-  for (const int bit : verdict.evicted) evict(bit);
-  for (const Verdict::Addition& addition : verdict.added) introduce(addition);
-  for (const Verdict::NameError& error : verdict.errors) raise(error);
-  waiting_.clear();
-  for (const std::string& name : verdict.waiting) waiting_ |= table_.bits_of(name);
-  next_exchange();
-}
-
-void Coordinator::evict(int bit) {
-  table_.remove(bit);
-  history_.forget(bit);
-  const std::size_t index = static_cast<std::size_t>(bit);
-  if (index >= by_bit_.size() || by_bit_[index] == nullptr) return;
-  // Submitted after this rank's report, or in the way of what all ranks have: unknown again.
-  Pending& pending = *std::exchange(by_bit_[index], nullptr);
-  pending.bit = -1;
-  ready_.reset(bit);
-  shown_.reset(bit);
-  showing_.reset(bit);
-  if (!pending.is_expired) count_unknown(pending, 1);
-}
-
-void Coordinator::introduce(const Verdict::Addition& addition) {
-  table_.add(addition.bit, addition.request);
-  const auto found = pending_.find(addition.request.name);
-  if (found == pending_.end() || *found->second.request != addition.request) return;
-  Pending& pending = found->second;
-  pending.bit = addition.bit;
-  pending.request = table_.at(addition.bit);
-  const std::size_t index = static_cast<std::size_t>(addition.bit);
-  if (by_bit_.size() <= index) by_bit_.resize(index + 1);
-  by_bit_[index] = &pending;
-  if (pending.is_expired) return;
-  count_unknown(pending, -1);
-  ready_.set(addition.bit);
-}
-
-/// The error ends one use of the name on every rank (rule 10).
-void Coordinator::raise(const Verdict::NameError& error) {
-  if (const auto found = pending_.find(error.name); found != pending_.end()) {
-    fail(found->second, error.failure);
-  } else if (!join_) {
-    tombstones_.add(error.name, error.failure);
-  }
+std::string Coordinator::world_rank(int rank) const {
+  return std::to_string(options_.set.world_ranks[static_cast<std::size_t>(rank)]);
 }
 
 // --- ends ---
 
 void Coordinator::on_lost(int rank, const std::string& how) {
   if (closed_) return;
-  const int world_rank = options_.set.world_ranks[static_cast<std::size_t>(rank)];
-  close(ErrorKind::PeerLost, "rank " + std::to_string(world_rank) + " " + how);
+  close(ErrorKind::PeerLost, "rank " + world_rank(rank) + " " + how);
 }
 
 void Coordinator::close(ErrorKind kind, std::string reason) {
   closed_ = Closed{kind, std::move(reason)};
   while (!pending_.empty()) {
-    Pending& pending = pending_.begin()->second;
+    const PendingRequest& pending = pending_.begin()->second;
     fail(pending, closing_failure(describe(*pending.request)));
   }
-  if (join_) actions_.failed.push_back({*std::exchange(join_, {}), closing_failure("join")});
+  if (joins_.own) {
+    actions_.failed.push_back({*std::exchange(joins_.own, {}), closing_failure("join")});
+  }
   actions_.post.reset();
-  actions_.ask.reset();
-  negotiation_.reset();
+  actions_.wake_up_request.reset();
+  exchange_.negotiation.reset();
 }
 
 Failure Coordinator::closing_failure(const std::string& operation) const {
@@ -260,25 +148,9 @@ Failure Coordinator::closing_failure(const std::string& operation) const {
           operation + " on process set " + options_.set.name + ": " + closed_->reason};
 }
 
-void Coordinator::fail(Pending& pending, Failure failure) {
+void Coordinator::fail(const PendingRequest& pending, Failure failure) {
   actions_.failed.push_back({pending.use, std::move(failure)});
-  end(pending);
-}
-
-void Coordinator::end(Pending& pending) {
-  const std::shared_ptr<const Request> request = pending.request;  // outlives the entry
-  if (pending.bit >= 0) {
-    by_bit_[static_cast<std::size_t>(pending.bit)] = nullptr;
-    ready_.reset(pending.bit);
-    shown_.reset(pending.bit);
-    showing_.reset(pending.bit);
-  } else if (!pending.is_expired) {
-    count_unknown(pending, -1);
-  }
-  if (pending.is_expired) --expired_count_;
-  if (pending.is_stalled) --stalled_count_;
-  by_use_.erase(pending.use);
-  pending_.erase(request->name);
+  pending_.remove(pending);
 }
 
 }  // namespace kolo::runtime

@@ -1,25 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "runtime/protocol/bits.hpp"
 
 namespace kolo::runtime {
 
-/// What one rank shows of itself in one exchange, or what several ranks show together: headers
-/// merge associatively and commutatively, so that they reduce over a tree in any order.
+/// What one rank, or several ranks together, show in one exchange. Merging is associative and
+/// commutative, so headers reduce over a tree in any order.
 struct Header {
-  static constexpr int kNoRank = -1;
   static constexpr int kMaxBits = 8192;  ///< that a header can show: requests a table can hold
 
   std::uint64_t exchange = 0;
-  bool has_unknown = false;     ///< NEW: some rank has an unknown request pending
-  bool has_expired = false;     ///< EXPIRED: some rank has a request whose deadline passed
-  bool has_stalled = false;     ///< STALLED: some rank wants to know who keeps it waiting
-  int shutdown_rank = kNoRank;  ///< SHUTDOWN: the highest rank that shuts down
-  Bits joined;                  ///< JOINED: the ranks that have
-  Bits own;                     ///< pending on some rank, known and not expired
-  Bits ready;                   ///< every rank can run it: it has it pending, or it joined
+  bool has_unknown = false;          ///< NEW: some rank has an unknown request pending
+  bool has_expired = false;          ///< EXPIRED: some rank has a request whose deadline passed
+  bool has_stalled = false;          ///< STALLED: some rank asks who keeps it waiting
+  std::optional<int> shutdown_rank;  ///< SHUTDOWN: the highest rank that shuts down
+  Bits joined;                       ///< JOINED: the ranks that have
+  Bits own;                          ///< pending on some rank, known and not expired
+  Bits ready;                        ///< runnable by every rank: pending there, or it has joined
 
   /// Adds the header of another rank, or of a subtree, of the same exchange.
   void merge(const Header& other);

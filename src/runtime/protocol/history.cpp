@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kForgotten = static_cast<std::uint32_t>(History::kNone);
 
-/// Two sets with one digest would cost a wrong guess, no more.
+/// Two sets with the same digest cost at most a wrong prediction.
 std::uint32_t digest_of(const Bits& set) {
   std::uint64_t digest = 0;
   set.for_each([&](int bit) {
@@ -38,7 +38,7 @@ History::Composition History::intern(const std::vector<int>& bits) {
   return place->second;
 }
 
-History::Index::iterator History::give_up(Index::iterator place) {
+History::Index::iterator History::drop(Index::iterator place) {
   compositions_[static_cast<std::size_t>(place->second)] = {};
   free_.push_back(place->second);
   return index_.erase(place);
@@ -55,8 +55,8 @@ History::Composition History::largest_within(const Bits& bits, int bit) const {
 
 void History::append(Composition composition) {
   const Bits& set = set_of(composition);
-  const bool was_expected = composition == prediction_;
-  const bool follows_model = was_expected && is_complete();
+  const bool was_predicted = composition == prediction_;
+  const bool follows_model = was_predicted && is_complete();
   const bool ends_round = rounds_.empty() || rounds_.back().set.intersects(set) || is_complete() ||
                           batches_.size() - rounds_.back().begin >= capacity_ / 2;
   const std::size_t remembered = batches_.size();
@@ -64,16 +64,16 @@ void History::append(Composition composition) {
   const bool has_dropped = batches_.size() < remembered;
   rounds_.back().set |= set;
   batches_.append(static_cast<std::uint32_t>(composition));
-  if (model_ == kNoRound || !was_expected || ends_round != follows_model) {
+  if (model_ == kNoRound || !was_predicted || ends_round != follows_model) {
     find_model();
   } else if (follows_model) {
     take_model(model_ + 1);
   }
   update_prediction();
-  if (has_dropped) give_up_unused();
+  if (has_dropped) drop_unused();
 }
 
-/// All that the model has has run.
+/// Everything in the model has run in the current round.
 bool History::is_complete() const {
   return model_ != kNoRound && rounds_[model_].set == rounds_.back().set;
 }
@@ -84,7 +84,7 @@ void History::begin_round() {
   rounds_.push_back({batches_.size(), {}});
 }
 
-/// The older half of the rounds: amortised, no ring arithmetic.
+/// Drops the older half of the rounds at once: amortised, and without ring arithmetic.
 void History::drop_oldest() {
   const std::size_t count = rounds_.size() / 2;
   const std::size_t batches = rounds_[count].begin;
@@ -95,8 +95,9 @@ void History::drop_oldest() {
   model_ = model_ == kNoRound || model_ < count ? kNoRound : model_ - count;
 }
 
-/// Compositions that neither ran in what is remembered nor are expected: chance makes new ones.
-void History::give_up_unused() {
+/// Drops compositions that are neither in the history nor predicted. Random orders keep adding new
+/// ones.
+void History::drop_unused() {
   std::vector<bool> is_used(compositions_.size());
   const auto use = [&](Composition composition) {
     if (composition != kNone) is_used[static_cast<std::size_t>(composition)] = true;
@@ -104,7 +105,7 @@ void History::give_up_unused() {
   for (std::size_t i = 0; i < batches_.size(); ++i) use(static_cast<Composition>(batches_[i]));
   use(prediction_);
   for (auto it = index_.begin(); it != index_.end();) {
-    it = is_used[static_cast<std::size_t>(it->second)] ? std::next(it) : give_up(it);
+    it = is_used[static_cast<std::size_t>(it->second)] ? std::next(it) : drop(it);
   }
 }
 
@@ -113,14 +114,14 @@ void History::find_model() {
   ends_.measure();
   const Round& current = rounds_.back();
   const std::size_t count = rounds_.size() - 1;
-  // So many rounds before it equal, as sets, the last complete ones.
+  // How many rounds before round i equal the latest complete rounds, as sets.
   const auto match_of = [&](std::size_t i) { return ends_.length_at(count - i); };
   std::uint32_t longest = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (match_of(i) > longest && rounds_[i].set.contains(current.set)) longest = match_of(i);
   }
-  // Where all rounds are equal as sets, the latest has the longest match whatever their orders:
-  // half of it is as good.
+  // If all rounds are equal as sets, the latest has the longest match whatever the orders. So half
+  // of the longest is good enough.
   std::size_t model = kNoRound;
   std::uint32_t best = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -151,7 +152,7 @@ void History::update_prediction() {
   }
 }
 
-/// The first batch of the model that has not run in this round, or what is left of it.
+/// The first batch of the model that has not run in the current round, or what is left of it.
 History::Composition History::rest_of_model() {
   const Bits& ran = rounds_.back().set;
   for (; next_ < rounds_[model_ + 1].begin; ++next_) {
@@ -174,7 +175,7 @@ void History::forget(int bit) {
       continue;
     }
     batches_.replace(static_cast<std::uint32_t>(it->second), kForgotten);
-    it = give_up(it);
+    it = drop(it);
   }
   for (Round& round : rounds_) round.set.reset(bit);
   if (rounds_.empty()) return;

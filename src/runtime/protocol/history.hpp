@@ -10,27 +10,28 @@
 
 namespace kolo::runtime {
 
-/// Which batches ran, and which is to be expected next. The same on every rank.
+/// Which batches ran, and a prediction of the next one. The same on every rank.
 ///
-/// A composition is a set of table bits that ran as one batch. What runs in a step of a program is
-/// fixed, its order may be partly chance. So history is kept in rounds, stretches in which nothing
-/// runs twice. The round under way is taken for an earlier one, its model: of those that followed
-/// about as long a stretch of equal rounds, equal as sets, as any other, the one that followed the
-/// longest stretch of batches equal in order too. A model is kept, and followed by the round after
-/// it, as long as it foretells rightly. Expected next is the first of the model's batches that has
-/// not run in this round. A program that alternates between several sets or orders is
+/// A composition is a set of table bits that ran as one batch. Every iteration of a program runs
+/// the same set of operations, in an order that is partly random. So history is kept in rounds, in
+/// each of which no bit runs twice. An earlier round serves as the model of the current one: among
+/// the earlier rounds, pick those whose predecessors match the longest as sets (half as long is
+/// good enough), and of these the one whose preceding batches match the longest in order. The
+/// prediction is the first batch of the model that has not run in the current round. While
+/// predictions are right the model stays, and the round after it becomes the next model; a wrong
+/// prediction selects a new model. A program that alternates between several sets or orders is
 /// predicted without error once the history holds a few rounds of it.
 class History {
  public:
-  /// Index; a set of bits keeps its index until one of them is evicted, or until nothing of what is
-  /// remembered ran as that set. Then the index may stand for another.
+  /// An index. A set of bits keeps its index until one of its bits is evicted or the history no
+  /// longer contains it; then another set may take the index.
   using Composition = int;
   static constexpr Composition kNone = -1;
 
   /// Remembers about `capacity` batches.
   explicit History(std::size_t capacity = 2048) : capacity_(capacity) {}
 
-  /// The composition of exactly these bits, made when there is none.
+  /// The composition of exactly these bits; adds it where there is none.
   Composition intern(const std::vector<int>& bits);
   const std::vector<int>& bits_of(Composition composition) const {
     return compositions_[static_cast<std::size_t>(composition)].bits;
@@ -39,17 +40,18 @@ class History {
     return compositions_[static_cast<std::size_t>(composition)].set;
   }
 
-  /// The largest known composition whose lowest bit is `bit` and that lies within `bits`.
+  /// The largest known composition with `bit` as its lowest bit and all its bits in `bits`, or
+  /// kNone.
   Composition largest_within(const Bits& bits, int bit) const;
 
   void append(Composition composition);
-  /// What is expected to run next, or kNone.
+  /// The batch predicted to run next, or kNone.
   Composition predict() const { return prediction_; }
 
-  /// Forgets every composition with this bit: the bit will stand for another request.
+  /// Forgets every composition with this bit, which another request will get.
   void forget(int bit);
 
-  /// Compositions that there is memory for.
+  /// Compositions that take memory.
   std::size_t composition_count() const { return compositions_.size(); }
 
  private:
@@ -64,11 +66,11 @@ class History {
   using Index = std::map<std::vector<int>, Composition>;  // ordered: ranges by lowest bit
   static constexpr std::size_t kNoRound = static_cast<std::size_t>(-1);
 
-  Index::iterator give_up(Index::iterator place);
+  Index::iterator drop(Index::iterator place);
   bool is_complete() const;
   void begin_round();
   void drop_oldest();
-  void give_up_unused();
+  void drop_unused();
   void find_model();
   void take_model(std::size_t round);
   void update_prediction();
@@ -76,13 +78,13 @@ class History {
 
   std::size_t capacity_;
   std::vector<Known> compositions_;
-  std::vector<Composition> free_;  // indices that stand for nothing
+  std::vector<Composition> free_;  // unused indices
   Index index_;
   Recurrence batches_;            // compositions that ran, or kForgotten
-  Recurrence ends_;               // digests of the sets of all rounds but the one under way
-  std::vector<Round> rounds_;     // oldest first, the last one under way
-  std::size_t model_ = kNoRound;  // the complete round that the one under way is taken for
-  std::size_t next_ = 0;          // of its batches: all before have run in the one under way
+  Recurrence ends_;               // digests of the sets of all rounds but the current one
+  std::vector<Round> rounds_;     // oldest first; the last one is the current round
+  std::size_t model_ = kNoRound;  // the earlier round that the current one should repeat
+  std::size_t next_ = 0;          // of its batches: all before it have run in the current round
   Composition prediction_ = kNone;
 };
 

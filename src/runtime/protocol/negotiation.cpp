@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/rank_list.hpp"
+
 namespace kolo::runtime {
 namespace {
 
@@ -16,16 +18,12 @@ std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
 }
 
 /// "rank 3", "ranks 0, 2 and 5": of world ranks.
-std::string list_ranks(const std::vector<int>& ranks, const SetNames& set) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(set.world_ranks[static_cast<std::size_t>(ranks[i])]);
-  }
-  return text;
+std::string list_world_ranks(std::vector<int> ranks, const SetNames& set) {
+  for (int& rank : ranks) rank = set.world_ranks[static_cast<std::size_t>(rank)];
+  return list_ranks(ranks);
 }
 
-/// All that the reports say about one name.
+/// Everything that the reports say about one name.
 struct NameReport {
   struct Variant {
     const Request* request;
@@ -61,14 +59,14 @@ std::vector<int> missing_ranks(const NameReport& name, const Report& report, con
   return missing;
 }
 
-/// The error of a name under which some rank made a call that cannot run.
-std::optional<Failure> defect(const NameReport& name, const SetNames& set) {
+/// The error of a name under which some rank made an invalid call.
+std::optional<Failure> invalid_request(const NameReport& name, const SetNames& set) {
   for (const NameReport::Variant& variant : name.variants) {
     const Request& request = *variant.request;
-    if (request.defect.empty()) continue;
-    return Failure{ErrorKind::InvalidArgument, describe(request) + " on process set " + set.name +
-                                                   ": " + list_ranks(variant.item->ranks, set) +
-                                                   ": " + request.defect};
+    if (request.invalid_reason.empty()) continue;
+    return Failure{ErrorKind::InvalidArgument,
+                   describe(request) + " on process set " + set.name + ": " +
+                       list_world_ranks(variant.item->ranks, set) + ": " + request.invalid_reason};
   }
   return std::nullopt;
 }
@@ -82,8 +80,8 @@ Failure mismatch(NameReport name, const SetNames& set) {
   const Difference difference = first_difference(*a.request, *b.request);
   return {ErrorKind::Mismatch, "'" + a.request->name + "' on process set " + set.name + ": " +
                                    difference.field + " differs: " + difference.first + " on " +
-                                   list_ranks(a.item->ranks, set) + ", " + difference.second +
-                                   " on " + list_ranks(b.item->ranks, set) +
+                                   list_world_ranks(a.item->ranks, set) + ", " + difference.second +
+                                   " on " + list_world_ranks(b.item->ranks, set) +
                                    ". All ranks must submit the same operation under one name."};
 }
 
@@ -93,23 +91,23 @@ Failure timeout(const NameReport& name, const Report& report, const SetNames& se
   std::vector<int> expired;
   for (const auto& variant : name.variants) expired = unite(expired, variant.item->expired_ranks);
   std::string text = describe(request) + " on process set " + set.name +
-                     ": the deadline passed on " + list_ranks(expired, set);
+                     ": the deadline passed on " + list_world_ranks(expired, set);
   if (missing.empty()) {
     text += " before all ranks had submitted it";
   } else {
-    text += " while " + list_ranks(missing, set) + " had not submitted it";
+    text += " while " + list_world_ranks(missing, set) + " had not submitted it";
   }
   return {ErrorKind::Timeout,
           text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
 }
 
-/// A name's one request, as the bits are given out.
+/// The only request under a name; it has a bit or needs one.
 struct Candidate {
   const NameReport::Variant* variant;
-  bool is_complete;  // every rank has it pending, or has joined: it is going to run
+  bool is_complete;  // every rank has it pending or has joined: it will run next
 };
 
-/// The bits of requests that are pending nowhere, those that ran longest ago first.
+/// The bits of requests that are pending nowhere, the least recently run first.
 std::vector<int> idle_bits(const Report& report, const RequestTable& table) {
   Bits pending;
   for (const auto& item : report.items) {
@@ -122,8 +120,8 @@ std::vector<int> idle_bits(const Report& report, const RequestTable& table) {
   return idle;
 }
 
-/// The bits to be evicted so that `unknown` requests fit. Of what is pending only those give way
-/// that wait for a rank, and only to `complete` requests that have no other place.
+/// The bits to evict so that `unknown` requests fit. A pending request is evicted only if it waits
+/// for a rank, and only for one of the `complete` requests that would not fit otherwise.
 std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unknown,
                            std::size_t complete, const Report& report, const RequestTable& table,
                            const TableLimits& limits) {
@@ -141,7 +139,7 @@ std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unkn
   return evicted;
 }
 
-/// Gives unknown requests their bits; makes room first where the table is full.
+/// Assigns bits to unknown requests; a full table evicts others first.
 void assign_bits(std::vector<Candidate> known, std::vector<Candidate> unknown, const Report& report,
                  const RequestTable& table, const TableLimits& limits, Verdict& verdict) {
   const auto first_incomplete = std::stable_partition(
@@ -170,7 +168,7 @@ void Report::merge(const Report& other) {
   const auto key_of = [](const Item& item) {
     return std::pair(item.bit, item.request ? std::string_view(item.request->name) : "");
   };
-  std::multimap<std::pair<int, std::string_view>, Item*> places;  // there may be thousands
+  std::multimap<std::pair<int, std::string_view>, Item*> places;  // indexed: there may be thousands
   for (Item& item : items) places.emplace(key_of(item), &item);
   std::vector<Item> added;
   for (const Item& theirs : other.items) {
@@ -198,7 +196,7 @@ Verdict judge(const Report& report, const RequestTable& table, const TableLimits
   std::vector<Candidate> unknown;
   const std::map<std::string, NameReport> names = group_by_name(report, table);
   for (const auto& [name, found] : names) {
-    if (const auto failure = defect(found, set)) {
+    if (const auto failure = invalid_request(found, set)) {
       verdict.errors.push_back({name, *failure});
       continue;
     }
@@ -216,7 +214,7 @@ Verdict judge(const Report& report, const RequestTable& table, const TableLimits
     const NameReport::Variant& variant = found.variants[0];
     (variant.is_known ? known : unknown)
         .push_back({&variant, missing_ranks(found, report, set).empty()});
-    verdict.waiting.push_back(name);
+    verdict.blocked.push_back(name);
   }
   assign_bits(std::move(known), std::move(unknown), report, table, limits, verdict);
   return verdict;

@@ -14,16 +14,16 @@
 
 namespace kolo::runtime {
 
-/// What a rank, or a subtree, tells its parent when an exchange ends in a negotiation: everything
-/// that is pending there once the exchange's batches ran, and who joined. Ranks count within the
-/// process set and lists of them ascend.
+/// What a rank or a subtree reports to its parent in a negotiation: everything that is pending
+/// there after the exchange's batches have run, and who has joined. Ranks count within the process
+/// set; lists of ranks ascend.
 struct Report {
   struct Item {
-    std::optional<Request> request;  ///< unknown to the table; once per subtree
-    int bit = -1;                    ///< otherwise: its bit
-    std::vector<int> ranks;          ///< that have it pending
-    std::vector<int> expired_ranks;  ///< of these, where its deadline passed
-    bool stalled = false;            ///< some rank wants to know who is missing
+    std::optional<Request> request;  ///< where the table does not know it
+    int bit = -1;                    ///< otherwise
+    std::vector<int> ranks;          ///< on which it is pending
+    std::vector<int> expired_ranks;  ///< of these, where its deadline has passed
+    bool stalled = false;            ///< some rank asks who is missing
 
     bool operator==(const Item&) const = default;
   };
@@ -31,14 +31,14 @@ struct Report {
   std::vector<Item> items;
   std::vector<int> joined_ranks;
 
-  /// Adds a subtree's report of the same exchange; items of one request become one.
+  /// Adds a subtree's report of the same exchange. Each request has one item afterwards.
   void merge(const Report& other);
 
   bool operator==(const Report&) const = default;
 };
 
-/// What the root makes of all reports. Every rank applies it in this order: forget the evicted
-/// bits, give the added requests their bits, raise the errors, remember the waiting names.
+/// What the root decides from all reports. Every rank applies it in this order: forget the evicted
+/// bits, assign the added requests their bits, raise the errors, set the blocked set.
 struct Verdict {
   struct Addition {
     int bit = 0;
@@ -61,14 +61,14 @@ struct Verdict {
   std::vector<Addition> added;
   std::vector<NameError> errors;
   std::vector<Stall> stalls;
-  std::vector<std::string> waiting;  ///< names pending somewhere, without an error
+  std::vector<std::string> blocked;  ///< names pending somewhere, without an error
 
   bool operator==(const Verdict&) const = default;
 };
 
 using ControlMessage = std::variant<Report, Verdict>;
 
-/// The process set as error texts name it.
+/// The process set, as error texts name it.
 struct SetNames {
   std::string name = "world";
   std::vector<int> world_ranks;  ///< of the members, ascending
@@ -76,16 +76,15 @@ struct SetNames {
 
 /// How large the table of known requests may grow.
 struct TableLimits {
-  std::size_t capacity = 2048;          ///< beyond it requests that are pending nowhere are evicted
+  std::size_t capacity = 2048;  ///< beyond it, requests that are pending nowhere are evicted
   std::size_t bits = Header::kMaxBits;  ///< that a header can show: never more
 };
 
-/// The root's decision (rule 8): a request that its rank itself calls defective is an invalid
-/// argument, two requests under one name are a mismatch, an expired one is a timeout, what is left
-/// of the unknown ones gets bits. A table beyond its capacity gives up the requests that ran
-/// longest ago and are pending nowhere. Where there are no bits for all, requests that every rank
-/// has pending come first, and take the bits of some that wait for a rank; the others stay unknown
-/// until bits are free.
+/// The root's decision (rule 8). An invalid request fails with InvalidArgument, two requests under
+/// one name with MismatchError, an expired request with TimeoutError. The unknown requests that
+/// remain get bits. A table beyond its capacity evicts requests that are pending nowhere, those
+/// that ran longest ago first. If bits run out, requests that every rank has pending come first and
+/// take the bits of some that wait for a rank; the others stay unknown until bits are free.
 Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
               const SetNames& set);
 

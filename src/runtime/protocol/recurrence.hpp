@@ -7,8 +7,8 @@
 
 namespace kolo::runtime {
 
-/// A sequence, and how far back from its end it equals itself: for every distance d, the length of
-/// the longest stretch that ends the sequence and stands d earlier too.
+/// A sequence and its self-matches: for every distance d, the length of the longest suffix that
+/// also occurs d places earlier.
 class Recurrence {
  public:
   void append(std::uint32_t symbol) { symbols_.push_back(symbol); }
@@ -16,13 +16,13 @@ class Recurrence {
   std::size_t size() const { return symbols_.size(); }
   std::uint32_t operator[](std::size_t place) const { return symbols_[place]; }
 
-  /// Finds all lengths, for `length_at`. Linear: the Z-algorithm (Gusfield, "Algorithms on strings,
-  /// trees, and sequences", 1997) on the sequence read from its end.
+  /// Computes all lengths for `length_at`, in linear time: the Z-algorithm (Gusfield, "Algorithms
+  /// on strings, trees, and sequences", 1997) on the sequence read from its end.
   void measure() {
     const std::size_t count = symbols_.size();
     const auto symbol = [&](std::size_t i) { return symbols_[count - 1 - i]; };
     lengths_.assign(count, 0);
-    std::size_t begin = 0;  // of the known repetition that reaches farthest
+    std::size_t begin = 0;  // of the known match that reaches farthest
     std::size_t end = 0;
     for (std::size_t d = 1; d < count; ++d) {
       std::size_t length = d < end ? std::min<std::size_t>(end - d, lengths_[d - begin]) : 0;
@@ -35,7 +35,7 @@ class Recurrence {
     }
   }
 
-  /// As of the last `measure`; 0 where nothing stood so far back.
+  /// As of the last `measure`; 0 beyond the beginning.
   std::uint32_t length_at(std::size_t distance) const {
     return distance < lengths_.size() ? lengths_[distance] : 0;
   }

@@ -12,7 +12,7 @@
 
 namespace kolo::runtime {
 
-/// What the ranks must agree on of one tensor.
+/// What the ranks must agree on about one tensor.
 struct TensorType {
   DType dtype = DType::Float32;
   /// All-gather and all-to-all: without dimension 0, which may differ between ranks.
@@ -24,12 +24,14 @@ struct TensorType {
   std::size_t size_bytes() const;  ///< of those
 };
 
-/// What a rank wants to run: a name, and all that the ranks must agree on under that name.
+/// What a rank wants to run: a name, and all that the ranks must agree on under that name. A new
+/// field needs its place in first_difference() and can_fuse() (request.cpp), in wire.fbs, and in
+/// pack() and unpack() of wire.cpp and wire_decode.cpp.
 struct Request {
   std::string name;
   Collective collective = Collective::AllReduce;
-  std::vector<TensorType> tensors;  ///< several: a group, which runs, ends and fails as one
-  ReduceOp op = ReduceOp::Sum;      ///< of reductions, as all down to `join_divisor`
+  std::vector<TensorType> tensors;  ///< several: a group, which runs and fails as one
+  ReduceOp op = ReduceOp::Sum;      ///< reductions only, as all fields down to `join_divisor`
   std::string custom;               ///< the name of a Custom reduction
   double prescale = 1.0;
   double postscale = 1.0;
@@ -41,23 +43,23 @@ struct Request {
   std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
   std::vector<int> members;        ///< add, remove process set: world ranks
   int set_number = 0;              ///< remove process set
-  bool fusible = true;             ///< may run in one batch with others
-  /// What is wrong with the call on the rank that made it; or empty. It never runs: the text
-  /// becomes the error of all ranks.
-  std::string defect;
+  bool fusible = true;             ///< may run in one batch with other requests
+  /// Why the call is invalid on the rank that made it; empty: it is valid. An invalid request never
+  /// runs: this text becomes the error of all ranks.
+  std::string invalid_reason;
 
   bool operator==(const Request&) const = default;
 
   std::size_t size_bytes() const;  ///< of all tensors
 };
 
-/// As in "allreduce 'layer1.weight'", for error texts.
+/// "allreduce 'layer1.weight'", for error texts.
 std::string describe(const Request& request);
 
-/// Whether two requests may run in one batch, sizes aside.
+/// Whether two requests may run in one batch, whatever their sizes.
 bool can_fuse(const Request& first, const Request& second);
 
-/// The first field in which two requests of one name differ and both its values, for an error text:
+/// The first field in which two requests of one name differ, with both values, for an error text:
 /// {"shape", "[3, 4]", "[4, 4]"}.
 struct Difference {
   std::string field;

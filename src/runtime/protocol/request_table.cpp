@@ -2,13 +2,13 @@
 
 namespace kolo::runtime {
 
-int RequestTable::find(const Request& request) const {
+std::optional<int> RequestTable::find(const Request& request) const {
   const auto found = bits_of_name_.find(request.name);
-  if (found == bits_of_name_.end()) return -1;
+  if (found == bits_of_name_.end()) return std::nullopt;
   for (const int bit : found->second) {
     if (*at(bit) == request) return bit;
   }
-  return -1;
+  return std::nullopt;
 }
 
 void RequestTable::add(int bit, const Request& request) {

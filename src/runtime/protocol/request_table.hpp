@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -13,12 +14,12 @@
 
 namespace kolo::runtime {
 
-/// The requests that all ranks of a process set know, each under a bit. The same on every rank at
-/// the end of each exchange: it changes by verdicts only. Several requests may share a name.
+/// The requests that all ranks of a process set know, each under a bit. Only verdicts change it, so
+/// it is the same on every rank at the end of each exchange. Several requests may share a name.
 class RequestTable {
  public:
-  /// The request's bit, or -1 where it is unknown.
-  int find(const Request& request) const;
+  /// The request's bit; none where it is unknown.
+  std::optional<int> find(const Request& request) const;
   void add(int bit, const Request& request);
   void remove(int bit);
 
@@ -26,13 +27,13 @@ class RequestTable {
   /// The bits of all requests under `name`.
   Bits bits_of(const std::string& name) const;
   const Bits& all() const { return all_; }
-  /// The bits whose name has several requests.
+  /// The bits of names that have several requests.
   const Bits& ambiguous() const { return ambiguous_; }
   std::size_t size() const { return size_; }
   /// The lowest free bit that is at least `from`.
   int free_bit(int from) const;
 
-  /// Notes that the request ran, which keeps it from eviction for longer.
+  /// The request has run: the table evicts those that ran longest ago first.
   void touch(int bit) { entry(bit).last_run = ++clock_; }
   std::uint64_t last_run(int bit) const { return entry(bit).last_run; }
 

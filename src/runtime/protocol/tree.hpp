@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 namespace kolo::runtime {
@@ -7,10 +8,11 @@ namespace kolo::runtime {
 /// A tree over ranks 0 … size-1 with rank 0 as root, in which a rank has at most `width` children:
 /// those of rank r are width·r + 1 … width·r + width. A star where width ≥ size - 1.
 struct Tree {
-  int parent = -1;  ///< -1: this rank is the root
+  std::optional<int> parent;  ///< none: this rank is the root
   std::vector<int> children;
 
-  Tree(int rank, int size, int width) : parent(rank == 0 ? -1 : (rank - 1) / width) {
+  Tree(int rank, int size, int width) {
+    if (rank > 0) parent = (rank - 1) / width;
     for (int child = width * rank + 1; child <= width * rank + width && child < size; ++child) {
       children.push_back(child);
     }

@@ -34,7 +34,7 @@ std::string problem_with(at::IntArrayRef sizes, const at::TensorOptions& options
 at::Tensor shared_empty(at::IntArrayRef sizes, const at::TensorOptions& options,
                         const OperationOptions& operation) {
   if (std::string problem = problem_with(sizes, options); !problem.empty()) {
-    runtime::submit_defect(Collective::ShareMemory, std::move(problem), operation).wait();
+    runtime::submit_invalid(Collective::ShareMemory, std::move(problem), operation).wait();
   }
   const at::Tensor tensor = at::empty({0}, options.requires_grad(false));
   const auto bytes =

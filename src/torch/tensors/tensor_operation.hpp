@@ -66,7 +66,7 @@ ResultHandle<Result> refused(Collective collective, std::string problem, const O
   common.name = options.name;
   common.timeout = options.timeout;
   common.process_set = options.process_set;
-  return {runtime::submit_defect(collective, std::move(problem), common), {}};
+  return {runtime::submit_invalid(collective, std::move(problem), common), {}};
 }
 
 /// `finish` for the results of an operation on such `tensors`, which is submitted now: it and what

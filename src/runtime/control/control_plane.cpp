@@ -1,0 +1,111 @@
+#include "runtime/control/control_plane.hpp"
+
+#include <utility>
+#include <variant>
+
+#include "base/current_exception.hpp"
+#include "base/log.hpp"
+#include "runtime/control/window_header_exchange.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr int kControlTag = Communicator::kTagCount - 1;
+
+Coordinator::Options coordinator_options(const DataPath& set, int rank) {
+  const Config& config = set.config;
+  Coordinator::Options options;
+  options.rank = rank;
+  options.set = {set.name, set.world_ranks};
+  options.tree_width = config.tree_width;
+  options.patience = config.patience;
+  options.stall_warn = config.stall_warn;
+  options.lost_after = config.lost_after;
+  options.table.capacity = static_cast<std::size_t>(config.table_capacity);
+  options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
+  return options;
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
+    : set_(set),
+      communicator_(std::move(parts.communicator)),
+      mailbox_(*communicator_, kControlTag),
+      coordinator_(coordinator_options(set, communicator_->rank())) {
+  if (parts.window != nullptr) {
+    header_exchange_ = std::make_unique<WindowHeaderExchange>(std::move(parts.window));
+  } else {
+    const int rank = communicator_->rank();
+    const int size = communicator_->size();
+    auto by_messages =
+        std::make_unique<TreeHeaderExchange>(rank, size, Tree(rank, size, set.config.tree_width),
+                                             [this](int to, const HeaderExchangeMessage& message) {
+                                               return mailbox_.send(to, message);
+                                             });
+    by_messages_ = by_messages.get();
+    header_exchange_ = std::move(by_messages);
+  }
+  watch_.emplace(set, world, *header_exchange_);
+}
+
+bool ControlPlane::receive() {
+  header_exchange_->beat();
+  // Where headers are in shared memory, nobody sends anything before a negotiation.
+  if (by_messages_ == nullptr && !coordinator_.is_negotiating()) return false;
+  bool has_received = false;
+  while (auto mail = mailbox_.poll()) {
+    has_received = true;
+    auto& [from, message] = *mail;
+    if (auto* negotiation = std::get_if<ControlMessage>(&message)) {
+      coordinator_.on_message(from, std::move(*negotiation));
+    } else if (by_messages_ != nullptr) {
+      by_messages_->on_message(from, std::get<HeaderExchangeMessage>(message));
+    }
+  }
+  return has_received;
+}
+
+Coordinator::Actions ControlPlane::decide(Clock::time_point now) {
+  coordinator_.on_wake_up_request(header_exchange_->highest_wake_up_request());
+  return coordinator_.decide(Time{now.time_since_epoch()});
+}
+
+void ControlPlane::send(Coordinator::Actions& actions) {
+  if (actions.post) header_exchange_->post(*actions.post);
+  if (actions.wake_up_request) header_exchange_->request_wake_up(*actions.wake_up_request);
+  for (auto& [to, message] : actions.send) mailbox_.send(to, std::move(message));
+}
+
+bool ControlPlane::end_exchange() {
+  if (!coordinator_.awaits_headers()) return false;
+  const std::optional<Header> merged = header_exchange_->merged(coordinator_.exchange());
+  if (!merged) return false;
+  coordinator_.on_headers(*merged);
+  return true;
+}
+
+std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point now,
+                                                               bool needs_peers) {
+  return watch_->check(now, needs_peers);
+}
+
+void ControlPlane::declare_lost(const Loss& loss) {
+  try {
+    header_exchange_->publish_lost(loss);
+  } catch (...) {  // a message to a rank that cannot be reached either
+    KOLO_LOG(Warn) << "process set " << set_.name
+                   << ": cannot tell all ranks: " << text_of_current_exception();
+  }
+  watch_->report(loss);
+  coordinator_.on_lost(loss.rank, loss.how);
+}
+
+bool ControlPlane::have_all_left() {
+  for (int rank = 0; rank < communicator_->size(); ++rank) {
+    if (!header_exchange_->has_left(rank)) return false;
+  }
+  return mailbox_.is_idle();
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "comm/world.hpp"
+#include "kolo/communicator.hpp"
+#include "kolo/shared_window.hpp"
+#include "runtime/control/control_mailbox.hpp"
+#include "runtime/control/loss_watch.hpp"
+#include "runtime/control/tree_header_exchange.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/protocol/coordinator.hpp"
+#include "runtime/protocol/header_exchange.hpp"
+
+namespace kolo::runtime {
+
+/// The control plane of a process set on this rank: its coordinator, and whatever carries headers,
+/// reports, verdicts and losses between the ranks. Ranks count within the set. No call blocks.
+class ControlPlane {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Loss = HeaderExchange::Loss;
+
+  struct Parts {
+    std::unique_ptr<Communicator> communicator{};  ///< among the members
+    std::shared_ptr<SharedWindow> window{};        ///< null: headers travel as messages
+  };
+
+  /// `set` and `world` outlive this object.
+  ControlPlane(Parts parts, const DataPath& set, comm::World& world);
+
+  Coordinator& coordinator() { return coordinator_; }
+  const Coordinator& coordinator() const { return coordinator_; }
+
+  /// Gives a sign of life and passes on the messages that have arrived; true if there were any.
+  bool receive();
+  /// What the coordinator wants done now. Call `send` with it once the batches in it have started.
+  Coordinator::Actions decide(Clock::time_point now);
+  void send(Coordinator::Actions& actions);
+  /// Ends the current exchange where all headers have arrived; false where they have not.
+  bool end_exchange();
+
+  /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
+  std::optional<Loss> check_for_loss(Clock::time_point now, bool needs_peers);
+  /// A rank that gave no sign of life lately.
+  std::optional<Loss> find_silent() const { return watch_->find_silent(); }
+  /// Tells the other ranks, logs it, and closes the coordinator.
+  void declare_lost(const Loss& loss);
+  /// Tells the other ranks only.
+  void publish_lost(const Loss& loss) { header_exchange_->publish_lost(loss); }
+
+  /// This rank has closed the set in good order.
+  void leave() { header_exchange_->leave(); }
+  /// All ranks have left and no message of this rank is in flight: leaving is the last message that
+  /// a rank sends.
+  bool have_all_left();
+
+  std::uint64_t header_bytes() const { return header_exchange_->bytes_shown(); }
+
+ private:
+  const DataPath& set_;
+  const std::unique_ptr<Communicator> communicator_;
+  ControlMailbox mailbox_;
+  Coordinator coordinator_;
+  std::unique_ptr<HeaderExchange> header_exchange_;
+  TreeHeaderExchange* by_messages_ = nullptr;  // header_exchange_, where headers are messages
+  std::optional<LossWatch> watch_;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "runtime/protocol/header.hpp"
+#include "runtime/protocol/header_exchange.hpp"
+
+namespace kolo::runtime {
+
+/// To the parent: the merged header of the sender's subtree.
+struct HeaderUp {
+  Header header;
+  bool operator==(const HeaderUp&) const = default;
+};
+
+/// To the children: the merged header of all ranks.
+struct HeaderDown {
+  Header header;
+  bool operator==(const HeaderDown&) const = default;
+};
+
+/// Some rank wants every rank to post its header of this exchange.
+struct WakeUpRequest {
+  std::uint64_t exchange = 0;
+  bool operator==(const WakeUpRequest&) const = default;
+};
+
+struct Lost {
+  HeaderExchange::Loss loss;
+  bool operator==(const Lost&) const = default;
+};
+
+/// The sender has left in good order.
+struct Left {
+  bool operator==(const Left&) const = default;
+};
+
+/// Is the receiver's coordinator alive? The answer is a Pong.
+struct Ping {
+  bool operator==(const Ping&) const = default;
+};
+
+struct Pong {
+  bool operator==(const Pong&) const = default;
+};
+
+/// What ranks that share no memory send one another for a TreeHeaderExchange.
+using HeaderExchangeMessage =
+    std::variant<HeaderUp, HeaderDown, WakeUpRequest, Lost, Left, Ping, Pong>;
+
+}  // namespace kolo::runtime

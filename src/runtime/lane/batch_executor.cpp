@@ -1,0 +1,88 @@
+#include "runtime/lane/batch_executor.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/intentional_leak.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+Task wait_for(BatchQueue::Place place) { co_await place; }
+
+bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cuda; }
+
+}  // namespace
+
+BatchExecutor::BatchExecutor(const DataPath& data, std::optional<DeviceParts> device,
+                             comm::World& world)
+    : data_(data),
+      has_peers_(data.communicator->size() > 1),
+      runner_(std::make_shared<BatchRunner>(world, data)),
+      lost_(data, world) {
+  if (!device) return;
+  launch_order_ = &device->launch_order;
+  device_data_.emplace(std::move(device->data));
+  device_runner_ = std::make_shared<DeviceRunner>(device->gpus, *device_data_, *launch_order_,
+                                                  world.topology().local_rank);
+  overlaps_ = device->is_added && has_peers_;
+  if (device->is_added) launch_order_->expect_questions();
+}
+
+std::shared_ptr<Operation> BatchExecutor::make_identity(const Request& request) const {
+  return is_on_gpu(request) ? device_runner_->make_identity(request)
+                            : runner_->make_identity(request);
+}
+
+void BatchExecutor::start(Operations operations, bool have_some_joined) {
+  auto deadline = Clock::time_point::max();
+  for (const auto& operation : operations) deadline = std::min(deadline, operation->deadline);
+  const Request& first = operations.front()->request;
+  if (is_on_gpu(first)) {
+    Task task = device_runner_->run(operations, have_some_joined, overlaps_);
+    on_gpu_.push({std::move(task), std::move(operations), deadline});
+    return;
+  }
+  // The first added set overlaps with the world, which has been the only set so far.
+  if (first.collective == Collective::AddProcessSet) {
+    overlaps_ = has_peers_;
+    if (launch_order_ != nullptr) launch_order_->expect_questions();
+  }
+  Task task = runner_->run(operations, have_some_joined);
+  on_cpu_.push({std::move(task), std::move(operations), deadline});
+}
+
+void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
+  on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
+}
+
+void BatchExecutor::retire_launched() {
+  if (device_runner_ == nullptr) return;
+  device_runner_->retire();
+  launch_order_->serve();
+}
+
+bool BatchExecutor::is_idle() const {
+  return on_cpu_.empty() && on_gpu_.empty() &&
+         (device_runner_ == nullptr || device_runner_->is_idle());
+}
+
+void BatchExecutor::abort(const std::string& reason) {
+  if (device_runner_ != nullptr) {
+    device_runner_->abort(reason);
+    leak_intentionally(device_runner_);
+  }
+  leak_intentionally(runner_);
+  lost_.add(on_cpu_.take_all());
+  lost_.add(on_gpu_.take_all());
+}
+
+std::uint64_t BatchExecutor::bytes_sent() const {
+  return runner_->bytes_sent() + (device_runner_ == nullptr ? 0 : device_runner_->bytes_sent());
+}
+
+std::uint64_t BatchExecutor::bytes_packed() const {
+  return runner_->bytes_packed() + (device_runner_ == nullptr ? 0 : device_runner_->bytes_packed());
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/world.hpp"
+#include "runtime/data/batch_runner.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/data/operation.hpp"
+#include "runtime/device/device_runner.hpp"
+#include "runtime/lane/batch_queue.hpp"
+#include "runtime/lane/lost_batches.hpp"
+
+namespace kolo::runtime {
+
+/// Runs the agreed batches of a process set: those on CPUs and those on GPUs in a queue each, so
+/// that data on one kind of device does not wait for data on the other. No call blocks.
+class BatchExecutor {
+ public:
+  using Clock = Operation::Clock;
+  using Operations = BatchQueue::Operations;
+
+  /// What moves data between GPUs.
+  struct DeviceParts {
+    comm::Gpus& gpus;
+    LaunchOrder& launch_order;
+    DataPath data;          ///< with a communicator of its own
+    bool is_added = false;  ///< a set other than the world, with which it overlaps
+  };
+
+  /// `data` and `world` outlive this object. `device`: none in a build for CPUs alone.
+  BatchExecutor(const DataPath& data, std::optional<DeviceParts> device, comm::World& world);
+
+  /// See DeviceRunner; any thread. Null in a build for CPUs alone.
+  DeviceRunner* device_runner() const { return device_runner_.get(); }
+
+  /// What this rank, which has joined, contributes to `request`.
+  std::shared_ptr<Operation> make_identity(const Request& request) const;
+  /// Appends a batch to its queue. `have_some_joined`: as Coordinator::Batch has it.
+  void start(Operations operations, bool have_some_joined);
+  /// Appends a join, which completes after the batches of both queues.
+  void start_join(std::shared_ptr<Operation> join);
+
+  struct Progress {
+    bool has_progressed = false;
+    bool is_overdue = false;  ///< a batch has missed its deadline by KOLO_LOST_AFTER
+  };
+  /// Moves the first batch of each queue by a few chunks at most, until it has waited `polls`
+  /// times. Calls `complete(operation, error)` for operations that have ended. Throws what concerns
+  /// this rank alone.
+  template <class Complete>
+  Progress advance(Clock::time_point now, int polls, const Complete& complete) {
+    Progress progress;
+    for (BatchQueue* const queue : {&on_cpu_, &on_gpu_}) {
+      const BatchQueue::Step step = queue->advance(polls);
+      for (const auto& operation : step.operations) complete(operation, step.error);
+      progress.is_overdue |= queue->is_overdue(now, data_.config.lost_after);
+      progress.has_progressed |= step.has_progressed;
+    }
+    retire_launched();
+    return progress;
+  }
+  /// Nothing is queued or moving, on GPUs either.
+  bool is_idle() const;
+
+  /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
+  void abort(const std::string& reason);
+  /// The stopped batches, once nothing uses their memory any more; none before.
+  LostBatches::Batches take_rested(Clock::time_point now) { return lost_.take_rested(now); }
+  bool has_stopped_batches() const { return !lost_.empty(); }
+
+  std::uint64_t bytes_sent() const;
+  std::uint64_t bytes_packed() const;
+  double gpu_seconds() const { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
+
+ private:
+  void retire_launched();
+
+  const DataPath& data_;
+  const bool has_peers_;
+  std::shared_ptr<BatchRunner> runner_;
+  std::optional<DataPath> device_data_;
+  std::shared_ptr<DeviceRunner> device_runner_;
+  LaunchOrder* launch_order_ = nullptr;
+  bool overlaps_ = false;  // with other sets, from this place in the agreed order on
+  BatchQueue on_cpu_;
+  BatchQueue on_gpu_;
+  LostBatches lost_;
+};
+
+}  // namespace kolo::runtime

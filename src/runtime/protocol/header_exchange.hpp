@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/protocol/header.hpp"
+
+namespace kolo::runtime {
+
+/// How the ranks of a process set show one another their headers, wake-up requests and losses.
+/// Ranks count within the set. No call blocks.
+class HeaderExchange {
+ public:
+  virtual ~HeaderExchange() = default;
+
+  /// Shows this rank's header of `header.exchange`: once per exchange, in ascending order, and only
+  /// after `merged` has returned the headers of the previous exchange.
+  virtual void post(const Header& header) = 0;
+  /// The headers of all ranks for `exchange`, merged; none until all have arrived here. This rank
+  /// must have posted its own.
+  virtual std::optional<Header> merged(std::uint64_t exchange) = 0;
+
+  /// Asks every rank to post its header of `exchange`.
+  virtual void request_wake_up(std::uint64_t exchange) = 0;
+  /// The highest exchange that any rank has requested; 0: none.
+  virtual std::uint64_t highest_wake_up_request() = 0;
+
+  struct Loss {
+    int rank = 0;
+    std::string how;  ///< completes "rank 3 ", as in "died: its process ended"
+    bool operator==(const Loss&) const = default;
+  };
+  /// Tells all ranks that a rank is lost, possibly this one itself. Only the first call counts.
+  virtual void publish_lost(const Loss& loss) = 0;
+  /// The first loss known here.
+  virtual std::optional<Loss> lost() = 0;
+
+  /// This rank has closed the set in good order: its end is no loss from now on.
+  virtual void leave() = 0;
+  virtual bool has_left(int rank) = 0;
+
+  /// Bytes of headers that this rank has shown or sent so far.
+  virtual std::uint64_t bytes_shown() const = 0;
+
+  /// A sign of life of this rank's coordinator; call it at least every 50 ms.
+  virtual void beat() = 0;
+  /// The ranks that have given no sign of life since the previous call and have not left. Leave
+  /// much more than 50 ms between calls.
+  virtual std::vector<int> silent_ranks() = 0;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,136 @@
+#include "runtime/protocol/pending_requests.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace kolo::runtime {
+
+void PendingRequests::add(PendingRequest request) {
+  const std::string& name = request.request->name;
+  PendingRequest& added = by_name_[name] = std::move(request);
+  by_use_[added.use] = &added;
+  if (added.bit) {
+    index_by_bit(added, *added.bit);
+    ready_.set(*added.bit);
+  } else {
+    count_unknown(added, 1);
+  }
+  next_timer_ = std::min({next_timer_, added.deadline, added.stall_at});
+}
+
+void PendingRequests::remove(const PendingRequest& request) {
+  const std::shared_ptr<const Request> kept = request.request;  // its name outlives the entry
+  if (request.bit) {
+    clear_bit(*request.bit);
+  } else if (!request.is_expired) {
+    count_unknown(request, -1);
+  }
+  if (request.is_expired) --expired_count_;
+  if (request.is_stalled) --stalled_count_;
+  by_use_.erase(request.use);
+  by_name_.erase(kept->name);
+}
+
+const PendingRequest* PendingRequests::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &found->second;
+}
+
+const PendingRequest* PendingRequests::at(int bit) const {
+  const auto index = static_cast<std::size_t>(bit);
+  return index < by_bit_.size() ? by_bit_[index] : nullptr;
+}
+
+void PendingRequests::mark_awaited(UseId use) {
+  if (const auto found = by_use_.find(use); found != by_use_.end()) {
+    found->second->is_awaited = true;
+  }
+}
+
+void PendingRequests::mark_reported() {
+  for (auto& [name, request] : by_name_) {
+    request.is_stalled = false;
+    request.was_reported = true;
+  }
+  stalled_count_ = 0;
+  unreported_count_ = 0;
+}
+
+void PendingRequests::check_timers(Time now) {
+  if (now < next_timer_) return;
+  next_timer_ = kNever;
+  for (auto& [name, request] : by_name_) {
+    if (request.is_expired) continue;
+    if (request.deadline <= now) {
+      expire(request);
+      continue;
+    }
+    if (request.stall_at <= now) {
+      request.stall_at = kNever;
+      request.is_stalled = true;
+      ++stalled_count_;
+    }
+    next_timer_ = std::min({next_timer_, request.deadline, request.stall_at});
+  }
+}
+
+/// Rule 10: later headers leave it out; one that is posted already may still let it run.
+void PendingRequests::expire(PendingRequest& request) {
+  request.is_expired = true;
+  ++expired_count_;
+  if (request.is_stalled) --stalled_count_;
+  request.is_stalled = false;
+  if (request.bit) {
+    ready_.reset(*request.bit);
+  } else {
+    count_unknown(request, -1);
+  }
+}
+
+void PendingRequests::assign_bit(int bit, const std::shared_ptr<const Request>& request) {
+  const auto found = by_name_.find(request->name);
+  if (found == by_name_.end() || *found->second.request != *request) return;
+  PendingRequest& pending = found->second;
+  pending.bit = bit;
+  pending.request = request;
+  index_by_bit(pending, bit);
+  if (pending.is_expired) return;
+  count_unknown(pending, -1);
+  ready_.set(bit);
+}
+
+void PendingRequests::withdraw_bit(int bit) {
+  const auto index = static_cast<std::size_t>(bit);
+  if (index >= by_bit_.size() || by_bit_[index] == nullptr) return;
+  PendingRequest& pending = *by_bit_[index];
+  clear_bit(bit);
+  pending.bit.reset();
+  if (!pending.is_expired) count_unknown(pending, 1);
+}
+
+Bits PendingRequests::unannounced() const { return ready_ - announced_; }
+
+void PendingRequests::begin_announcement() { announcing_ = ready_; }
+
+void PendingRequests::end_announcement() { announced_ = std::exchange(announcing_, {}); }
+
+void PendingRequests::count_unknown(const PendingRequest& request, int by) {
+  unknown_count_ += by;
+  if (!request.was_reported) unreported_count_ += by;
+}
+
+void PendingRequests::index_by_bit(PendingRequest& request, int bit) {
+  const auto index = static_cast<std::size_t>(bit);
+  if (by_bit_.size() <= index) by_bit_.resize(index + 1);
+  by_bit_[index] = &request;
+}
+
+void PendingRequests::clear_bit(int bit) {
+  by_bit_[static_cast<std::size_t>(bit)] = nullptr;
+  ready_.reset(bit);
+  announced_.reset(bit);
+  announcing_.reset(bit);
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/protocol/bits.hpp"
+#include "runtime/protocol/request.hpp"
+
+namespace kolo::runtime {
+
+/// One submission of a request on this rank, numbered by the submitter.
+using UseId = std::uint64_t;
+
+/// Time since any fixed origin, real or virtual.
+using Time = std::chrono::nanoseconds;
+inline constexpr Time kNever = Time::max();
+
+/// A request that this rank has submitted and that has neither run nor failed yet.
+struct PendingRequest {
+  UseId use = 0;
+  std::shared_ptr<const Request> request;
+  std::optional<int> bit;  ///< none: unknown to the request table
+  Time submitted{};
+  Time deadline = kNever;
+  Time stall_at = kNever;     ///< when it is reported as stalled
+  bool is_awaited = false;    ///< a caller blocks on it
+  bool is_expired = false;    ///< its deadline has passed
+  bool is_stalled = false;    ///< and no negotiation has reported it yet; that happens once
+  bool was_reported = false;  ///< in a negotiation
+};
+
+/// What is pending on one rank: by name, by use and by bit, with the sets and the counts that
+/// decide what its next header shows. At most one request is pending under a name.
+class PendingRequests {
+ public:
+  using ByName = std::unordered_map<std::string, PendingRequest>;
+
+  void add(PendingRequest request);
+  /// It has run or failed. `request` refers into this object and is invalid afterwards.
+  void remove(const PendingRequest& request);
+
+  bool empty() const { return by_name_.empty(); }
+  ByName::const_iterator begin() const { return by_name_.begin(); }
+  ByName::const_iterator end() const { return by_name_.end(); }
+  /// Null where nothing is pending under that name, or under that bit.
+  const PendingRequest* find(const std::string& name) const;
+  const PendingRequest* at(int bit) const;
+
+  /// A caller blocks on `use`. Ignored where it is not pending.
+  void mark_awaited(UseId use);
+  /// A negotiation reports everything that is pending.
+  void mark_reported();
+
+  /// Marks what has expired or stalled by `now`. Visits every request only when one is due.
+  void check_timers(Time now);
+  /// The earliest deadline or stall.
+  Time next_timer() const { return next_timer_; }
+
+  /// The request table has given `request` the bit `bit`.
+  void assign_bit(int bit, const std::shared_ptr<const Request>& request);
+  /// The request table has evicted `bit`: whatever is pending under it is unknown again.
+  void withdraw_bit(int bit);
+
+  /// Known and not expired: what a header of this rank shows.
+  const Bits& ready() const { return ready_; }
+  /// Ready, and in no header of this rank whose exchange has ended. What the header of the current
+  /// exchange shows is still unannounced: that exchange may end without it.
+  Bits unannounced() const;
+  /// A header with all that is ready was posted.
+  void begin_announcement();
+  /// The exchange of that header has ended.
+  void end_announcement();
+
+  bool has_unknown() const { return unknown_count_ > 0; }        ///< and not expired
+  bool has_unreported() const { return unreported_count_ > 0; }  ///< unknown, by any negotiation
+  bool has_expired() const { return expired_count_ > 0; }
+  bool has_stalled() const { return stalled_count_ > 0; }
+
+ private:
+  void expire(PendingRequest& request);
+  void count_unknown(const PendingRequest& request, int by);
+  void index_by_bit(PendingRequest& request, int bit);
+  void clear_bit(int bit);
+
+  ByName by_name_;
+  std::unordered_map<UseId, PendingRequest*> by_use_;
+  std::vector<PendingRequest*> by_bit_;  // null: nothing pending under that bit
+  Bits ready_;
+  Bits announced_;   // of what is pending: shown in an exchange that has ended
+  Bits announcing_;  // shown by the header of the current exchange
+  int unknown_count_ = 0;
+  int unreported_count_ = 0;
+  int expired_count_ = 0;
+  int stalled_count_ = 0;
+  Time next_timer_ = kNever;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,98 @@
+// What users see when one rank makes a call that is invalid on that rank.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "runtime/disagreement.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::invalid_request_test {
+
+using namespace disagreement;
+
+/// A call that cannot be right, whatever the other ranks do.
+struct Defect {
+  std::string what;
+  std::string text;
+  Call usual;
+  Call wrong;
+};
+
+void PrintTo(const Defect& item, std::ostream* out) { *out << item.what; }
+
+std::vector<Defect> all_defects() {
+  const auto to_all = [](std::vector<std::int64_t> first_splits) {
+    return [=](const Tensor& tensor) {
+      const Place place;
+      std::vector<std::int64_t> splits = first_splits;
+      if (!splits.empty()) splits.resize(static_cast<std::size_t>(size()));
+      return alltoall_async(view_of(tensor, {12, 2}), splits, place.allocator(),
+                            {.name = "x", .keep_alive = place.memory});
+    };
+  };
+  const auto resized = [](const Tensor& tensor) {
+    return allreduce_async(view_of(tensor, {3, 4}), view_of(tensor, {4, 3}), {.name = "x"});
+  };
+  const auto without_memory = [](const Tensor& tensor) {
+    TensorView view = view_of(tensor, {3, 4});
+    view.data = nullptr;
+    return allreduce_async(view, view, {.name = "x"});
+  };
+  const auto on_gpu = [](const Tensor& tensor) {
+    TensorView view = view_of(tensor, {3, 4});
+    view.device.kind = DeviceKind::Cuda;
+    return allreduce_async(view, view, {.name = "x"});
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  return {
+      {"Splits", "the splits add up to 5 rows, the tensor has 12", to_all({}), to_all({5, 0})},
+      {"NegativeSplit", "a split is negative", to_all({}), to_all({13, -1})},
+      {"OutputShape", "the output does not have the shape of the result", reduce({3, 4}), resized},
+      {"NoMemory", "the tensor has elements but no memory", reduce({3, 4}), without_memory},
+      {"NegativeDimension", "a dimension of the tensor is negative", reduce({3, 4}),
+       reduce({3, -4})},
+      {"Device", "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone",
+       reduce({3, 4}), on_gpu},
+      {"Scale", "a scale is not a finite number", reduce({3, 4}),
+       reduce({3, 4}, {.prescale = nan})},
+      {"Compression", "zip", reduce({3, 4}),
+       reduce({3, 4}, {.compression = Compression::named("zip")})},
+      {"Custom", "custom reduction \"third\"", reduce({3, 4}),
+       reduce({3, 4}, {.op = ReduceOp::Custom, .custom = "third"})},
+      {"Root", "root rank 9 is not a member", broadcast_from(0), broadcast_from(9)},
+      {"BoolSum", "bool knows Min (and) and Max (or) only",
+       reduce({3, 4}, {.op = ReduceOp::Max}, DType::Bool),
+       reduce({3, 4}, {.op = ReduceOp::Sum}, DType::Bool)},
+      {"IntegerAdasum", "Adasum is for floating types", reduce({3, 4}, {}, DType::Int32),
+       reduce({3, 4}, {.op = ReduceOp::Adasum}, DType::Int32)},
+      {"Scalar", "a scalar has no rows", gather({2, 4}), gather({})},
+  };
+}
+
+class InvalidRequestTest : public testing::TestWithParam<Defect> {};
+
+INSTANTIATE_TEST_SUITE_P(, InvalidRequestTest, testing::ValuesIn(all_defects()),
+                         [](const auto& item) { return item.param.what; });
+
+TEST_P(InvalidRequestTest, InvalidRequestOfOneRank_IsThrownOnEveryRank) {
+  const Defect& item = GetParam();
+  disagree_in_every_way(item.usual, item.wrong, false, [&](Runtime&, Handle& handle, int odd) {
+    const std::string text = text_thrown_by<InvalidArgument>([&] { handle.wait(); });
+    expect_contains(text, "'x' on process set world: rank " + std::to_string(odd) + ": ");
+    expect_contains(text, item.text);
+  });
+}
+
+}  // namespace kolo::test::invalid_request_test

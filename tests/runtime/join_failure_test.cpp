@@ -1,0 +1,144 @@
+// What ends a join, and what fails while some ranks have joined.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "runtime/every_world.hpp"
+#include "runtime/join_expectations.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::join_failure_test {
+
+using namespace std::chrono_literals;
+using namespace joins;
+
+class JoinFailureTest : public testing::TestWithParam<Setting> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , JoinFailureTest,
+    testing::Values(Setting{.name = "Shared", .size = 3},
+                    Setting{.name = "Messages",
+                            .size = 3,
+                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
+    [](const auto& setting) { return setting.param.name; });
+
+TEST_P(JoinFailureTest, SecondJoinOnOneRank_IsRejected) {
+  std::atomic<int> refused{0};
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    ProcessSet& world = runtime.world();
+    const auto try_to_join = [&] {
+      try {
+        join(&world);
+      } catch (const InvalidArgument& error) {
+        expect_contains(error.what(), "join on process set world");
+        ++refused;
+      }
+    };
+    if (runtime.rank() == 1) {
+      std::thread other(try_to_join);
+      try_to_join();
+      other.join();
+    } else {
+      while (refused == 0) std::this_thread::sleep_for(1ms);
+      join();
+    }
+    expect_sum_works(runtime, "x");
+  });
+  EXPECT_EQ(refused, 1);
+}
+
+TEST_P(JoinFailureTest, MismatchOfTheOthers_IsFoundAndTheJoinContinues) {
+  run_runtimes(GetParam(), [](Runtime& runtime) {
+    expect_sum_works(runtime, "x");
+    if (runtime.rank() != 1) {
+      const Tensor tensor(4 + runtime.rank());
+      const std::string text = text_thrown_by<MismatchError>(
+          [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
+      expect_contains(text, "[4] on rank 0, [6] on rank 2");
+      barrier({.name = "b"});
+    }
+    join();
+    expect_sum_works(runtime, "x");  // the error was no use of the joined rank's
+  });
+}
+
+TEST_P(JoinFailureTest, Timeout_NamesNoJoinedRank) {
+  std::latch given_up(1);
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    expect_sum_works(runtime, "x");
+    if (runtime.rank() == 0) {
+      Tensor tensor(5);
+      const std::string text = text_thrown_by<TimeoutError>([&] {
+        allreduce(tensor.view(), tensor.view(),
+                  {.op = ReduceOp::Sum, .name = "x", .timeout = 100ms});
+      });
+      given_up.count_down();
+      expect_contains(text, "the deadline passed on rank 0 while rank 2 had not submitted it");
+    }
+    if (runtime.rank() == 2) {
+      given_up.wait();
+      Tensor tensor(5);
+      EXPECT_THROW(allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"}),
+                   TimeoutError);
+    }
+    join();
+    expect_sum_works(runtime, "x");
+  });
+}
+
+TEST_P(JoinFailureTest, Shutdown_EndsTheJoin) {
+  run_runtimes(GetParam(), [](Runtime& runtime) {
+    expect_sum_works(runtime, "x");
+    if (runtime.rank() == 2) {
+      wait_until_joined("all others");
+      runtime.shutdown();
+    }
+    const std::string text = text_thrown_by<ShutdownError>([] { join(); });
+    expect_contains(text, "join on process set world");
+    if (runtime.rank() != 2) expect_contains(text, "rank 2 shut Kolo down");
+    EXPECT_THROW(join(), ShutdownError);
+  });
+}
+
+TEST_P(JoinFailureTest, Death_EndsTheJoin) {
+  Setting setting = GetParam();
+  setting.config.lost_after = 300ms;
+  std::latch all_have_summed(setting.size);
+  std::latch survivors_know(setting.size - 1);
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        Runtime runtime(options_in(world, setting.config));
+        Runtime::set_thread_current(&runtime);
+        expect_sum_works(runtime, "x");
+        all_have_summed.arrive_and_wait();
+        if (runtime.rank() == 1) {
+          wait_until_joined("all others");
+          world.die();
+          survivors_know.wait();
+          return;
+        }
+        const std::string text = text_thrown_by<PeerLostError>([] { join(); });
+        expect_contains(text, "rank 1 died");
+        survivors_know.count_down();
+      },
+      setting.network);
+}
+
+}  // namespace kolo::test::join_failure_test

@@ -1,0 +1,150 @@
+// A process set that is held up does not hold up another one.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <latch>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "runtime/every_world.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::process_set_independence_test {
+
+using namespace std::chrono_literals;
+
+class IndependenceTest : public testing::TestWithParam<Setting> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , IndependenceTest,
+    testing::Values(Setting{.name = "Shared", .size = 3},
+                    Setting{.name = "Messages",
+                            .size = 3,
+                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
+    [](const auto& setting) { return setting.param.name; });
+
+constexpr int kRounds = 100;  // of the other set, meanwhile
+
+TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
+  for (const bool is_driven_by_a_caller : {false, true}) {
+    std::latch has_begun(1);
+    std::latch released(1);
+    run_runtimes(GetParam(), [&](Runtime& runtime) {
+      ProcessSet& held = runtime.add_process_set({0, 1, 2});
+      ProcessSet& other = runtime.add_process_set({0, 1, 2});
+      Rows output{DType::Float32, 1};
+      AllocateRows allocate = output.allocator();
+      if (runtime.rank() == 0) {
+        allocate = [&, allocate](const std::vector<std::int64_t>& rows) {
+          has_begun.count_down();
+          released.wait();
+          return allocate(rows);
+        };
+      }
+      const Tensor input(4);
+      Handle handle = allgather_async(input.view(), allocate, {.name = "x", .process_set = &held});
+      std::thread caller;
+      if (is_driven_by_a_caller) caller = std::thread([&] { handle.wait(); });
+      has_begun.wait();
+      for (int round = 0; round < kRounds; ++round) {
+        // Half of them without a caller that drives the other set either.
+        Tensor tensor(5);
+        tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+        Handle free = allreduce_async(tensor.view(), tensor.view(),
+                                      {.op = ReduceOp::Sum, .name = "y", .process_set = &other});
+        while (round % 2 == 0 && !free.is_ready()) std::this_thread::sleep_for(10us);
+        free.wait();
+        tensor.expect([](std::size_t i) { return input_sum(3, i); }, "y");
+      }
+      expect_sum_works(runtime, "the world too");
+      if (runtime.rank() == 0) {
+        EXPECT_FALSE(handle.is_ready());
+        released.count_down();
+      }
+      if (caller.joinable()) {
+        caller.join();
+      } else {
+        handle.wait();
+      }
+      EXPECT_EQ(output.counts, (std::vector<std::int64_t>{4, 4, 4}));
+    });
+  }
+}
+
+TEST_P(IndependenceTest, RankLateForOneSet_HoldsUpNoOtherSet) {
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    ProcessSet& late = runtime.add_process_set({1, 0});
+    ProcessSet& other = runtime.add_process_set({1, 2});
+    Tensor tensor(7);
+    tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .process_set = &late};
+    Handle handle;
+    if (runtime.rank() == 0) handle = allreduce_async(tensor.view(), tensor.view(), options);
+    for (int round = 0; round < kRounds && other.included(); ++round) expect_sum_works(other, "y");
+    expect_sum_works(runtime, "the world too");
+    if (runtime.rank() == 0) {
+      EXPECT_FALSE(handle.is_ready());
+    }
+    barrier({.name = "looked"});
+    if (runtime.rank() == 1) handle = allreduce_async(tensor.view(), tensor.view(), options);
+    if (late.included()) {
+      handle.wait();
+      tensor.expect([](std::size_t i) { return input_sum(2, i); }, "x");
+    }
+  });
+}
+
+std::latch* reduction_has_begun = nullptr;
+std::latch* reduction_is_released = nullptr;
+
+/// The maximum of float32, held the first time.
+void combine_slowly(DType, const void* next, void* accumulator, std::size_t count) {
+  if (!reduction_has_begun->try_wait()) reduction_has_begun->count_down();
+  reduction_is_released->wait();
+  const auto* from = static_cast<const float*>(next);
+  auto* to = static_cast<float*>(accumulator);
+  for (std::size_t i = 0; i < count; ++i) to[i] = std::max(to[i], from[i]);
+}
+void fill_lowest(DType, void* values, std::size_t count) {
+  std::fill_n(static_cast<float*>(values), count, std::numeric_limits<float>::lowest());
+}
+
+TEST_P(IndependenceTest, HeldReduction_HoldsUpNoOtherSet) {
+  std::latch has_begun(1);
+  std::latch released(1);
+  reduction_has_begun = &has_begun;
+  reduction_is_released = &released;
+  run_ranks(2,
+            [&](FakeWorld& world) {
+              InitOptions options = options_in(world, GetParam().config);
+              options.reductions = {{"slow", combine_slowly, fill_lowest}};
+              options.process_sets = {{0, 1}};
+              Runtime runtime(std::move(options));
+              Runtime::set_thread_current(&runtime);
+              ProcessSet& held = runtime.process_set(1);
+              Tensor tensor(1);  // one element: one rank at most combines
+              tensor.fill([&](std::size_t) { return 1.0 + runtime.rank(); });
+              Handle handle = allreduce_async(
+                  tensor.view(), tensor.view(),
+                  {.op = ReduceOp::Custom, .custom = "slow", .name = "x", .process_set = &held});
+              has_begun.wait();
+              for (int round = 0; round < kRounds; ++round) expect_sum_works(runtime, "y");
+              if (runtime.rank() == 0) released.count_down();
+              handle.wait();
+              tensor.expect([](std::size_t) { return 2; }, "x");
+            },
+            {.has_shared_memory = GetParam().name == "Shared"});
+}
+
+}  // namespace kolo::test::process_set_independence_test

@@ -1,0 +1,249 @@
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+#include "runtime/control/wire.hpp"
+#include "runtime/control/wire_generated.h"
+
+namespace kolo::runtime::wire_decode_test {
+
+using flatbuffers::FlatBufferBuilder;
+
+constexpr int kRanks = 1024;  // of the process set
+
+std::string rejection_of(const std::vector<std::byte>& bytes) {
+  try {
+    decode(bytes, kRanks);
+  } catch (const BackendError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Finishes an envelope around the body that `make` builds.
+std::vector<std::byte> craft(
+    wire::Body kind, const std::function<flatbuffers::Offset<void>(FlatBufferBuilder&)>& make,
+    std::uint32_t version = kWireVersion) {
+  FlatBufferBuilder builder;
+  const auto body = make(builder);
+  builder.Finish(wire::CreateEnvelope(builder, version, kind, body), wire::EnvelopeIdentifier());
+  std::vector<std::byte> bytes(builder.GetSize());
+  std::memcpy(bytes.data(), builder.GetBufferPointer(), bytes.size());
+  return bytes;
+}
+
+struct RawRequest {
+  std::uint8_t collective = 0;
+  std::uint8_t dtype = 0;
+  std::uint8_t op = 0;
+  std::uint8_t device = 0;
+  std::uint8_t join_divisor = 0;
+  std::vector<int> members{};
+};
+
+/// A Verdict that gives `bit` to a request.
+std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
+  return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
+    const std::vector<std::int64_t> shape;
+    const std::vector<flatbuffers::Offset<wire::TensorType>> tensors{
+        wire::CreateTensorTypeDirect(builder, raw.dtype, &shape)};
+    const std::vector<std::int64_t> rows;
+    const auto request = wire::CreateRequestDirect(builder, "x", raw.collective, &tensors, raw.op,
+                                                   "", 1, 1, raw.join_divisor, 0, raw.device, "",
+                                                   "", &rows, &raw.members, 0, true, "");
+    const std::vector<flatbuffers::Offset<wire::Addition>> added{
+        wire::CreateAddition(builder, bit, request)};
+    const std::vector<int> evicted;
+    const std::vector<flatbuffers::Offset<wire::NameError>> errors;
+    const std::vector<flatbuffers::Offset<wire::Stall>> stalls;
+    const std::vector<flatbuffers::Offset<flatbuffers::String>> waiting;
+    return wire::CreateVerdictDirect(builder, 1, &evicted, &added, &errors, &stalls, &waiting)
+        .Union();
+  });
+}
+
+std::vector<std::byte> craft_report(int bit, const std::vector<int>& ranks) {
+  return craft(wire::Body::Report, [&](FlatBufferBuilder& builder) {
+    const std::vector<int> none;
+    const std::vector<flatbuffers::Offset<wire::Item>> items{
+        wire::CreateItemDirect(builder, 0, bit, &ranks, &none)};
+    return wire::CreateReportDirect(builder, 1, &items, &none).Union();
+  });
+}
+
+/// A Verdict of names that all lie in one place.
+std::vector<std::byte> craft_waiting(std::size_t names, std::size_t letters) {
+  return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
+    const std::vector<flatbuffers::Offset<flatbuffers::String>> waiting(
+        names, builder.CreateString(std::string(letters, 'x')));
+    const std::vector<int> evicted;
+    const std::vector<flatbuffers::Offset<wire::Addition>> added;
+    const std::vector<flatbuffers::Offset<wire::NameError>> errors;
+    const std::vector<flatbuffers::Offset<wire::Stall>> stalls;
+    return wire::CreateVerdictDirect(builder, 1, &evicted, &added, &errors, &stalls, &waiting)
+        .Union();
+  });
+}
+
+/// A Report of items that all lie in one place.
+std::vector<std::byte> craft_items(std::size_t count) {
+  return craft(wire::Body::Report, [&](FlatBufferBuilder& builder) {
+    const std::vector<int> ranks{0};
+    const std::vector<flatbuffers::Offset<wire::Item>> items(
+        count, wire::CreateItemDirect(builder, 0, 5, &ranks, &ranks));
+    return wire::CreateReportDirect(builder, 1, &items, &ranks).Union();
+  });
+}
+
+std::vector<std::byte> craft_lost(int rank) {
+  return craft(wire::Body::Lost, [&](FlatBufferBuilder& builder) {
+    return wire::CreateLostDirect(builder, rank, "died").Union();
+  });
+}
+
+std::vector<std::byte> craft_header(std::size_t words, int shutdown_rank,
+                                    std::size_t joined_words = 0) {
+  return craft(wire::Body::HeaderUp, [&](FlatBufferBuilder& builder) {
+    const std::vector<std::uint64_t> own(words, 1);
+    const std::vector<std::uint64_t> ready;
+    std::vector<std::uint64_t> joined(joined_words);
+    if (!joined.empty()) joined.back() = 1;
+    return wire::CreateHeaderDirect(builder, 1, false, false, false, shutdown_rank, &joined, &own,
+                                    &ready)
+        .Union();
+  });
+}
+
+std::vector<std::byte> craft_empty(wire::Body kind, std::uint32_t version = kWireVersion) {
+  return craft(
+      kind, [](FlatBufferBuilder& builder) { return wire::CreateEmpty(builder).Union(); }, version);
+}
+
+TEST(WireDecodeTest, OtherVersion_NamesBoth) {
+  const std::string text = rejection_of(craft_empty(wire::Body::Left, 77));
+  EXPECT_NE(text.find("version 77"), std::string::npos) << text;
+  EXPECT_NE(text.find("version " + std::to_string(kWireVersion)), std::string::npos) << text;
+}
+
+TEST(WireDecodeTest, OtherVersionWithUnreadableBody_NamesBothToo) {
+  FlatBufferBuilder builder;
+  const auto start = builder.StartTable();
+  builder.AddElement<std::uint32_t>(4, 77, 0);   // the version, where it is in every version
+  builder.AddElement<std::uint64_t>(8, 123, 0);  // a number where this version has an offset
+  builder.Finish(flatbuffers::Offset<wire::Preamble>(builder.EndTable(start)),
+                 wire::EnvelopeIdentifier());
+  std::vector<std::byte> bytes(builder.GetSize());
+  std::memcpy(bytes.data(), builder.GetBufferPointer(), bytes.size());
+  const std::string text = rejection_of(bytes);
+  EXPECT_NE(text.find("version 77"), std::string::npos) << text;
+}
+
+TEST(WireDecodeTest, NotAMessage_IsRejected) {
+  EXPECT_NE(rejection_of({}), "");
+  EXPECT_NE(rejection_of(std::vector<std::byte>(64)), "");
+  EXPECT_NE(rejection_of(std::vector<std::byte>(64, std::byte{0xff})), "");
+  std::vector<std::byte> other = craft_empty(wire::Body::Left);
+  std::memcpy(other.data() + 4, "ELSE", 4);
+  EXPECT_NE(rejection_of(other).find("none of Kolo's"), std::string::npos);
+}
+
+TEST(WireDecodeTest, UnknownKind_IsRejected) {
+  EXPECT_NE(rejection_of(craft_empty(wire::Body{200})).find("unknown kind 200"), std::string::npos);
+  EXPECT_NE(rejection_of(craft_empty(wire::Body::NONE)).find("unknown kind 0"), std::string::npos);
+}
+
+struct Rejection {
+  std::string name;
+  std::vector<std::byte> bytes;
+  std::string text;
+};
+
+void PrintTo(const Rejection& rejection, std::ostream* out) { *out << rejection.name; }
+
+class WireRejectionTest : public testing::TestWithParam<Rejection> {};
+
+TEST_P(WireRejectionTest, Text_SaysWhatIsWrong) {
+  const std::string text = rejection_of(GetParam().bytes);
+  EXPECT_NE(text.find(GetParam().text), std::string::npos) << "text: '" << text << "'";
+}
+
+std::vector<Rejection> rejections() {
+  constexpr int kLargestRank = std::numeric_limits<int>::max();
+  return {
+      {"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
+      {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
+      {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
+      {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
+      {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},
+      {"BitTooHigh", craft_addition(Header::kMaxBits, {}), "bit 8192, expected 0 to 8191"},
+      {"NegativeBit", craft_addition(-1, {}), "bit -1"},
+      {"NeitherRequestNorBit", craft_report(-1, {0}), "bit -1"},
+      {"NoRank", craft_report(0, {}), "no rank"},
+      {"NegativeRank", craft_report(0, {-2}), "rank -2, expected at least 0"},
+      {"DescendingRanks", craft_report(0, {4, 3}), "rank 3, expected at least 5"},
+      {"RepeatedRank", craft_report(0, {4, 4}), "rank 4, expected at least 5"},
+      {"RepeatedLargestRank", craft_addition(0, {.members = {kLargestRank, kLargestRank}}),
+       "rank 2147483647, expected at least 2147483648"},
+      {"RankOutsideTheSet", craft_report(0, {0, kRanks}), "rank 1024 of a process set of 1024"},
+      {"LostRankOutsideTheSet", craft_lost(kRanks), "rank 1024 of a process set of 1024"},
+      {"ShutdownRankOutsideTheSet", craft_header(1, kRanks), "rank 1024 of a process set of 1024"},
+      {"JoinedRankOutsideTheSet", craft_header(1, 0, kRanks / 64 + 1),
+       "rank 1024 of a process set of 1024"},
+      {"NamesInOnePlace", craft_waiting(100, 100), "its parts overlap"},
+      {"ItemsInOnePlace", craft_items(1000), "is damaged"},
+      {"TooManyBits", craft_header(129, -1), "129 words of bits, expected at most 128"},
+      {"RankBelowNone", craft_header(1, -2), "rank -2, expected at least -1"}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, WireRejectionTest, testing::ValuesIn(rejections()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
+  Header joined;
+  for (const int rank : {0, 3}) joined.joined.set(rank);
+  Header leaving;
+  leaving.shutdown_rank = 3;
+  Verdict stall;
+  stall.stalls = {{"a", {0}, {1, 3}}};
+  const std::vector<WireMessage> messages{
+      ControlMessage{Report{7, {{std::nullopt, 0, {1, 3}, {}, false}}, {}}},
+      ControlMessage{Report{7, {{std::nullopt, 0, {1}, {3}, false}}, {}}},
+      ControlMessage{Report{7, {}, {0, 3}}},
+      ControlMessage{stall},
+      HeaderExchangeMessage{HeaderUp{joined}},
+      HeaderExchangeMessage{HeaderDown{leaving}},
+      HeaderExchangeMessage{Lost{{3, "died"}}}};
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::vector<std::byte> bytes = encode(messages[i]);
+    EXPECT_EQ(decode(bytes, 4), messages[i]);
+    try {
+      decode(bytes, 3);
+      ADD_FAILURE() << "accepted";
+    } catch (const BackendError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 3 of a process set of 3"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(WireDecodeTest, CraftedMessageInRange_IsAccepted) {
+  EXPECT_EQ(rejection_of(craft_addition(
+                Header::kMaxBits - 1,
+                {.collective = 8, .dtype = 9, .op = 6, .device = 1, .join_divisor = 1})),
+            "");
+  EXPECT_EQ(rejection_of(craft_report(0, {3, 4})), "");
+  EXPECT_EQ(rejection_of(craft_header(128, -1)), "");
+  EXPECT_EQ(rejection_of(craft_waiting(1, 5000)), "");
+  EXPECT_EQ(rejection_of(craft_items(1)), "");
+}
+
+}  // namespace kolo::runtime::wire_decode_test

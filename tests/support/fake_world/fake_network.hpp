@@ -1,0 +1,146 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/fake_world/fake_world.hpp"
+#include "support/gpu/fake_gpu_hub.hpp"
+
+namespace kolo::test {
+
+/// On its way from one rank to another.
+struct Message {
+  int source = 0;  // world rank
+  int tag = 0;
+  std::vector<std::byte> data;
+  std::chrono::steady_clock::time_point due;
+  std::atomic<bool> is_received{false};
+};
+using MessageList = std::list<std::shared_ptr<Message>>;
+
+/// The messages to one rank on one channel, arrived or on their way, in the order they were sent.
+struct Mailbox {
+  std::mutex lock;
+  MessageList messages;
+};
+
+inline constexpr std::size_t kLineBytes = 64;
+
+/// Segments of all ranks, allocated once and shared by the threads' windows.
+struct FakeMemory {
+  struct alignas(kLineBytes) Line {
+    std::byte bytes[kLineBytes];
+  };
+  struct alignas(kLineBytes) Counter {
+    std::atomic<std::uint64_t> value{0};
+  };
+
+  FakeMemory(std::size_t ranks, std::size_t segment_bytes)
+      : counters(ranks),
+        lines_per_segment((segment_bytes + kLineBytes - 1) / kLineBytes),
+        lines(ranks * lines_per_segment) {}
+
+  std::vector<Counter> counters;
+  std::size_t lines_per_segment;
+  std::vector<Line> lines;
+};
+
+/// What the ranks of one fake world share. Any thread may call.
+class FakeNetwork {
+ public:
+  FakeNetwork(int size, FakeOptions options)
+      : size_(size),
+        options_(options),
+        hub_(options.gpus_per_rank > 0 ? std::make_shared<FakeGpuHub>(size, options) : nullptr),
+        random_(options.seed),
+        is_dead_(static_cast<std::size_t>(size)) {}
+
+  int size() const { return size_; }
+  const FakeOptions& options() const { return options_; }
+  const std::shared_ptr<FakeGpuHub>& hub() const { return hub_; }
+  bool is_dead(int rank) const { return is_dead_[static_cast<std::size_t>(rank)]; }
+  void kill(int rank) { is_dead_[static_cast<std::size_t>(rank)] = true; }
+
+  std::shared_ptr<Message> send(int channel, int source, int destination, int tag,
+                                std::span<const std::byte> data) {
+    auto message = std::make_shared<Message>();
+    message->source = source;
+    message->tag = tag;
+    message->data.assign(data.begin(), data.end());
+    message->due = std::chrono::steady_clock::now() + random_delay();
+    if (is_dead(source) || is_dead(destination)) return message;
+    Mailbox& mailbox = mailbox_of(channel, destination);
+    const std::lock_guard lock(mailbox.lock);
+    for (const auto& earlier : mailbox.messages) {  // messages keep their order
+      if (earlier->source == source && earlier->tag == tag) {
+        message->due = std::max(message->due, earlier->due);
+      }
+    }
+    mailbox.messages.push_back(message);
+    return message;
+  }
+
+  Mailbox& mailbox_of(int channel, int rank) {
+    const std::lock_guard lock(lock_);
+    return mailboxes_[{channel, rank}];
+  }
+
+  /// The memory of the next window of `members` on a channel, once all of them have come for it.
+  struct WindowRequest {
+    std::shared_ptr<FakeMemory> memory;
+    std::size_t arrived = 0;
+    std::optional<std::string> failure;
+  };
+  WindowRequest& arrive(int channel, const std::vector<int>& members, int rank, std::size_t bytes) {
+    const std::lock_guard lock(lock_);
+    const std::uint64_t round = window_rounds_[{channel, members, rank}]++;
+    WindowRequest& request = windows_[{channel, members, round}];
+    ++request.arrived;
+    try {
+      if (!options_.has_shared_memory) throw std::runtime_error("there is no shared memory");
+      if (!request.memory) request.memory = std::make_shared<FakeMemory>(members.size(), bytes);
+    } catch (const std::exception& error) {
+      request.failure = error.what();
+    }
+    return request;
+  }
+  bool all_arrived(const WindowRequest& request, std::size_t members) {
+    const std::lock_guard lock(lock_);
+    return request.arrived == members;
+  }
+
+ private:
+  std::chrono::microseconds random_delay() {
+    if (options_.longest_delay.count() == 0) return std::chrono::microseconds(0);
+    const std::lock_guard lock(lock_);
+    return std::chrono::microseconds(
+        std::uniform_int_distribution<std::int64_t>(0, options_.longest_delay.count())(random_));
+  }
+
+  const int size_;
+  const FakeOptions options_;
+  const std::shared_ptr<FakeGpuHub> hub_;
+  std::mutex lock_;
+  std::mt19937_64 random_;
+  std::vector<std::atomic<bool>> is_dead_;
+  std::map<std::pair<int, int>, Mailbox> mailboxes_;
+  std::map<std::tuple<int, std::vector<int>, int>, std::uint64_t> window_rounds_;
+  std::map<std::tuple<int, std::vector<int>, std::uint64_t>, WindowRequest> windows_;
+};
+
+}  // namespace kolo::test

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "support/gpu/fake_gpu_hub.hpp"
+
+namespace kolo::test {
+
+/// How many devices LibTorch sees, whether a rank has them or not: its autograd engine counts once.
+inline constexpr c10::DeviceIndex kFakeCudaDevices = 8;
+
+/// A rank's GPU as LibTorch sees it: cuda:<rank>. Streams are the hub's, and a c10::StreamId is the
+/// address of one, 0 that of the default stream. Any thread may call.
+class FakeCudaDevice {
+ public:
+  FakeCudaDevice(std::shared_ptr<FakeGpuHub> hub, int rank);
+
+  c10::Device device() const { return device_; }
+  FakeGpuHub& hub() const { return *hub_; }
+  const std::shared_ptr<FakeGpuHub>& shared_hub() const { return hub_; }
+  int rank() const { return rank_; }
+
+  /// It lives as long as this, as LibTorch's streams live for ever.
+  c10::Stream new_stream();
+  /// One of few.
+  c10::Stream pool_stream();
+
+  /// These make the host wait, and are counted.
+  void synchronize(comm::DeviceStream stream);
+  void synchronize();
+  void note_host_sync() { ++host_syncs_; }
+  int host_syncs() const { return host_syncs_; }
+
+ private:
+  std::shared_ptr<FakeGpuHub> hub_;
+  int rank_;
+  c10::Device device_;
+  std::atomic<int> host_syncs_{0};
+  std::mutex lock_;
+  std::vector<std::shared_ptr<CUstream_st>> streams_;
+  std::vector<c10::Stream> pool_;
+  std::size_t next_in_pool_ = 0;
+};
+
+/// Makes a device known to LibTorch for as long as this lives. Tensors may live longer. One at a
+/// time and rank.
+class FakeCudaAttachment {
+ public:
+  explicit FakeCudaAttachment(std::shared_ptr<FakeCudaDevice> device);
+  FakeCudaAttachment(const FakeCudaAttachment&) = delete;  // gives its place in a table back
+  FakeCudaAttachment& operator=(const FakeCudaAttachment&) = delete;
+  ~FakeCudaAttachment();
+
+ private:
+  c10::DeviceIndex index_;
+};
+
+bool has_fake_cuda_device(c10::DeviceIndex index);
+/// Throws c10::Error where no rank has it.
+std::shared_ptr<FakeCudaDevice> fake_cuda_device(c10::Device device);
+
+/// The calling thread's, as CUDA's.
+c10::Device current_cuda_device();
+c10::Stream current_cuda_stream(c10::Device device);
+
+comm::DeviceStream native_stream(const c10::Stream& stream);
+/// What normal_() and the like draw from on this device: a generator of the CPU's kind.
+const at::Generator& cuda_generator(c10::DeviceIndex index);
+
+}  // namespace kolo::test

@@ -1,0 +1,136 @@
+#include "support/gpu/fake_device_communicator.hpp"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::test {
+namespace {
+
+using Kind = FakeCall::Kind;
+
+const std::byte* bytes(const void* memory) { return static_cast<const std::byte*>(memory); }
+std::byte* bytes(void* memory) { return static_cast<std::byte*>(memory); }
+
+std::vector<std::size_t> copy(std::span<const std::size_t> counts) {
+  return {counts.begin(), counts.end()};
+}
+
+}  // namespace
+
+FakeDeviceCommunicator::FakeDeviceCommunicator(std::shared_ptr<FakeGpuHub> hub, std::size_t group,
+                                               int member, int size, int rank)
+    : hub_(std::move(hub)), group_(group), member_(member), size_(size), rank_(rank) {
+  hub_->join(group_, member_, rank_);
+}
+
+FakeDeviceCommunicator::~FakeDeviceCommunicator() {
+  if (reason_) return;
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  while (hub_->has_pending(group_, member_)) {
+    if (deadline.has_passed()) {
+      hub_->drop(group_, member_);
+      return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+bool FakeDeviceCommunicator::ready() {
+  require_alive();
+  const std::string failure = hub_->failure_of(group_, member_);
+  if (!failure.empty()) abort(failure);
+  require_alive();
+  if (!hub_->is_complete(group_)) return false;
+  if (!on_its_way_) return true;
+  if (!std::exchange(on_its_way_->was_looked_for, true)) return false;
+  hub_->launch(group_, member_, rank_, std::move(on_its_way_->call), on_its_way_->stream);
+  on_its_way_.reset();
+  return true;
+}
+
+void FakeDeviceCommunicator::all_reduce(const void* input, void* output, std::size_t count,
+                                        DType dtype, comm::DeviceReduction reduction,
+                                        comm::DeviceStream stream) {
+  launch({.kind = Kind::AllReduce,
+          .input = bytes(input),
+          .output = bytes(output),
+          .counts = {count},
+          .dtype = dtype,
+          .reduction = reduction},
+         stream);
+}
+
+void FakeDeviceCommunicator::reduce_scatter(const void* input, void* output,
+                                            std::span<const std::size_t> counts, DType dtype,
+                                            comm::DeviceReduction reduction,
+                                            comm::DeviceStream stream) {
+  launch({.kind = Kind::ReduceScatter,
+          .input = bytes(input),
+          .output = bytes(output),
+          .counts = copy(counts),
+          .dtype = dtype,
+          .reduction = reduction},
+         stream);
+}
+
+void FakeDeviceCommunicator::all_gather(const void* input, void* output,
+                                        std::span<const std::size_t> counts, DType dtype,
+                                        comm::DeviceStream stream) {
+  launch({.kind = Kind::AllGather,
+          .input = bytes(input),
+          .output = bytes(output),
+          .counts = copy(counts),
+          .dtype = dtype},
+         stream);
+}
+
+void FakeDeviceCommunicator::broadcast(void* buffer, std::size_t count, DType dtype, int root,
+                                       comm::DeviceStream stream) {
+  launch({.kind = Kind::Broadcast,
+          .input = bytes(buffer),
+          .output = bytes(buffer),
+          .counts = {count},
+          .dtype = dtype,
+          .root = root},
+         stream);
+}
+
+void FakeDeviceCommunicator::all_to_all(const void* input, std::span<const std::size_t> sent,
+                                        void* output, std::span<const std::size_t> received,
+                                        DType dtype, comm::DeviceStream stream) {
+  launch({.kind = Kind::AllToAll,
+          .input = bytes(input),
+          .output = bytes(output),
+          .counts = copy(sent),
+          .received = copy(received),
+          .dtype = dtype},
+         stream);
+}
+
+void FakeDeviceCommunicator::abort(const std::string& reason) noexcept {
+  if (reason_) return;
+  reason_ = reason;
+  hub_->drop(group_, member_);
+}
+
+void FakeDeviceCommunicator::require_alive() const {
+  if (reason_) throw BackendError("fake GPU communicator was aborted: " + *reason_);
+}
+
+void FakeDeviceCommunicator::launch(FakeCall call, comm::DeviceStream stream) {
+  require_alive();
+  check_call(call, size_);
+  if (on_its_way_) hub_->report("not ready: '" + describe(call) + "' was called");
+  if (hub_->late_launches()) {
+    on_its_way_ = {std::move(call), stream};
+  } else {
+    hub_->launch(group_, member_, rank_, std::move(call), stream);
+  }
+}
+
+}  // namespace kolo::test

@@ -1,0 +1,164 @@
+#include "support/gpu/fake_gpu.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/outgoing.hpp"
+#include "comm/gpu/adasum_weights.hpp"
+#include "kolo/error.hpp"
+#include "support/gpu/fake_arithmetic.hpp"
+#include "support/gpu/fake_device_communicator.hpp"
+
+namespace kolo::test {
+namespace {
+
+ByteRange source_of(const comm::DeviceRun& run, DType from) {
+  return {run.from, run.count * size_of(from)};
+}
+
+ByteRange target_of(const comm::DeviceRun& run, DType to) {
+  return {run.to, run.count * size_of(to)};
+}
+
+/// In place is allowed where the types are as large.
+bool is_well_placed(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
+  const bool is_in_place = run.from == run.to && size_of(conversion.from) == size_of(conversion.to);
+  return is_in_place || !overlap(source_of(run, conversion.from), target_of(run, conversion.to));
+}
+
+/// Numbers of float64.
+ByteRange range_of(const double* numbers, std::size_t count) {
+  return std::as_bytes(std::span(numbers, count));
+}
+
+std::vector<ByteRange> ranges_of(const comm::DeviceVectors& vectors) {
+  const std::size_t size = size_of(vectors.dtype);
+  std::vector<ByteRange> ranges;
+  for (std::size_t v = 0; v < static_cast<std::size_t>(vectors.vectors); ++v) {
+    ranges.emplace_back(vectors.first + v * vectors.stride * size, vectors.count * size);
+  }
+  return ranges;
+}
+
+/// The group that the first rank of `communicator` makes, on all of them.
+Task agree_on_group(Communicator& communicator, int tag, FakeGpuHub& hub, std::uint64_t& group) {
+  if (communicator.rank() != 0) {
+    co_await communicator.receive(std::as_writable_bytes(std::span(&group, 1)), 0, tag);
+    co_return;
+  }
+  group = hub.make_group(communicator.size());
+  Outgoing<std::uint64_t> outgoing(group);
+  std::vector<Transfer> transfers;
+  for (int peer = 1; peer < communicator.size(); ++peer) {
+    transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
+  }
+  for (Transfer& transfer : transfers) co_await transfer;
+  outgoing.set_left();
+}
+
+}  // namespace
+
+void FakeGpu::convert(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion,
+                      comm::DeviceStream stream) {
+  check_conversion(conversion);
+  FakeKernel kernel{.name = "convert " + std::string(name_of(conversion.from)) + " to " +
+                            std::string(name_of(conversion.to))};
+  bool is_sound = true;
+  for (const comm::DeviceRun& run : runs) {
+    kernel.reads.push_back(source_of(run, conversion.from));
+    kernel.writes.push_back(target_of(run, conversion.to));
+    is_sound = is_sound && is_well_placed(run, conversion);
+  }
+  if (is_sound) {
+    kernel.run = [runs = std::vector(runs.begin(), runs.end()), conversion] {
+      for (const comm::DeviceRun& run : runs) convert_run(run, conversion);
+    };
+  } else {
+    hub_->report("in place: '" + kernel.name + "' on rank " + std::to_string(rank_) +
+                 " has its input and output overlap in another way than it may");
+  }
+  hub_->kernel(rank_, stream, std::move(kernel));
+}
+
+void FakeGpu::fill(std::byte* to, std::size_t count, DType dtype, const comm::Scalar& element,
+                   comm::DeviceStream stream) {
+  hub_->kernel(rank_, stream,
+               {.name = "fill", .writes = {ByteRange(to, count * size_of(dtype))}, .run = [=] {
+                  for (std::size_t i = 0; i < count; ++i) {
+                    std::copy_n(element.begin(), size_of(dtype), to + i * size_of(dtype));
+                  }
+                }});
+}
+
+void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
+                     comm::DeviceStream stream) {
+  comm::check_vectors("sum", vectors);
+  FakeKernel kernel{.name = "sum of vectors",
+                    .reads = ranges_of(vectors),
+                    .writes = {ByteRange(to, vectors.count * size_of(vectors.dtype))},
+                    .run = [=] { add_up_vectors(vectors, weights, to); }};
+  for (const ByteRange vector : kernel.reads) {
+    if (!overlap(vector, kernel.writes.front())) continue;
+    hub_->report("in place: '" + kernel.name + "' on rank " + std::to_string(rank_) +
+                 " has its output overlap a vector");
+  }
+  if (weights.each != nullptr) {
+    kernel.reads.push_back(range_of(weights.each, static_cast<std::size_t>(vectors.vectors)));
+  }
+  hub_->kernel(rank_, stream, std::move(kernel));
+}
+
+void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
+                           comm::DeviceStream stream) {
+  comm::check_vectors("dot products", vectors);
+  const auto count = static_cast<std::size_t>(vectors.vectors);
+  const std::size_t partial_count = comm::dot_product_parts(vectors.vectors) * count * count;
+  hub_->kernel(rank_, stream,
+               {.name = "dot products",
+                .reads = ranges_of(vectors),
+                .writes = {range_of(products, count * count), range_of(partial, partial_count)},
+                .run = [=] {
+                  std::fill_n(partial, partial_count, std::nan(""));
+                  multiply_vectors(vectors, products);
+                }});
+}
+
+void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                           comm::DeviceStream stream) {
+  const auto count = static_cast<std::size_t>(vectors);
+  const auto weight_count = static_cast<std::size_t>(matrices) * count;
+  hub_->kernel(rank_, stream,
+               {.name = "weights of Adasum",
+                .reads = {range_of(products, weight_count * count)},
+                .writes = {range_of(weights, weight_count)},
+                .run = [=] {
+                  for (std::size_t done = 0; done < weight_count; done += count) {
+                    comm::AdasumWeights(products + done * count, vectors, weights + done).compute();
+                  }
+                }});
+}
+
+std::shared_ptr<comm::Gpu> FakeGpus::open(int index) {
+  if (index < 0 || index >= count_) {
+    throw BackendError("open: expected a GPU below " + std::to_string(count_) + ", got " +
+                       std::to_string(index));
+  }
+  return std::make_shared<FakeGpu>(hub_, rank_, index);
+}
+
+Task FakeGpus::connect(Communicator& communicator, int tag, comm::Gpu& gpu,
+                       std::unique_ptr<comm::DeviceCommunicator>& made) {
+  std::uint64_t group = 0;
+  co_await agree_on_group(communicator, tag, *hub_, group);
+  auto joining = std::make_unique<FakeDeviceCommunicator>(
+      hub_, group, communicator.rank(), communicator.size(), dynamic_cast<FakeGpu&>(gpu).rank());
+  co_await *joining;
+  made = std::move(joining);
+}
+
+}  // namespace kolo::test

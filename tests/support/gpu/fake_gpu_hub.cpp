@@ -1,0 +1,278 @@
+#include "support/gpu/fake_gpu_hub.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "kolo/error.hpp"
+#include "support/fake_world/fake_world.hpp"
+
+namespace kolo::test {
+
+FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
+    : late_launches_(options.late_launches),
+      is_one_gpu_(options.is_one_gpu),
+      streams_(ranks, options.seed),
+      groups_(streams_, ranks) {}
+
+std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
+  const std::lock_guard guard(lock_);
+  std::byte* const memory = memory_.allocate(rank, bytes);
+  streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
+}
+
+void FakeGpuHub::free(int rank, std::byte* memory) {
+  const std::lock_guard guard(lock_);
+  streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  memory_.spoil(memory);
+}
+
+std::byte* FakeGpuHub::allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes) {
+  const std::lock_guard guard(lock_);
+  std::byte* const memory = memory_.allocate(rank, bytes);
+  streams_.put(rank, stream, "allocate",
+               [this, block = memory_.block_at(memory),
+                order = streams_.next_order()](FakeStreams::Timeline timeline) {
+                 streams_.graph().allocate(timeline, block, order);
+                 return true;
+               });
+  return memory;
+}
+
+void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
+                         std::byte* memory) noexcept {
+  const std::lock_guard guard(lock_);
+  try {
+    const bool is_of_one_stream = streams.size() == 1;
+    const comm::DeviceStream stream =
+        is_of_one_stream ? streams.front() : streams_.open_stream_behind(rank, streams);
+    streams_.put(rank, stream, "free",
+                 [this, block = memory_.block_at(memory), order = streams_.next_order(),
+                  memory](FakeStreams::Timeline timeline) {
+                   streams_.graph().free(timeline, block, order);
+                   memory_.spoil(memory);
+                   return true;
+                 });
+    if (!is_of_one_stream) streams_.close_stream(stream);
+  } catch (const BackendError& error) {
+    streams_.graph().report(std::string("free: ") + error.what());
+  }
+}
+
+std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
+  const std::lock_guard guard(lock_);
+  return {streams_.open_stream(rank), [hub = shared_from_this()](comm::DeviceStream stream) {
+            const std::lock_guard closing(hub->lock_);
+            hub->streams_.close_stream(stream);
+          }};
+}
+
+std::shared_ptr<CUevent_st> FakeGpuHub::make_event() {
+  const std::lock_guard guard(lock_);
+  return {streams_.make_event(), [hub = shared_from_this()](comm::DeviceEvent event) {
+            const std::lock_guard destroying(hub->lock_);
+            hub->streams_.destroy_event(event);
+          }};
+}
+
+void FakeGpuHub::record(int rank, comm::DeviceEvent event, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  streams_.record(rank, event, stream);
+}
+
+void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event) {
+  const std::lock_guard guard(lock_);
+  streams_.wait(rank, stream, event);
+}
+
+std::uint64_t FakeGpuHub::steps_between(comm::DeviceEvent first, comm::DeviceEvent last) {
+  const std::lock_guard lock(lock_);
+  return streams_.steps_between(first, last);
+}
+
+std::shared_ptr<void> FakeGpuHub::mark(int rank, std::string name) {
+  const std::lock_guard lock(lock_);
+  marks_.emplace_back(rank, std::move(name));
+  ++live_marks_;
+  return {this, [hub = shared_from_this()](void*) {
+            const std::lock_guard ending(hub->lock_);
+            --hub->live_marks_;
+          }};
+}
+
+int FakeGpuHub::live_marks() {
+  const std::lock_guard lock(lock_);
+  return live_marks_;
+}
+
+std::vector<std::string> FakeGpuHub::marks(int rank) {
+  const std::lock_guard lock(lock_);
+  std::vector<std::string> names;
+  for (const auto& [owner, name] : marks_) {
+    if (owner == rank) names.push_back(name);
+  }
+  return names;
+}
+
+bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
+  const std::lock_guard guard(lock_);
+  streams_.run_some();
+  return streams_.has_passed(rank, event);
+}
+
+void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) {
+  const std::lock_guard guard(lock_);
+  MemoryOperation operation{.name = std::move(kernel.name),
+                            .reads = std::move(kernel.reads),
+                            .writes = std::move(kernel.writes)};
+  if (!check_memory(rank, operation)) {
+    operation = {.name = std::move(operation.name)};
+    kernel.run = [] {};
+  }
+  streams_.put_operation(rank, stream, std::move(operation), std::move(kernel.run));
+}
+
+void FakeGpuHub::synchronize(int rank, comm::DeviceStream stream) {
+  run_until(rank, stream, [&] { return streams_.is_done(rank, stream); });
+}
+
+void FakeGpuHub::synchronize_device(int rank) {
+  run_until(rank, nullptr, [&] { return streams_.is_done(rank); });
+}
+
+void FakeGpuHub::synchronize_event(int rank, comm::DeviceEvent event) {
+  run_until(rank, nullptr, [&] { return streams_.has_passed(rank, event); });
+}
+
+bool FakeGpuHub::is_done(int rank, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  streams_.run_some();
+  return streams_.is_done(rank, stream);
+}
+
+void FakeGpuHub::drain(int rank, comm::DeviceStream stream) {
+  run_until(rank, stream, [&] { return streams_.is_empty(rank, stream); });
+}
+
+void FakeGpuHub::run_until(int rank, comm::DeviceStream stream,
+                           const std::function<bool()>& is_over) {
+  const Deadline deadline = Deadline::after(std::chrono::minutes(1));
+  while (true) {
+    {
+      const std::lock_guard guard(lock_);
+      streams_.run_some();
+      if (is_over()) return;
+      if (deadline.has_passed()) {
+        throw TimeoutError("synchronize on rank " + std::to_string(rank) +
+                           ": the stream does not get beyond '" + streams_.head_of(rank, stream) +
+                           "'");
+      }
+    }
+    std::this_thread::yield();
+  }
+}
+
+void FakeGpuHub::copy_to_device(int rank, ByteRange from, std::byte* to) {
+  const std::lock_guard guard(lock_);
+  const MemoryOperation operation{.name = "copy to device",
+                                  .writes = {ByteRange(to, from.size())},
+                                  .order = streams_.next_order()};
+  if (!check_memory(rank, operation)) return;
+  streams_.graph().operate(streams_.host(rank), operation);
+  std::copy(from.begin(), from.end(), to);
+}
+
+void FakeGpuHub::copy_to_host(int rank, const std::byte* from, std::span<std::byte> to) {
+  const std::lock_guard guard(lock_);
+  const MemoryOperation operation{.name = "copy to host",
+                                  .reads = {ByteRange(from, to.size())},
+                                  .order = streams_.next_order()};
+  if (!check_memory(rank, operation)) return;
+  streams_.graph().operate(streams_.host(rank), operation);
+  std::copy_n(from, to.size(), to.begin());
+}
+
+std::vector<std::string> FakeGpuHub::hazards() {
+  const std::lock_guard guard(lock_);
+  streams_.run_all();
+  return streams_.graph().hazards();
+}
+
+void FakeGpuHub::report(std::string hazard) {
+  const std::lock_guard guard(lock_);
+  streams_.graph().report(std::move(hazard));
+}
+
+void FakeGpuHub::fail_collective(int rank, std::size_t nth, std::string reason) {
+  const std::lock_guard guard(lock_);
+  groups_.disturb(rank, nth, std::move(reason));
+}
+
+void FakeGpuHub::lose_collective(int rank, std::size_t nth) {
+  const std::lock_guard guard(lock_);
+  groups_.disturb(rank, nth, {});
+}
+
+std::size_t FakeGpuHub::make_group(int size) {
+  const std::lock_guard guard(lock_);
+  return groups_.make(size);
+}
+
+void FakeGpuHub::join(std::size_t group, int member, int rank) {
+  const std::lock_guard guard(lock_);
+  groups_.join(group, member, rank);
+}
+
+bool FakeGpuHub::is_complete(std::size_t group) {
+  const std::lock_guard guard(lock_);
+  return groups_.is_complete(group);
+}
+
+std::string FakeGpuHub::failure_of(std::size_t group, int member) {
+  const std::lock_guard guard(lock_);
+  return groups_.failure_of(group, member);
+}
+
+void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeCall call,
+                        comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  bool is_sound = check_memory(rank, accesses_of(call, member));
+  std::string hazard = misplacement_of(call, member);
+  if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";
+  if (!hazard.empty()) {
+    streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
+    is_sound = false;
+  }
+  groups_.put(group, member, std::move(call), stream, is_sound);
+}
+
+bool FakeGpuHub::has_pending(std::size_t group, int member) {
+  const std::lock_guard guard(lock_);
+  streams_.run_some();
+  return groups_.has_pending(group, member);
+}
+
+void FakeGpuHub::drop(std::size_t group, int member) {
+  const std::lock_guard guard(lock_);
+  groups_.drop(group, member);
+}
+
+bool FakeGpuHub::check_memory(int rank, const MemoryOperation& operation) {
+  bool is_sound = true;
+  for (const auto* ranges : {&operation.reads, &operation.writes}) {
+    for (const ByteRange range : *ranges) {
+      const std::string complaint = memory_.complaint(rank, range);
+      if (complaint.empty()) continue;
+      is_sound = false;
+      streams_.graph().report("not device memory: '" + operation.name + "' on rank " +
+                              std::to_string(rank) + " uses " + complaint);
+    }
+  }
+  return is_sound;
+}
+
+}  // namespace kolo::test

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/gpu/gpu.hpp"
+#include "support/gpu/fake_device_memory.hpp"
+#include "support/gpu/fake_groups.hpp"
+#include "support/gpu/fake_streams.hpp"
+#include "support/gpu/happens_before.hpp"
+
+namespace kolo::test {
+
+/// A kernel of the user's. `run` touches the memory named only, calls nothing of the hub, and owns
+/// nothing that came from it.
+struct FakeKernel {
+  std::string name;
+  std::vector<ByteRange> reads{};
+  std::vector<ByteRange> writes{};
+  std::function<void()> run = [] {};
+};
+
+struct FakeOptions;
+
+/// What the GPUs of all fake ranks have in common: one GPU a rank, whose memory is on the heap and
+/// whose streams run in the calls of whoever looks. Values are real, and whatever is not ordered as
+/// it must be is a hazard, whether values suffered or not. The hosts' side of the graph has one
+/// timeline a rank: what one thread of a rank knows, all do. Any thread may call.
+class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
+ public:
+  FakeGpuHub(int ranks, const FakeOptions& options);
+
+  bool late_launches() const { return late_launches_; }
+  bool is_one_gpu() const { return is_one_gpu_; }
+
+  /// The user's side. Streams may be null, for the default stream.
+
+  std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
+  /// Memory that streams order, as a caching allocator's: it exists from what is on `stream` by
+  /// now.
+  std::byte* allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes);
+  /// Given up behind all that is on `streams` by now, of which there is at least one. Never throws.
+  void free_on(int rank, std::span<const comm::DeviceStream> streams, std::byte* memory) noexcept;
+  std::shared_ptr<CUstream_st> make_stream(int rank);
+  std::shared_ptr<CUevent_st> make_event();
+  void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
+  void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
+  bool has_passed(int rank, comm::DeviceEvent event);
+  /// How much its stream did between two events that have passed, and the first of them.
+  std::uint64_t steps_between(comm::DeviceEvent first, comm::DeviceEvent last);
+  /// A mark of a rank that lives until its owner lets go of it.
+  std::shared_ptr<void> mark(int rank, std::string name);
+  /// The names of a rank's marks so far, and how many marks of all ranks live.
+  std::vector<std::string> marks(int rank);
+  int live_marks();
+  /// Puts `kernel` on a stream. It runs when somebody looks: by `synchronize` at the latest.
+  void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
+  /// Blocks until all on the stream has been done. Throws TimeoutError after a minute.
+  void synchronize(int rank, comm::DeviceStream stream);
+  /// Likewise for all streams of the rank's GPU, and for an event.
+  void synchronize_device(int rank);
+  void synchronize_event(int rank, comm::DeviceEvent event);
+  /// Looks without blocking, as a host that may go by the answer.
+  bool is_done(int rank, comm::DeviceStream stream);
+  /// Blocks as `synchronize` does, but the graph does not learn that the host did: what is launched
+  /// afterwards is ordered by streams and events alone.
+  void drain(int rank, comm::DeviceStream stream);
+  /// The host's own accesses; they wait for nothing.
+  void copy_to_device(int rank, ByteRange from, std::byte* to);
+  void copy_to_host(int rank, const std::byte* from, std::span<std::byte> to);
+
+  /// Runs all that can run, and tells what was wrong so far.
+  std::vector<std::string> hazards();
+  void report(std::string hazard);
+
+  /// Faults, to be set before the operation is launched: the `nth` collective of a rank, from 0,
+  /// fails when its turn has come, or never arrives there.
+  void fail_collective(int rank, std::size_t nth, std::string reason);
+  void lose_collective(int rank, std::size_t nth);
+
+  /// For FakeDeviceCommunicator.
+
+  std::size_t make_group(int size);
+  void join(std::size_t group, int member, int rank);
+  bool is_complete(std::size_t group);
+  std::string failure_of(std::size_t group, int member);
+  void launch(std::size_t group, int member, int rank, FakeCall call, comm::DeviceStream stream);
+  bool has_pending(std::size_t group, int member);
+  void drop(std::size_t group, int member);
+
+ private:
+  void free(int rank, std::byte* memory);
+  /// Runs streams until `is_over`, which is asked under the lock, says so; `stream` is for the text
+  /// of the TimeoutError.
+  void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
+  /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
+  bool check_memory(int rank, const MemoryOperation& operation);
+
+  const bool late_launches_;
+  const bool is_one_gpu_;
+  std::mutex lock_;
+  FakeStreams streams_;
+  FakeDeviceMemory memory_;
+  FakeGroups groups_;
+  std::vector<std::pair<int, std::string>> marks_;  // of ranks
+  int live_marks_ = 0;
+};
+
+}  // namespace kolo::test

@@ -1,0 +1,128 @@
+#include "support/gpu/fake_groups.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace kolo::test {
+
+std::size_t FakeGroups::make(int size) {
+  groups_.push_back(std::make_unique<Group>());
+  groups_.back()->members.resize(static_cast<std::size_t>(size));
+  return groups_.size() - 1;
+}
+
+void FakeGroups::join(std::size_t group, int member, int rank) {
+  groups_[group]->members[static_cast<std::size_t>(member)].rank = rank;
+  order_.join(group, rank);
+}
+
+bool FakeGroups::is_complete(std::size_t group) const {
+  const auto& members = groups_[group]->members;
+  return std::none_of(members.begin(), members.end(),
+                      [](const Member& member) { return member.rank < 0; });
+}
+
+void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream,
+                     bool is_sound) {
+  Group& joined = *groups_[group];
+  const auto index = static_cast<std::size_t>(member);
+  Member& self = joined.members[index];
+  const std::size_t sequence = self.launched;
+  std::string name = describe(call) + ", operation " + std::to_string(sequence) +
+                     " of communicator " + std::to_string(group);
+  if (sequence == joined.meetings.size()) {
+    joined.meetings.push_back(std::make_shared<Meeting>());
+    joined.meetings.back()->arrivals.resize(joined.members.size());
+  }
+  const std::shared_ptr<Meeting> meeting = joined.meetings[sequence];
+  const std::size_t nth = launched_[static_cast<std::size_t>(self.rank)];
+  const auto disturbance = disturbances_.find({self.rank, nth});
+  const Disturbance* const disturbing =
+      disturbance == disturbances_.end() ? nullptr : &disturbance->second;
+  streams_.put(self.rank, stream, name,
+               [this, &joined, meeting, index, disturbing](FakeStreams::Timeline timeline) {
+                 return poll(joined, *meeting, index, disturbing, timeline);
+               });
+
+  ++self.launched;
+  ++launched_[static_cast<std::size_t>(self.rank)];
+  std::string hazard = order_.launch(group, self.rank);
+  if (!hazard.empty()) streams_.graph().report(std::move(hazard));
+  Arrival& arrival = meeting->arrivals[index];
+  arrival.state = Arrival::State::Launched;
+  arrival.is_sound = is_sound;
+  if (is_sound) arrival.accesses = accesses_of(call, member);
+  arrival.accesses.name = std::move(name);
+  arrival.accesses.order = streams_.next_order();
+  arrival.call = std::move(call);
+}
+
+bool FakeGroups::has_pending(std::size_t group, int member) const {
+  const auto index = static_cast<std::size_t>(member);
+  const auto& meetings = groups_[group]->meetings;
+  return std::any_of(meetings.begin(), meetings.end(), [&](const auto& meeting) {
+    const Arrival& arrival = meeting->arrivals[index];
+    return !arrival.is_done && arrival.state != Arrival::State::Expected &&
+           arrival.state != Arrival::State::Dropped;
+  });
+}
+
+void FakeGroups::drop(std::size_t group, int member) {
+  for (const auto& meeting : groups_[group]->meetings) {
+    if (!meeting->is_done) {
+      meeting->arrivals[static_cast<std::size_t>(member)].state = Arrival::State::Dropped;
+    }
+  }
+  order_.forget(group);
+}
+
+const std::string& FakeGroups::failure_of(std::size_t group, int member) const {
+  return groups_[group]->members[static_cast<std::size_t>(member)].failure;
+}
+
+void FakeGroups::disturb(int rank, std::size_t nth, std::string failure) {
+  disturbances_[{rank, nth}] = {std::move(failure)};
+}
+
+bool FakeGroups::poll(Group& group, Meeting& meeting, std::size_t member,
+                      const Disturbance* disturbance, FakeStreams::Timeline timeline) {
+  Arrival& self = meeting.arrivals[member];
+  if (self.state == Arrival::State::Dropped) return true;
+  if (disturbance != nullptr) {
+    group.members[member].failure = disturbance->failure;
+    return false;
+  }
+  HappensBefore& graph = streams_.graph();
+  if (self.state == Arrival::State::Launched) {
+    self.state = Arrival::State::AtHead;
+    self.start = graph.clock(timeline);
+  }
+  if (!meeting.is_done && !meet(group, meeting)) return false;
+  graph.operate(timeline, self.accesses);
+  for (const Arrival& arrival : meeting.arrivals) graph.join(timeline, arrival.start);
+  self.is_done = true;
+  return true;
+}
+
+bool FakeGroups::meet(Group& group, Meeting& meeting) {
+  const bool is_next = group.meetings[group.done].get() == &meeting;
+  const bool are_here =
+      std::all_of(meeting.arrivals.begin(), meeting.arrivals.end(),
+                  [](const Arrival& arrival) { return arrival.state == Arrival::State::AtHead; });
+  if (!is_next || !are_here) return false;
+  std::vector<FakeCall> calls;
+  for (const Arrival& arrival : meeting.arrivals) calls.push_back(arrival.call);
+  const bool are_sound = std::all_of(meeting.arrivals.begin(), meeting.arrivals.end(),
+                                     [](const Arrival& arrival) { return arrival.is_sound; });
+  std::string hazard = disagreement_among(calls);
+  if (!hazard.empty()) {
+    streams_.graph().report(std::move(hazard));
+  } else if (are_sound) {
+    carry_out(calls);
+  }
+  meeting.is_done = true;
+  ++group.done;
+  return true;
+}
+
+}  // namespace kolo::test

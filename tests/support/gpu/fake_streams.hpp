@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/gpu/gpu.hpp"
+#include "support/gpu/happens_before.hpp"
+
+namespace kolo::test {
+
+using comm::DeviceEvent;
+using comm::DeviceStream;
+
+/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever looks runs some of what
+/// can run, streams at random, so that what nobody has waited for has seldom been done. Not for
+/// several threads at a time.
+class FakeStreams {
+ public:
+  using Timeline = HappensBefore::Timeline;
+  /// Goes on with an operation at the head of its stream; true once it has been done.
+  using Poll = std::function<bool(Timeline)>;
+
+  FakeStreams(int ranks, std::uint64_t seed);
+
+  HappensBefore& graph() { return graph_; }
+  Timeline host(int rank) const { return ranks_[static_cast<std::size_t>(rank)].host; }
+  /// The number of the next launch, or of the next thing that a host does itself.
+  std::uint64_t next_order() { return ++last_order_; }
+
+  DeviceStream open_stream(int rank);
+  /// One whose operations come behind all that is on `others`, streams of the same GPU, by now.
+  DeviceStream open_stream_behind(int rank, std::span<const DeviceStream> others);
+  /// What is on it is done all the same.
+  void close_stream(DeviceStream stream);
+  DeviceEvent make_event();
+  void destroy_event(DeviceEvent event) { events_.erase(event); }
+
+  /// All of the following take null for the default stream of the rank's GPU, and throw
+  /// BackendError for streams and events that they do not know.
+  void put(int rank, DeviceStream stream, std::string name, Poll poll);
+  void put_operation(int rank, DeviceStream stream, MemoryOperation operation,
+                     std::function<void()> run);
+  void record(int rank, DeviceEvent event, DeviceStream stream);
+  void wait(int rank, DeviceStream stream, DeviceEvent event);
+  /// What the stream did between two events that have passed, and the first of them.
+  std::uint64_t steps_between(DeviceEvent first, DeviceEvent last);
+
+  /// Looks, and tells the host's timeline.
+  bool has_passed(int rank, DeviceEvent event);
+  bool is_done(int rank, DeviceStream stream);
+  bool is_done(int rank);  ///< on all streams of the rank's GPU
+  /// Looks, and tells nobody.
+  bool is_empty(int rank, DeviceStream stream);
+  /// The name of what the stream cannot go on from; empty where it is done.
+  std::string head_of(int rank, DeviceStream stream);
+
+  void run_some();
+  void run_all();
+
+ private:
+  struct Recording {
+    bool is_done = false;
+    std::uint64_t step = 0;  // of its stream
+    VectorClock clock;
+  };
+  struct Event {
+    std::shared_ptr<Recording> last;  // null until it is recorded
+  };
+  struct Item {
+    std::string name;
+    VectorClock launched;  // what the host knew
+    Poll poll;
+  };
+  struct Stream {
+    int rank;
+    Timeline timeline;
+    bool is_open = true;
+    std::uint64_t steps = 0;  // done so far
+    std::deque<Item> items;
+  };
+  struct Rank {
+    Timeline host;
+    DeviceStream default_stream;
+    int streams = 0;  // made so far
+  };
+
+  Stream& find(int rank, DeviceStream stream, const char* operation);
+  Event& find(DeviceEvent event, const char* operation);
+  bool run_one();
+
+  HappensBefore graph_;
+  std::vector<Rank> ranks_;
+  std::map<DeviceStream, std::unique_ptr<Stream>> streams_;
+  std::map<DeviceEvent, std::unique_ptr<Event>> events_;
+  std::mt19937_64 random_;
+  std::uint64_t last_order_ = 0;
+};
+
+}  // namespace kolo::test

@@ -1,0 +1,34 @@
+// What the listener of MPI tests makes of failures: these tests fail on purpose, each in a run of
+// its own, whose output and exit code CTest checks.
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "support/mpi/agree.hpp"
+#include "support/mpi/mpi_ranks.hpp"
+
+namespace kolo::test::mpi_listener_test {
+
+bool is_last() { return MpiRanks::instance().rank() == MpiRanks::instance().size() - 1; }
+
+TEST(MpiListenerTest, FailsOnOneRank) {
+  if (is_last()) FAIL() << "this rank alone\nin two lines";
+}
+
+TEST(MpiListenerTest, FailsTogether) { ASSERT_ON_ALL_RANKS(!is_last()); }
+
+TEST(MpiListenerTest, SkipsOnOneRank) {
+  if (is_last()) GTEST_SKIP() << "on this rank alone";
+}
+
+TEST(MpiListenerTest, SkipsTogether) {
+  SKIP_IF_ANY_RANK(is_last(), "the last rank cannot");
+  FAIL() << "not skipped";
+}
+
+TEST(MpiListenerTest, Hangs) {
+  if (is_last()) return;
+  for (;;) std::this_thread::yield();
+}
+
+}  // namespace kolo::test::mpi_listener_test

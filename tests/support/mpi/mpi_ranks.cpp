@@ -1,0 +1,69 @@
+#include "support/mpi/mpi_ranks.hpp"
+
+#include <cstddef>
+#include <numeric>
+
+namespace kolo::test {
+namespace {
+
+MpiRanks* the_instance = nullptr;
+
+std::string describe_world_rank() {
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return "[rank " + std::to_string(rank) + "/" + std::to_string(size) + "] ";
+}
+
+}  // namespace
+
+MpiRanks::MpiRanks(std::chrono::seconds longest_test)
+    : watchdog_(describe_world_rank(), longest_test) {
+  MPI_Comm_dup(MPI_COMM_WORLD, &communicator_);
+  MPI_Comm_rank(communicator_, &rank_);
+  MPI_Comm_size(communicator_, &size_);
+  the_instance = this;
+}
+
+MpiRanks::~MpiRanks() {
+  the_instance = nullptr;
+  MPI_Comm_free(&communicator_);
+}
+
+MpiRanks& MpiRanks::instance() { return *the_instance; }
+
+std::string MpiRanks::prefix() const { return describe_world_rank(); }
+
+std::vector<int> MpiRanks::gather(int value, const std::string& place) {
+  watchdog_.note(place);
+  std::vector<int> values(static_cast<std::size_t>(size_));
+  MPI_Allgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, communicator_);
+  return values;
+}
+
+std::vector<std::string> MpiRanks::gather_on_first(const std::string& text,
+                                                   const std::string& place) {
+  const std::vector<int> lengths = gather(static_cast<int>(text.size()), place);
+  std::vector<int> offsets(lengths.size());
+  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+  std::string all(static_cast<std::size_t>(offsets.back() + lengths.back()), '\0');
+  MPI_Gatherv(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), lengths.data(),
+              offsets.data(), MPI_CHAR, 0, communicator_);
+  std::vector<std::string> texts;
+  if (rank_ != 0) return texts;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.push_back(
+        all.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(lengths[i])));
+  }
+  return texts;
+}
+
+std::string MpiRanks::broadcast(std::string text, int root, const std::string& place) {
+  const std::vector<int> lengths = gather(static_cast<int>(text.size()), place);
+  text.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(root)]));
+  MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, root, communicator_);
+  return text;
+}
+
+}  // namespace kolo::test
