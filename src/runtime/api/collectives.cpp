@@ -151,9 +151,10 @@ void barrier(const OperationOptions& options) {
 int join(ProcessSet* process_set) {
   ProcessSet& set = chosen(process_set);
   const auto operation = std::make_shared<Operation>();
+  operation->role = runtime::OperationRole::Join;
   set.lane()->join(operation);
   Handle(set.lane(), operation).wait();
-  return operation->result;
+  return operation->last_joined;
 }
 
 }  // namespace kolo

@@ -167,7 +167,7 @@ ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
   const auto operation = runtime::make_operation(world, Collective::AddProcessSet, {});
   runtime::add_members(*operation, ranks, size());
   runtime::submit(world, operation).wait();
-  return parts_->add_set(operation->result, ranks);
+  return parts_->add_set(operation->process_set_number, ranks);
 }
 
 void Runtime::remove_process_set(ProcessSet& set) {

@@ -15,7 +15,7 @@
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/ring_traffic.hpp"
-#include "runtime/device/device_reducer.hpp"
+#include "runtime/device/device_backend.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
 #include "runtime/protocol/bits.hpp"
@@ -31,8 +31,6 @@ namespace kolo::runtime {
 /// drives the lane.
 class DeviceRunner {
  public:
-  using Operations = std::vector<std::shared_ptr<Operation>>;
-
   /// All arguments outlive the runner; messages of `path` are its alone. Where a rank takes part
   /// without tensors of its own, it uses the GPU with the number of its `local_rank`. Two ranks may
   /// use one GPU only where KOLO_SHARE_GPU says so.
@@ -46,11 +44,11 @@ class DeviceRunner {
   /// thread.
   void order_after(const Operation& operation);
 
-  /// Launches one batch, as BatchRunner::run runs it. `is_ordered`, the same on all ranks: in the
+  /// Launches one batch, as HostRunner::run runs it. `is_ordered`, the same on all ranks: in the
   /// one order of all sets that overlap.
-  Task run(Operations operations, bool have_some_joined, bool is_ordered);
-  /// The part of a rank that has joined in `request`: memory with what changes nothing.
-  std::shared_ptr<Operation> make_identity(const Request& request);
+  Task run(Operations batch, bool have_some_joined, bool is_ordered);
+  /// See make_stand_in.
+  std::shared_ptr<Operation> make_stand_in(const Request& request);
 
   /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there,
   /// or has not ended long after its deadline.
@@ -61,7 +59,7 @@ class DeviceRunner {
   void abort(const std::string& reason) noexcept;
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
-  std::uint64_t bytes_packed() const { return reducer_ ? reducer_->bytes_packed() : 0; }
+  std::uint64_t bytes_packed() const { return backend_ ? backend_->bytes_packed() : 0; }
   /// That batches took on the GPU, of those that retire() has let go.
   double seconds() const { return seconds_; }
 
@@ -70,23 +68,14 @@ class DeviceRunner {
   int own_gpu();
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
-  Task launch(const Operations& operations, const std::vector<Bits>& absent);
-  Task launch_one(Operation& operation, const Bits& absent);
-  Task all_gather(const TensorType& type, TensorMemory& memory, const DeviceOrder& order);
-  Task all_gather_in_place(const Request& request, TensorMemory& memory);
-  Task all_to_all(const Request& request, std::size_t index, TensorMemory& memory,
-                  const DeviceOrder& order, const Bits& absent);
-  void allocate(TensorMemory& memory, const std::vector<std::size_t>& rows,
-                const DeviceOrder& order);
-
-  Operation::Clock::time_point give_up_time(const Operations& operations) const;
+  Operation::Clock::time_point give_up_time(const Operations& batch) const;
 
   struct Launched {
     std::shared_ptr<CUevent_st> began;
     std::shared_ptr<CUevent_st> done;
     std::shared_ptr<void> mark;  // for profilers
     Operation::Clock::time_point give_up_at;
-    Operations operations;
+    Operations batch;
     std::vector<std::shared_ptr<std::byte>> outgrown;
   };
 
@@ -101,7 +90,7 @@ class DeviceRunner {
   EventPool timers_{&comm::Gpu::make_timer};
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
-  std::optional<DeviceReducer> reducer_;
+  std::optional<DeviceBackend> backend_;
   std::deque<Launched> launched_;  // in their order
   double seconds_ = 0.0;
 };

@@ -56,7 +56,7 @@ Lane::Lane(Parts parts, comm::World& world)
       control_(std::move(parts.control)),
       mailbox_(*control_, kControlTag),
       coordinator_(coordinator_options(name_, data_.world_ranks, rank(), config_)),
-      runner_(std::make_shared<BatchRunner>(world, data_)),
+      runner_(std::make_shared<HostRunner>(world, data_)),
       lost_batches_(data_, world),
       queue_(name_) {
   if (parts.control_window != nullptr) {
@@ -322,7 +322,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
   }
   if (actions.joined) {  // behind the data of what ran before
     const auto found = operations_.extract(actions.joined->use);
-    found.mapped()->result = world_rank(actions.joined->last_rank);
+    found.mapped()->last_joined = world_rank(actions.joined->last_rank);
     running_.push({wait_for(launching_.behind()), {found.mapped()}, Clock::time_point::max()});
   }
   for (const Verdict::Stall& stall : actions.stalls) {
@@ -339,15 +339,15 @@ void Lane::carry_out(Coordinator::Actions actions) {
 }
 
 void Lane::start(Coordinator::Batch batch) {
-  BatchRunner::Operations operations;
+  Operations operations;
   auto deadline = Clock::time_point::max();
   for (const Coordinator::Batch::Item& item : batch.items) {
     if (item.use) {
       operations.push_back(operations_.extract(*item.use).mapped());
     } else if (item.request->device == DeviceKind::Cuda) {
-      operations.push_back(device_runner_->make_identity(*item.request));
+      operations.push_back(device_runner_->make_stand_in(*item.request));
     } else {
-      operations.push_back(runner_->make_identity(*item.request));
+      operations.push_back(runner_->make_stand_in(*item.request));
     }
     deadline = std::min(deadline, operations.back()->deadline);
   }

@@ -20,8 +20,8 @@
 #include "runtime/control/control_mailbox.hpp"
 #include "runtime/control/loss_watch.hpp"
 #include "runtime/control/tree_board.hpp"
-#include "runtime/data/batch_runner.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/device/device_runner.hpp"
 #include "runtime/lane/batch_queue.hpp"
@@ -158,7 +158,7 @@ class Lane {
   std::unique_ptr<HeaderBoard> board_;
   std::optional<LossWatch> watch_;
   Coordinator coordinator_;
-  std::shared_ptr<BatchRunner> runner_;
+  std::shared_ptr<HostRunner> runner_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;
   std::shared_ptr<DeviceRunner> device_runner_;  // null: a build for CPUs alone
   BatchQueue running_;

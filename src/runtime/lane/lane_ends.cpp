@@ -66,7 +66,7 @@ void Lane::give_up_silent_rank() {
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
-  if (operation->use == 0) return;  // of a rank that has joined: nobody asked for it here
+  if (operation->role == OperationRole::StandIn) return;  // nobody waits for it
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();

@@ -66,7 +66,7 @@ TensorQueue::Taken TensorQueue::take() {
 
 void TensorQueue::release(const Operation& operation) {
   const std::lock_guard lock(mutex_);
-  if (operation.request.name.empty()) {  // a join alone has no name
+  if (operation.role == OperationRole::Join) {
     is_joined_ = false;
     unnamed_.clear();  // ranks have made different calls; from here on they make the same again
   } else {

@@ -7,32 +7,36 @@
 #include <vector>
 
 #include "kolo/task.hpp"
+#include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/reduction_items.hpp"
 #include "runtime/data/ring_traffic.hpp"
 #include "runtime/device/device_exchange.hpp"
 #include "runtime/device/device_path.hpp"
+#include "runtime/device/device_plan.hpp"
 #include "runtime/device/device_staging.hpp"
+#include "runtime/device/event_pool.hpp"
 
 namespace kolo::runtime {
 
-/// Puts the reductions of a lane on its stream: packs what runs fused, with scale and cast in one
-/// pass, and leaves everything else where it is. The communicator is ready when a Task begins and
-/// when it ends.
-class DeviceReducer {
+/// Puts the collectives of a lane on its stream, as a communicator of GPUs or DeviceExchange runs
+/// them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
+/// left where they are. The communicator is ready when a Task begins and when it ends.
+class DeviceBackend final : public Backend {
  public:
-  /// All arguments outlive the reducer.
-  DeviceReducer(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
+  /// All arguments outlive the backend.
+  DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
                 comm::DeviceStream stream, RingTraffic& traffic)
       : path_(path), staging_(gpu), device_{gpu, communicator, stream, traffic, staging_} {}
-  DeviceReducer(const DeviceReducer&) = delete;  // its parts refer to one another
-  DeviceReducer& operator=(const DeviceReducer&) = delete;
+  DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
+  DeviceBackend& operator=(const DeviceBackend&) = delete;
 
-  /// All-reduces items that were asked for as `request` asks; small ones of one type that follow
-  /// one another share a run.
-  Task all_reduce(const Request& request, std::span<const ReductionItem> items, JoinedRanks joined);
-  /// The same for a reduce-scatter of dimension 0.
-  Task reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined);
+  Task all_reduce(const Request& request, std::span<const ReductionItem> items,
+                  JoinedRanks joined) override;
+  Task reduce_scatter(const Request& request, ReductionItem item,
+                      std::span<const std::size_t> counts, JoinedRanks joined) override;
+  Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override;
+  void await_allocation(const Operation& operation) override;
 
   /// Staging memory that was outgrown since the last call; work that uses it may be under way.
   std::vector<std::shared_ptr<std::byte>> take_outgrown() { return staging_.take_outgrown(); }
@@ -49,6 +53,7 @@ class DeviceReducer {
   DeviceStaging staging_;
   const DevicePath device_;
   DeviceExchange exchange_{device_};
+  EventPool events_{&comm::Gpu::make_event};
   std::uint64_t bytes_packed_ = 0;
 };
 

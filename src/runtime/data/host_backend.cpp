@@ -1,8 +1,9 @@
-#include "runtime/data/reducer.hpp"
+#include "runtime/data/host_backend.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "base/convert.hpp"
 #include "ops/kernels/kernels.hpp"
@@ -24,8 +25,8 @@ bool has_fragile_identity(ReduceOp op) {
 
 }  // namespace
 
-Task Reducer::all_reduce(const Request& request, std::span<const ReductionItem> items,
-                         JoinedRanks joined) {
+Task HostBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
+                             JoinedRanks joined) {
   const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum;
   while (!items.empty()) {
     const std::size_t length = can_pack ? fused_run(items, path_.config.fusion_bytes) : 1;
@@ -45,8 +46,8 @@ Task Reducer::all_reduce(const Request& request, std::span<const ReductionItem> 
   }
 }
 
-Task Reducer::all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
-                                JoinedRanks joined) {
+Task HostBackend::all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                                    JoinedRanks joined) {
   std::size_t count = 0;
   for (const ReductionItem& item : items) count += item.type->count();
   const DType dtype = items[0].type->dtype;
@@ -71,28 +72,23 @@ Task Reducer::all_reduce_packed(const Request& request, std::span<const Reductio
   }
 }
 
-Task Reducer::reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined) {
-  const int size = path_.communicator->size();
-  const std::vector<std::int64_t>& shape = item.type->shape;
-  const std::size_t rows = static_cast<std::size_t>(shape.front());
-  const std::size_t row = rows > 0 ? item.type->count() / rows : 0;
-  std::vector<std::size_t> counts;
-  for (int rank = 0; rank < size; ++rank) {
-    counts.push_back(ops::piece_of(rows, size, rank).length * row);
-  }
-  const ops::Range own = ops::piece_of(rows, size, path_.communicator->rank());
-  const Buffer buffer{.dtype = item.type->dtype,
-                      .input = item.memory->input,
-                      .output = item.memory->output,
-                      .count = item.type->count(),
-                      .peer_buffers = item.memory->peer_buffers,
-                      .counts = counts,
-                      .kept = {own.begin * row, own.length * row}};
+Task HostBackend::reduce_scatter(const Request& request, ReductionItem item,
+                                 std::span<const std::size_t> counts, JoinedRanks joined) {
+  const auto own = static_cast<std::size_t>(path_.communicator->rank());
+  const auto before = counts.first(own);
+  const Buffer buffer{
+      .dtype = item.type->dtype,
+      .input = item.memory->input,
+      .output = item.memory->output,
+      .count = item.type->count(),
+      .peer_buffers = item.memory->peer_buffers,
+      .counts = counts,
+      .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[own]}};
   co_await reduce(Collective::ReduceScatter, request, buffer, joined);
 }
 
-Task Reducer::reduce(Collective collective, const Request& request, Buffer buffer,
-                     JoinedRanks joined) {
+Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
+                         JoinedRanks joined) {
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
@@ -127,13 +123,14 @@ Task Reducer::reduce(Collective collective, const Request& request, Buffer buffe
   call.output = buffer.output;
   if (has_peer_buffers) call.peer_buffers = buffer.peer_buffers;
   // Compressed, or integers widened for an exact average; never both.
-  const Passage passage{buffer.dtype, plan.wire, payload == plan.wire ? &compressor : nullptr};
+  const Conversion conversion{buffer.dtype, plan.wire,
+                              payload == plan.wire ? &compressor : nullptr};
   if (is_copied) {
     const std::size_t wire_bytes = buffer.count * size_of(plan.wire);
     if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
     const double scale = is_scaled_here && !joined.is_here ? request.prescale : 1.0;
     const Reduction factor{request.op, scale};
-    co_await to_wire(passage, factor, buffer.input, buffer.count);
+    co_await to_wire(conversion, factor, buffer.input, buffer.count);
     call.input = wire_.data();
     call.output = wire_.data() + buffer.kept.begin * size_of(plan.wire);
   }
@@ -141,46 +138,46 @@ Task Reducer::reduce(Collective collective, const Request& request, Buffer buffe
   if (plan.divisor != 1) {
     ops::divide({reinterpret_cast<std::int64_t*>(call.output), buffer.kept.length}, plan.divisor);
   }
-  if (is_copied) co_await from_wire(passage, call.output, buffer.output, buffer.kept.length);
+  if (is_copied) co_await from_wire(conversion, call.output, buffer.output, buffer.kept.length);
 }
 
 // In pieces that stay in cache, so that other lanes get their turn.
 
-Task Reducer::to_wire(Passage passage, Reduction scale, const std::byte* tensor,
-                      std::size_t count) {
+Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byte* tensor,
+                          std::size_t count) {
   for (std::size_t done = 0; done < count; done += kPieceElements) {
     const std::size_t length = std::min(kPieceElements, count - done);
-    const std::byte* const from = tensor + done * size_of(passage.dtype);
-    std::byte* const to = wire_.data() + done * size_of(passage.wire);
-    if (passage.dtype == passage.wire) {
-      copy_bytes(to, from, length * size_of(passage.dtype));
-    } else if (passage.compressor != nullptr) {
-      passage.compressor->compress(passage.dtype, from, length, to);
+    const std::byte* const from = tensor + done * size_of(conversion.dtype);
+    std::byte* const to = wire_.data() + done * size_of(conversion.wire);
+    if (conversion.dtype == conversion.wire) {
+      copy_bytes(to, from, length * size_of(conversion.dtype));
+    } else if (conversion.compressor != nullptr) {
+      conversion.compressor->compress(conversion.dtype, from, length, to);
     } else {
-      base::convert(passage.dtype, from, passage.wire, to, length);
+      base::convert(conversion.dtype, from, conversion.wire, to, length);
     }
     if (scale.prescale != 1.0) {
       const std::array<const std::byte*, 1> inputs{to};
       const std::array<std::byte*, 1> outputs{to};
-      ops::combine(passage.wire, scale, inputs, outputs, length);
+      ops::combine(conversion.wire, scale, inputs, outputs, length);
     }
     co_await next_turn();
   }
-  bytes_packed_ += count * size_of(passage.wire);
+  bytes_packed_ += count * size_of(conversion.wire);
 }
 
-Task Reducer::from_wire(Passage passage, const std::byte* wire, std::byte* tensor,
-                        std::size_t count) {
+Task HostBackend::from_wire(Conversion conversion, const std::byte* wire, std::byte* tensor,
+                            std::size_t count) {
   for (std::size_t done = 0; done < count; done += kPieceElements) {
     const std::size_t length = std::min(kPieceElements, count - done);
-    const std::byte* const from = wire + done * size_of(passage.wire);
-    std::byte* const to = tensor + done * size_of(passage.dtype);
-    if (passage.dtype == passage.wire) {
-      copy_bytes(to, from, length * size_of(passage.dtype));
-    } else if (passage.compressor != nullptr) {
-      passage.compressor->decompress(passage.dtype, from, length, to);
+    const std::byte* const from = wire + done * size_of(conversion.wire);
+    std::byte* const to = tensor + done * size_of(conversion.dtype);
+    if (conversion.dtype == conversion.wire) {
+      copy_bytes(to, from, length * size_of(conversion.dtype));
+    } else if (conversion.compressor != nullptr) {
+      conversion.compressor->decompress(conversion.dtype, from, length, to);
     } else {
-      base::convert(passage.wire, from, passage.dtype, to, length);
+      base::convert(conversion.wire, from, conversion.dtype, to, length);
     }
     co_await next_turn();
   }

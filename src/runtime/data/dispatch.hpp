@@ -1,0 +1,26 @@
+#pragma once
+
+#include <vector>
+
+#include "kolo/task.hpp"
+#include "runtime/data/backend.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/data/operation.hpp"
+#include "runtime/protocol/bits.hpp"
+
+/// The one place that knows how each collective runs, whatever memory its tensors lie in.
+namespace kolo::runtime {
+
+/// Sets when the operations began and, for each of them, which ranks have joined without having
+/// submitted it.
+Task begin_batch(const DataPath& path, const Operations& batch, bool have_some_joined,
+                 std::vector<Bits>& absent);
+
+/// Runs a batch, which is several operations only where they are all-reduces: exchanges row counts, allocates outputs, and has `backend` move the elements.
+/// Collective: one batch at a time, in the same order on all ranks.
+/// @param absent what begin_batch found
+/// @throws AgreedFailure on all ranks where the operation cannot run without the absent ones
+Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
+              const std::vector<Bits>& absent);
+
+}  // namespace kolo::runtime
