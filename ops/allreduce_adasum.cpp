@@ -133,7 +133,7 @@ class Adasum {
     for (int distance = 1; distance < 2 * spread; distance *= 2) {
       co_await add_products(cores_.rank_of(cores_.own() ^ distance), products);
     }
-    const AdasumWeights weights = adasum_weights(products);
+    const PairWeights weights = pair_weights(products);
     for (std::size_t i = 0; i < segments; ++i) {
       const Pair pair = pair_of(step, i);
       add_weighted(call_.dtype, weights, pair.a, pair.b, pair.out, pair.length);

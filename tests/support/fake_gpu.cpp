@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/outgoing.hpp"
-#include "comm/gpu/adasum_weights.hpp"
 #include "kolo/error.hpp"
+#include "ops/kernels/adasum_weights.hpp"
 #include "support/fake_arithmetic.hpp"
 #include "support/fake_device_communicator.hpp"
 
@@ -138,7 +138,7 @@ void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, do
                 .writes = {range_of(weights, weight_count)},
                 .run = [=] {
                   for (std::size_t done = 0; done < weight_count; done += count) {
-                    comm::AdasumWeights(products + done * count, vectors, weights + done).compute();
+                    ops::AdasumWeights(products + done * count, vectors, weights + done).compute();
                   }
                 }});
 }

@@ -22,7 +22,7 @@ namespace kolo::runtime {
 /// nodes it runs: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the
 /// elements, as in a ring. Staging: the elements once, and once more where they are packed.
 ///
-/// Adasum of a tensor is a sum with weights (see comm::AdasumWeights). Between 1 and 2 each rank
+/// Adasum of a tensor is a sum with weights (see ops::AdasumWeights). Between 1 and 2 each rank
 /// multiplies its pieces with one another, and the dot products of all ranks are summed.
 class DeviceExchange {
  public:
