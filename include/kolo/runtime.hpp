@@ -17,7 +17,7 @@ class World;
 
 /// How a Runtime starts.
 struct InitOptions {
-  /// The knobs; by default from the environment. They must agree on all ranks.
+  /// By default from the environment; the same on all ranks.
   Config config = Config::from_environment();
   /// The world to run in, for tests that run ranks as threads; by default MPI under mpirun, or a
   /// world of one rank without it.
@@ -48,7 +48,7 @@ struct InitOptions {
 /// The first Runtime of a process becomes the current one of all threads; see `current`.
 class Runtime {
  public:
-  /// Blocks until all ranks are there. Throws InvalidArgument where knobs are malformed, or
+  /// Blocks until all ranks are there. Throws InvalidArgument where settings are malformed, or
   /// they, the process sets, algorithms or reductions differ between ranks, TimeoutError after
   /// KOLO_TIMEOUT, BackendError where MPI or the system fails.
   explicit Runtime(InitOptions options = {});

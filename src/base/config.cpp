@@ -20,8 +20,9 @@ using Duration = Config::Duration;
 using Field = std::variant<Duration Config::*, std::size_t Config::*, int Config::*, bool Config::*,
                            std::string Config::*>;
 
-/// One knob. Durations are bounded in nanoseconds, sizes in bytes; a size is a multiple of `step`.
-struct Knob {
+/// One setting. Durations are bounded in nanoseconds, sizes in bytes; a size is a multiple of `step`.
+/// After a change of the table: build/release/tests/settings_page > docs/settings.md
+struct Setting {
   std::string_view variable;
   Field field;
   std::int64_t lowest;
@@ -49,82 +50,85 @@ constexpr std::array<Unit, 6> kDurationUnits{{{"min", 60 * kSecond},
 constexpr std::array<Unit, 4> kSizeUnits{
     {{"KB", std::int64_t{1} << 10}, {"MB", kMiB}, {"GB", std::int64_t{1} << 30}, {"B", 1}}};
 
-const std::array kKnobs{
-    Knob{"KOLO_TIMEOUT", &Config::timeout, 1'000'000, kYear,
-         "Deadline of an operation, from its submission until all ranks have submitted it."},
-    Knob{"KOLO_STALL_WARN", &Config::stall_warn, 0, kYear,
-         "Wait after which the ranks that keep an operation waiting are reported; 0s: never."},
-    Knob{"KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
-         "Silence past a deadline or a shutdown after which a rank counts as lost."},
-    Knob{"KOLO_FUSION", &Config::fusion, 0, 1,
-         "Small tensors that are ready together run as one batch. Off: every tensor alone, with "
-         "bits that do not depend on timing."},
-    Knob{"KOLO_SHARED_MEMORY", &Config::shared_memory, 0, 1,
-         "Use shared memory between ranks of a node."},
-    Knob{
-        "KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
-        "Split the ranks into so many groups that act as nodes, for trying things; 0: real nodes."},
-    Knob{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
-         "Several ranks may use one GPU, for trying things: slow. Off: each rank has its own."},
-    Knob{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
-         "Preferred all-reduce algorithm, by name; empty: the fastest that fits. On GPUs direct "
-         "sums floating types in rank order, all others are NCCL's."},
-    Knob{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
-         "Preferred all-gather algorithm, by name; empty: the fastest that fits."},
-    Knob{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
-         "Preferred all-to-all algorithm, by name; empty: the fastest that fits."},
-    Knob{"KOLO_BROADCAST", &Config::broadcast, 0, 0,
-         "Preferred broadcast algorithm, by name; empty: the fastest that fits."},
-    Knob{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
-         "Preferred reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
-         "KOLO_ALLREDUCE."},
-    Knob{
-        "KOLO_SHARD", &Config::shard, 0, 0,
-        "What the ranks divide among themselves where the program does not say: none, optimizer or "
-        "gradients."},
-    Knob{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
-         "What is written to stderr: error, warn, info or debug."},
-    Knob{"KOLO_PATIENCE", &Config::patience, 0, kYear,
-         "Age at which a tensor that was not expected next asks all ranks for an exchange. More: "
-         "fewer, larger exchanges; less: unexpected orders cost less time."},
-    Knob{"KOLO_SPIN", &Config::spin, 0, kSecond,
-         "How long a waiting caller spins before it yields, then sleeps. More: lower latency, and "
-         "a core that others cannot use. Not at all on nodes with more ranks than cores."},
-    Knob{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
-         "Largest fused batch. More than the cache holds costs more than it saves."},
-    Knob{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
-         "Longest message, and the chunk that shared memory is worked on in; a multiple of 64.",
-         64},
-    Knob{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
-         "Shared memory per rank and process set, for tensors that do not lie in it already; a "
-         "multiple of 64.",
-         64},
-    Knob{"KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
-         "Requests that a process set remembers; more in use at once are remembered all the same."},
-    Knob{"KOLO_TREE_WIDTH", &Config::tree_width, 1, 1 << 20,
-         "Children of a rank in the tree that negotiations go along."},
+const std::array kSettings{
+    Setting{"KOLO_TIMEOUT", &Config::timeout, 1'000'000, kYear,
+            "Deadline of an operation: the time from its submission until all ranks have submitted "
+            "it."},
+    Setting{"KOLO_STALL_WARN", &Config::stall_warn, 0, kYear,
+            "Wait after which a report names the ranks that an operation waits for; 0s: never."},
+    Setting{
+        "KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
+        "How long a rank may stay silent after a deadline or a shutdown before it counts as lost."},
+    Setting{
+        "KOLO_FUSION", &Config::fusion, 0, 1,
+        "Run small tensors that are ready together as one batch. Off: every tensor runs alone, so "
+        "that the bits of results do not depend on timing."},
+    Setting{"KOLO_SHARED_MEMORY", &Config::shared_memory, 0, 1,
+            "Use shared memory between ranks of a node."},
+    Setting{"KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
+            "Number of groups of ranks that act as nodes, for experiments; 0: the real nodes."},
+    Setting{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
+            "Let several ranks use one GPU, for experiments: slow. Off: each rank needs its own."},
+    Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
+            "All-reduce algorithm, by name; empty: the fastest that fits. On GPUs, direct sums "
+            "floating "
+            "types in rank order; all other names mean NCCL."},
+    Setting{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
+            "All-gather algorithm, by name; empty: the fastest that fits."},
+    Setting{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
+            "All-to-all algorithm, by name; empty: the fastest that fits."},
+    Setting{"KOLO_BROADCAST", &Config::broadcast, 0, 0,
+            "Broadcast algorithm, by name; empty: the fastest that fits."},
+    Setting{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
+            "Reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
+            "KOLO_ALLREDUCE."},
+    Setting{"KOLO_SHARD", &Config::shard, 0, 0,
+            "What DistributedOptimizer shards where the program does not say: none, optimizer or "
+            "gradients."},
+    Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
+            "Lowest severity that is written to stderr: error, warn, info or debug."},
+    Setting{
+        "KOLO_PATIENCE", &Config::patience, 0, kYear,
+        "How long a tensor that was not predicted waits before it asks all ranks for an exchange. "
+        "More: fewer, larger exchanges. Less: an unexpected order costs less time."},
+    Setting{
+        "KOLO_SPIN", &Config::spin, 0, kSecond,
+        "How long a waiting caller spins before it yields, then sleeps. More: lower latency, but a "
+        "busy core. Ignored on nodes with more ranks than cores."},
+    Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
+            "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
+    Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
+            "Longest message, and the size of a chunk in shared memory; a multiple of 64.", 64},
+    Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
+            "Shared memory of a rank in each process set, for tensors that do not lie in shared "
+            "memory; a multiple of 64.",
+            64},
+    Setting{"KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
+            "Requests that a process set remembers; those in use are kept beyond that number."},
+    Setting{"KOLO_TREE_WIDTH", &Config::tree_width, 1, 1 << 20,
+            "Children of a rank in the tree of ranks that negotiates requests."},
 };
 
-[[noreturn]] void reject(const Knob& knob, std::string_view text, std::string_view expected) {
-  throw InvalidArgument(std::string(knob.variable) + "='" + std::string(text) + "': expected " +
+[[noreturn]] void reject(const Setting& setting, std::string_view text, std::string_view expected) {
+  throw InvalidArgument(std::string(setting.variable) + "='" + std::string(text) + "': expected " +
                         std::string(expected));
 }
 
 /// A whole number directly followed by one of the units, or by nothing where `bare` is allowed.
-std::int64_t parse_quantity(const Knob& knob, std::string_view text, std::span<const Unit> units,
-                            bool bare, std::string_view expected) {
+std::int64_t parse_quantity(const Setting& setting, std::string_view text,
+                            std::span<const Unit> units, bool bare, std::string_view expected) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || number < 0) reject(knob, text, expected);
+  if (error != std::errc{} || number < 0) reject(setting, text, expected);
   const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
   if (suffix.empty() && bare) return number;
   for (const Unit& unit : units) {
     if (suffix != unit.name) continue;
     if (number > std::numeric_limits<std::int64_t>::max() / unit.factor)
-      reject(knob, text, expected);
+      reject(setting, text, expected);
     return number * unit.factor;
   }
-  reject(knob, text, expected);
+  reject(setting, text, expected);
 }
 
 /// In the largest unit that divides it.
@@ -152,45 +156,45 @@ Form form_of(const Field& field) {
   }
 }
 
-std::string format(const Knob& knob, std::int64_t value) {
-  if (knob.field.index() == 0) {
+std::string format(const Setting& setting, std::int64_t value) {
+  if (setting.field.index() == 0) {
     return value == 0 ? "0s" : format_quantity(value, kDurationUnits);
   }
-  if (knob.field.index() == 1) return value == 0 ? "0" : format_quantity(value, kSizeUnits);
+  if (setting.field.index() == 1) return value == 0 ? "0" : format_quantity(value, kSizeUnits);
   return std::to_string(value);
 }
 
-std::string range_of(const Knob& knob) {
-  if (knob.field.index() >= 3) return std::string(form_of(knob.field).expected);
-  return format(knob, knob.lowest) + " to " + format(knob, knob.highest);
+std::string range_of(const Setting& setting) {
+  if (setting.field.index() >= 3) return std::string(form_of(setting.field).expected);
+  return format(setting, setting.lowest) + " to " + format(setting, setting.highest);
 }
 
-void require_in_range(const Knob& knob, std::string_view text, std::int64_t value) {
-  if (value >= knob.lowest && value <= knob.highest && value % knob.step == 0) return;
-  std::string expected = range_of(knob);
-  if (knob.step != 1) expected += ", a multiple of " + std::to_string(knob.step);
-  reject(knob, text, expected);
+void require_in_range(const Setting& setting, std::string_view text, std::int64_t value) {
+  if (value >= setting.lowest && value <= setting.highest && value % setting.step == 0) return;
+  std::string expected = range_of(setting);
+  if (setting.step != 1) expected += ", a multiple of " + std::to_string(setting.step);
+  reject(setting, text, expected);
 }
 
-void parse(const Knob& knob, std::string_view text, Config& config) {
-  const std::string_view expected = form_of(knob.field).expected;
-  if (const auto* duration = std::get_if<Duration Config::*>(&knob.field)) {
-    const std::int64_t value = parse_quantity(knob, text, kDurationUnits, false, expected);
-    require_in_range(knob, text, value);
+void parse(const Setting& setting, std::string_view text, Config& config) {
+  const std::string_view expected = form_of(setting.field).expected;
+  if (const auto* duration = std::get_if<Duration Config::*>(&setting.field)) {
+    const std::int64_t value = parse_quantity(setting, text, kDurationUnits, false, expected);
+    require_in_range(setting, text, value);
     config.*(*duration) = Duration(value);
-  } else if (const auto* size = std::get_if<std::size_t Config::*>(&knob.field)) {
-    const std::int64_t value = parse_quantity(knob, text, kSizeUnits, true, expected);
-    require_in_range(knob, text, value);
+  } else if (const auto* size = std::get_if<std::size_t Config::*>(&setting.field)) {
+    const std::int64_t value = parse_quantity(setting, text, kSizeUnits, true, expected);
+    require_in_range(setting, text, value);
     config.*(*size) = static_cast<std::size_t>(value);
-  } else if (const auto* number = std::get_if<int Config::*>(&knob.field)) {
-    const std::int64_t value = parse_quantity(knob, text, {}, true, expected);
-    require_in_range(knob, text, value);
+  } else if (const auto* number = std::get_if<int Config::*>(&setting.field)) {
+    const std::int64_t value = parse_quantity(setting, text, {}, true, expected);
+    require_in_range(setting, text, value);
     config.*(*number) = static_cast<int>(value);
-  } else if (const auto* flag = std::get_if<bool Config::*>(&knob.field)) {
-    if (text != "on" && text != "off") reject(knob, text, expected);
+  } else if (const auto* flag = std::get_if<bool Config::*>(&setting.field)) {
+    if (text != "on" && text != "off") reject(setting, text, expected);
     config.*(*flag) = text == "on";
   } else {
-    config.*(std::get<std::string Config::*>(knob.field)) = text;
+    config.*(std::get<std::string Config::*>(setting.field)) = text;
   }
 }
 
@@ -204,7 +208,7 @@ void require_known(const std::string& variable, LookUp look_up) {
   }
 }
 
-std::string value_of(const Knob& knob, const Config& config) {
+std::string value_of(const Setting& setting, const Config& config) {
   return std::visit(
       [&](auto member) -> std::string {
         const auto& value = config.*member;
@@ -214,21 +218,21 @@ std::string value_of(const Knob& knob, const Config& config) {
         } else if constexpr (std::is_same_v<Value, bool>) {
           return value ? "on" : "off";
         } else if constexpr (std::is_same_v<Value, Duration>) {
-          return format(knob, value.count());
+          return format(setting, value.count());
         } else {
-          return format(knob, static_cast<std::int64_t>(value));
+          return format(setting, static_cast<std::int64_t>(value));
         }
       },
-      knob.field);
+      setting.field);
 }
 
 }  // namespace
 
 Config Config::from_environment() {
   Config config;
-  for (const Knob& knob : kKnobs) {
-    const char* const text = std::getenv(std::string(knob.variable).c_str());
-    if (text != nullptr) parse(knob, text, config);
+  for (const Setting& setting : kSettings) {
+    const char* const text = std::getenv(std::string(setting.variable).c_str());
+    if (text != nullptr) parse(setting, text, config);
   }
   require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(config.log_level); });
   require_known("KOLO_SHARD", [&] { shard_named(config.shard); });
@@ -238,10 +242,10 @@ Config Config::from_environment() {
 std::vector<ConfigEntry> describe(const Config& config) {
   const Config defaults;
   std::vector<ConfigEntry> entries;
-  for (const Knob& knob : kKnobs) {
-    entries.push_back({std::string(knob.variable), value_of(knob, config), value_of(knob, defaults),
-                       std::string(form_of(knob.field).unit), range_of(knob),
-                       std::string(knob.help)});
+  for (const Setting& setting : kSettings) {
+    entries.push_back({std::string(setting.variable), value_of(setting, config),
+                       value_of(setting, defaults), std::string(form_of(setting.field).unit),
+                       range_of(setting), std::string(setting.help)});
   }
   return entries;
 }

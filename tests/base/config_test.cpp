@@ -190,7 +190,7 @@ TEST(ConfigTest, ErrorsNameTheVariableTheValueAndTheForm) {
   EXPECT_NE(shard.find("none, optimizer, gradients"), std::string::npos) << shard;
 }
 
-TEST(ConfigTest, DescribeListsEveryKnobOnceWithItsValue) {
+TEST(ConfigTest, DescribeListsEverySettingOnceWithItsValue) {
   Config config;
   config.timeout = 90s;
   config.stall_warn = 0s;

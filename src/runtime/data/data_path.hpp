@@ -46,7 +46,7 @@ struct DataPath {
   /// A call of any collective, yet without buffers.
   CollectiveCall make_call() const;
 
-  /// The algorithm that the knobs prefer, by name; empty: the fastest that fits.
+  /// The algorithm that the settings name; empty: the fastest that fits.
   std::string_view preferred(Collective collective) const;
   /// The algorithm for `bytes` of data.
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
