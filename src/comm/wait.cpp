@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -37,16 +38,6 @@ void run(Task task, Deadline deadline, Look look) {
   }
 }
 
-/// All of them: those that died first have others end after them.
-std::string list(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text;
-}
-
 }  // namespace
 
 void wait(Task task, Deadline deadline) {
@@ -57,10 +48,11 @@ void wait(Task task, Deadline deadline, World& world) {
   bool has_death_been_seen = false;
   try {
     run(std::move(task), deadline, [&] {
-      const std::vector<int> dead = world.dead_peers();
+      std::vector<int> dead = world.dead_peers();
       // Its last messages may have come since they were looked for: not before another look.
       if (!std::exchange(has_death_been_seen, !dead.empty())) return;
-      throw PeerLostError(list(dead) + " died while Kolo started: the process has ended");
+      std::sort(dead.begin(), dead.end());  // those that died first may have taken others along
+      throw PeerLostError(list_ranks(dead) + " died while Kolo started: the process has ended");
     });
   } catch (const TimeoutError&) {
     world.mark_broken();

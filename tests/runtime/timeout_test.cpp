@@ -90,7 +90,7 @@ TEST_P(TimeoutTest, StallsAreReportedWithTheRanksThatAreMissing) {
   });
   const std::string text = testing::internal::GetCapturedStderr();
   expect_contains(text, "stalled: 'slow one' on process set world");
-  expect_contains(text, "ranks 0, 2 waited for longer than KOLO_STALL_WARN");
+  expect_contains(text, "ranks 0 and 2 waited for longer than KOLO_STALL_WARN");
   expect_contains(text, "rank 1 did not submit it yet");
 }
 

@@ -1,10 +1,12 @@
 #include "runtime/device/device_runner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/identity.hpp"
 #include "runtime/data/absent_ranks.hpp"
@@ -110,11 +112,10 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
     const auto same = std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(i), ids[i]);
     const auto other = static_cast<std::size_t>(same - ids.begin());
     if (other == i) continue;
+    const std::array same_gpu{path_.world_rank(other), path_.world_rank(i)};
     throw AgreedFailure{
         {ErrorKind::InvalidArgument,
-         describe(first) + " on process set " + path_.name + ": ranks " +
-             std::to_string(path_.world_rank(other)) + " and " +
-             std::to_string(path_.world_rank(i)) +
+         describe(first) + " on process set " + path_.name + ": " + list_ranks(same_gpu) +
              " use the same GPU. Put each rank's tensors on a GPU of its own, cuda:local_rank, and "
              "start at most as many ranks on a node as it has GPUs; or set KOLO_SHARE_GPU=on to "
              "try things out, slowly."}};

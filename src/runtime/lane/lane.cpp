@@ -6,6 +6,7 @@
 
 #include "base/current_exception.hpp"
 #include "base/log.hpp"
+#include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 #include "runtime/control/window_board.hpp"
 #include "runtime/lane/backoff.hpp"
@@ -36,14 +37,6 @@ Coordinator::Options coordinator_options(const std::string& name, const std::vec
 }
 
 Task wait_for(BatchQueue::Place place) { co_await place; }
-
-std::string list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -327,10 +320,10 @@ void Lane::carry_out(Coordinator::Actions actions) {
   }
   for (const Verdict::Stall& stall : actions.stalls) {
     KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << name_ << ": "
-                   << list(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
+                   << list_ranks(stall.waiting_ranks) << " waited for longer than KOLO_STALL_WARN; "
                    << (stall.missing_ranks.empty()
                            ? "nobody is missing any more"
-                           : list(stall.missing_ranks) + " did not submit it yet");
+                           : list_ranks(stall.missing_ranks) + " did not submit it yet");
   }
   if (actions.post) board_->post(*actions.post);
   if (actions.ask) board_->ask(*actions.ask);

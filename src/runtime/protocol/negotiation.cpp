@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/rank_list.hpp"
+
 namespace kolo::runtime {
 namespace {
 
@@ -15,14 +17,9 @@ std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
   return all;
 }
 
-/// "rank 3", "ranks 0, 2 and 5": of world ranks.
-std::string list_ranks(const std::vector<int>& ranks, const SetNames& set) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(set.world_ranks[static_cast<std::size_t>(ranks[i])]);
-  }
-  return text;
+std::string list_ranks(std::vector<int> ranks, const SetNames& set) {
+  for (int& rank : ranks) rank = set.world_ranks[static_cast<std::size_t>(rank)];
+  return kolo::list_ranks(ranks);
 }
 
 /// All that the reports say about one name.
