@@ -54,6 +54,9 @@ struct OperationOptions {
   void* stream = nullptr;  ///< a cudaStream_t; see above
 };
 
+/// What a reduction may be given: how the elements are combined, and the fields of OperationOptions.
+/// These stand here once more so that a call names all of them on one level, as in
+/// `allreduce(x, x, {.op = ReduceOp::Sum, .name = "loss"})`.
 struct AllreduceOptions {
   ReduceOp op = ReduceOp::Average;
   double prescale = 1.0;   ///< factor on every input, before; 1 with Custom
@@ -66,6 +69,15 @@ struct AllreduceOptions {
   ProcessSet* process_set = nullptr;
   std::shared_ptr<void> keep_alive{};
   void* stream = nullptr;
+
+  /// The fields that are not about reductions.
+  OperationOptions operation() const {
+    return {.name = name,
+            .timeout = timeout,
+            .process_set = process_set,
+            .keep_alive = keep_alive,
+            .stream = stream};
+  }
 };
 
 /// Combines `input` [...] of all ranks element by element into `output` of the same shape and dtype

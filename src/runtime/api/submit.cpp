@@ -178,9 +178,7 @@ void add_members(Operation& operation, const std::vector<int>& ranks, int world_
 std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
                                           const std::vector<InputOutput>& tensors,
                                           const AllreduceOptions& options) {
-  auto operation = make_operation(
-      set, collective,
-      {options.name, options.timeout, options.process_set, options.keep_alive, options.stream});
+  auto operation = make_operation(set, collective, options.operation());
   Request& request = operation->request;
   request.op = options.op;
   if (options.op == ReduceOp::Custom) request.custom = options.custom;
