@@ -74,7 +74,7 @@ Task allgather_ring(CollectiveCall call) {
     if (i + 1 < arrivals.size()) receive(i + 1);
     co_await receives[i % 2];
     if (i < passed_on) send(arrivals[i]);
-    co_await next_turn();
+    co_await yield();
   }
   for (Transfer& transfer : sends) co_await transfer;
 }

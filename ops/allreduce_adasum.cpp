@@ -126,7 +126,7 @@ class Adasum {
       co_await receives[i % 2];
       const Pair pair = pair_of(step, i);
       products = add(products, dot_products(call_.dtype, pair.a, pair.b, pair.length));
-      co_await next_turn();
+      co_await yield();
     }
     for (Transfer& send : sends) co_await send;
 
@@ -137,7 +137,7 @@ class Adasum {
     for (std::size_t i = 0; i < segments; ++i) {
       const Pair pair = pair_of(step, i);
       add_weighted(call_.dtype, weights, pair.a, pair.b, pair.out, pair.length);
-      co_await next_turn();
+      co_await yield();
     }
   }
 

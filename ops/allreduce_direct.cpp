@@ -96,7 +96,7 @@ Task allreduce_direct(CollectiveCall call) {
     if (i + 1 < segments) contributions.start(i + 1);
     contributions.combine(i, results.own(i));
     results.start(i);
-    co_await next_turn();
+    co_await yield();
   }
   if (segments > 0) co_await results.finish(segments - 1);
 }

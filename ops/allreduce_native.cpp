@@ -43,7 +43,7 @@ Task convert_elements(CollectiveCall call, Conversion conversion, std::size_t co
     const Range range = segment_of({0, count}, segment, i);
     base::convert(from_dtype, from + range.begin * size_of(from_dtype), to_dtype,
                   to + range.begin * size_of(to_dtype), range.length, factor);
-    co_await next_turn();
+    co_await yield();
   }
 }
 

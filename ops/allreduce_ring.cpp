@@ -161,7 +161,7 @@ Task allreduce_ring(CollectiveCall call) {
     co_await receives[i % 2];
     if (ring.is_summed(arrivals[i])) ring.add_own(i);
     ring.pass_on(arrivals[i]);
-    co_await next_turn();
+    co_await yield();
   }
   co_await ring.finish_sends();
 }

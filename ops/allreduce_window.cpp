@@ -64,7 +64,7 @@ Task allreduce_window(CollectiveCall call) {
     }
     const std::uint64_t stage = window.enter_stage();
     if (round >= 2) copy_out(call, reduction, round - 2);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
   }
   copy_out(call, reduction, chunks - 1);

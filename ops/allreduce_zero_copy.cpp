@@ -32,7 +32,7 @@ Task allreduce_zero_copy(CollectiveCall call) {
 
   co_await window.all_reached(window.enter_stage());
   for (std::size_t i = 0; i < segment_count(own.length, segment); ++i) {
-    if (i > 0) co_await next_turn();
+    if (i > 0) co_await yield();
     const Range range = segment_of(own, segment, i);
     combine(call.dtype, call.reduction, inputs, call.peer_buffers, range);
     window.count_moved(2 * (inputs.size() - 1) * range.length * element);

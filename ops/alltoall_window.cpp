@@ -127,7 +127,7 @@ Task alltoall_window(CollectiveCall call) {
     exchange.copy_in(round);
     const std::uint64_t stage = window.enter_stage();
     if (round > 0) exchange.copy_out(round - 1);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
     if (round == 0) {
       exchange.read_headers();

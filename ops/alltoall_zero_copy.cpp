@@ -75,7 +75,7 @@ Task alltoall_zero_copy(CollectiveCall call) {
       } else {
         copy_from_peer(window, source, target);
       }
-      co_await next_turn();
+      co_await yield();
     }
   }
   co_await window.all_reached(window.enter_stage());

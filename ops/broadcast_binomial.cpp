@@ -74,7 +74,7 @@ Task broadcast_binomial(CollectiveCall call) {
     for (const int child : place.children) {
       sends.push_back(communicator.send(data_of(i), child, kTag));
     }
-    co_await next_turn();
+    co_await yield();
   }
   for (Transfer& send : sends) co_await send;
 }

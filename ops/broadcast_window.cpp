@@ -46,7 +46,7 @@ Task broadcast_window(CollectiveCall call) {
       window.count_moved(data.size());
     }
     window.enter_stage();
-    co_await next_turn();
+    co_await yield();
   }
 }
 

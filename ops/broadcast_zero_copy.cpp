@@ -29,7 +29,7 @@ Task broadcast_zero_copy(CollectiveCall call) {
     const Range range = segment_of({0, call.count}, length, i);
     copy_from_peer(window, bytes_of(call, source, range).data(),
                    bytes_of(call, call.output, range));
-    co_await next_turn();
+    co_await yield();
   }
   window.enter_stage();
 }

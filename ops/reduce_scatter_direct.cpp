@@ -29,7 +29,7 @@ Task reduce_scatter_direct(CollectiveCall call) {
     const Range own{0, call.counts[static_cast<std::size_t>(call.communicator->rank())]};
     const Range place = segment_of(own, segment_length(call), i);
     contributions.combine(i, bytes_of(call, call.output, place).data());
-    co_await next_turn();
+    co_await yield();
   }
 }
 

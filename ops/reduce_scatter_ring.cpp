@@ -187,7 +187,7 @@ Task reduce_scatter_ring(CollectiveCall call) {
     co_await ring.arrival(i);
     ring.pass_on(i);
     if (i + ahead < arrivals) co_await ring.start_receive(i + ahead);
-    co_await next_turn();
+    co_await yield();
   }
   co_await ring.finish_sends();
 }

@@ -53,7 +53,7 @@ Task reduce_scatter_pieces(CollectiveCall call, std::span<const Range> pieces) {
     reduction.copy_in(chunk);
     const std::uint64_t stage = window.enter_stage();
     if (chunk > 0) combine_own(chunk - 1);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
   }
   combine_own(chunks - 1);

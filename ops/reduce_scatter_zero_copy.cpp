@@ -42,7 +42,7 @@ Task reduce_scatter_zero_copy(CollectiveCall call) {
     const std::array<std::byte*, 1> outputs{call.output + (range.begin - own.begin) * element};
     combine(call.dtype, call.reduction, inputs, outputs, range.length);
     window.count_moved(peers * range.length * element);
-    co_await next_turn();
+    co_await yield();
   }
   co_await window.all_reached(window.enter_stage());
 }

@@ -16,10 +16,11 @@ namespace kolo::runtime {
 Task begin_batch(const DataPath& path, const Operations& batch, bool have_some_joined,
                  std::vector<Bits>& absent);
 
-/// Runs a batch, which is several operations only where they are all-reduces: exchanges row counts, allocates outputs, and has `backend` move the elements.
+/// Runs a batch: exchanges row counts, allocates outputs, and has `backend` move the elements.
 /// Collective: one batch at a time, in the same order on all ranks.
+/// @param batch operations that all ranks run together: several only if all are all-reduces
 /// @param absent what begin_batch found
-/// @throws AgreedFailure on all ranks where the operation cannot run without the absent ones
+/// @throws AgreedFailure on all ranks if the operation cannot run without the absent ones
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
               const std::vector<Bits>& absent);
 

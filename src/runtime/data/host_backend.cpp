@@ -161,7 +161,7 @@ Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byt
       const std::array<std::byte*, 1> outputs{to};
       ops::combine(conversion.wire, scale, inputs, outputs, length);
     }
-    co_await next_turn();
+    co_await yield();
   }
   bytes_packed_ += count * size_of(conversion.wire);
 }
@@ -179,7 +179,7 @@ Task HostBackend::from_wire(Conversion conversion, const std::byte* wire, std::b
     } else {
       base::convert(conversion.wire, from, conversion.dtype, to, length);
     }
-    co_await next_turn();
+    co_await yield();
   }
 }
 
