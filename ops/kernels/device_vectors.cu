@@ -4,6 +4,7 @@
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/device_kernels.hpp"
 #include "ops/kernels/adasum_weights.hpp"
+#include "ops/kernels/check_vectors.hpp"
 #include "ops/kernels/dot_products.cuh"
 #include "ops/kernels/vector_sum.cuh"
 
@@ -71,6 +72,8 @@ namespace kolo {
 
 void comm::launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
                          std::uint64_t blocks, DeviceStream stream) {
+  ops::check_vectors("sum", vectors);
+  if (vectors.count == 0) return;
   ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
     constexpr std::uint64_t kOfBlock = ops::kVectorThreads * ops::kWidthOf<T>;
     const std::uint64_t needed = (typed.count + kOfBlock - 1) / kOfBlock;
@@ -84,6 +87,7 @@ void comm::launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, st
 
 void comm::launch_multiply_all(const DeviceVectors& vectors, double* products, double* partial,
                                DeviceStream stream) {
+  ops::check_vectors("dot products", vectors);
   ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
     const std::uint64_t parts = dot_product_parts(vectors.vectors);
     ops::launch(ops::multiply_kernel<T>,

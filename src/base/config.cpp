@@ -20,7 +20,7 @@ using Duration = Config::Duration;
 using Field = std::variant<Duration Config::*, std::size_t Config::*, int Config::*, bool Config::*,
                            std::string Config::*>;
 
-/// One setting. Durations are bounded in nanoseconds, sizes in bytes; a size is a multiple of `step`.
+/// One setting. Durations are bounded in nanoseconds, sizes in bytes, in multiples of `step`.
 /// After a change of the table: build/release/tests/settings_page > docs/settings.md
 struct Setting {
   std::string_view variable;

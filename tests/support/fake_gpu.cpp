@@ -11,6 +11,7 @@
 #include "base/outgoing.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/adasum_weights.hpp"
+#include "ops/kernels/check_vectors.hpp"
 #include "support/fake_arithmetic.hpp"
 #include "support/fake_device_communicator.hpp"
 
@@ -97,7 +98,7 @@ void FakeGpu::fill(std::byte* to, std::size_t count, DType dtype, const comm::Sc
 
 void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
                      comm::DeviceStream stream) {
-  comm::check_vectors("sum", vectors);
+  ops::check_vectors("sum", vectors);
   FakeKernel kernel{.name = "sum of vectors",
                     .reads = ranges_of(vectors),
                     .writes = {ByteRange(to, vectors.count * size_of(vectors.dtype))},
@@ -115,7 +116,7 @@ void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights wei
 
 void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
                            comm::DeviceStream stream) {
-  comm::check_vectors("dot products", vectors);
+  ops::check_vectors("dot products", vectors);
   const auto count = static_cast<std::size_t>(vectors.vectors);
   const std::size_t partial_count = comm::dot_product_parts(vectors.vectors) * count * count;
   hub_->kernel(rank_, stream,

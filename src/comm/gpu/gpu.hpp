@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "comm/gpu/scalar.hpp"
 #include "kolo/communicator.hpp"
@@ -48,10 +47,6 @@ struct DeviceVectors {
   std::size_t stride = 0;
   int vectors = 1;
 };
-
-/// Throws InvalidArgument for a type that is not floating, and where vectors do not begin at the
-/// address of an element. `what` is done with them.
-void check_vectors(std::string_view what, const DeviceVectors& vectors);
 
 /// What vectors are multiplied by.
 struct DeviceWeights {
@@ -109,7 +104,8 @@ class Gpu {
   virtual void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
                     DeviceStream stream) = 0;
 
-  /// Of several vectors. Throw InvalidArgument, as check_vectors does, before anything is done.
+  /// Operations on vectors. Throw InvalidArgument, before anything is launched, for a type that is
+  /// not floating and for vectors that do not begin at the address of an element.
 
   /// to[i] = after · Σ before · each[v] · v[i], added up in the order of the vectors: in float64
   /// where there is `each`, else in float32, float64 in its own. Every product is rounded, as by
