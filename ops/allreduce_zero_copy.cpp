@@ -9,7 +9,7 @@
 //   piece 1    [  r1  ] [  r1  ] [  r1  ]
 //   piece 2    [  r2  ] [  r2  ] [  r2  ]
 //
-// Nobody touches a piece but its rank, so step 2 needs no waits however it is cut.
+// Only its rank accesses a piece, so step 2 needs no waits however it is cut.
 //
 // Bytes: a rank reads (n-1)/n of the buffer from other ranks' memory and writes as much there.
 // Worlds: any size, on one node, with `peer_buffers`.

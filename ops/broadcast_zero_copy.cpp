@@ -1,6 +1,6 @@
-// Broadcast from a buffer that all ranks of a node can see, straight into the others'.
+// Broadcast from a buffer that all ranks of a node can see, directly into theirs.
 //
-//   root       enters the stage: its buffer holds the data      waits for all to be there, returns
+//   root       enters the stage: its buffer holds the data      waits for all ranks, returns
 //                        |                                           ^       ^
 //   others     wait for the root, read its buffer,  enter the stage -+-------+   return
 //
