@@ -11,8 +11,9 @@
 
 namespace kolo::ops {
 
-/// Local arithmetic of the collectives, with the widest vectors of the machine. It allocates nothing
-/// and needs the alignment of one element; the bits of an element do not depend on its place.
+/// Local arithmetic of the collectives, with the widest vectors of the machine. It allocates
+/// nothing and needs the alignment of one element; the bits of an element do not depend on its
+/// place.
 
 /// Whether `op` can combine elements of `dtype`: all but Average and Adasum; for Bool only Min, Max
 /// and Custom.

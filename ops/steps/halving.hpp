@@ -48,8 +48,9 @@ Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing
 ///   distance 2     [01..]     [01..]     [..23]     [..23]      combined with core c xor 2
 ///   distance 1     [0...]     [.1..]     [..2.]     [...3]      core c holds the sum of block c
 ///
-/// Partial results lie in `work`, which is as long as the input and indexed like it. 16-bit floats are rounded at every step. The prescale is applied before the
-/// first step and the postscale with the last.
+/// Partial results lie in `work`, which is as long as the input and indexed like it. 16-bit floats
+/// are rounded at every step. The prescale is applied before the first step and the postscale with
+/// the last.
 class Halving {
  public:
   /// blocks[c] is core c's, one after another. `call` must live as long as this object.

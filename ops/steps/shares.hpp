@@ -8,9 +8,9 @@
 namespace kolo::ops {
 
 /// Pieces of a buffer, one a rank, that pass through the slots of a window together: each is cut
-/// into one part for every chunk, so that long and short pieces end at the same time. A rank's parts
-/// have the same place in every chunk's slot; places begin at cache lines, so that each line has
-/// one writer.
+/// into one part for every chunk, so that long and short pieces end at the same time. A rank's
+/// parts have the same place in every chunk's slot; places begin at cache lines, so that each line
+/// has one writer.
 class Shares {
  public:
   static constexpr std::size_t kLineBytes = 64;

@@ -12,8 +12,8 @@
 namespace kolo::ops {
 
 /// The steps of all reductions through a window, chunk by chunk: copy the others' parts in, combine
-/// the own part from all slots, copy results out. The algorithm decides when. Slots hold payloads if
-/// the call has a compressor.
+/// the own part from all slots, copy results out. The algorithm decides when. Slots hold payloads
+/// if the call has a compressor.
 class WindowReduction {
  public:
   /// `pieces`: the part of the input that each rank combines.

@@ -36,7 +36,7 @@ class Stretch {
   std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
   const std::shared_ptr<void>& owner() const { return buffer_.owner(); }
 
-  /// Where it lies on all ranks; empty where that cannot be seen.
+  /// Addresses on all ranks; empty for private memory.
   std::vector<std::byte*> peers(const ProcessSet& set) const {
     std::vector<std::byte*> peers = buffer_.peers(set);
     for (std::byte*& peer : peers) peer += offset_;
@@ -44,7 +44,7 @@ class Stretch {
   }
 
   void check_bounds(Operation& operation) const {
-    if (!operation.request.defect.empty()) return;  // its size may be none
+    if (!operation.request.defect.empty()) return;  // its size may not be valid
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
     if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
       add_defect(operation, std::to_string(view_.count()) + " elements of " +
@@ -58,7 +58,7 @@ class Stretch {
     }
   }
 
-  /// Whether there are so many elements at most, however many that is.
+  /// Whether the shape has at most `room` elements, even if their number overflows.
   bool fits(std::size_t room) const {
     const std::vector<std::int64_t>& shape = view_.shape;
     if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
@@ -86,10 +86,10 @@ void keep_alive(Operation& operation, const std::shared_ptr<void>& owner) {
   operation.keep_alive = std::make_shared<Owners>(owner, std::move(operation.keep_alive));
 }
 
-/// The operation's only tensor lies there on all ranks.
+/// Places the operation's only tensor in shared memory.
 void place(Operation& operation, const ProcessSet& set, const Stretch& stretch) {
   stretch.check_bounds(operation);
-  operation.request.fusible = false;  // it has its place already
+  operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = stretch.place();
   operation.tensors.front().peer_buffers = stretch.peers(set);
   keep_alive(operation, stretch.owner());
@@ -116,9 +116,9 @@ OperationPtr make_reduce_scatter(ProcessSet& set, const Stretch& stretch, const 
       static_cast<const std::byte*>(input.data) + own_begin * (input.size_bytes() / rows);
   if (output.data != own) {
     add_defect(*operation,
-               "the output overlaps the input and is not this rank's rows of it, which begin " +
+               "the output overlaps the input, but is not this rank's rows of it, which begin " +
                    std::to_string(own - static_cast<const std::byte*>(input.data)) +
-                   " bytes behind its beginning");
+                   " bytes after its beginning");
   }
   return operation;
 }
@@ -158,7 +158,7 @@ OperationPtr make_broadcast(ProcessSet& set, const Stretch& stretch, int root,
   return operation;
 }
 
-/// Equal blocks are rows, one to each rank.
+/// Blocks as rows, one for each rank.
 std::vector<std::int64_t> blocks(const ProcessSet& set, std::size_t count) {
   return {set.size(), static_cast<std::int64_t>(count)};
 }

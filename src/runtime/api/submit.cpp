@@ -28,7 +28,7 @@ void check_reduction(Operation& operation, const TensorView& tensor,
   const std::string op(name_of(options.op));
   const bool is_order = options.op == ReduceOp::Min || options.op == ReduceOp::Max;
   if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
-    add_defect(operation, "bool knows Min (and) and Max (or) only, not " + op);
+    add_defect(operation, "bool supports only Min (and), Max (or) and Custom, not " + op);
   }
   if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
     add_defect(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
@@ -49,7 +49,7 @@ void check_output(Operation& operation, const InputOutput& tensor, const Process
   const TensorView& input = tensor.input;
   const TensorView& output = tensor.output;
   if (input.device != output.device) {
-    add_defect(operation, "the output does not lie on the device of the input");
+    add_defect(operation, "the input and the output are on different devices");
   }
   if (input.dtype != output.dtype) {
     add_defect(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
@@ -71,7 +71,7 @@ void check_output(Operation& operation, const InputOutput& tensor, const Process
   }
 }
 
-/// Fills in equal shares, or checks the caller's.
+/// Returns equal splits, or checks those of the caller.
 std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,
                                          std::vector<std::int64_t> splits, int size) {
   const std::size_t ranks = static_cast<std::size_t>(size);
@@ -91,13 +91,13 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   }
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   std::int64_t sum = 0;
-  bool is_beyond = false;  // what can be counted
+  bool overflows = false;
   for (const std::int64_t split : splits) {
-    is_beyond |= split > kMost - sum;
-    sum = is_beyond ? kMost : sum + std::max(split, std::int64_t{0});
+    overflows |= split > kMost - sum;
+    sum = overflows ? kMost : sum + std::max(split, std::int64_t{0});
   }
-  if (is_beyond || sum != rows) {
-    add_defect(operation, "the splits add up to " + std::string(is_beyond ? "more than " : "") +
+  if (overflows || sum != rows) {
+    add_defect(operation, "the splits add up to " + std::string(overflows ? "more than " : "") +
                               std::to_string(sum) + " rows, the tensor has " +
                               std::to_string(rows));
   }
@@ -134,7 +134,7 @@ TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
   const bool is_first = operation.tensors.empty();
   if (!is_first && (operation.request.device != tensor.device.kind ||
                     operation.device.gpu != tensor.device.index)) {
-    add_defect(operation, "the tensors of the group do not lie on one device");
+    add_defect(operation, "the tensors of the group are on different devices");
   }
   operation.request.device = tensor.device.kind;
   operation.device.gpu = tensor.device.index;
@@ -187,7 +187,8 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   request.join_divisor = options.join_divisor;
   request.compression = options.compression.name();
   if (collective == Collective::ReduceScatter && options.op == ReduceOp::Adasum) {
-    add_defect(*operation, "Adasum needs whole tensors and cannot be scattered. Use allreduce.");
+    add_defect(*operation,
+               "Adasum needs whole tensors, so its result cannot be scattered. Use allreduce.");
   }
   for (const InputOutput& tensor : tensors) {
     add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);

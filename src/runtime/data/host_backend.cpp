@@ -7,7 +7,6 @@
 
 #include "base/convert.hpp"
 #include "ops/kernels/kernels.hpp"
-#include "ops/steps/reduction_plan.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -18,7 +17,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-/// Whether a joined rank's element, which changes nothing, would change if it were scaled.
+/// Whether scaling changes the identity, which ranks that have joined contribute.
 bool has_fragile_identity(ReduceOp op) {
   return op == ReduceOp::Min || op == ReduceOp::Max || op == ReduceOp::Product;
 }
@@ -87,48 +86,56 @@ Task HostBackend::reduce_scatter(const Request& request, ReductionItem item,
   co_await reduce(Collective::ReduceScatter, request, buffer, joined);
 }
 
+CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buffer,
+                                      const ops::ReductionPlan& plan) const {
+  CollectiveCall call = path_.make_call();
+  call.input = buffer.input;
+  call.output = buffer.output;
+  call.count = buffer.count;
+  call.counts = buffer.counts;
+  call.dtype = plan.wire;
+  call.reduction = plan.reduction;
+  if (request.op == ReduceOp::Custom) {
+    call.reduction.custom = &path_.choices.find_reduction(request.custom);
+  }
+  return call;
+}
+
 Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
                          JoinedRanks joined) {
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
   const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
-  const bool is_scaled_here =
+  const bool is_prescaled =
       joined.count > 0 && request.prescale != 1.0 && has_fragile_identity(request.op);
-  // Compressed data is no tensor that peers could reach; and a joined rank has no place in shared
-  // memory.
+  // Peers can access neither payloads nor the memory of a rank that has joined.
   const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
-                                !is_scaled_here && joined.count == 0;
+                                !is_prescaled && joined.count == 0;
   const Algorithm& algorithm =
       path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
-  const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_scaled_here;
-  // What is converted before runs on a copy.
-  const bool is_copied = is_widened || is_scaled_here || (is_compressed && !compresses_on_the_way);
+  const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_prescaled;
+  // Whatever is converted first is reduced in a copy.
+  const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_on_the_way);
   const int size = path_.communicator->size();
   const ops::ReductionPlan plan =
-      ops::plan_reduction(payload, request.op, is_scaled_here ? 1.0 : request.prescale,
+      ops::plan_reduction(payload, request.op, is_prescaled ? 1.0 : request.prescale,
                           request.postscale, algorithm.rank_ordered,
                           request.join_divisor == JoinDivisor::Active ? size - joined.count : size);
 
-  CollectiveCall call = path_.make_call();
-  call.count = buffer.count;
-  call.counts = buffer.counts;
-  call.dtype = compresses_on_the_way ? buffer.dtype : plan.wire;
-  if (compresses_on_the_way) call.compressor = &compressor;
-  call.reduction = plan.reduction;
-  if (request.op == ReduceOp::Custom) {
-    call.reduction.custom = &path_.choices.find_reduction(request.custom);
+  CollectiveCall call = make_call(request, buffer, plan);
+  if (compresses_on_the_way) {
+    call.dtype = buffer.dtype;
+    call.compressor = &compressor;
   }
-  call.input = buffer.input;
-  call.output = buffer.output;
   if (has_peer_buffers) call.peer_buffers = buffer.peer_buffers;
-  // Compressed, or integers widened for an exact average; never both.
+  // Compressed, or integers widened for an exact average, never both.
   const Conversion conversion{buffer.dtype, plan.wire,
                               payload == plan.wire ? &compressor : nullptr};
   if (is_copied) {
     const std::size_t wire_bytes = buffer.count * size_of(plan.wire);
     if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
-    const double scale = is_scaled_here && !joined.is_here ? request.prescale : 1.0;
+    const double scale = is_prescaled && !joined.is_here ? request.prescale : 1.0;
     const Reduction factor{request.op, scale};
     co_await to_wire(conversion, factor, buffer.input, buffer.count);
     call.input = wire_.data();
@@ -141,7 +148,7 @@ Task HostBackend::reduce(Collective collective, const Request& request, Buffer b
   if (is_copied) co_await from_wire(conversion, call.output, buffer.output, buffer.kept.length);
 }
 
-// In pieces that stay in cache, so that other lanes get their turn.
+// In pieces that stay in cache, with a yield after each, so that other lanes make progress.
 
 Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byte* tensor,
                           std::size_t count) {

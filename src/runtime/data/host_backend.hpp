@@ -8,6 +8,7 @@
 #include "kolo/compressor.hpp"
 #include "kolo/task.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/reduction_plan.hpp"
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/reduction_items.hpp"
@@ -51,6 +52,8 @@ class HostBackend final : public Backend {
     const Compressor* compressor;  // null: plain conversion
   };
 
+  CollectiveCall make_call(const Request& request, const Buffer& buffer,
+                           const ops::ReductionPlan& plan) const;
   Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
   Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
                          JoinedRanks joined);

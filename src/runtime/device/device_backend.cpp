@@ -22,7 +22,7 @@ DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRan
                 .size = request.join_divisor == JoinDivisor::Active ? size - joined.count : size,
                 .is_fused = is_fused,
                 .prefers_direct = path_.preferred(request.collective) == kDirect});
-  // What changes nothing must not be scaled. By direct exchange it is zeros, for others to combine.
+  // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
   return plan;
 }
@@ -131,8 +131,8 @@ Task DeviceBackend::move(Collective collective, const CollectiveCall& call, std:
   co_await communicator;
 }
 
-/// The program's allocator orders memory by the program's stream: what used it before may still be
-/// there.
+/// The program's allocator orders memory by the program's stream, on which earlier uses of it may
+/// still be running.
 void DeviceBackend::await_allocation(const Operation& operation) {
   const std::shared_ptr<CUevent_st> allocated = events_.take(device_.gpu);
   device_.gpu.record(allocated.get(), operation.device.stream);

@@ -38,7 +38,7 @@ class DeviceBackend final : public Backend {
   Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override;
   void await_allocation(const Operation& operation) override;
 
-  /// Staging memory that was outgrown since the last call; work that uses it may be under way.
+  /// See DeviceStaging.
   std::vector<std::shared_ptr<std::byte>> take_outgrown() { return staging_.take_outgrown(); }
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }

@@ -12,10 +12,10 @@ namespace kolo::runtime {
 /// Elements of all items.
 std::size_t count_of(std::span<const ReductionItem> items);
 
-/// Converts what all items give, one after another into `buffer`.
+/// Converts the inputs of all items into `buffer`, one after another.
 void pack(const DevicePath& path, std::span<const ReductionItem> items,
           comm::DeviceConversion conversion, std::byte* buffer);
-/// And from there to where their results belong.
+/// Converts `buffer` into the outputs of all items.
 void unpack(const DevicePath& path, const std::byte* buffer, comm::DeviceConversion conversion,
             std::span<const ReductionItem> items);
 

@@ -7,8 +7,7 @@
 
 namespace kolo::runtime {
 
-/// What the reductions of a lane have on its GPU. All of it is for one stream, on which each use of
-/// the staging memory comes behind the one before.
+/// A lane's resources on its GPU, for one stream, which orders the uses of the staging memory.
 struct DevicePath {
   comm::Gpu& gpu;
   comm::DeviceCommunicator& communicator;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kConnectTag = Communicator::kTagCount - 1;  // algorithms use the low ones
 
-/// This rank's turn to launch; over when a batch has been launched, or has failed.
+/// This rank's turn to launch. Ends when the batch has been launched or has failed.
 class Turn {
  public:
   Turn(LaunchOrder& order, std::uint64_t ticket) : order_(order), ticket_(ticket) {}
@@ -103,7 +103,7 @@ Task DeviceRunner::connect(const Request& first) {
   backend_.emplace(path_, *gpu_, *communicator_, stream_.get(), traffic_);
 }
 
-/// NCCL would refuse two ranks on one GPU, with less to say.
+/// NCCL refuses two ranks on one GPU too, but with a poorer error text.
 Task DeviceRunner::require_own_gpus(const Request& first) {
   const std::vector<std::size_t> own{gpu_->id()};
   std::vector<std::size_t> ids;
@@ -166,12 +166,12 @@ void DeviceRunner::retire() {
   }
   if (launched_.empty() || Operation::Clock::now() < launched_.front().give_up_at) return;
   throw BackendError(describe(launched_.front().batch.front()->request) +
-                     " was launched on the GPU, and has not ended there although its deadline is "
-                     "long over: a GPU hangs, or GPUs do not reach one another. NCCL_DEBUG=INFO "
+                     " was launched on the GPU and has not ended, although its deadline passed "
+                     "long ago: a GPU hangs, or GPUs cannot reach one another. NCCL_DEBUG=INFO "
                      "says more.");
 }
 
-/// Some time after the last of their deadlines.
+/// KOLO_LOST_AFTER after the latest of their deadlines.
 Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch) const {
   using TimePoint = Operation::Clock::time_point;
   TimePoint last{};
