@@ -137,20 +137,13 @@ Task all_reduce(const DataPath& path, Backend& backend, const Operations& batch,
 
 }  // namespace
 
-Task begin_batch(const DataPath& path, const Operations& batch, bool have_some_joined,
-                 std::vector<Bits>& absent) {
-  for (const auto& operation : batch) operation->started = Operation::Clock::now();
-  absent.resize(batch.size());
-  if (have_some_joined) co_await find_absent(path, batch, absent);
-}
-
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
               const std::vector<Bits>& absent) {
-  if (batch.front()->request.collective == Collective::AllReduce) {
-    co_await all_reduce(path, backend, batch, absent);
-  } else {
-    co_await run_one(path, backend, *batch.front(), absent.front());
+  Operation& first = *batch.front();
+  if (first.request.collective != Collective::AllReduce) {
+    return run_one(path, backend, first, absent.front());
   }
+  return all_reduce(path, backend, batch, absent);
 }
 
 }  // namespace kolo::runtime

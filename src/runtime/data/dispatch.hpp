@@ -11,15 +11,10 @@
 /// The one place that knows how each collective runs, whatever memory its tensors lie in.
 namespace kolo::runtime {
 
-/// Sets when the operations began and, for each of them, which ranks have joined without having
-/// submitted it.
-Task begin_batch(const DataPath& path, const Operations& batch, bool have_some_joined,
-                 std::vector<Bits>& absent);
-
 /// Runs a batch: exchanges row counts, allocates outputs, and has `backend` move the elements.
 /// Collective: one batch at a time, in the same order on all ranks.
 /// @param batch operations that all ranks run together: several only if all are all-reduces
-/// @param absent what begin_batch found
+/// @param absent for each operation, what find_absent found; none if no rank has joined
 /// @throws AgreedFailure on all ranks if the operation cannot run without the absent ones
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
               const std::vector<Bits>& absent);

@@ -29,8 +29,9 @@ class HostScratch final : public ScratchMemory {
 }  // namespace
 
 Task HostRunner::run(Operations batch, bool have_some_joined) {
-  std::vector<Bits> absent;
-  co_await begin_batch(path_, batch, have_some_joined, absent);
+  for (const auto& operation : batch) operation->started = Operation::Clock::now();
+  std::vector<Bits> absent(batch.size());
+  if (have_some_joined) co_await find_absent(path_, batch, absent);
   co_await dispatch(path_, backend_, batch, absent);
   Operation& first = *batch.front();
   switch (first.request.collective) {

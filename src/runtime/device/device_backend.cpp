@@ -4,7 +4,6 @@
 
 #include "compression/registry.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "runtime/device/device_packing.hpp"
 
 namespace kolo::runtime {
 namespace {

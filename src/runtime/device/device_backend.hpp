@@ -10,7 +10,6 @@
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/reduction_items.hpp"
-#include "runtime/data/ring_traffic.hpp"
 #include "runtime/device/device_exchange.hpp"
 #include "runtime/device/device_path.hpp"
 #include "runtime/device/device_plan.hpp"

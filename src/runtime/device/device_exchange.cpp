@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "comm/gpu/scalar.hpp"
-#include "runtime/device/device_packing.hpp"
 
 namespace kolo::runtime {
 namespace {

@@ -123,8 +123,9 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
 }
 
 Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
-  std::vector<Bits> absent;
-  co_await begin_batch(path_, batch, have_some_joined, absent);
+  for (const auto& operation : batch) operation->started = Operation::Clock::now();
+  std::vector<Bits> absent(batch.size());
+  if (have_some_joined) co_await find_absent(path_, batch, absent);
   co_await connect(batch.front()->request);
   std::optional<Turn> turn;
   if (is_ordered) {

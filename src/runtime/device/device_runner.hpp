@@ -14,7 +14,6 @@
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
-#include "runtime/data/ring_traffic.hpp"
 #include "runtime/device/device_backend.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
