@@ -1,4 +1,4 @@
-// float32 and float64 travel as bfloat16, the upper half of a float32.
+// Sends float32 and float64 as bfloat16, the upper half of a float32.
 //
 // Payload: 2 n bytes; may be summed: rank-ordered algorithms do so in float32 and round once, the
 // others round at every step. Error of one cast: at most 2^-8 of a value, over the whole range of

@@ -7,7 +7,7 @@
 
 namespace kolo::compression {
 
-/// Wide floating tensors travel as one of the 16-bit types; all others as they are.
+/// Sends float32 and float64 as one of the 16-bit types, all others unchanged.
 class Cast final : public Compressor {
  public:
   Cast(std::string_view name, DType half) : name_(name), half_(half) {}

@@ -1,4 +1,4 @@
-// float32 and float64 travel as IEEE half precision.
+// Sends float32 and float64 as IEEE half precision.
 //
 // Payload: 2 n bytes; may be summed: rank-ordered algorithms do so in float32 and round once, the
 // others round at every step. Error of one cast: at most 2^-11 of a value between 2^-14 and 65504,

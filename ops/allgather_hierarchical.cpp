@@ -4,8 +4,8 @@
 // nodes.
 //
 //   1 among peers       an all-gather of their blocks, by messages
-//   2 inside the node   for each node m in turn: an all-gather of the blocks of node m's ranks, of
-//                       which the rank at place p has got that of its peer there
+//   2 inside the node   for each node m in turn: an all-gather of the blocks of node m's ranks; the
+//                       rank at place p has received that of its peer in step 1
 //
 //              node 0                   node 1
 //           rank 0     rank 2        rank 1     rank 3       ranks may lie anywhere
@@ -13,11 +13,11 @@
 //   1        A B        C D           A B        C D
 //   2      A B C D    A B C D       A B C D    A B C D       each block where its rank's belongs
 //
-// Every block comes into a node once, and all places share that work. Blocks may differ in length
-// and may be empty.
+// Every block enters a node once, and all places share that work. Blocks may differ in length and
+// may be empty.
 //
 // Bytes: a rank sends its block to each peer, and reads the blocks of all other places inside.
-// Scratch: all blocks of its place. Worlds: nodes with as many ranks each, wherever the ranks are.
+// Scratch: all blocks of its place. Worlds: nodes with equally many ranks, wherever these are.
 #include <vector>
 
 #include "ops/algorithms.hpp"

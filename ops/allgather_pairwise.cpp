@@ -8,9 +8,9 @@
 // Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Blocks may
 // differ in length and may be empty; the own one is copied, unless it is in its place already.
 //
-// Bytes: a rank sends its block n-1 times, which over all ranks is what a ring sends, with one step
-// of latency instead of n-1. Scratch: none. Worlds: any size; best for short blocks, or few ranks,
-// since all pairs talk at once.
+// Bytes: a rank sends its block n-1 times; all ranks together send as much as in a ring, with one
+// step of latency instead of n-1. Scratch: none. Worlds: any size; best for short blocks or few
+// ranks, since all pairs communicate at once.
 #include <vector>
 
 #include "ops/algorithms.hpp"

@@ -1,15 +1,15 @@
 // All-gather over a ring: every rank sends to its right neighbour only and receives from its left.
 //
-// Every rank puts its own block where it belongs. At step s = 0 … n-2 rank r sends block r-s and
-// receives block r-s-1 (mod n): what arrives in one step goes on in the next.
+// Every rank copies its own block to its place. At step s = 0 … n-2 rank r sends block r-s and
+// receives block r-s-1 (mod n), which it sends in the next step.
 //
 //   n = 3        rank 0       rank 1       rank 2
 //   start        A . .        . B .        . . C
 //   step 0       A . C        A B .        . B C        each block moved one to the right
 //   step 1       A B C        A B C        A B C
 //
-// Blocks travel in segments, each of which goes on as soon as it has arrived. They may differ in
-// length and may be empty.
+// Blocks are sent in segments, each of which is forwarded as soon as it has arrived. They may
+// differ in length and may be empty.
 //
 // Bytes: a rank sends all blocks but its right neighbour's, the least there is, in n-1 steps of
 // latency. Worlds: any size.
@@ -74,7 +74,7 @@ Task allgather_ring(CollectiveCall call) {
     if (i + 1 < arrivals.size()) receive(i + 1);
     co_await receives[i % 2];
     if (i < passed_on) send(arrivals[i]);
-    co_await next_turn();
+    co_await yield();
   }
   for (Transfer& transfer : sends) co_await transfer;
 }

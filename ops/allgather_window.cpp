@@ -82,7 +82,7 @@ Task allgather_pieces(CollectiveCall call, std::span<const Range> pieces) {
     gathering.copy_in(chunk);
     const std::uint64_t stage = window.enter_stage();
     if (chunk > 0) gathering.copy_out(chunk - 1);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
   }
   gathering.copy_out(chunks - 1);

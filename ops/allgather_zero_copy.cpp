@@ -35,7 +35,7 @@ Task allgather_zero_copy(CollectiveCall call) {
       const Range range = segment_of(pieces[index], length, i);
       copy_from_peer(window, bytes_of(call, source, range).data(),
                      bytes_of(call, call.output, range));
-      co_await next_turn();
+      co_await yield();
     }
   }
   co_await window.all_reached(window.enter_stage());

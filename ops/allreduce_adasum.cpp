@@ -3,31 +3,31 @@
 // two pairs, and so on.
 //
 //   1 scale    every rank copies its input, prescaled, to its output
-//   2 fold     where n is no power of two, some ranks give their vector to their neighbour, which
-//              combines the two; p = 2^k ranks, the cores, go on (see Cores in halving.hpp)
+//   2 fold     if n is not a power of two, some ranks send their vector to their neighbour, which
+//              combines the two; p = 2^k ranks, the cores, continue (see Cores in halving.hpp)
 //   3 halve    at distance d = 1, 2, … p/2 core c and core c xor d hold the same range of two
-//              vectors; each gives the other half of it away and combines what it keeps. After the
-//              last step every core holds 1/p of the result, which it postscales
-//   4 gather   the same steps backwards, in which ranges come together again
-//   5 unfold   who gave its vector away gets the result
+//              vectors; each sends one half to the other and combines the half that it keeps. After
+//              the last step every core holds 1/p of the result, which it postscales
+//   4 gather   the same steps in reverse order, which join the ranges again
+//   5 unfold   ranks that sent their vector away in step 2 receive the result
 //
 //   p = 4          core 0     core 1     core 2     core 3
 //   start          a . . .    b . . .    c . . .    d . . .    whole vectors
 //   d = 1          ab, 1st    ab, 2nd    cd, 1st    cd, 2nd    halves; dots among {0 1}, {2 3}
 //   d = 2          abcd 1/4   abcd 3/4   abcd 2/4   abcd 4/4   quarters; dots among {0 1 2 3}
 //
-// The dot products are over whole vectors, of which the 2d cores that hold them have a part each:
-// their partial products are summed among these cores by pairs, in float64, at every step. A sum of
-// two has the same bits on both sides, so all have the same weights. Every element is computed by
-// one rank and copied to the others: results have the same bits on all ranks. What is between the
-// steps is rounded to the type of the tensor.
+// Dot products are those of whole vectors, of which 2d cores hold a part each: at every step these
+// cores sum their partial products by pairs, in float64. A sum of two has the same bits on both
+// sides, so all cores compute the same weights. One rank computes each element and sends it to the
+// others, so results have the same bits on all ranks. Results of a step are rounded to the type of
+// the tensor.
 //
-// Pairs differ with the number of ranks and Adasum is not associative: results depend on it. The
-// squares of two float64 vectors that are combined may differ by a factor of up to 2^1000.
+// Results depend on the number of ranks: it decides about the pairs, and Adasum is not associative.
+// The squares of two float64 vectors that are combined may differ by a factor of up to 2^1000.
 //
-// Bytes: a core sends 2 (p-1)/p of the buffer and k (k+1)/2 times 40 bytes; where it has a folded
-// neighbour once the buffer more, as that one does. Scratch: half a buffer; a whole one where it
-// has a folded neighbour. Worlds: any size.
+// Bytes: a core sends 2 (p-1)/p of the buffer and k (k+1)/2 times 40 bytes; a core with a folded
+// neighbour, and that neighbour, send the buffer once more. Scratch: half a buffer; a whole one
+// with a folded neighbour. Worlds: any size.
 #include <array>
 #include <memory>
 #include <span>
@@ -126,18 +126,18 @@ class Adasum {
       co_await receives[i % 2];
       const Pair pair = pair_of(step, i);
       products = add(products, dot_products(call_.dtype, pair.a, pair.b, pair.length));
-      co_await next_turn();
+      co_await yield();
     }
     for (Transfer& send : sends) co_await send;
 
     for (int distance = 1; distance < 2 * spread; distance *= 2) {
       co_await add_products(cores_.rank_of(cores_.own() ^ distance), products);
     }
-    const AdasumWeights weights = adasum_weights(products);
+    const PairWeights weights = pair_weights(products);
     for (std::size_t i = 0; i < segments; ++i) {
       const Pair pair = pair_of(step, i);
       add_weighted(call_.dtype, weights, pair.a, pair.b, pair.out, pair.length);
-      co_await next_turn();
+      co_await yield();
     }
   }
 

@@ -12,12 +12,12 @@
 // Steps 1 and 2 are those of a direct reduce-scatter: see contributions.hpp. Whole inputs meet at
 // one rank, so the bits do not depend on how the buffer is cut.
 //
-// Pieces longer than a segment go through the steps segment by segment; the contributions of the
-// next segment travel while this one is combined.
+// Pieces longer than a segment are processed segment by segment; the contributions of the next
+// segment are sent while this one is combined.
 //
 // Bytes: a rank sends 2 (n-1)/n of the buffer, as much as in a ring, in 2 (n-1) messages per
 // segment, with two steps of latency. Scratch: 2 n segments.
-// Worlds: any size; meant for few ranks, since all pairs talk at once.
+// Worlds: any size; meant for few ranks, since all pairs communicate at once.
 #include <array>
 #include <utility>
 #include <vector>
@@ -96,7 +96,7 @@ Task allreduce_direct(CollectiveCall call) {
     if (i + 1 < segments) contributions.start(i + 1);
     contributions.combine(i, results.own(i));
     results.start(i);
-    co_await next_turn();
+    co_await yield();
   }
   if (segments > 0) co_await results.finish(segments - 1);
 }

@@ -1,9 +1,9 @@
 // All-reduce by recursive halving and doubling: few steps, and no more bytes than a ring.
 //
-//   1 fold    where the number of ranks is no power of two, some give their input to a neighbour
+//   1 fold    if the number of ranks is not a power of two, some send their input to a neighbour
 //   2 halve   a reduce-scatter: partial results of half the length at every step
 //   3 double  an all-gather: whole results of double the length at every step
-//   4 unfold  who gave its input away gets the result
+//   4 unfold  ranks that sent their input away receive the result
 //
 //   4 ranks           0          1          2          3
 //   distance 2     [01..]     [01..]     [..23]     [..23]      halved
@@ -11,14 +11,14 @@
 //   distance 1     [01..]     [01..]     [..23]     [..23]      doubled
 //   distance 2     [0123]     [0123]     [0123]     [0123]
 //
-// Halving, doubling and folding are explained in halving.hpp. An element is added up at one rank,
-// which the others hear of, so all have the same bits, in every run. The order of the sum depends
-// on where the element lies. 16-bit floats are rounded at every step: for a mean of them the caller
+// halving.hpp explains halving, doubling and folding. One rank sums each element and sends it to
+// the others, so all have the same bits, in every run. The order of the sum depends on where the
+// element lies. 16-bit floats are rounded at every step: for a mean of them the caller
 // prescales by 1/n.
 //
 // Bytes: all ranks together send 2 (n-1) times the buffer, as many as in a ring, in 2 log2 n steps.
-// Where n is a power of two each sends as many as the others; otherwise a folded rank sends the
-// buffer once and its host once more than others, in two steps more.
+// If n is a power of two, all ranks send equally much; otherwise a folded rank sends the buffer
+// once, its host sends it once more than other ranks, and there are two more steps.
 // Scratch: 2 segments. Worlds: any size; best for middle lengths on many ranks.
 #include <vector>
 

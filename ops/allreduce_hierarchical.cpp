@@ -14,9 +14,9 @@
 //   2         s0 <---- s1 -------> s0 <----> s1        place 0 with 0, place 1 with 1
 //   3       s0 s1    s0 s1       s0 s1    s0 s1
 //
-// All links are used by every place at once, and nothing travels between nodes that could be
-// combined inside. The sum is made node by node, in rank order in each, so it is not in rank order
-// on the whole; all peers get the same bits, and so do all ranks. The prescale is applied in step
+// All places use their links at once, and nothing is sent between nodes that could be combined
+// inside one. Sums are in rank order inside each node, but not across nodes; all ranks receive the
+// same bits. The prescale is applied in step
 // 1, the postscale in step 2; 16-bit floats are rounded in between.
 //
 // Bytes, of N nodes with L ranks: a rank sends 2 (N-1)/N of a piece of 1/L, and reads 2 (L-1)/L of

@@ -1,18 +1,18 @@
-// All-reduce by the library below: MPI_Iallreduce, whatever algorithm that chooses.
+// All-reduce by MPI_Iallreduce, with whatever algorithm MPI chooses.
 //
 //   for each block
 //   1 it is copied out of the input, with the prescale applied
 //   2 MPI reduces the copy in place
 //   3 it is copied into the output, with the postscale applied
 //
-// MPI cannot give up a collective: after a failure it may still write when a message arrives. The
-// memory it works in is therefore never the caller's.
+// MPI cannot cancel a collective: after a failure it may still write when a message arrives. It is
+// therefore never given the caller's memory.
 //
 // MPI knows no 16-bit floats: they are widened to float32 in step 1 and rounded once in step 3, so
 // partial sums do not overflow, for twice the bytes. What MPI does with NaN in Min and Max is up to
 // the MPI library; the other algorithms keep it.
 //
-// Bytes: as MPI's choice has it, not counted in Communicator::bytes_sent. Scratch: a block.
+// Bytes: those of MPI's algorithm, not counted in Communicator::bytes_sent. Scratch: a block.
 // Worlds: any size, with a communicator that has NativeCollectives.
 #include <algorithm>
 
@@ -43,7 +43,7 @@ Task convert_elements(CollectiveCall call, Conversion conversion, std::size_t co
     const Range range = segment_of({0, count}, segment, i);
     base::convert(from_dtype, from + range.begin * size_of(from_dtype), to_dtype,
                   to + range.begin * size_of(to_dtype), range.length, factor);
-    co_await next_turn();
+    co_await yield();
   }
 }
 

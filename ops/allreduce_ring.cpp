@@ -1,10 +1,9 @@
 // All-reduce over a ring: every rank sends to its right neighbour only and receives from its left.
 //
-// The buffer is cut into n pieces. In the first n-1 steps (reduce-scatter) a partial sum of each
-// piece travels round the ring and every rank adds its own part; after them rank r holds the whole
-// sum of piece r+1. In the next n-1 steps (all-gather) the sums travel round once more.
-// At step s rank r sends piece r-s and receives piece r-s-1 (mod n); what it receives in one step
-// it sends in the next.
+// The buffer is cut into n pieces. In the first n-1 steps (reduce-scatter) the partial sum of each
+// piece moves around the ring and every rank adds its own part; then rank r holds the complete sum
+// of piece r+1. In the next n-1 steps (all-gather) the sums move around once more. At step s rank r
+// sends piece r-s and receives piece r-s-1 (mod n), which it sends in the next step.
 //
 //   n = 3            rank 0        rank 1        rank 2
 //   step 0        sends a0 ->   sends b1 ->   sends c2 ->  (to rank 0)
@@ -12,8 +11,8 @@
 //   now whole     b1+c1+a1      c2+a2+b2      a0+b0+c0
 //   steps 2, 3    the whole sums go round
 //
-// Pieces travel in segments: a segment goes on to the right as soon as it is combined, while the
-// next one arrives, so that links and cores work at the same time.
+// Pieces are sent in segments: a segment is forwarded as soon as it is combined, while the next one
+// arrives, so that links and cores work at the same time.
 //
 // Element i starts at the rank that its piece belongs to, so the order of the sum depends on the
 // count; it is the same on all ranks and in every run. 16-bit floats are rounded at every step. The
@@ -161,7 +160,7 @@ Task allreduce_ring(CollectiveCall call) {
     co_await receives[i % 2];
     if (ring.is_summed(arrivals[i])) ring.add_own(i);
     ring.pass_on(arrivals[i]);
-    co_await next_turn();
+    co_await yield();
   }
   co_await ring.finish_sends();
 }

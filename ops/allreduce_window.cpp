@@ -18,9 +18,9 @@
 // round i a rank copies chunk i in, combines its part of chunk i-1, enters a stage, and copies
 // chunk i-2 out while the others get there. Once all have entered the stage of round i+1, chunk i-2
 // is out everywhere. Three slots, used in turn, are enough: the places that it was read from are
-// written again in round i+2, with the results of chunk i+1, and by nobody but their owner.
+// written again in round i+2, with the results of chunk i+1, and only by their owner.
 //
-// A compressor is applied at the copies, so that what it makes never leaves the cache.
+// A compressor is applied in the copies, so that its payload never leaves the cache.
 //
 // Bytes: a rank reads 2 (n-1)/n of the buffer from other ranks' slots, and writes none there.
 // Worlds: any size, on one node. The result does not depend on where chunks and pieces begin.
@@ -64,7 +64,7 @@ Task allreduce_window(CollectiveCall call) {
     }
     const std::uint64_t stage = window.enter_stage();
     if (round >= 2) copy_out(call, reduction, round - 2);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
   }
   copy_out(call, reduction, chunks - 1);

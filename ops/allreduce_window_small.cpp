@@ -46,7 +46,7 @@ Task allreduce_window_small(CollectiveCall call) {
     const std::array<std::byte*, 1> outputs{bytes_of(call, call.output, range).data()};
     combine(call.dtype, call.reduction, inputs, outputs, range.length);
     window.count_moved(static_cast<std::size_t>(window.size() - 1) * source.size());
-    if (chunk + 1 < chunks) co_await next_turn();
+    if (chunk + 1 < chunks) co_await yield();
   }
   window.enter_stage();
 }

@@ -9,7 +9,7 @@
 //   piece 1    [  r1  ] [  r1  ] [  r1  ]
 //   piece 2    [  r2  ] [  r2  ] [  r2  ]
 //
-// Nobody touches a piece but its rank, so step 2 needs no waits however it is cut.
+// Only its rank accesses a piece, so step 2 needs no waits however it is cut.
 //
 // Bytes: a rank reads (n-1)/n of the buffer from other ranks' memory and writes as much there.
 // Worlds: any size, on one node, with `peer_buffers`.
@@ -32,7 +32,7 @@ Task allreduce_zero_copy(CollectiveCall call) {
 
   co_await window.all_reached(window.enter_stage());
   for (std::size_t i = 0; i < segment_count(own.length, segment); ++i) {
-    if (i > 0) co_await next_turn();
+    if (i > 0) co_await yield();
     const Range range = segment_of(own, segment, i);
     combine(call.dtype, call.reduction, inputs, call.peer_buffers, range);
     window.count_moved(2 * (inputs.size() - 1) * range.length * element);

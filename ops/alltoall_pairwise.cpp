@@ -7,8 +7,8 @@
 // Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Any block may
 // have any length, and none; the own block is copied.
 //
-// Bytes: a rank sends all its blocks but its own, the least there is where blocks are not passed on
-// by others, in n-1 messages. Scratch: none. Worlds: any size.
+// Bytes: a rank sends all its blocks but its own, the minimum if ranks forward nothing, in n-1
+// messages. Scratch: none. Worlds: any size.
 #include <vector>
 
 #include "ops/algorithms.hpp"

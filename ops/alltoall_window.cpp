@@ -9,9 +9,9 @@
 //              [ 0>1 ]    [ --- ]    [ 2>1 ]  --> output of rank 1
 //              [ 0>2 ]    [ 1>2 ]    [ --- ]  --> output of rank 2
 //
-// Blocks of any length are cut into equally many parts. How many, and where in its slot each
-// receiver's parts lie, depends on all blocks that a rank sends, which it alone knows: it writes
-// that in front of its slots along with the first chunk. So there is no step more for it.
+// All blocks are cut into the same number of parts. That number, and the place of each receiver's
+// parts in a slot, depend on the sender's blocks, which the sender alone knows: it writes both in
+// front of its slots along with the first chunk, which costs no additional step.
 //
 // The steps of consecutive chunks overlap: in round i a rank copies chunk i in, enters a stage, and
 // copies chunk i-1 out while the others get there. Once all have entered the stage of round i+1,
@@ -127,7 +127,7 @@ Task alltoall_window(CollectiveCall call) {
     exchange.copy_in(round);
     const std::uint64_t stage = window.enter_stage();
     if (round > 0) exchange.copy_out(round - 1);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
     if (round == 0) {
       exchange.read_headers();

@@ -1,7 +1,7 @@
 // All-to-all of inputs that all ranks of a node can see.
 //
-//   1 a rank writes into its segment of the window where in its input the block for each rank
-//     begins, which it alone knows, and enters a stage: its input is there
+//   1 a rank writes into its segment of the window where the block for each rank begins in its
+//     input, which it alone knows, and enters a stage: its input is complete
 //   2 it reads its block of each other rank's input, as soon as that one has entered the stage
 //   3 wait until all ranks have finished step 2
 //
@@ -75,7 +75,7 @@ Task alltoall_zero_copy(CollectiveCall call) {
       } else {
         copy_from_peer(window, source, target);
       }
-      co_await next_turn();
+      co_await yield();
     }
   }
   co_await window.all_reached(window.enter_stage());

@@ -1,5 +1,5 @@
-// Broadcast over a binomial tree: in every step all ranks that have the data pass it on, so that
-// the number of ranks that have it doubles.
+// Broadcast over a binomial tree: in every step all ranks that have the data forward it, so that
+// their number doubles.
 //
 // Ranks are counted from the root: number v = (rank - root) mod n. The lowest set bit of v says
 // when v gets the data: its parent is v without that bit, its children are v plus each smaller
@@ -13,7 +13,7 @@
 //          |
 //          7
 //
-// Long buffers travel in segments: a rank sends segment i while segment i+1 arrives.
+// Long buffers are sent in segments: a rank forwards segment i while segment i+1 arrives.
 //
 // Bytes: a rank sends the buffer once to each child, at most ceil(log2 n) times, and receives it
 // once. Latency: ceil(log2 n) steps. Worlds: any size, any root.
@@ -74,7 +74,7 @@ Task broadcast_binomial(CollectiveCall call) {
     for (const int child : place.children) {
       sends.push_back(communicator.send(data_of(i), child, kTag));
     }
-    co_await next_turn();
+    co_await yield();
   }
   for (Transfer& send : sends) co_await send;
 }

@@ -1,7 +1,7 @@
 // Broadcast over several nodes: messages between nodes, memory inside a node.
 //
 //   1 among the root's peers, the ranks with its place in the other nodes: a binomial tree of nodes
-//   2 inside every node, from the rank that has it by then
+//   2 inside every node, from the rank that has received it in step 1
 //
 //           node 0        node 1        node 2
 //   place 0   root -------> rank 3 -----> rank 5      step 1
@@ -10,7 +10,7 @@
 //
 // Bytes: the root and its peers send the buffer once to each child in the tree, at most
 // ceil(log2 N) times for N nodes; all other ranks read it once from memory and send nothing.
-// Worlds: nodes with as many ranks each, wherever the ranks are; any root.
+// Worlds: nodes with equally many ranks, wherever these are; any root.
 #include "ops/algorithms.hpp"
 #include "ops/steps/node_groups.hpp"
 

@@ -7,8 +7,8 @@
 //                   |          |          |          |
 //   others      wait for it   each reads at its own pace
 //
-// A rank's stage counts the chunks that it is through with: a reader waits for the root's stage
-// alone, and the root waits for all readers only where it uses a slot again, four chunks later.
+// A rank's stage counts the chunks that it has finished: a reader waits only for the root's stage,
+// and the root waits for all readers only before it reuses a slot, four chunks later.
 //
 // Bytes: every rank but the root reads the buffer from the root's slots.
 // Worlds: any size, on one node, any root.
@@ -46,7 +46,7 @@ Task broadcast_window(CollectiveCall call) {
       window.count_moved(data.size());
     }
     window.enter_stage();
-    co_await next_turn();
+    co_await yield();
   }
 }
 

@@ -1,6 +1,6 @@
-// Broadcast from a buffer that all ranks of a node can see, straight into the others'.
+// Broadcast from a buffer that all ranks of a node can see, directly into theirs.
 //
-//   root       enters the stage: its buffer holds the data      waits for all to be there, returns
+//   root       enters the stage: its buffer holds the data      waits for all ranks, returns
 //                        |                                           ^       ^
 //   others     wait for the root, read its buffer,  enter the stage -+-------+   return
 //
@@ -29,7 +29,7 @@ Task broadcast_zero_copy(CollectiveCall call) {
     const Range range = segment_of({0, call.count}, length, i);
     copy_from_peer(window, bytes_of(call, source, range).data(),
                    bytes_of(call, call.output, range));
-    co_await next_turn();
+    co_await yield();
   }
   window.enter_stage();
 }

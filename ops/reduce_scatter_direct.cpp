@@ -3,16 +3,15 @@
 //   1 contribute  every rank sends piece p of its input to rank p, for all p
 //   2 combine     rank p combines piece p from all ranks, in rank order
 //
-// Both are Contributions, where a picture of them is; whole inputs meet at one rank, so the bits do
-// not depend on counts and segments. Pieces longer than a segment go through the steps segment by
-// segment; the parts of the next segment travel while this one is combined. Counts may differ and
-// may be 0.
+// contributions.hpp has both steps and a diagram. One rank combines all inputs of an element, so
+// the bits do not depend on counts and segments. Pieces longer than a segment are processed segment
+// by segment; the next segment is sent while this one is combined. Counts may differ and may be 0.
 //
-// In place, a rank writes over its own piece, which it sends to nobody.
+// In place, a rank overwrites its own piece, which it sends to nobody.
 //
 // Bytes: a rank sends all pieces but its own, the least there is, in n-1 messages per segment, with
 // one step of latency. Scratch: 2 n segments.
-// Worlds: any size; meant for few ranks, since all pairs talk at once.
+// Worlds: any size; meant for few ranks, since all pairs communicate at once.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/contributions.hpp"
@@ -29,7 +28,7 @@ Task reduce_scatter_direct(CollectiveCall call) {
     const Range own{0, call.counts[static_cast<std::size_t>(call.communicator->rank())]};
     const Range place = segment_of(own, segment_length(call), i);
     contributions.combine(i, bytes_of(call, call.output, place).data());
-    co_await next_turn();
+    co_await yield();
   }
 }
 

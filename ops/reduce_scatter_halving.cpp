@@ -1,18 +1,18 @@
 // Reduce-scatter by recursive halving: few steps, for buffers too short for a ring.
 //
-//   1 fold    where the number of ranks is no power of two, some give their input to a neighbour
-//   2 halve   at every step a rank keeps one half of what it has, combines it with a peer's, and
-//             gives that peer the other half
-//   3 unfold  who gave its input away gets its piece
+//   1 fold    if the number of ranks is not a power of two, some send their input to a neighbour
+//   2 halve   at every step a rank sends one half of its pieces to a peer and combines the other
+//             half with the peer's
+//   3 unfold  ranks that sent their input away receive their piece
 //
 //   5 ranks          0 + 1        2        3        4
 //   distance 2      [01 2..]   [01 2..]  [...34]  [...34]
 //   distance 1      [01 ...]   [.. 2..]  [...3.]  [....4]     the first has two pieces, for 0 and 1
 //   unfolded         0 | 1        2        3        4
 //
-// Halving and folding are explained in halving.hpp. Counts may differ and may be 0: a half is one
-// by ranks, not by length. The input must stay as it is, so partial results lie in memory of their
-// own.
+// halving.hpp explains halving and folding. Counts may differ and may be 0: half of the ranks'
+// pieces is not half of the length. The input must not change, so partial results lie in scratch
+// memory.
 //
 // The order of the sum depends on the piece; it is the same in every run. 16-bit floats are rounded
 // at every step: for a mean of them the caller prescales by 1/n.

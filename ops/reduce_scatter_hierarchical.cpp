@@ -12,8 +12,8 @@
 //   1       0 and 1    2 and 3       0 and 1    2 and 3      pieces combined over the node
 //   2         0          2             1          3          over both nodes
 //
-// The sum is made node by node, in rank order in each. The prescale is applied in step 1, the
-// postscale in step 2; 16-bit floats are rounded in between.
+// Sums are in rank order inside each node, but not across nodes. The prescale is applied in step 1,
+// the postscale in step 2; 16-bit floats are rounded in between.
 //
 // Bytes, of N nodes with L ranks: a rank sends its peers' pieces once, reads (L-1)/L of the input's
 // share of its place inside. Scratch: all pieces of its place. Worlds: nodes with as many ranks

@@ -1,27 +1,26 @@
 // Reduce-scatter over a ring: every rank sends to its right neighbour only and receives from its
 // left.
 //
-// A partial sum of each piece travels round the ring, and every rank adds its own part; the piece
+// The partial sum of each piece moves around the ring, and every rank adds its own part; the piece
 // of rank p starts at its right neighbour and ends at p. At step s = 0 … n-2 rank r sends piece
-// r-s-1 and receives piece r-s-2 (mod n); what it receives in one step it sends in the next.
+// r-s-1 and receives piece r-s-2 (mod n), which it sends in the next step.
 //
 //   n = 3           rank 0        rank 1        rank 2
 //   step 0       sends a2 ->   sends b0 ->   sends c1 ->  (to rank 0)
 //   step 1       c1+a1 ->      a2+b2 ->      b0+c0 ->
 //   now whole    b0+c0+a0      c1+a1+b1      a2+b2+c2
 //
-// Neither the input nor an output of one piece can hold the partial sums that are under way, so
-// they are few: pieces go round in blocks of at most 4 segments, the first block of all pieces,
-// then the second. A segment is received into a slot, combined there and sent on from there. The
-// last step of a block sends nothing on; instead the next block sets out, so that links never rest.
+// Neither the input nor the output of one piece can hold the partial sums in flight, so their
+// number is limited: pieces are sent in blocks of at most 4 segments, first block 0 of all pieces,
+// then block 1. A segment is received into a slot, combined there and forwarded from there. The
+// last step of a block forwards nothing; the next block starts instead, so that links never idle.
 //
-//   arrivals     0 1 2 3 4 5 6 7 8 ...   blocks of 4: a slot is used again 8 arrivals later, when
-// its
-//   slots        0 1 2 3 4 5 6 7 0 ...   segment has long left: the right neighbour takes it as its
-//                                        arrival 4 places later, and is not held up by this rank
+//   arrivals   0 1 2 3 4 5 6 7 8 ...   blocks of 4: a slot is reused 8 arrivals later. Its segment
+//   slots      0 1 2 3 4 5 6 7 0 ...   has left by then: the right neighbour receives it as its
+//                                      arrival 4 places later, and does not wait for this rank
 //
-// Counts may differ and may be 0: each piece has the segments of the longest, some of them empty,
-// and those are not sent.
+// Counts may differ and may be 0: each piece has as many segments as the longest, and empty ones
+// are not sent.
 //
 // The order of the sum depends on the piece; it is the same in every run. 16-bit floats are rounded
 // at every step. The prescale is applied by each rank to its own part and the postscale with the
@@ -187,7 +186,7 @@ Task reduce_scatter_ring(CollectiveCall call) {
     co_await ring.arrival(i);
     ring.pass_on(i);
     if (i + ahead < arrivals) co_await ring.start_receive(i + ahead);
-    co_await next_turn();
+    co_await yield();
   }
   co_await ring.finish_sends();
 }

@@ -16,7 +16,7 @@
 // combines chunk i-1 while the others get there. Once all have entered the stage of round i+1, that
 // is before round i+2 starts, chunk i-1 is combined everywhere: three slots are enough.
 //
-// A compressor is applied at the copies, so that what it makes never leaves the cache.
+// A compressor is applied in the copies, so that its payload never leaves the cache.
 //
 // Bytes: a rank reads n-1 times its piece from other ranks' slots, and writes none there.
 // Worlds: any size, on one node. The result does not depend on where chunks and pieces begin.
@@ -53,7 +53,7 @@ Task reduce_scatter_pieces(CollectiveCall call, std::span<const Range> pieces) {
     reduction.copy_in(chunk);
     const std::uint64_t stage = window.enter_stage();
     if (chunk > 0) combine_own(chunk - 1);
-    co_await next_turn();
+    co_await yield();
     co_await window.all_reached(stage);
   }
   combine_own(chunks - 1);

@@ -9,7 +9,7 @@
 //   piece 1    [  x1  ] [  x1  ] [  x1  ] --> output of rank 1
 //   piece 2    [  x2  ] [  x2  ] [  x2  ] --> output of rank 2
 //
-// Piece r of a rank's input is read by rank r alone, so rank r's output may be its own.
+// Only rank r reads piece r of the inputs, so its output may be piece r of its own input.
 //
 // Bytes: a rank reads n-1 times its piece from other ranks' memory, and writes none there.
 // Worlds: any size, on one node, with `peer_buffers`. The result does not depend on where pieces
@@ -42,7 +42,7 @@ Task reduce_scatter_zero_copy(CollectiveCall call) {
     const std::array<std::byte*, 1> outputs{call.output + (range.begin - own.begin) * element};
     combine(call.dtype, call.reduction, inputs, outputs, range.length);
     window.count_moved(peers * range.length * element);
-    co_await next_turn();
+    co_await yield();
   }
   co_await window.all_reached(window.enter_stage());
 }

@@ -8,9 +8,9 @@
 
 namespace kolo::ops {
 
-/// Direct and pairwise exchange send as little as a ring in fewer steps, and direct ones keep the
-/// rank order, until there are more ranks than this: so many pairs that talk at once are in each
-/// other's way.
+/// Up to this many ranks, direct and pairwise exchange are preferred to a ring: they send as little
+/// in fewer steps, and direct ones combine in rank order. With more, so many pairs that communicate
+/// at once slow each other down.
 inline constexpr int kMostDirectRanks = 16;
 
 /// What the choice of an algorithm depends on: facts that are the same on every rank of a call.
@@ -26,10 +26,10 @@ struct Situation {
   bool has_nodes = false;         ///< several nodes of as many ranks each, with a window in each
 };
 
-/// The algorithm for a call: the one named `wanted` if that is not empty and the call has what it
-/// needs, else the fastest that fits. An override is thus a preference: "zero_copy" serves the
-/// buffers that lie in shared memory, and all others run as if nothing had been asked for. Adasum,
-/// which is no sum of elements, has an all-reduce of its own, and MPI knows no custom reductions.
+/// Chooses the algorithm of a call: the one named `wanted`, if that is not empty and the call has
+/// what it needs, else the fastest that fits. A setting is thus a preference: "zero_copy" applies
+/// to buffers in shared memory, and others run as if it were not set. Adasum has an all-reduce of
+/// its own, and MPI cannot run custom reductions.
 ///
 /// A pure function, so that all ranks choose alike. Throws InvalidArgument, which names the
 /// choices, for a name that is not in the registry.

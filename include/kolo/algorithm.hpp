@@ -14,7 +14,7 @@
 
 namespace kolo {
 
-/// What an operation does. The numbers travel in control messages: append only.
+/// Kinds of operations. The values are part of the control protocol: append only.
 enum class Collective : std::uint8_t {
   AllReduce,
   AllGather,
@@ -29,35 +29,35 @@ enum class Collective : std::uint8_t {
 
 std::string_view name_of(Collective collective);
 
-/// Algorithms send under the tags 0 … kAlgorithmTagCount - 1; the rest is the runtime's.
+/// Algorithms may use the tags 0 … kAlgorithmTagCount - 1; the runtime uses the others.
 inline constexpr int kAlgorithmTagCount = 128;
 
-/// The nodes that the ranks of a call run on, where there are several.
+/// The nodes of a call's ranks, if there are several.
 struct Nodes {
   std::span<const int> node_of_rank{};  ///< 0, 1, …, in the order of each node's lowest rank
   bool is_homogeneous = true;           ///< every node has the same number of ranks
-  SharedWindow* window = nullptr;  ///< among this node's ranks, in their order; null: there is none
+  SharedWindow* window = nullptr;       ///< among this node's ranks, in their order; may be null
 };
 
-/// One run of a collective on one rank, as an algorithm sees it. Buffers are contiguous host memory
-/// of `dtype` and stay alive and untouched by others until the Task has ended.
+/// The arguments of a collective on one rank, as an algorithm sees them. Buffers are contiguous
+/// memory of `dtype`, which nobody else changes or frees until the Task has ended.
 ///
-/// AllReduce: `count` elements in `input` and `output` (may be the same memory).
-/// AllGather: `input` holds `counts[rank]` elements, `output` all ranks' one after another (`input`
-///   may be this rank's place in it).
-/// ReduceScatter: `input` holds the sum of `counts` elements, of which `output` gets this rank's,
-///   `counts[rank]`, combined (`output` may be this rank's place in it; the rest of `input` then
-///   stays as it is).
-/// Broadcast: `count` elements in `output`, which rank `root` supplies; `input` is unused.
+/// AllReduce: `input` and `output` hold `count` elements; may be the same memory.
+/// AllGather: `input` holds `counts[rank]` elements, `output` those of all ranks one after another;
+///   `input` may be this rank's place in it.
+/// ReduceScatter: `input` holds the sum of `counts` elements, `output` receives this rank's
+///   `counts[rank]` combined ones; it may be this rank's place in `input`, whose other elements do
+///   not change.
+/// Broadcast: `output` holds `count` elements, supplied by rank `root`; `input` is not used.
 /// AllToAll: `input` holds `send_counts[r]` elements for each rank r one after another, `output`
-///   gets `receive_counts[r]` from each rank r one after another. Different memory.
+///   receives `receive_counts[r]` from each. Different memory.
 struct CollectiveCall {
   Communicator* communicator = nullptr;
-  SharedWindow* window = nullptr;  ///< null where the ranks share no memory
-  const Nodes* nodes = nullptr;    ///< null where all ranks share one node
-  /// Where the buffer of every rank lies that others need, seen from this rank, when all of them
-  /// lie in shared memory; otherwise empty. Others read and write it until the Task has ended.
-  /// AllReduce, Broadcast: `output`, which holds the input too.
+  SharedWindow* window = nullptr;  ///< null if the ranks share no memory
+  const Nodes* nodes = nullptr;    ///< null if all ranks share one node
+  /// Addresses of all ranks' buffers in this process, if all of them lie in shared memory; empty
+  /// otherwise. Other ranks read and write them until the Task has ended.
+  /// AllReduce, Broadcast: `output`, which is also the input.
   /// AllGather: all of `output`; `input` is this rank's place in it.
   /// ReduceScatter: `input`; `output` may still be this rank's place in it, or private.
   /// AllToAll: `input`; `output` may be private.
@@ -67,8 +67,8 @@ struct CollectiveCall {
   std::size_t count = 0;
   DType dtype = DType::Float32;
   Reduction reduction{};  ///< AllReduce, ReduceScatter; never Average
-  /// AllReduce, ReduceScatter: makes of the elements of `dtype` what is combined and moved. Null:
-  /// they are that themselves, as always for algorithms that do not have the trait `compresses`.
+  /// AllReduce, ReduceScatter: compresses the elements before they are combined and sent. Null:
+  /// no compression, as always for algorithms without the trait `compresses`.
   const Compressor* compressor = nullptr;
   int root = 0;                           ///< Broadcast
   std::span<const std::size_t> counts{};  ///< AllGather, ReduceScatter: by rank, the same on all
@@ -82,19 +82,19 @@ struct CollectiveCall {
 /// Nodes: `nodes`, homogeneous and with a window.
 enum class Needs : std::uint8_t { Messages, NativeCollectives, Window, PeerBuffers, Nodes };
 
-/// An algorithm is a function that makes a Task, and what must be known to choose it.
+/// An algorithm: a function that returns a Task, and the traits by which it is chosen.
 ///
-/// `run` is called on every rank with calls that agree; the call is copied into the Task's frame.
+/// Every rank calls `run` with matching arguments, which are copied into the Task's frame.
 struct Algorithm {
   std::string_view name;
   Collective collective;
   Needs needs;
-  /// Element i is combined in rank order ((x0 + x1) + x2 …, 16-bit floats in float32) wherever it
-  /// lies in the buffer, so results have the same bits under any segmentation. Otherwise results
-  /// are the same on all ranks and in every run, but depend on count and world size.
+  /// Every element is combined in rank order, (x0 + x1) + x2 …, 16-bit floats in float32, so that
+  /// bits do not depend on segmentation. Otherwise results are equal on all ranks and in every
+  /// run, but depend on count and world size.
   bool rank_ordered;
   Task (*run)(CollectiveCall call);
-  /// Compresses on the way, in pieces that stay in cache, where a call asks for it.
+  /// Supports CollectiveCall::compressor: compresses while it runs, in pieces that stay in cache.
   bool compresses = false;
 };
 

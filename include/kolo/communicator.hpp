@@ -13,16 +13,15 @@ namespace kolo {
 
 class Communicator;
 
-/// One send or receive under way: move-only, awaitable in a Task.
+/// A send or receive in progress. Move-only, awaitable in a Task.
 ///
-/// Destroying it before it is ready gives the operation up, which only a run that failed for good
-/// does. A receive is cancelled, or waited for where its message has begun to arrive, and its
-/// buffer is free afterwards, unless the sender falls silent in the middle of the message: it is
-/// waited for no longer than a tenth of a second. A send is abandoned, and its buffer must stay
-/// alive until the process ends, since MPI may still read it.
+/// Destroying it before it is ready abandons the message; only runs that have failed do so. A
+/// receive is cancelled; if its message has begun to arrive, it is waited for, up to a tenth of a
+/// second, and then its buffer is free unless the sender has fallen silent. The buffer of a send
+/// must stay alive until the process ends, since MPI may still read it.
 class [[nodiscard]] Transfer {
  public:
-  Transfer() = default;  ///< ready from the start
+  Transfer() = default;  ///< is ready
   Transfer(Communicator& communicator, std::uint64_t token)
       : communicator_(&communicator), token_(token) {}
   Transfer(Transfer&& other) noexcept;
@@ -31,7 +30,10 @@ class [[nodiscard]] Transfer {
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
 
-  /// Looks without blocking. True once the buffer may be used again. Throws BackendError.
+  /// Tests without blocking.
+  ///
+  /// @return true once the buffer may be used again
+  /// @throws BackendError if the transfer failed
   bool ready();
 
  private:
@@ -39,31 +41,32 @@ class [[nodiscard]] Transfer {
   std::uint64_t token_ = 0;
 };
 
-/// Non-blocking collectives of the library below, for communicators that have one (MPI).
+/// Non-blocking collectives of the underlying library (MPI).
 class NativeCollectives {
  public:
   virtual ~NativeCollectives() = default;
 
-  /// MPI_Iallreduce of `count` elements, in place when `input == output`. Collective; the same
-  /// order on all ranks. Throws InvalidArgument for what MPI cannot reduce (16-bit floats) and for
-  /// more elements than an int counts.
+  /// MPI_Iallreduce of `count` elements, in place if `input == output`. Collective; all ranks call
+  /// in the same order.
+  ///
+  /// @throws InvalidArgument for 16-bit floats, and for more elements than an int can count
   virtual Transfer all_reduce(const void* input, void* output, std::size_t count, DType dtype,
                               ReduceOp op) = 0;
 };
 
-/// Point-to-point messages among the ranks 0 … size()-1 of a group, on host memory.
+/// Point-to-point messages in host memory among the ranks 0 … size()-1 of a group. Algorithms and
+/// the coordinator use the network only through this interface.
 ///
-/// The seam to the outside world: algorithms and the coordinator know nothing else of the network.
-/// Messages of one (sender, receiver, tag) arrive in the order they were sent. No call blocks.
-/// Calls on one object may come from several threads, one at a time per object.
+/// Messages of one sender, receiver and tag arrive in the order in which they were sent. No call
+/// blocks. Any thread may call, one at a time.
 class Communicator {
  public:
-  /// Longest message; algorithms cut larger buffers into segments.
+  /// Longest message; algorithms send larger buffers in segments.
   static constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
   /// Tags are 0 … kTagCount-1 on every communicator.
   static constexpr int kTagCount = 256;
 
-  /// A message that has arrived and waits to be received.
+  /// A message that has arrived and has not been received.
   struct Envelope {
     int source;
     std::size_t size_bytes;
@@ -74,34 +77,35 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Starts to send. `data` must stay as it is until the transfer is ready. A message to the own
-  /// rank is allowed. Throws InvalidArgument for a rank, tag or size out of range.
+  /// Starts to send, possibly to this rank itself.
+  ///
+  /// @param data must not change until the transfer is ready
+  /// @throws InvalidArgument for a rank, tag or size out of range
   virtual Transfer send(std::span<const std::byte> data, int destination, int tag) = 0;
 
-  /// Starts to receive. The message must have exactly `data.size()` bytes; another size makes
-  /// `ready()` throw BackendError.
+  /// Starts to receive a message of exactly `data.size()` bytes; for another size Transfer::ready
+  /// throws BackendError.
   virtual Transfer receive(std::span<std::byte> data, int source, int tag) = 0;
 
-  /// The first message under `tag`, from whichever rank, that has arrived and is not received yet.
+  /// @return the first message of `tag`, from any rank, that has arrived and has not been received
   virtual std::optional<Envelope> probe(int tag) = 0;
 
-  /// Ranks from which and to which messages are still under way, each once.
+  /// Ranks from which and to which messages are still in progress, each once.
   struct UnderWay {
     std::vector<int> from{};
     std::vector<int> to{};
   };
-  /// Gives up all receives of this communicator, after a failure, and looks at its sends. Receives
-  /// for which nothing has arrived are cancelled. A message that has begun to arrive cannot be
-  /// stopped, and needs its sender to go on: all ranks call this again until both lists are empty
-  /// of ranks that still live. Once `from` is empty no receive writes to its buffer any more.
+  /// Cancels all receives after a failure, and tests the sends.
   ///
-  /// What was given up may be destroyed, but not be asked whether it is ready.
+  /// A message that has begun to arrive cannot be cancelled and needs its sender to make progress:
+  /// all ranks call this until both lists name dead ranks only. Once `from` is empty, no receive
+  /// writes to its buffer. Transfers that were cancelled may be destroyed but not tested.
   virtual UnderWay give_up_receives() = 0;
 
-  /// The collectives of the library below, or null.
+  /// @return the collectives of the underlying library, or null
   virtual NativeCollectives* native() { return nullptr; }
 
-  /// Payload bytes given to `send` so far: what a bandwidth claim is checked against.
+  /// @return payload bytes passed to `send` so far
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
  protected:

@@ -7,31 +7,33 @@
 
 namespace kolo {
 
-/// How tensors are made smaller before they travel, and restored behind. Works on plain memory,
-/// keeps no state, may be called from several threads at once.
+/// Makes tensors smaller before they are sent and restores them afterwards. Stateless; threads may
+/// call it concurrently.
 ///
-/// The payload is an array of `wire_dtype` with as many elements as the tensor, so it is reduced
-/// like any tensor: no rank needs the others' payloads one by one.
+/// The payload has as many elements as the tensor, of type `wire_dtype`, and is reduced like any
+/// tensor.
 class Compressor {
  public:
   virtual ~Compressor() = default;
 
   virtual std::string_view name() const = 0;
 
-  /// The payload's element type for tensors of `dtype`; `dtype` itself where nothing is gained, and
-  /// then the tensor travels as it is.
+  /// @return the payload's element type for tensors of `dtype`; `dtype` itself if these are not
+  ///         compressed
   virtual DType wire_dtype(DType dtype) const = 0;
 
-  /// Bytes of the payload of `count` elements of `dtype`.
+  /// @return bytes of the payload of `count` elements of `dtype`
   std::size_t payload_bytes(DType dtype, std::size_t count) const {
     return count * size_of(wire_dtype(dtype));
   }
 
-  /// Fills `payload` with `payload_bytes(dtype, count)` bytes. Memory ranges do not overlap.
+  /// Compresses `count` elements of `dtype`.
+  ///
+  /// @param payload receives payload_bytes(dtype, count) bytes; does not overlap `tensor`
   virtual void compress(DType dtype, const void* tensor, std::size_t count,
                         void* payload) const = 0;
 
-  /// Fills `tensor` with `count` elements of `dtype`.
+  /// Restores `count` elements of `dtype`.
   virtual void decompress(DType dtype, const void* payload, std::size_t count,
                           void* tensor) const = 0;
 };

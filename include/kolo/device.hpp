@@ -5,7 +5,7 @@
 
 namespace kolo {
 
-/// Where memory lives. The numbers travel in control messages: append only.
+/// Kinds of memory. The values are part of the control protocol: append only.
 enum class DeviceKind : std::uint8_t { Cpu, Cuda };
 
 constexpr std::string_view name_of(DeviceKind kind) {

@@ -6,7 +6,7 @@
 
 namespace kolo {
 
-/// Element types of every collective. The numbers travel in control messages: append only.
+/// Element types of all collectives. The values are part of the control protocol: append only.
 enum class DType : std::uint8_t {
   UInt8,
   Int8,
@@ -22,7 +22,7 @@ enum class DType : std::uint8_t {
 
 inline constexpr int kDTypeCount = 10;
 
-/// Bytes of one element.
+/// @return bytes of one element
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::UInt8:
@@ -44,10 +44,10 @@ constexpr bool is_floating(DType dtype) {
          dtype == DType::Float64;
 }
 
-/// True for the 16-bit floating types, whose partial sums overflow or lose precision easily.
+/// @return true for the 16-bit floating types, whose partial sums overflow or lose precision easily
 constexpr bool is_half(DType dtype) { return dtype == DType::Float16 || dtype == DType::BFloat16; }
 
-/// PyTorch's name, as in "float32".
+/// @return PyTorch's name, as in "float32"
 std::string_view name_of(DType dtype);
 
 }  // namespace kolo

@@ -7,7 +7,7 @@
 
 namespace kolo {
 
-/// What went wrong, in the one vocabulary that exceptions and control messages share.
+/// Kinds of errors, shared by exceptions and control messages.
 enum class ErrorKind : unsigned char {
   InvalidArgument,
   Mismatch,
@@ -17,33 +17,34 @@ enum class ErrorKind : unsigned char {
   Backend,
 };
 
-/// Base of everything Kolo throws. The text names the operation, the tensor, the ranks, what was
-/// expected and what was found, and what to do about it.
+/// Base of all exceptions that Kolo throws. The text names the operation, the tensor, the ranks,
+/// what was expected, what was found, and what to do.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A mistake in a call. Thrown at the call where nothing could be submitted; from the handle, on
-/// every rank of the process set, where other ranks wait for the operation. All stays usable.
+/// Invalid arguments. Thrown at the call if nothing could be submitted; otherwise from the handle,
+/// on every rank of the process set, which stays usable.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-/// Ranks disagree about one operation. Raised on every rank of the process set, which stays usable.
+/// Ranks disagree about an operation. Raised on every rank of the process set, which stays usable.
 class MismatchError : public Error {
  public:
   using Error::Error;
 };
 
-/// An operation's deadline passed on some rank. Raised on every rank, which all stay usable.
+/// An operation's deadline passed on some rank. Raised on every rank of the process set, which
+/// stays usable.
 class TimeoutError : public Error {
  public:
   using Error::Error;
 };
 
-/// A rank died or stopped answering. Final: nothing can be submitted to its process sets any more.
+/// A rank died or stopped responding. Final: its process sets accept no more operations.
 class PeerLostError : public Error {
  public:
   using Error::Error;
@@ -61,7 +62,7 @@ class BackendError : public Error {
   using Error::Error;
 };
 
-/// An error as data: what travels in control messages and waits in queues until it is thrown.
+/// An error as data, for control messages and queues.
 struct Failure {
   ErrorKind kind = ErrorKind::Backend;
   std::string text;
@@ -69,10 +70,10 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-/// The exception that `failure` stands for, for a handle to rethrow.
+/// @return the exception of this kind and text
 std::exception_ptr to_exception(const Failure& failure);
 
-/// The kind's name, as in "MismatchError".
+/// @return the name of the exception, as in "MismatchError"
 std::string_view name_of(ErrorKind kind);
 
 }  // namespace kolo

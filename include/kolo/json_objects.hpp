@@ -8,15 +8,19 @@
 
 #include "kolo/objects.hpp"
 
-/// kolo/objects.hpp for nlohmann::json and nlohmann::ordered_json. Values travel as CBOR, which
-/// keeps numbers to the bit and takes strings that are not UTF-8.
+/// kolo/objects.hpp for nlohmann::json and nlohmann::ordered_json. Values are sent as CBOR, which
+/// preserves the bits of numbers and accepts strings that are not UTF-8.
 namespace kolo {
 
 template <class Json>
 concept JsonObject =
     std::same_as<Json, nlohmann::json> || std::same_as<Json, nlohmann::ordered_json>;
 
-/// Returns the value of the world rank `root` on all ranks; what the others give is ignored.
+/// Sends a value from one rank to all others. Collective and blocking.
+///
+/// @param value ignored on all ranks but the root
+/// @param root world rank that supplies the value, the same on all ranks
+/// @return the root's value
 template <JsonObject Json>
 Json broadcast_object(const Json& value, int root, const OperationOptions& options = {}) {
   std::string bytes;
@@ -24,7 +28,9 @@ Json broadcast_object(const Json& value, int root, const OperationOptions& optio
   return Json::from_cbor(broadcast_object(std::move(bytes), root, options));
 }
 
-/// Returns the values of all ranks, in the order of ranks; null for a rank that has joined.
+/// Gathers the values of all ranks. Collective and blocking.
+///
+/// @return every rank's value, in the order of ranks; null for a rank that has joined
 template <JsonObject Json>
 std::vector<Json> allgather_object(const Json& value, const OperationOptions& options = {}) {
   std::string bytes;

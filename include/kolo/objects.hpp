@@ -5,16 +5,21 @@
 
 #include "kolo/collectives.hpp"
 
-/// Byte strings of any length, of which only their owner knows how long they are. Collective and
-/// blocking; errors as for kolo/collectives.hpp. kolo/json_objects.hpp has the same for JSON.
+/// Byte strings whose length only their owner knows. All functions are collective and block; errors
+/// are those of kolo/collectives.hpp. kolo/json_objects.hpp has the same for JSON.
 namespace kolo {
 
-/// Returns the bytes of the world rank `root` on all ranks; what the others give is ignored. Two
-/// operations, named after `options.name`.
+/// Sends bytes from one rank to all others. Runs two operations, named after `options.name`.
+///
+/// @param bytes what to send; ignored on all ranks but the root
+/// @param root world rank that supplies the bytes, the same on all ranks
+/// @return the root's bytes
 std::string broadcast_object(std::string bytes, int root, const OperationOptions& options = {});
 
-/// Returns the bytes of all ranks, in the order of ranks; of a rank that has joined an empty
-/// string.
+/// Gathers the bytes of all ranks.
+///
+/// @param bytes this rank's, of any length
+/// @return every rank's bytes, in the order of ranks; empty for a rank that has joined
 std::vector<std::string> allgather_object(const std::string& bytes,
                                           const OperationOptions& options = {});
 

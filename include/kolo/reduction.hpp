@@ -8,37 +8,40 @@
 
 namespace kolo {
 
-/// How the ranks' elements are combined. The numbers travel in control messages: append only.
+/// How the elements of all ranks are combined. The values are part of the control protocol: append
+/// only.
 ///
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
-/// For bool only Min (logical and) and Max (logical or) are defined.
+/// Bool supports Min (logical and), Max (logical or) and Custom.
 ///
 /// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
-/// two vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum where they are
-/// orthogonal, their mean where they are parallel. Over a whole tensor at a time, of floating
-/// types. Custom is one that the program brought; see CustomReduction.
+/// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum if they are
+/// orthogonal, their mean if they are parallel. It takes whole tensors of floating types. Custom is
+/// a reduction of the program's own; see CustomReduction.
 enum class ReduceOp : std::uint8_t { Average, Sum, Min, Max, Product, Adasum, Custom };
 
 std::string_view name_of(ReduceOp op);
 
-/// What an Average divides by while some ranks have joined: the size of the process set, so that
-/// they count as zeros (Horovod's rule), or the number of ranks that have not joined.
+/// What Average divides by while some ranks have joined. World: the size of the process set, so
+/// that ranks that have joined count as zeros, as in Horovod. Active: the ranks that have not.
 enum class JoinDivisor : std::uint8_t { World, Active };
 
-/// A reduction that a program brings along (InitOptions::reductions, AllreduceOptions::custom). It
-/// must be associative up to rounding; algorithms that keep the order of ranks apply it in that
-/// order. Functions are called on any thread, for runs of elements of any length.
+/// A reduction of the program's own (InitOptions::reductions, AllreduceOptions::custom).
+///
+/// It must be associative up to rounding. Algorithms that combine in rank order apply it in that
+/// order. The functions are called on any thread, for any number of elements.
 struct CustomReduction {
   std::string_view name;  ///< outlives the Runtime; the same on all ranks
-  /// accumulator[i] = accumulator[i] op next[i].
+  /// Sets accumulator[i] = accumulator[i] op next[i].
   void (*combine)(DType dtype, const void* next, void* accumulator, std::size_t count);
-  /// Fills `values` with the element that changes nothing: what a joined rank contributes.
+  /// Fills `values` with the identity, which ranks that have joined contribute.
   void (*fill_identity)(DType dtype, void* values, std::size_t count);
 };
 
-/// One reduction as an algorithm sees it: Average has been resolved into Sum and scales by then.
-/// Every input is multiplied by `prescale` before, the result by `postscale` after the reduction;
-/// integers are multiplied in double and truncated toward zero.
+/// A reduction as an algorithm sees it. Average has become Sum with scales.
+///
+/// Every input is multiplied by `prescale`, the result by `postscale`; integers are multiplied in
+/// double and truncated toward zero.
 struct Reduction {
   ReduceOp op = ReduceOp::Sum;
   double prescale = 1.0;

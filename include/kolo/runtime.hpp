@@ -17,81 +17,92 @@ class World;
 
 /// How a Runtime starts.
 struct InitOptions {
-  /// The knobs; by default from the environment. They must agree on all ranks.
+  /// By default from the environment; the same on all ranks.
   Config config = Config::from_environment();
-  /// The world to run in, for tests that run ranks as threads; by default MPI under mpirun, or a
-  /// world of one rank without it.
+  /// For tests that run ranks as threads. By default MPI under mpirun, else a world of one rank.
   std::shared_ptr<comm::World> world{};
-  /// Process sets to start with, by their world ranks; the same on all ranks. Runtime::process_set
-  /// finds them under the numbers from 1 on.
+  /// World ranks of the process sets to start with, the same on all ranks. Runtime::process_set
+  /// finds them as numbers 1, 2, ….
   std::vector<std::vector<int>> process_sets{};
-  /// Algorithms of the program's own, to be chosen by name (KOLO_ALLREDUCE and the like), and
-  /// reductions for ReduceOp::Custom. The same on all ranks; names outlive the Runtime.
+  /// The program's own algorithms, chosen by name (KOLO_ALLREDUCE and the like), and reductions for
+  /// ReduceOp::Custom. The same on all ranks; their names outlive the Runtime.
   std::vector<Algorithm> algorithms{};
   std::vector<CustomReduction> reductions{};
 };
 
-/// Kolo on this rank, from construction to destruction. Construction and destruction are
-/// collective: every rank of the world makes one, and the first to destroy its own closes the world
-/// on all.
+/// Kolo on this rank, from construction to destruction, both of which are collective.
 ///
-/// Joins the MPI that the program started, which needs MPI_THREAD_MULTIPLE, or starts it; MPI is
-/// finalised only at the end of the process and only if Kolo started it, so another Runtime may be
-/// made later. Without mpirun it is a world of one rank, and MPI is not touched.
+///     int main() {
+///       kolo::Runtime runtime;
+///       …
+///     }
 ///
-/// While it exists, an uncaught exception anywhere in the process reaches every rank: each of them
-/// ends with its text instead of waiting for the dead one.
+/// Every rank of the world constructs one; the first rank that destroys its own closes the world on
+/// all ranks. The first Runtime of a process becomes the current one of all threads (see current).
 ///
-/// It belongs to the process that made it. A forked child may end in any way without the ranks
-/// noticing, and calls of Kolo there throw InvalidArgument.
+/// The Runtime uses the MPI that the program has initialized, with MPI_THREAD_MULTIPLE, or
+/// initializes it. MPI is finalized only at the end of the process and only if Kolo initialized it,
+/// so another Runtime may follow. Without mpirun the world has one rank and MPI is not used.
 ///
-/// The first Runtime of a process becomes the current one of all threads; see `current`.
+/// An uncaught exception anywhere in the process reaches every rank: all of them end with its text
+/// instead of waiting for the rank that died. A forked child has no part in the Runtime: it may end
+/// in any way, and calls of Kolo in it throw InvalidArgument.
 class Runtime {
  public:
-  /// Blocks until all ranks are there. Throws InvalidArgument where knobs are malformed, or
-  /// they, the process sets, algorithms or reductions differ between ranks, TimeoutError after
-  /// KOLO_TIMEOUT, BackendError where MPI or the system fails.
+  /// Starts Kolo. Blocks until all ranks have started.
+  ///
+  /// @throws InvalidArgument if a setting is malformed, or if settings, process sets, algorithms or
+  ///         reductions differ between ranks
+  /// @throws TimeoutError if a rank has not started within KOLO_TIMEOUT
+  /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
-  /// Shuts down. Never throws and never hangs: a peer that does not answer within KOLO_LOST_AFTER
+  /// Shuts down. Never throws and never hangs: a rank that does not respond within KOLO_LOST_AFTER
   /// counts as lost.
   ~Runtime();
   Runtime(const Runtime&) = delete;  // process sets and threads refer to it
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Leaves the world; what is pending on other ranks ends with ShutdownError there. Idempotent.
+  /// Leaves the world; operations that are pending on other ranks end with ShutdownError there.
+  /// Further calls do nothing.
   void shutdown();
 
   int rank() const;
   int size() const;
   int local_rank() const;  ///< among the ranks of this node
   int local_size() const;
-  int cross_rank() const;  ///< among the ranks of equal local rank, one a node
+  int cross_rank() const;  ///< among the ranks of the same local rank, one on each node
   int cross_size() const;
-  /// True where all nodes have the same number of ranks.
+  /// @return true if all nodes have the same number of ranks
   bool is_homogeneous() const;
 
   ProcessSet& world();
 
-  /// A new process set of these world ranks, in any order. Collective over the world and blocking,
-  /// for members and others alike; it lives as long as the Runtime. Several sets may have the same
-  /// ranks: they run independently of each other. Throws InvalidArgument, on all ranks, for ranks
-  /// that do not exist or are named twice, MismatchError where the lists differ between ranks.
+  /// Adds a process set. Collective over the world and blocking, on members and on other ranks.
+  ///
+  /// @param ranks world ranks in any order, the same on all ranks; another set may have them too
+  /// @return the set, which lives as long as the Runtime
+  /// @throws InvalidArgument, on all ranks, if a rank does not exist or is named twice
+  /// @throws MismatchError, on all ranks, if the lists differ
   ProcessSet& add_process_set(std::vector<int> ranks);
-  /// Closes a process set: what is pending there ends with ShutdownError, and nothing more can be
-  /// submitted. Collective over the world and blocking. Throws InvalidArgument, on all ranks, for
-  /// the world and for a set that has been removed already; MismatchError where ranks mean
-  /// different sets.
+  /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
+  /// Collective over the world and blocking.
+  ///
+  /// @throws InvalidArgument, on all ranks, for the world and for a set that was removed before
+  /// @throws MismatchError, on all ranks, if they name different sets
   void remove_process_set(ProcessSet& set);
-  /// By its number (ProcessSet::number). Throws InvalidArgument where there is none, or no more.
+  /// Finds a process set by ProcessSet::number.
+  ///
+  /// @throws InvalidArgument if there is none of that number, or it was removed
   ProcessSet& process_set(int number);
 
   const Config& config() const;
 
-  /// The Runtime that functions without one use: the calling thread's, if `set_thread_current`
-  /// named one, otherwise the process's first. Throws InvalidArgument where there is none.
+  /// @return the Runtime that functions without one use: that of set_thread_current on this thread,
+  ///         otherwise the first of the process
+  /// @throws InvalidArgument if there is none
   static Runtime& current();
   static bool has_current();
-  /// Names the calling thread's own; null takes it back. Meant for ranks that are threads.
+  /// Makes `runtime` the calling thread's current one; null undoes it. For ranks that are threads.
   static void set_thread_current(Runtime* runtime);
 
  private:
@@ -99,7 +110,7 @@ class Runtime {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Short forms on `Runtime::current()`.
+/// The same on `Runtime::current()`.
 int rank();
 int size();
 int local_rank();
@@ -111,13 +122,13 @@ bool is_homogeneous();
 ProcessSet& add_process_set(std::vector<int> ranks);
 void remove_process_set(ProcessSet& set);
 
-/// A Runtime that the process owns, for programs that want no object: `init` makes it (a second
-/// call does nothing), `shutdown` destroys it.
+/// A Runtime that the process owns, for programs that keep no object: `init` constructs it (further
+/// calls do nothing), `shutdown` destroys it.
 void init();
 void shutdown();
 bool is_initialized();
 
-/// What this build contains: versions and paths, a line each.
+/// @return versions and paths of this build, one a line
 std::string build_info();
 
 }  // namespace kolo

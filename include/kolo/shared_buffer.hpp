@@ -14,38 +14,45 @@
 
 namespace kolo {
 
-/// Memory of one size on every rank of a process set, which, where all ranks share a node, every
-/// rank can reach: collectives on what lies in it read and write it there, without any copy in
-/// between. Zero at first, aligned to 64 bytes. Given back when its last copy and the last
-/// operation on it have ended.
+/// Memory of equal size on every rank of a process set, on which collectives run without copies.
 ///
-/// Elsewhere, or where shared memory cannot be had, it is private memory, and operations on it move
-/// its data by messages: slower, otherwise the same. Memory of a GPU is private, too.
+///     kolo::SharedBuffer buffer(count * sizeof(float));
+///     kolo::allreduce(buffer, 0, count, kolo::DType::Float32);
+///
+/// If all ranks share a node, every rank can access all of these buffers. Otherwise, or if the
+/// system provides no shared memory, a buffer is private memory: slower, but with the same results.
+/// Memory of a GPU is private, too. Zeroed at first, aligned to 64 bytes, released after the last
+/// copy of the object and the last operation on it.
 class SharedBuffer {
  public:
-  /// Collective over the set and blocking, under `options.name`, or one from the order of calls;
-  /// `size_bytes` must agree. Errors are those of collectives.
+  /// Allocates the buffer. Collective over the set and blocking.
+  ///
+  /// @param size_bytes the same on all ranks
+  /// @param options see OperationOptions
+  /// @throws the errors of collectives
   explicit SharedBuffer(std::size_t size_bytes, const OperationOptions& options = {});
-  /// Private memory that is there already, on a GPU for one: the bytes of `memory`, as long as
-  /// `owner` lives. A local call. All ranks give theirs of one size under the same name, each
-  /// buffer its own.
+  /// Uses private memory that exists already, for example on a GPU. A local call.
+  ///
+  /// @param name unique among buffers, the same on all ranks
+  /// @param memory of equal size on all ranks
+  /// @param owner keeps the memory alive
   SharedBuffer(std::string name, const TensorView& memory, std::shared_ptr<void> owner);
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
   Device device() const { return device_; }
-  /// The name under which it was made, the same on all ranks.
+  /// @return the name of the operation that allocated it, the same on all ranks
   const std::string& name() const { return name_; }
-  /// What tells it from all others, which may have its name; the same on all ranks, for error
-  /// texts.
+  /// @return a text that no other buffer has, even one of the same name; the same on all ranks
   const std::string& identity() const { return identity_; }
-  /// Whether other ranks reach it directly.
+  /// @return true if other ranks can access it
   bool is_shared() const { return !peers_.empty(); }
-  /// Where it lies on every rank of `set`, seen from here; empty where it is private memory, and
-  /// for another set than the one it was made in. Throws InvalidArgument where this rank is no
-  /// member.
+  /// @param set the set it was allocated for
+  /// @return addresses of all ranks' buffers in this process; empty for private memory, and for
+  ///         another set
+  /// @throws InvalidArgument if this rank is not a member
   std::vector<std::byte*> peers(const ProcessSet& set) const;
-  /// What keeps the memory alive.
+  /// @return what keeps the memory alive
   const std::shared_ptr<void>& owner() const { return owner_; }
 
  private:
@@ -59,23 +66,25 @@ class SharedBuffer {
   std::shared_ptr<void> owner_;
 };
 
-// Collectives on elements that lie in shared buffers, from `offset_bytes` on, a multiple of the
-// size of an element: in the same buffer and at the same place on all ranks, or all of them get a
-// MismatchError that names both. Other ranks read this memory, and in an all-reduce write it,
-// until the handle is ready. What does not fit into a buffer, or overlaps where it may not, is an
-// InvalidArgument on all ranks. Everything else is as in kolo/collectives.hpp; with ranks that have
-// joined, and on a process set other than the buffer's, data moves as that of private memory does.
+// Collectives on elements in shared buffers. Elements begin at `offset_bytes`, a multiple of their
+// size, in the same buffer and at the same offset on all ranks; otherwise all ranks throw
+// MismatchError. Other ranks read this memory, and an all-reduce writes it, until the handle is
+// ready. Elements outside a buffer and forbidden overlaps are InvalidArgument on all ranks. The
+// rest is as in kolo/collectives.hpp. If ranks have joined, or on a process set other than the
+// buffer's, the buffer is treated as private memory.
 
-/// Combines `count` elements of `dtype`, in place on every rank.
+/// Reduces `count` elements of `dtype` in place, on every rank.
 Handle allreduce_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, const AllreduceOptions& options = {});
 void allreduce(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                const AllreduceOptions& options = {});
 
-/// Combines elements of `shape` [rows, ...] of `output`'s dtype, and puts this rank's rows of the
-/// result into `output` [scattered_rows(rows), ...]. That may be memory of any kind, so that the
-/// buffer is free for the next input at once, or this rank's rows in the buffer, but no other part
-/// of what is read. The buffer stays as it is otherwise.
+/// Reduces elements of the buffer and scatters the rows of the result. The buffer itself is not
+/// changed, unless `output` lies in it.
+///
+/// @param shape [rows, ...] of the input in the buffer
+/// @param output receives [scattered_rows(rows), ...] in its dtype; memory that does not overlap
+///        the input, or exactly this rank's rows of it
 Handle reduce_scatter_async(const SharedBuffer& buffer, std::size_t offset_bytes,
                             const std::vector<std::int64_t>& shape, const TensorView& output,
                             const AllreduceOptions& options = {});
@@ -83,9 +92,10 @@ void reduce_scatter(const SharedBuffer& buffer, std::size_t offset_bytes,
                     const std::vector<std::int64_t>& shape, const TensorView& output,
                     const AllreduceOptions& options = {});
 
-/// Gathers in place: counts[r] elements that lie at their place on rank r, those of all ranks one
-/// after another, come to the same places on all others. The counts must agree. A rank that has
-/// joined gives zeros.
+/// Gathers in place. A rank that has joined contributes zeros.
+///
+/// @param counts elements of each rank, one after another, the same on all ranks; each rank has
+///        written its own to their place before the call
 Handle allgather_async(const SharedBuffer& buffer, std::size_t offset_bytes,
                        const std::vector<std::int64_t>& counts, DType dtype,
                        const OperationOptions& options = {});
@@ -93,15 +103,17 @@ void allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
                const std::vector<std::int64_t>& counts, DType dtype,
                const OperationOptions& options = {});
 
-/// Copies `count` elements of rank `root`, a world rank, to the same place on all others.
+/// Copies `count` elements from the world rank `root` to the same place on all others.
 Handle broadcast_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, int root, const OperationOptions& options = {});
 void broadcast(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                int root, const OperationOptions& options = {});
 
-/// Sends `count` elements to every rank: of the blocks that lie one after another in `input`, the
-/// r-th goes to rank r, and the block from rank r becomes the r-th in `output`. The two may be the
-/// same buffer, at places that do not overlap.
+/// Sends a block of `count` elements to every rank.
+///
+/// @param input blocks one after another; block r goes to rank r
+/// @param output receives the block of rank r as its block r; may be the same buffer if the two do
+///        not overlap
 Handle alltoall_async(const SharedBuffer& input, std::size_t input_offset_bytes,
                       const SharedBuffer& output, std::size_t output_offset_bytes,
                       std::size_t count, DType dtype, const OperationOptions& options = {});
@@ -109,8 +121,10 @@ void alltoall(const SharedBuffer& input, std::size_t input_offset_bytes, const S
               std::size_t output_offset_bytes, std::size_t count, DType dtype,
               const OperationOptions& options = {});
 
-/// The same with rows of `shape` [rows, ...], as many to each rank as `splits` says, and memory of
-/// any kind for what comes, but none that overlaps the input: see alltoall_async of private memory.
+/// Sends rows to every rank, as alltoall_async of private memory does.
+///
+/// @param shape [rows, ...] of the input in the buffer
+/// @param allocate returns memory that does not overlap the input
 Handle alltoall_async(const SharedBuffer& input, std::size_t offset_bytes,
                       const std::vector<std::int64_t>& shape, DType dtype,
                       std::vector<std::int64_t> splits, AllocateRows allocate,

@@ -10,15 +10,16 @@
 
 namespace kolo {
 
-/// Memory that the ranks of one group share inside a node: a segment per rank, all visible to all.
+/// Memory that the ranks of a group share inside a node: one segment a rank, visible to all.
 ///
-/// Every segment starts with that rank's stage counter, by which ranks wait for one another without
-/// messages; the rest is plain memory. Segments are zero at first, 64-byte aligned, of one size.
-/// Each rank writes its own stage; who may read or write which bytes at which stage is up to the
-/// algorithm. All ranks run the same operations on a window in the same order, so that the stages,
-/// counted by each for itself, stay in step. An algorithm enters a stage after its last access to a
-/// segment, and the next one starts with `co_await window.all_reached(window.stage())`: from then
-/// on all segments are free, without a wait at the end.
+/// A segment begins with the rank's stage counter, by which ranks wait for one another without
+/// messages; the rest is plain memory, zeroed at first, 64-byte aligned, of equal size. Each rank
+/// writes its own stage; the algorithm decides who accesses which bytes at which stage.
+///
+/// All ranks run the same operations on a window in the same order, so their stages advance alike.
+/// An algorithm enters a stage after its last access to a segment, and the next algorithm begins
+/// with `co_await window.all_reached(window.stage())`: from then on all segments are free, and no
+/// algorithm waits at its end.
 class SharedWindow {
  public:
   using StageCounter = std::atomic<std::uint64_t>;
@@ -29,7 +30,8 @@ class SharedWindow {
     std::span<std::byte> bytes;
   };
 
-  /// The segments of all ranks, which `memory` keeps alive.
+  /// @param segments of all ranks, by rank
+  /// @param memory keeps them alive
   SharedWindow(int rank, std::vector<Segment> segments, std::shared_ptr<const void> memory)
       : rank_(rank), segments_(std::move(segments)), memory_(std::move(memory)) {}
   SharedWindow(const SharedWindow&) = delete;  // stages are counted once
@@ -38,17 +40,18 @@ class SharedWindow {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(segments_.size()); }
 
-  /// The bytes of `rank`'s segment behind its stage counter.
+  /// @return the bytes of `rank`'s segment after its stage counter
   std::span<std::byte> segment(int rank) const { return of(rank).bytes; }
 
-  /// Enters the next stage: all that this rank wrote before is visible to whoever sees it there.
-  /// Returns the stage entered.
+  /// Enters the next stage. What this rank wrote before is visible to ranks that have awaited it.
+  ///
+  /// @return the stage entered
   std::uint64_t enter_stage() {
     of(rank_).stage_counter->store(++stage_, std::memory_order_release);
     return stage_;
   }
 
-  /// The stage that this rank entered last.
+  /// @return the stage that this rank entered last
   std::uint64_t stage() const { return stage_; }
 
   /// Awaitable: `rank` has entered `stage` or a later one.
@@ -59,7 +62,7 @@ class SharedWindow {
   /// Awaitable: all ranks have entered `stage` or a later one.
   auto all_reached(std::uint64_t stage) const { return AllReached{segments_, stage}; }
 
-  /// Bytes that this rank's algorithms read from or wrote to other ranks' segments so far.
+  /// @return bytes that algorithms on this rank have read from or written to other ranks' segments
   std::uint64_t bytes_moved() const { return bytes_moved_; }
   void count_moved(std::size_t bytes) { bytes_moved_ += bytes; }
 

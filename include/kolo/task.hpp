@@ -6,22 +6,28 @@
 
 namespace kolo {
 
-/// What one turn of a Task did.
+/// What one poll of a Task did.
 enum class Progress : unsigned char {
-  Waiting,   ///< nothing: what it waits for has not happened
+  Waiting,   ///< nothing: what it awaits is not ready
   Advanced,  ///< some work; it may be polled again at once
   Done,      ///< it has ended
 };
 
-/// A computation that never blocks: an algorithm written as straight code, which stops at each
-/// `co_await` until what it awaits is ready and goes on from there when it is polled next.
+/// A coroutine that never blocks: it suspends at each `co_await` until what it awaits is ready, and
+/// resumes when it is polled next.
 ///
-/// Awaitable is whatever has `bool ready()`, which looks without blocking and may throw: a
-/// Transfer, a stage of a SharedWindow, `next_turn()`, which gives way to others once; or another
-/// Task. Arguments of an awaited Task that are built on the spot must be trivially destructible:
-/// GCC 12 destroys others twice. Polled by one thread at a time, but not always by the same one.
-/// Destroying an unfinished Task destroys its locals, so transfers under way are abandoned (see
-/// Transfer).
+///     Task send_both(Communicator& communicator, …) {
+///       Transfer first = communicator.send(…);
+///       Transfer second = communicator.send(…);
+///       co_await first;
+///       co_await second;
+///     }
+///
+/// Awaitable are other Tasks and all types with `bool ready()`, which tests without blocking and
+/// may throw: a Transfer, a stage of a SharedWindow, yield(). Temporaries among the arguments of an
+/// awaited Task must be trivially destructible: GCC 12 destroys others twice. One thread at a time
+/// polls a Task, not always the same one. Destroying an unfinished Task destroys its locals and so
+/// abandons their transfers.
 class [[nodiscard]] Task {
  public:
   class promise_type;
@@ -37,9 +43,12 @@ class [[nodiscard]] Task {
     if (frame_) frame_.destroy();
   }
 
-  /// Goes on until the task must wait or has ended. What an awaitable throws is thrown where it is
-  /// awaited; what the task throws ends it and is rethrown here, at every poll from then on. A Task
-  /// awaits another by polling it.
+  /// Resumes the task until it must wait or has ended.
+  ///
+  /// An exception of an awaitable is thrown where it is awaited. An exception that leaves the task
+  /// ends it.
+  ///
+  /// @throws the exception that ended the task, at every poll
   Progress poll();
 
  private:
@@ -49,15 +58,15 @@ class [[nodiscard]] Task {
   std::coroutine_handle<promise_type> frame_;
 };
 
-/// Awaited, gives way once: the task goes on when it is polled next.
-class NextTurn {
+/// Awaitable that suspends the task until it is polled next, so that other tasks make progress.
+class Yield {
  public:
-  bool ready() { return std::exchange(offered_, true); }
+  bool ready() { return std::exchange(has_yielded_, true); }
 
  private:
-  bool offered_ = false;
+  bool has_yielded_ = false;
 };
-inline NextTurn next_turn() { return {}; }
+inline Yield yield() { return {}; }
 
 class Task::promise_type {
  public:

@@ -9,11 +9,11 @@
 
 namespace kolo {
 
-/// Contiguous, row-major memory that somebody else owns, seen as a tensor.
+/// A tensor in contiguous, row-major memory that it does not own.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::Float32;
-  std::vector<std::int64_t> shape;  ///< empty: a scalar
+  std::vector<std::int64_t> shape;  ///< empty for a scalar
   Device device{};
 
   std::size_t count() const {

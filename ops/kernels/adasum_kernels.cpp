@@ -7,6 +7,7 @@
 
 #include "base/convert.hpp"
 #include "kolo/error.hpp"
+#include "ops/kernels/adasum_weights.hpp"
 
 namespace kolo::ops {
 namespace {
@@ -57,7 +58,7 @@ std::int64_t exponent_of(const double* values, std::size_t count) {
 }
 
 template <class T>
-void add_elements(AdasumWeights weights, const T* a, const T* b, T* out, std::size_t count) {
+void add_elements(PairWeights weights, const T* a, const T* b, T* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     out[i] = static_cast<T>(weights.a * static_cast<double>(a[i]) +
                             weights.b * static_cast<double>(b[i]));
@@ -124,15 +125,15 @@ DotProducts add(const DotProducts& one, const DotProducts& other) {
   return sum;
 }
 
-AdasumWeights adasum_weights(const DotProducts& products) {
+PairWeights pair_weights(const DotProducts& products) {
   const auto shift = static_cast<int>(products.b_exponent - products.a_exponent);
   const auto weight = [&](double square, int exponent) {
-    return square == 0 ? 1.0 : 1.0 - std::ldexp(products.ab / (2 * square), exponent);
+    return 1.0 - std::ldexp(adasum_fraction(products.ab, square), exponent);
   };
   return {weight(products.aa, shift), weight(products.bb, -shift)};
 }
 
-void add_weighted(DType dtype, AdasumWeights weights, const std::byte* a, const std::byte* b,
+void add_weighted(DType dtype, PairWeights weights, const std::byte* a, const std::byte* b,
                   std::byte* out, std::size_t count) {
   check_type(dtype);
   if (dtype == DType::Float64) {

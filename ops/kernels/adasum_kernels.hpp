@@ -27,17 +27,16 @@ DotProducts dot_products(DType dtype, const std::byte* a, const std::byte* b, st
 /// Of two parts together. The same bits whichever part comes first.
 DotProducts add(const DotProducts& one, const DotProducts& other);
 
-/// By what Adasum multiplies two vectors before it adds them: 1 - a·b / 2|a|² and 1 - a·b / 2|b|²,
-/// and 1 for a vector of zeros.
-struct AdasumWeights {
+/// By what Adasum multiplies two vectors before it adds them; see adasum_fraction.
+struct PairWeights {
   double a;
   double b;
 };
-AdasumWeights adasum_weights(const DotProducts& products);
+PairWeights pair_weights(const DotProducts& products);
 
 /// out[i] = weights.a * a[i] + weights.b * b[i], in float64, rounded to the type. `out` may be one
 /// of the inputs. Throws InvalidArgument for types that are not floating.
-void add_weighted(DType dtype, AdasumWeights weights, const std::byte* a, const std::byte* b,
+void add_weighted(DType dtype, PairWeights weights, const std::byte* a, const std::byte* b,
                   std::byte* out, std::size_t count);
 
 }  // namespace kolo::ops

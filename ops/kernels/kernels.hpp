@@ -11,12 +11,12 @@
 
 namespace kolo::ops {
 
-/// Local arithmetic of the collectives: plain loops over memory that use the widest vectors of the
-/// machine they run on. They allocate nothing, need the alignment of one element only, and give an
-/// element the same bits wherever it lies in a buffer.
+/// Local arithmetic of the collectives, with the widest vectors of the machine. It allocates
+/// nothing and needs the alignment of one element; the bits of an element do not depend on its
+/// place.
 
-/// True where `dtype` can be combined by `op`: everything but Average and Adasum; for Bool Min, Max
-/// and Custom only.
+/// Whether `op` can combine elements of `dtype`: all but Average and Adasum; for Bool only Min, Max
+/// and Custom.
 bool is_combinable(DType dtype, ReduceOp op);
 
 using kolo::combine;

@@ -10,17 +10,17 @@
 
 namespace kolo::ops {
 
-/// The first half of a direct exchange: every rank is responsible for one piece of the input, and
-/// gets everybody's part of it. Whole inputs meet there, so they are combined in rank order, 16-bit
-/// floats in float32 with one rounding: the bits do not depend on how the input is cut.
+/// The first half of a direct exchange: every rank receives all ranks' parts of one piece of the
+/// input. They are combined in rank order, 16-bit floats in float32 with one rounding, so that the
+/// bits do not depend on how the input is cut.
 ///
 ///        rank 0          rank 1          rank 2
 ///     a0  a1  a2      b0  b1  b2      c0  c1  c2       inputs, cut into pieces
 ///     a0 b0 c0        a1 b1 c1        a2 b2 c2         after finish(): each has all of its piece
 ///        s0              s1              s2            after combine()
 ///
-/// Pieces longer than a segment go segment by segment; two may be under way at a time. The longest
-/// piece decides how many segments there are; those behind the end of a shorter one are empty.
+/// Pieces longer than a segment are sent segment by segment, two at a time. The longest piece
+/// determines the number of segments; those after the end of a shorter piece are empty.
 /// Scratch: 2 n segments.
 class Contributions {
  public:

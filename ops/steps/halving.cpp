@@ -36,7 +36,7 @@ Task exchange_segments(CollectiveCall call, int peer, std::span<const std::byte>
     }
     co_await receiving[i % 2];
     if (i < receives) use(i);
-    co_await next_turn();
+    co_await yield();
   }
   for (Transfer& send : sending) co_await send;
 }

@@ -10,7 +10,7 @@
 
 namespace kolo::ops {
 
-/// Which ranks take part in halving: a power of two of them, the cores. Where there are more ranks,
+/// The ranks that take part in halving: a power of two of them, the cores. If there are more ranks,
 /// the first ones form pairs of neighbours; the odd rank of a pair is folded onto the even one, its
 /// host, which takes part for both.
 ///
@@ -41,27 +41,27 @@ class Cores {
 Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing,
               std::span<std::byte> incoming);
 
-/// Reduction by recursive halving: at every step a core keeps one half of what it has, which it
-/// combines with its peer's, and gives the other half to that peer.
+/// Reduction by recursive halving: at every step a core sends one half of its blocks to a peer and
+/// combines the other half with the peer's.
 ///
 ///   4 cores           0          1          2          3
-///   distance 2     [01..]     [01..]     [..23]     [..23]      blocks 0, 1 combined with core
-/// c+2's
-///   distance 1     [0...]     [.1..]     [..2.]     [...3]      all of block c is at core c
+///   distance 2     [01..]     [01..]     [..23]     [..23]      combined with core c xor 2
+///   distance 1     [0...]     [.1..]     [..2.]     [...3]      core c holds the sum of block c
 ///
-/// Partial results lie in `work`, which is as long as the input and indexed like it; `block(c)` is
-/// cut by the caller. 16-bit floats are rounded at every step. The prescale is applied before the
-/// first step and the postscale with the last.
+/// Partial results lie in `work`, which is as long as the input and indexed like it. 16-bit floats
+/// are rounded at every step. The prescale is applied before the first step and the postscale with
+/// the last.
 class Halving {
  public:
   /// blocks[c] is core c's, one after another. `call` must live as long as this object.
   Halving(const CollectiveCall& call, const Cores& cores, std::byte* work,
           std::vector<Range> blocks);
 
-  /// Leaves this core's block, whole, in `work`; on a folded rank nothing. Not for a single rank.
+  /// Leaves the sum of this core's block in `work`, and nothing on a folded rank. Not for a single
+  /// rank.
   Task reduce();
-  /// The way back, by recursive doubling: at every step a core exchanges all that it has with a
-  /// peer, until all of `work` is whole; on a folded rank too.
+  /// Gathers the blocks by recursive doubling: at every step a core exchanges all its blocks with a
+  /// peer. Completes `work` on all ranks, folded ones too.
   Task gather();
 
  private:

@@ -17,7 +17,7 @@ Task scale_elements(CollectiveCall call, double factor, const std::byte* from, s
     const std::array<const std::byte*, 1> inputs{bytes_of(call, from, range).data()};
     const std::array<std::byte*, 1> outputs{bytes_of(call, to, range).data()};
     combine(call.dtype, reduction, inputs, outputs, range.length);
-    co_await next_turn();
+    co_await yield();
   }
 }
 
@@ -28,7 +28,7 @@ Task copy_elements(CollectiveCall call, const std::byte* from, std::byte* to, st
     const Range range = segment_of({0, count}, segment, i);
     const std::span<const std::byte> source = bytes_of(call, from, range);
     std::memcpy(bytes_of(call, to, range).data(), source.data(), source.size());
-    co_await next_turn();
+    co_await yield();
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace kolo::ops {
 
-/// The groups that the forms for several nodes run other algorithms on: the ranks of a node, and
-/// its peers, which have the same place in the other nodes.
+/// The groups of ranks on which hierarchical algorithms run others: the ranks of this node, and the
+/// peers, which have the same place in the other nodes.
 ///
 ///              node 0     node 1
 ///   place 0    rank 0     rank 1      a row: peers, who send messages
@@ -20,7 +20,7 @@ namespace kolo::ops {
 /// Places follow the ranks' order in each node. Ranks of one node need not be neighbours.
 class NodeGroups {
  public:
-  /// Throws InvalidArgument unless the call has nodes of as many ranks each, and a window in them.
+  /// Throws InvalidArgument unless the call has nodes with equally many ranks and a window in each.
   explicit NodeGroups(const CollectiveCall& call);
 
   int count() const { return static_cast<int>(members_.size()); }

@@ -7,9 +7,8 @@
 
 namespace kolo::ops {
 
-/// Every rank sends a block to every other one directly. sends[p] is what this rank sends to rank
-/// p, in elements of `call.input`; receives[p] where rank p's block belongs in `call.output`; with
-/// p = rank that is a copy.
+/// Every rank sends a block to every other rank directly. sends[p] is the range of `call.input` for
+/// rank p; receives[p] is the place of rank p's block in `call.output`. The own block is copied.
 ///
 /// At step s = 1 … n-1 rank r sends to rank r+s and receives from rank r-s (mod n), so that in a
 /// step every rank has one sender and one receiver:
@@ -19,9 +18,9 @@ namespace kolo::ops {
 ///   step 2      to 2, of 2     to 3, of 3     to 0, of 0     to 1, of 1
 ///   step 3      to 3, of 1     to 0, of 2     to 1, of 3     to 2, of 0
 ///
-/// No step waits for the one before it: blocks travel in segments, a fixed number of which is under
-/// way at a time, in the order of steps and segments. Nobody waits in a circle, since of all
-/// transfers that are not done the first in that order is under way on both sides.
+/// Blocks are sent in segments, of which a fixed number is in flight, in the order of steps and
+/// segments; a step does not wait for the one before it. There is no deadlock: of all transfers
+/// that have not completed, the first in that order is in flight on both sides.
 Task exchange_pairwise(CollectiveCall call, const std::vector<Range>& sends,
                        const std::vector<Range>& receives);
 

@@ -10,14 +10,11 @@ namespace kolo::ops {
 /// The type that a reduction runs in: Int64 for averages of integers, else the tensor's own.
 DType wire_dtype(DType dtype, ReduceOp op);
 
-/// How a reduction that users ask for runs on an algorithm: the one place that decides about
-/// averages. The caller
-///   1 widens the tensor to `wire` (base::convert), where that is another type than the tensor's,
-/// and
-///     then has no peer buffers;
+/// How an algorithm runs a reduction that a user asks for; decides about averages. The caller
+///   1 converts the tensor to `wire` if that is not its type, and then has no peer buffers;
 ///   2 runs the algorithm with `wire` and `reduction`;
-///   3 divides by `divisor` (ops::divide), where that is not 1;
-///   4 narrows back.
+///   3 divides by `divisor` (ops::divide) if that is not 1;
+///   4 converts back.
 struct ReductionPlan {
   DType wire = DType::Float32;
   Reduction reduction{};
@@ -28,15 +25,16 @@ struct ReductionPlan {
 
 /// The average of `size` ranks:
 /// - float32, float64: the sum, postscaled by 1/size.
-/// - float16: the same where the algorithm is `rank_ordered`, since float32 holds any sum of them;
+/// - float16: the same if the algorithm is `rank_ordered`, since float32 holds any sum of them;
 ///   else prescaled by 1/size, so that partial sums stay below the largest input.
 /// - bfloat16: prescaled, because its sums overflow float32 too.
 /// - integers: the sum in Int64, then an exact division truncating toward zero. Int64 itself wraps
-///   where the sum does. Only so is the average of equal values that value: 1/49 is no float64.
-/// The user's scales are applied besides, the postscale of an integer average before the division.
-/// Other operations run as they are; of Custom the caller adds which one it is.
-/// Throws InvalidArgument for what is not defined: of Bool all but Min, Max and Custom; Adasum of
-/// types that are not floating; scales of Custom.
+///   if the sum does. A factor would be inexact: 1/49 is no float64, and the average of equal
+///   values must be that value.
+/// The user's scales are applied in addition, the postscale of an integer average before the
+/// division. Other operations are not changed; the caller sets the function of Custom.
+/// Throws InvalidArgument for Bool with anything but Min, Max and Custom, for Adasum of types that
+/// are not floating, and for Custom with scales.
 ReductionPlan plan_reduction(DType dtype, ReduceOp op, double prescale, double postscale,
                              bool rank_ordered, int size);
 

@@ -7,10 +7,10 @@
 
 namespace kolo::ops {
 
-/// Pieces of a buffer, one a rank, that pass through a window's slots together: each is cut into as
-/// many parts as there are chunks, so that long and short pieces end at the same time. A slot has
-/// the same place for a rank's parts in every chunk; places begin at cache lines, which then have
-/// one writer.
+/// Pieces of a buffer, one a rank, that pass through the slots of a window together: each is cut
+/// into one part for every chunk, so that long and short pieces end at the same time. A rank's
+/// parts have the same place in every chunk's slot; places begin at cache lines, so that each line
+/// has one writer.
 class Shares {
  public:
   static constexpr std::size_t kLineBytes = 64;
@@ -18,7 +18,7 @@ class Shares {
   /// Bytes that a slot must have at least for the parts of `ranks` pieces.
   static std::size_t least_slot_bytes(std::size_t ranks) { return (ranks + 1) * kLineBytes; }
 
-  /// What a piece has in one of `chunks` chunks; empty behind its end.
+  /// The part of a piece in one of `chunks` chunks; empty after its end.
   static Range part_of(Range piece, std::size_t chunks, std::size_t chunk,
                        std::size_t element_bytes);
 
@@ -31,7 +31,7 @@ class Shares {
     return part_of(pieces_[static_cast<std::size_t>(rank)], chunks_, chunk, element_bytes_);
   }
 
-  /// Where in a slot that part lies.
+  /// The place of that part in a slot.
   std::size_t place(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
 
  private:

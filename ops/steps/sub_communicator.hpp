@@ -6,10 +6,9 @@
 
 namespace kolo::ops {
 
-/// Some ranks of a communicator as a communicator of their own, numbered in the order given: what
-/// the forms for several nodes run other algorithms on. It sends through the other one, under a
-/// range of tags by which nobody else sends to its members, and must not outlive it. Its transfers
-/// are the other's own.
+/// A communicator of some ranks of another one, numbered in the order given, on which hierarchical
+/// algorithms run others. It sends through its parent, under tags that nobody else uses among its
+/// members, and must not outlive it. Transfers belong to the parent.
 class SubCommunicator final : public Communicator {
  public:
   /// Not collective. `ranks` are those of `parent`, this one among them. Tags 0 … `tag_count` - 1
@@ -22,7 +21,7 @@ class SubCommunicator final : public Communicator {
   Transfer send(std::span<const std::byte> data, int destination, int tag) override;
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
-  /// Those of the other communicator, of whose ranks it tells.
+  /// Those of the parent, in its ranks.
   UnderWay give_up_receives() override { return parent_.give_up_receives(); }
 
  private:

@@ -8,8 +8,8 @@
 
 namespace kolo::ops {
 
-/// Scratch memory that the library below may still read or write when a task is dropped: an
-/// abandoned send, or a collective of its own. While it is in use it is never freed.
+/// Scratch memory that MPI may still access when a task is destroyed, because of an abandoned send
+/// or a native collective. It is never freed while it is in use.
 class TransferScratch {
  public:
   explicit TransferScratch(std::size_t size_bytes)

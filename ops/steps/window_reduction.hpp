@@ -11,24 +11,24 @@
 
 namespace kolo::ops {
 
-/// The steps that reductions through a window have in common, chunk by chunk: copy the others'
-/// parts in, combine the own part straight from all slots, copy results out. When, is up to the
-/// algorithm. Slots hold what the call's compressor makes, where it has one.
+/// The steps of all reductions through a window, chunk by chunk: copy the others' parts in, combine
+/// the own part from all slots, copy results out. The algorithm decides when. Slots hold payloads
+/// if the call has a compressor.
 class WindowReduction {
  public:
-  /// `pieces`: what of the input each rank of the window combines.
+  /// `pieces`: the part of the input that each rank combines.
   WindowReduction(const CollectiveCall& call, std::vector<Range> pieces, std::size_t slots,
                   std::string_view algorithm);
 
   std::size_t chunks() const { return shares_.chunks(); }
   Range part(int rank, std::size_t chunk) const { return shares_.part(rank, chunk); }
 
-  /// The others' parts into this rank's slot, from its input.
+  /// Copies the others' parts from this rank's input into its slot.
   void copy_in(std::size_t chunk);
-  /// All ranks' inputs for this rank's part, in rank order, to `output`. `keeps`: to the own part's
-  /// place in the slot too, which nobody copies in.
+  /// Combines all ranks' inputs of this rank's part, in rank order, into `output`. `keeps`: also
+  /// into the own part's place in the slot.
   void combine_own(std::size_t chunk, std::byte* output, bool keeps);
-  /// The part of `peer`, which has kept it, from its slot.
+  /// Copies the result of `peer`, which has kept it, from its slot.
   void copy_out(int peer, std::size_t chunk, std::byte* output);
 
  private:

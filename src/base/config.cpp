@@ -20,7 +20,8 @@ using Duration = Config::Duration;
 using Field = std::variant<Duration Config::*, std::size_t Config::*, int Config::*, bool Config::*,
                            std::string Config::*>;
 
-/// One setting. Bounds are in nanoseconds or bytes; values are multiples of `step`.
+/// One setting. Durations are bounded in nanoseconds, sizes in bytes, in multiples of `step`.
+/// After a change of the table: build/release/tests/settings_page > docs/settings.md
 struct Setting {
   std::string_view variable;
   Field field;
@@ -51,56 +52,61 @@ constexpr std::array<Unit, 4> kSizeUnits{
 
 const std::array kSettings{
     Setting{"KOLO_TIMEOUT", &Config::timeout, 1'000'000, kYear,
-            "Deadline of an operation: from its submission until all ranks have submitted it."},
+            "Deadline of an operation: the time from its submission until all ranks have submitted "
+            "it."},
     Setting{"KOLO_STALL_WARN", &Config::stall_warn, 0, kYear,
-            "Wait after which a stalled operation is reported with the missing ranks; 0s: never."},
-    Setting{"KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
-            "Silence after a deadline or during a shutdown after which a rank counts as lost."},
-    Setting{"KOLO_FUSION", &Config::fusion, 0, 1,
-            "Small tensors that are ready together run as one batch. Off: every tensor alone; "
-            "results then have the same bits whatever the timing."},
+            "Wait after which a report names the ranks that an operation waits for; 0s: never."},
+    Setting{
+        "KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
+        "How long a rank may stay silent after a deadline or a shutdown before it counts as lost."},
+    Setting{
+        "KOLO_FUSION", &Config::fusion, 0, 1,
+        "Run small tensors that are ready together as one batch. Off: every tensor runs alone, so "
+        "that the bits of results do not depend on timing."},
     Setting{"KOLO_SHARED_MEMORY", &Config::shared_memory, 0, 1,
             "Use shared memory between ranks of a node."},
     Setting{"KOLO_FAKE_NODES", &Config::fake_nodes, 0, 1 << 20,
-            "Number of groups of ranks that act as nodes, for experiments; 0: real nodes."},
+            "Number of groups of ranks that act as nodes, for experiments; 0: the real nodes."},
     Setting{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
-            "Several ranks may use one GPU, for experiments: slow. Off: each rank has its own."},
+            "Let several ranks use one GPU, for experiments: slow. Off: each rank needs its own."},
     Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
-            "Preferred all-reduce algorithm, by name; empty: the fastest that fits. On GPUs direct "
-            "sums floating types in rank order, all others are NCCL's."},
+            "All-reduce algorithm, by name; empty: the fastest that fits. On GPUs, direct sums "
+            "floating "
+            "types in rank order; all other names mean NCCL."},
     Setting{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
-            "Preferred all-gather algorithm, by name; empty: the fastest that fits."},
+            "All-gather algorithm, by name; empty: the fastest that fits."},
     Setting{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
-            "Preferred all-to-all algorithm, by name; empty: the fastest that fits."},
+            "All-to-all algorithm, by name; empty: the fastest that fits."},
     Setting{"KOLO_BROADCAST", &Config::broadcast, 0, 0,
-            "Preferred broadcast algorithm, by name; empty: the fastest that fits."},
+            "Broadcast algorithm, by name; empty: the fastest that fits."},
     Setting{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
-            "Preferred reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
+            "Reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
             "KOLO_ALLREDUCE."},
     Setting{"KOLO_SHARD", &Config::shard, 0, 0,
-            "What is sharded among the ranks where the program does not say: none, optimizer or "
+            "What DistributedOptimizer shards where the program does not say: none, optimizer or "
             "gradients."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
-            "Least severe messages that are written to stderr: error, warn, info or debug."},
-    Setting{"KOLO_PATIENCE", &Config::patience, 0, kYear,
-            "Age at which a tensor that was not predicted next wakes all ranks for an exchange. "
-            "More: fewer, larger exchanges; less: unexpected orders cost less time."},
-    Setting{"KOLO_SPIN", &Config::spin, 0, kSecond,
-            "How long a waiting caller spins before it yields, then sleeps. More: lower latency, "
-            "but the core is not free for others. Ignored on nodes with more ranks than cores."},
-    Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
-            "Largest fused batch. Batches larger than the cache cost more than they save."},
-    Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
-            "Longest message, and largest chunk in shared memory; a multiple of 64.", 64},
-    Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
-            "Shared memory per rank and process set for tensors that lie in other memory; a "
-            "multiple of 64.",
-            64},
+            "Lowest severity that is written to stderr: error, warn, info or debug."},
     Setting{
-        "KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
-        "Requests that a process set remembers. It remembers more while they are in use at once."},
+        "KOLO_PATIENCE", &Config::patience, 0, kYear,
+        "How long a tensor that was not predicted waits before it asks all ranks for an exchange. "
+        "More: fewer, larger exchanges. Less: an unexpected order costs less time."},
+    Setting{
+        "KOLO_SPIN", &Config::spin, 0, kSecond,
+        "How long a waiting caller spins before it yields, then sleeps. More: lower latency, but a "
+        "busy core. Ignored on nodes with more ranks than cores."},
+    Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
+            "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
+    Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
+            "Longest message, and the size of a chunk in shared memory; a multiple of 64.", 64},
+    Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
+            "Shared memory of a rank in each process set, for tensors that do not lie in shared "
+            "memory; a multiple of 64.",
+            64},
+    Setting{"KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
+            "Requests that a process set remembers; those in use are kept beyond that number."},
     Setting{"KOLO_TREE_WIDTH", &Config::tree_width, 1, 1 << 20,
-            "Children of a rank in the tree of ranks that negotiations use."},
+            "Children of a rank in the tree of ranks that negotiates requests."},
 };
 
 [[noreturn]] void reject(const Setting& setting, std::string_view text, std::string_view expected) {

@@ -170,11 +170,11 @@ TEST(TaskTest, AwaitingTask_MayCatchAfterAWait) {
 Task take_turns(std::string& log, char who, int times) {
   for (int i = 0; i < times; ++i) {
     log += who;
-    co_await next_turn();
+    co_await yield();
   }
 }
 
-TEST(TaskTest, NextTurn_YieldsOnceEachTime) {
+TEST(TaskTest, Yield_SuspendsOnce) {
   std::string log;
   Task a = take_turns(log, 'a', 3);
   Task b = take_turns(log, 'b', 3);
@@ -192,7 +192,7 @@ Task nested_turns(std::string& log, char who) {
   co_await take_turns(log, who, 1);
 }
 
-TEST(TaskTest, NextTurnInANestedTask_Yields) {
+TEST(TaskTest, Yield_InANestedTask_SuspendsBoth) {
   std::string log;
   Task a = nested_turns(log, 'a');
   Task b = nested_turns(log, 'b');

@@ -21,13 +21,13 @@ struct Flag {
 };
 
 Task until(std::atomic<bool>& flag, bool& has_ended) {
-  for (int i = 0; i < 10; ++i) co_await next_turn();
+  for (int i = 0; i < 10; ++i) co_await yield();
   co_await Flag{&flag};
   has_ended = true;
 }
 
 Task fail() {
-  co_await next_turn();
+  co_await yield();
   throw std::runtime_error("from the task");
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/convert.hpp"
 #include "base/scale_integer.hpp"
-#include "comm/gpu/convert_table.hpp"
+#include "ops/kernels/convert_table.hpp"
 
 namespace kolo::test {
 namespace {
@@ -199,7 +199,7 @@ void expect_converted_in_place(const HostConvert& convert) {
 void expect_many_runs_converted(const HostConvert& convert) {
   std::vector<Place> places;
   std::size_t begin = 0;
-  for (std::size_t i = 0; i < 3 * comm::ConvertTable::kCapacity + 5; ++i) {
+  for (std::size_t i = 0; i < 3 * ops::ConvertTable::kCapacity + 5; ++i) {
     places.push_back({begin, begin, i % 9 * 11});
     begin += i % 9 * 11 + i % 2;
   }

@@ -1,14 +1,15 @@
 #include <cmath>
 #include <vector>
 
-#include "comm/gpu/dot_products.cuh"
-#include "comm/gpu/vector_sum.cuh"
 #include "gpu/vectors_on_cpu.hpp"
+#include "ops/kernels/dot_products.cuh"
+#include "ops/kernels/vector_sum.cuh"
 
 namespace kolo::test {
 namespace {
 
 using namespace comm;
+using namespace ops;
 
 template <class Work>
 void for_each_thread(Work work) {

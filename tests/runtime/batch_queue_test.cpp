@@ -39,14 +39,14 @@ Task wait(Script& script) {
 }
 
 Task move_chunks(Script& script, int count) {
-  for (; script.chunks < count; ++script.chunks) co_await next_turn();
+  for (; script.chunks < count; ++script.chunks) co_await yield();
 }
 
 Task await_place(BatchQueue::Place place) { co_await place; }
 
 template <class Error>
 Task fail(Error error) {
-  co_await next_turn();
+  co_await yield();
   throw error;
 }
 

@@ -265,7 +265,7 @@ TEST_P(DeviceTest, WrongDevicesAreErrorsOnAllRanks) {
                       "device");
     }
     expect_contains(refused<InvalidArgument>(right, on_cpu.view()),
-                    "the output does not lie on the device of the input");
+                    "the input and the output are on different devices");
     expect_contains(
         refused<InvalidArgument>(right, right, {.op = ReduceOp::Custom, .custom = "any"}),
         "runs on CPU memory only");

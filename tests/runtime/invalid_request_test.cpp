@@ -72,7 +72,7 @@ std::vector<Defect> all_defects() {
       {"Custom", "custom reduction \"third\"", reduce({3, 4}),
        reduce({3, 4}, {.op = ReduceOp::Custom, .custom = "third"})},
       {"Root", "root rank 9 is not a member", broadcast_from(0), broadcast_from(9)},
-      {"BoolSum", "bool knows Min (and) and Max (or) only",
+      {"BoolSum", "bool supports only Min (and), Max (or)",
        reduce({3, 4}, {.op = ReduceOp::Max}, DType::Bool),
        reduce({3, 4}, {.op = ReduceOp::Sum}, DType::Bool)},
       {"IntegerAdasum", "Adasum is for floating types", reduce({3, 4}, {}, DType::Int32),

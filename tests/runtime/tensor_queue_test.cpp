@@ -40,11 +40,11 @@ TEST(TensorQueueTest, Take_ReturnsSubmissionsInOrderOnce) {
   const auto second = make("a");
   queue.submit(first);
   queue.submit(second);
-  queue.await(*first->use);
+  queue.await(first->use);
   EXPECT_NE(first->use, second->use);
   const TensorQueue::Taken taken = queue.take();
   EXPECT_EQ(names_of(taken), (std::vector<std::string>{"b", "a"}));
-  EXPECT_EQ(taken.awaited, std::vector{*first->use});
+  EXPECT_EQ(taken.awaited, std::vector{first->use});
   EXPECT_FALSE(taken.is_leaving);
   EXPECT_EQ(names_of(queue.take()), std::vector<std::string>{});
   EXPECT_EQ(queue.in_flight(), 2) << "until they are released";
@@ -124,7 +124,7 @@ TEST(TensorQueueTest, ManyThreads_LoseNothingAndKeepTheOrderOfEach) {
       for (int i = 0; i < kOperations; ++i) {
         const auto operation = make(std::to_string(thread) + "/" + std::to_string(i));
         queue.submit(operation);
-        if (i % 3 == 0) queue.await(*operation->use);
+        if (i % 3 == 0) queue.await(operation->use);
       }
     });
   }
@@ -138,7 +138,7 @@ TEST(TensorQueueTest, ManyThreads_LoseNothingAndKeepTheOrderOfEach) {
       const std::string& name = operation->request.name;
       const std::size_t thread = static_cast<std::size_t>(name.front() - '0');
       ASSERT_EQ(name.substr(2), std::to_string(next[thread]++)) << name;
-      ASSERT_TRUE(uses.insert(*operation->use).second) << "a use counts once";
+      ASSERT_TRUE(uses.insert(operation->use).second) << "a use counts once";
       queue.release(*operation);
     }
   }

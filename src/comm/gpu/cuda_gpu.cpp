@@ -1,16 +1,13 @@
 #include "comm/gpu/cuda_gpu.hpp"
 
-#include <cstring>
 #include <exception>
 #include <string>
 
-#include "comm/gpu/convert_kernel.hpp"
-#include "comm/gpu/convert_table.hpp"
 #include "comm/gpu/cuda_device_guard.hpp"
 #include "comm/gpu/cuda_handles.hpp"
+#include "comm/gpu/device_kernels.hpp"
 #include "comm/gpu/nvtx_range.hpp"
 #include "comm/gpu/scalar.hpp"
-#include "comm/gpu/vector_kernel.hpp"
 
 namespace kolo::comm {
 namespace {
@@ -111,38 +108,24 @@ std::shared_ptr<void> CudaGpu::mark(const std::string& name) { return begin_nvtx
 
 void CudaGpu::convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
                       DeviceStream stream) {
-  check_conversion(runs, conversion);
   const CudaDeviceGuard guard(index_);
-  while (!runs.empty()) {
-    const ConvertTable table = take_runs(runs, blocks_);
-    if (table.runs > 0) launch_convert(table, conversion, stream);
-  }
+  launch_convert(runs, conversion, blocks_, stream);
 }
 
 void CudaGpu::fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
                    DeviceStream stream) {
-  const DeviceRun run{to, to, count};
-  std::span<const DeviceRun> runs(&run, 1);
-  check_conversion(runs, {.from = dtype, .to = dtype});
   const CudaDeviceGuard guard(index_);
-  const ConvertTable table = take_runs(runs, blocks_);
-  if (table.runs == 0) return;
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, element.data(), sizeof(bits));
-  launch_fill(table, bits, size_of(dtype), stream);
+  launch_fill(to, count, dtype, element, blocks_, stream);
 }
 
 void CudaGpu::add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
                      DeviceStream stream) {
-  check_vectors("sum", vectors);
-  if (vectors.count == 0) return;
   const CudaDeviceGuard guard(index_);
   launch_add_up(vectors, weights, to, blocks_, stream);
 }
 
 void CudaGpu::multiply_all(const DeviceVectors& vectors, double* products, double* partial,
                            DeviceStream stream) {
-  check_vectors("dot products", vectors);
   const CudaDeviceGuard guard(index_);
   launch_multiply_all(vectors, products, partial, stream);
 }

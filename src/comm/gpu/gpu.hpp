@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "comm/gpu/scalar.hpp"
 #include "kolo/communicator.hpp"
@@ -19,12 +18,11 @@ namespace kolo::comm {
 
 class DeviceCommunicator;
 
-/// A stream and an event that somebody else owns.
+/// Handles that own nothing.
 using DeviceStream = CUstream_st*;
 using DeviceEvent = CUevent_st*;
 
-/// A run of elements on the GPU that are converted from one place to another. `from` may be `to`
-/// where both types are as large.
+/// Elements on the GPU to be converted. `from` may be `to` if both types have the same size.
 struct DeviceRun {
   const std::byte* from;
   std::byte* to;
@@ -32,7 +30,7 @@ struct DeviceRun {
 };
 
 /// to[i] = from[i] · factor / divisor. Floating types are multiplied in float32, float64 in its
-/// own; integers in double and truncated toward zero, as on the CPU; the division is one of int64.
+/// own type; integers in double and truncated toward zero, as on the CPU; the division is in int64.
 struct DeviceConversion {
   DType from = DType::Float32;
   DType to = DType::Float32;
@@ -40,7 +38,7 @@ struct DeviceConversion {
   std::int64_t divisor = 1;  ///< 1 unless `from` is Int64
 };
 
-/// Vectors of `count` elements of a floating type, each `stride` elements behind the one before.
+/// Vectors of `count` elements of a floating type, `stride` elements apart.
 struct DeviceVectors {
   const std::byte* first = nullptr;
   DType dtype = DType::Float32;
@@ -49,94 +47,90 @@ struct DeviceVectors {
   int vectors = 1;
 };
 
-/// Throws InvalidArgument for a type that is not floating, and where vectors do not begin at the
-/// address of an element. `what` is done with them.
-void check_vectors(std::string_view what, const DeviceVectors& vectors);
-
-/// What vectors are multiplied by.
+/// Factors of a sum of vectors.
 struct DeviceWeights {
   double before = 1.0;
   const double* each = nullptr;  ///< on the GPU, one for each vector; null: 1
   double after = 1.0;
 };
 
-/// Partial results of multiply_all, each of `vectors`² numbers. Few vectors are cut into many
-/// parts, so that the GPU has enough to do; many have enough pairs for that.
+/// Number of partial matrices of multiply_all. Few vectors are cut into many parts, so that the GPU
+/// is busy; many vectors have enough pairs for that.
 constexpr std::size_t dot_product_parts(int vectors) {
   const auto count = static_cast<std::size_t>(vectors);
   return 1 + 8192 / (count * count + 16);
 }
 
-/// One GPU, as Kolo uses it. Calls that are given a stream put their work there and return; it runs
-/// behind all that was put there before, as kernels do. No call waits for the GPU. Any thread may
-/// call, one at a time and stream. All throw BackendError.
+/// A GPU. Calls with a stream launch their work there and return; no call waits for the GPU. Any
+/// thread may call, one at a time on each stream. All calls throw BackendError.
 class Gpu {
  public:
   virtual ~Gpu() = default;
 
   virtual int index() const = 0;  ///< as this process counts
-  /// The same for every process that sees this GPU, whatever its index there.
+  /// Identifies the GPU in all processes, whatever its index there.
   virtual std::uint64_t id() const = 0;
 
-  /// A stream that does not wait for the default stream and goes before streams of normal priority:
-  /// communication that starts late makes all ranks late.
+  /// A stream that does not wait for the default stream and has high priority: communication that
+  /// starts late delays all ranks.
   virtual std::shared_ptr<CUstream_st> make_stream() = 0;
-  /// An event for ordering streams; it keeps no time. One that was never recorded has passed.
+  /// An event without a time. An event that was never recorded has passed.
   virtual std::shared_ptr<CUevent_st> make_event() = 0;
-  /// An event that keeps the time at which it passes, too.
+  /// An event with the time at which it passed.
   virtual std::shared_ptr<CUevent_st> make_timer() = 0;
-  /// Memory of this GPU. Giving it up may wait for the GPU: not in a loop.
+  /// Memory of this GPU. Releasing it may wait for the GPU: not in a loop.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  /// `event` passes when all that is on `stream` now has been done.
+  /// `event` passes when all work that is on `stream` now has ended.
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
-  /// What is put on `stream` from now on waits for `event` as it was recorded last.
+  /// Makes later work on `stream` wait for `event` as it was recorded last.
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
-  /// Looks without blocking.
+  /// Tests without blocking.
   virtual bool has_passed(DeviceEvent event) = 0;
   /// Between two timers that have passed.
   virtual double seconds_between(DeviceEvent first, DeviceEvent last) = 0;
 
-  /// A range of this name in profilers' timelines (NVTX), until its last owner lets go of it. Null
-  /// where no profiler listens.
+  /// Opens a range in profilers' timelines (NVTX), until its last owner releases it. Null without a
+  /// profiler.
   virtual std::shared_ptr<void> mark(const std::string& name) = 0;
 
-  /// Converts all `runs` in one pass. They may be given up when it returns. Throws InvalidArgument,
-  /// before anything is done, for pairs of types and divisors that are not converted.
+  /// Converts all `runs` in one pass; the list may be freed when the call returns. Throws
+  /// InvalidArgument, before anything is launched, for types and divisors without a kernel.
   virtual void convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
                        DeviceStream stream) = 0;
   /// to[i] = element, of `count` elements.
   virtual void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
                     DeviceStream stream) = 0;
 
-  /// Of several vectors. Throw InvalidArgument, as check_vectors does, before anything is done.
+  /// Operations on vectors. Throw InvalidArgument, before anything is launched, for a type that is
+  /// not floating and for vectors that do not begin at the address of an element.
 
-  /// to[i] = after · Σ before · each[v] · v[i], added up in the order of the vectors: in float64
-  /// where there is `each`, else in float32, float64 in its own. Every product is rounded, as by
-  /// the CPU. `to` overlaps none of the vectors.
+  /// to[i] = after · Σ before · each[v] · v[i], summed in the order of the vectors: in float64 with
+  /// `each`, otherwise in float32, or float64 for float64. Every product is rounded, as on the CPU.
+  /// `to` overlaps none of the vectors.
   virtual void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
                       DeviceStream stream) = 0;
   /// products[a · vectors + b] = the dot product of vectors a and b in float64, with the same bits
-  /// whenever it is computed. `partial` has room for dot_product_parts of such matrices.
+  /// in every run. `partial` has room for dot_product_parts matrices.
   virtual void multiply_all(const DeviceVectors& vectors, double* products, double* partial,
                             DeviceStream stream) = 0;
-  /// Adasum's weights of as many vectors for each of `matrices` of multiply_all's.
+  /// Adasum's weights of the vectors for each of `matrices` matrices of dot products.
   virtual void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                             DeviceStream stream) = 0;
 };
 
-/// The GPUs that this process sees, and how those of several ranks are connected.
+/// The GPUs that this process sees, and their connection to those of other ranks.
 class Gpus {
  public:
   virtual ~Gpus() = default;
 
-  /// At least one. Throws BackendError that says why there is none.
+  /// At least one. Throws BackendError if there is none.
   virtual int count() = 0;
   virtual std::shared_ptr<Gpu> open(int index) = 0;
 
-  /// Connects the GPUs of the ranks of `communicator`, here `gpu`. Collective; uses the
-  /// communicator's tag `tag` meanwhile. When the Task has ended `made` is set. Throws
-  /// BackendError; given up, it aborts on this rank.
+  /// Connects the GPUs of all ranks of `communicator`, `gpu` on this one, and sets `made`.
+  /// Collective; uses the communicator's tag `tag`. Throws BackendError; aborts on this rank if the
+  /// Task is destroyed.
   virtual Task connect(Communicator& communicator, int tag, Gpu& gpu,
                        std::unique_ptr<DeviceCommunicator>& made) = 0;
 };

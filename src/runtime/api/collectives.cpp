@@ -103,7 +103,7 @@ void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
   run(set, make_broadcast(set, tensors, root, options));
 }
 
-// --- rows ---
+// --- all-gather and all-to-all ---
 
 Handle allgather_async(const TensorView& input, AllocateRows allocate,
                        const OperationOptions& options) {
@@ -136,7 +136,7 @@ void alltoall(const TensorView& input, std::vector<std::int64_t> splits, Allocat
   run(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
 }
 
-// --- meetings ---
+// --- barrier and join ---
 
 Handle barrier_async(const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
@@ -151,9 +151,10 @@ void barrier(const OperationOptions& options) {
 int join(ProcessSet* process_set) {
   ProcessSet& set = chosen(process_set);
   const auto operation = std::make_shared<Operation>();
+  operation->role = runtime::OperationRole::Join;
   set.lane()->join(operation);
   Handle(set.lane(), operation).wait();
-  return operation->result;
+  return operation->last_joined;
 }
 
 }  // namespace kolo

@@ -168,7 +168,7 @@ ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
   const auto operation = runtime::make_operation(world, Collective::AddProcessSet, {});
   runtime::add_members(*operation, ranks, size());
   runtime::submit(world, operation).wait();
-  return parts_->add_set(operation->result, ranks);
+  return parts_->add_set(operation->process_set_number, ranks);
 }
 
 void Runtime::remove_process_set(ProcessSet& set) {
@@ -176,9 +176,9 @@ void Runtime::remove_process_set(ProcessSet& set) {
   const auto operation = runtime::make_operation(world, Collective::RemoveProcessSet, {});
   runtime::add_members(*operation, set.ranks(), size());
   operation->request.set_number = set.number();
-  if (set.number() == 0) runtime::add_defect(*operation, "the world cannot be removed");
+  if (set.number() == 0) runtime::add_invalid_reason(*operation, "the world cannot be removed");
   if (parts_->find_set(set.number()) != &set) {
-    runtime::add_defect(*operation, "process set " + set.name() + " has been removed already");
+    runtime::add_invalid_reason(*operation, "process set " + set.name() + " has been removed already");
   }
   runtime::submit(world, operation).wait();
   parts_->remove_set(set.number());

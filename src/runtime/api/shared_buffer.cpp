@@ -31,8 +31,8 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   name_ = operation->request.name;
   lane_ = set.lane();
   runtime::submit(set, operation).wait();
-  identity_ = name_ + " (number " + std::to_string(operation->result) + " of process set " +
-              std::to_string(set.number()) + ")";
+  identity_ = name_ + " (number " + std::to_string(operation->shared_memory_number) +
+              " of process set " + std::to_string(set.number()) + ")";
   if (const auto window = operation->shared_window) {
     for (int rank = 0; rank < window->size(); ++rank) {
       peers_.push_back(window->segment(rank).data());

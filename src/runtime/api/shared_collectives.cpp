@@ -12,7 +12,7 @@
 
 namespace kolo {
 
-using runtime::add_defect;
+using runtime::add_invalid_reason;
 using runtime::chosen;
 using runtime::Operation;
 using runtime::run;
@@ -36,7 +36,7 @@ class Stretch {
   std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
   const std::shared_ptr<void>& owner() const { return buffer_.owner(); }
 
-  /// Where it lies on all ranks; empty where that cannot be seen.
+  /// Addresses on all ranks; empty for private memory.
   std::vector<std::byte*> peers(const ProcessSet& set) const {
     std::vector<std::byte*> peers = buffer_.peers(set);
     for (std::byte*& peer : peers) peer += offset_;
@@ -47,18 +47,18 @@ class Stretch {
     if (!operation.request.invalid_reason.empty()) return;  // its size may be none
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
     if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
-      add_defect(operation, std::to_string(view_.count()) + " elements of " +
+      add_invalid_reason(operation, std::to_string(view_.count()) + " elements of " +
                                 std::string(name_of(view_.dtype)) + " from byte " +
                                 std::to_string(offset_) + " on lie outside the shared buffer of " +
                                 std::to_string(buffer_.size_bytes()) + " bytes");
     } else if (offset_ % size_of(view_.dtype) != 0) {
-      add_defect(operation, "byte " + std::to_string(offset_) +
+      add_invalid_reason(operation, "byte " + std::to_string(offset_) +
                                 " of the shared buffer cannot be the first of a " +
                                 std::string(name_of(view_.dtype)));
     }
   }
 
-  /// Whether there are so many elements at most, however many that is.
+  /// Whether the shape has at most `room` elements, even if their number overflows.
   bool fits(std::size_t room) const {
     const std::vector<std::int64_t>& shape = view_.shape;
     if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
@@ -86,10 +86,10 @@ void keep_alive(Operation& operation, const std::shared_ptr<void>& owner) {
   operation.keep_alive = std::make_shared<Owners>(owner, std::move(operation.keep_alive));
 }
 
-/// The operation's only tensor lies there on all ranks.
+/// Places the operation's only tensor in shared memory.
 void place(Operation& operation, const ProcessSet& set, const Stretch& stretch) {
   stretch.check_bounds(operation);
-  operation.request.fusible = false;  // it has its place already
+  operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = stretch.place();
   operation.tensors.front().peer_buffers = stretch.peers(set);
   keep_alive(operation, stretch.owner());
@@ -115,10 +115,10 @@ OperationPtr make_reduce_scatter(ProcessSet& set, const Stretch& stretch, const 
   const std::byte* const own =
       static_cast<const std::byte*>(input.data) + own_begin * (input.size_bytes() / rows);
   if (output.data != own) {
-    add_defect(*operation,
-               "the output overlaps the input and is not this rank's rows of it, which begin " +
+    add_invalid_reason(*operation,
+               "the output overlaps the input, but is not this rank's rows of it, which begin " +
                    std::to_string(own - static_cast<const std::byte*>(input.data)) +
-                   " bytes behind its beginning");
+                   " bytes after its beginning");
   }
   return operation;
 }
@@ -128,15 +128,15 @@ OperationPtr make_allgather(ProcessSet& set, const SharedBuffer& buffer, std::si
                             const OperationOptions& options) {
   OperationPtr operation = runtime::make_operation(set, Collective::AllGather, options);
   if (counts.size() != static_cast<std::size_t>(set.size())) {
-    add_defect(*operation, "there are " + std::to_string(counts.size()) + " counts for " +
+    add_invalid_reason(*operation, "there are " + std::to_string(counts.size()) + " counts for " +
                                std::to_string(set.size()) + " ranks");
   }
   std::size_t total = 0;
   for (const std::int64_t count : counts) {
     if (count < 0) {
-      add_defect(*operation, "a count is negative");
+      add_invalid_reason(*operation, "a count is negative");
     } else if (static_cast<std::size_t>(count) > buffer.size_bytes() - total) {
-      add_defect(*operation, "the counts lie outside the shared buffer of " +
+      add_invalid_reason(*operation, "the counts lie outside the shared buffer of " +
                                  std::to_string(buffer.size_bytes()) + " bytes");
     } else {
       total += static_cast<std::size_t>(count);
@@ -158,7 +158,7 @@ OperationPtr make_broadcast(ProcessSet& set, const Stretch& stretch, int root,
   return operation;
 }
 
-/// Equal blocks are rows, one to each rank.
+/// Blocks as rows, one for each rank.
 std::vector<std::int64_t> blocks(const ProcessSet& set, std::size_t count) {
   return {set.size(), static_cast<std::int64_t>(count)};
 }
@@ -171,7 +171,7 @@ OperationPtr make_alltoall(ProcessSet& set, const Stretch& input, const Stretch&
   place(*operation, set, input);
   output.check_bounds(*operation);
   if (operation->request.invalid_reason.empty() && input.overlaps(output.view())) {
-    add_defect(*operation,
+    add_invalid_reason(*operation,
                "the output at " + output.place() + " overlaps the input at " + input.place());
   }
   operation->request.placement += " to " + output.place();

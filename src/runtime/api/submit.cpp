@@ -15,10 +15,10 @@ namespace {
 void check_memory(Operation& operation, const TensorView& tensor) {
   if (std::any_of(tensor.shape.begin(), tensor.shape.end(),
                   [](auto extent) { return extent < 0; })) {
-    add_defect(operation, "a dimension of the tensor is negative");
+    add_invalid_reason(operation, "a dimension of the tensor is negative");
   }
   if (tensor.data == nullptr && tensor.size_bytes() > 0) {
-    add_defect(operation, "the tensor has elements but no memory");
+    add_invalid_reason(operation, "the tensor has elements but no memory");
   }
 }
 
@@ -28,20 +28,20 @@ void check_reduction(Operation& operation, const TensorView& tensor,
   const std::string op(name_of(options.op));
   const bool is_order = options.op == ReduceOp::Min || options.op == ReduceOp::Max;
   if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
-    add_defect(operation, "bool knows Min (and) and Max (or) only, not " + op);
+    add_invalid_reason(operation, "bool supports only Min (and), Max (or) and Custom, not " + op);
   }
   if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
-    add_defect(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
+    add_invalid_reason(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
                               ". Use Sum or Average.");
   }
   if (tensor.device.kind == DeviceKind::Cuda && options.op == ReduceOp::Custom) {
-    add_defect(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
+    add_invalid_reason(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
   }
   if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {
-    add_defect(operation, "a scale is not a finite number");
+    add_invalid_reason(operation, "a scale is not a finite number");
   }
   if (options.op == ReduceOp::Custom && (options.prescale != 1.0 || options.postscale != 1.0)) {
-    add_defect(operation, "a Custom reduction takes no scales");
+    add_invalid_reason(operation, "a Custom reduction takes no scales");
   }
 }
 
@@ -49,55 +49,55 @@ void check_output(Operation& operation, const InputOutput& tensor, const Process
   const TensorView& input = tensor.input;
   const TensorView& output = tensor.output;
   if (input.device != output.device) {
-    add_defect(operation, "the output does not lie on the device of the input");
+    add_invalid_reason(operation, "the input and the output are on different devices");
   }
   if (input.dtype != output.dtype) {
-    add_defect(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
+    add_invalid_reason(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
                               ", that of the input " + std::string(name_of(input.dtype)));
   }
   if (output.data == nullptr && output.size_bytes() > 0) {
-    add_defect(operation, "the output has elements but no memory");
+    add_invalid_reason(operation, "the output has elements but no memory");
   }
   std::vector<std::int64_t> expected = input.shape;
   if (operation.request.collective == Collective::ReduceScatter) {
     if (expected.empty()) {
-      add_defect(operation, "a scalar has no rows to scatter. Give it one dimension, [1].");
+      add_invalid_reason(operation, "a scalar has no rows to scatter. Give it one dimension, [1].");
       return;
     }
     expected.front() = scattered_rows(expected.front(), set.size(), set.rank());
   }
   if (output.shape != expected) {
-    add_defect(operation, "the output does not have the shape of the result");
+    add_invalid_reason(operation, "the output does not have the shape of the result");
   }
 }
 
-/// Fills in equal shares, or checks the caller's.
+/// Returns equal splits, or checks those of the caller.
 std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,
                                          std::vector<std::int64_t> splits, int size) {
   const std::size_t ranks = static_cast<std::size_t>(size);
   if (splits.empty()) {
     if (rows % size != 0) {
-      add_defect(operation, std::to_string(rows) + " rows do not divide evenly over " +
+      add_invalid_reason(operation, std::to_string(rows) + " rows do not divide evenly over " +
                                 std::to_string(size) + " ranks. Give splits.");
     }
     return std::vector<std::int64_t>(ranks, rows / size);
   }
   if (splits.size() != ranks) {
-    add_defect(operation, "there are " + std::to_string(splits.size()) + " splits for " +
+    add_invalid_reason(operation, "there are " + std::to_string(splits.size()) + " splits for " +
                               std::to_string(size) + " ranks");
   }
   if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
-    add_defect(operation, "a split is negative");
+    add_invalid_reason(operation, "a split is negative");
   }
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   std::int64_t sum = 0;
-  bool is_beyond = false;  // what can be counted
+  bool overflows = false;
   for (const std::int64_t split : splits) {
-    is_beyond |= split > kMost - sum;
-    sum = is_beyond ? kMost : sum + std::max(split, std::int64_t{0});
+    overflows |= split > kMost - sum;
+    sum = overflows ? kMost : sum + std::max(split, std::int64_t{0});
   }
-  if (is_beyond || sum != rows) {
-    add_defect(operation, "the splits add up to " + std::string(is_beyond ? "more than " : "") +
+  if (overflows || sum != rows) {
+    add_invalid_reason(operation, "the splits add up to " + std::string(overflows ? "more than " : "") +
                               std::to_string(sum) + " rows, the tensor has " +
                               std::to_string(rows));
   }
@@ -108,7 +108,7 @@ void prepare(ProcessSet& set, Operation& operation) {
   try {
     set.lane()->prepare(operation);
   } catch (const Error& error) {
-    add_defect(operation, error.what());
+    add_invalid_reason(operation, error.what());
   }
 }
 
@@ -134,7 +134,7 @@ TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
   const bool is_first = operation.tensors.empty();
   if (!is_first && (operation.request.device != tensor.device.kind ||
                     operation.device.gpu != tensor.device.index)) {
-    add_defect(operation, "the tensors of the group do not lie on one device");
+    add_invalid_reason(operation, "the tensors of the group are on different devices");
   }
   operation.request.device = tensor.device.kind;
   operation.device.gpu = tensor.device.index;
@@ -147,7 +147,7 @@ TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
 TensorMemory& add_rows(Operation& operation, const TensorView& tensor) {
   TensorMemory& memory = add_tensor(operation, tensor);
   if (tensor.shape.empty()) {
-    add_defect(operation, "a scalar has no rows. Give it one dimension, [1].");
+    add_invalid_reason(operation, "a scalar has no rows. Give it one dimension, [1].");
     return memory;
   }
   memory.row_count = tensor.shape.front();
@@ -156,20 +156,20 @@ TensorMemory& add_rows(Operation& operation, const TensorView& tensor) {
   return memory;
 }
 
-void add_defect(Operation& operation, std::string text) {
+void add_invalid_reason(Operation& operation, std::string text) {
   if (operation.request.invalid_reason.empty()) operation.request.invalid_reason = std::move(text);
 }
 
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size) {
   if (ranks.empty()) {
-    add_defect(operation, "a process set needs at least one rank");
+    add_invalid_reason(operation, "a process set needs at least one rank");
   } else if (ranks.front() < 0 || ranks.back() >= world_size) {
     const int wrong = ranks.front() < 0 ? ranks.front() : ranks.back();
-    add_defect(operation, "there is no rank " + std::to_string(wrong) + "; ranks are 0 to " +
+    add_invalid_reason(operation, "there is no rank " + std::to_string(wrong) + "; ranks are 0 to " +
                               std::to_string(world_size - 1));
   } else if (const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
              twice != ranks.end()) {
-    add_defect(operation, "rank " + std::to_string(*twice) + " is named twice");
+    add_invalid_reason(operation, "rank " + std::to_string(*twice) + " is named twice");
   } else {
     operation.request.members = ranks;
   }
@@ -178,9 +178,7 @@ void add_members(Operation& operation, const std::vector<int>& ranks, int world_
 std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
                                           const std::vector<InputOutput>& tensors,
                                           const AllreduceOptions& options) {
-  auto operation = make_operation(
-      set, collective,
-      {options.name, options.timeout, options.process_set, options.keep_alive, options.stream});
+  auto operation = make_operation(set, collective, options.operation());
   Request& request = operation->request;
   request.op = options.op;
   if (options.op == ReduceOp::Custom) request.custom = options.custom;
@@ -189,7 +187,8 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   request.join_divisor = options.join_divisor;
   request.compression = options.compression.name();
   if (collective == Collective::ReduceScatter && options.op == ReduceOp::Adasum) {
-    add_defect(*operation, "Adasum needs whole tensors and cannot be scattered. Use allreduce.");
+    add_invalid_reason(*operation,
+               "Adasum needs whole tensors, so its result cannot be scattered. Use allreduce.");
   }
   for (const InputOutput& tensor : tensors) {
     add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);
@@ -199,7 +198,7 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   try {
     set.lane()->check(request);
   } catch (const InvalidArgument& error) {
-    add_defect(*operation, error.what());
+    add_invalid_reason(*operation, error.what());
   }
   return operation;
 }
@@ -210,7 +209,7 @@ std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<Ten
   operation->request.root = root;
   const std::vector<int>& ranks = set.ranks();
   if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
-    add_defect(*operation, "root rank " + std::to_string(root) +
+    add_invalid_reason(*operation, "root rank " + std::to_string(root) +
                                " is not a member of the process set. Roots are world ranks.");
   }
   for (const TensorView& tensor : tensors) {
@@ -245,7 +244,7 @@ void run(ProcessSet& set, std::shared_ptr<Operation> operation) {
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
   auto operation = make_operation(set, collective, options);
-  add_defect(*operation, std::move(text));
+  add_invalid_reason(*operation, std::move(text));
   return submit(set, std::move(operation));
 }
 

@@ -11,29 +11,29 @@
 #include "kolo/tensor_view.hpp"
 #include "runtime/data/operation.hpp"
 
-/// What the public collectives have in common: from options to an operation in its lane.
+/// Common parts of the public collectives: from options to an operation in its lane.
 ///
-/// What is wrong with the arguments becomes the request's defect rather than an exception: the
-/// other ranks wait for this operation and must learn that it will not come.
+/// Invalid arguments are recorded in the request rather than thrown: the other ranks wait for this
+/// operation and must learn that it cannot run.
 namespace kolo::runtime {
 
-/// The set that options name: `set`, or the world of Runtime::current().
+/// Returns the set that options name: `set`, or the world of Runtime::current().
 ProcessSet& chosen(ProcessSet* set);
 
-/// An operation without tensors. Throws InvalidArgument where this rank is no member of the set.
+/// Makes an operation without tensors. Throws InvalidArgument if this rank is not a member.
 std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective,
                                           const OperationOptions& options);
 
-/// Adds a tensor to a group, and returns its memory to be filled in.
+/// Adds a tensor to an operation; the caller sets its output.
 TensorMemory& add_tensor(Operation& operation, const TensorView& tensor);
 
-/// The same for collectives whose first dimension may differ between ranks.
+/// Adds a tensor whose first dimension may differ between ranks.
 TensorMemory& add_rows(Operation& operation, const TensorView& tensor);
 
-/// Remembers the first thing that is wrong.
-void add_defect(Operation& operation, std::string text);
+/// Records that the arguments are invalid; the first text counts.
+void add_invalid_reason(Operation& operation, std::string text);
 
-/// The world ranks of a process set, ascending, in a world of `world_size`.
+/// Sets the members of a process set, ascending world ranks in a world of `world_size`.
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size);
 
 std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
@@ -49,7 +49,7 @@ std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& inpu
 
 Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation);
 
-/// Drives the operation to its end on this thread, and throws its error.
+/// Runs the operation to its end on this thread, and throws its error.
 void run(ProcessSet& set, std::shared_ptr<Operation> operation);
 
 /// Ends the operation on all ranks with InvalidArgument and `text`: for callers whose arguments

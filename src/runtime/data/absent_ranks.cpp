@@ -1,17 +1,18 @@
 #include "runtime/data/absent_ranks.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "runtime/data/numbers.hpp"
 #include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 
-Task find_absent(const DataPath& path, const std::vector<std::shared_ptr<Operation>>& operations,
-                 std::vector<Bits>& absent) {
+Task find_absent(const DataPath& path, const Operations& batch, std::vector<Bits>& absent) {
   std::vector<std::size_t> own;
-  for (const auto& operation : operations) own.push_back(operation->use ? 0 : 1);
+  for (const auto& operation : batch) own.push_back(operation->role == OperationRole::StandIn);
   std::vector<std::size_t> all;
   co_await gather_numbers(path, own, all);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -59,6 +60,45 @@ Task refuse_rows_for_absent(const DataPath& path, const Request& request,
                              " sends rows to rank " + std::to_string(path.world_rank(rank)) +
                              ", which has joined. Send none to ranks that have."}};
   }
+}
+
+std::shared_ptr<Operation> make_stand_in(const DataPath& path, const Request& request,
+                                         std::shared_ptr<ScratchMemory> scratch) {
+  auto operation = std::make_shared<Operation>();
+  operation->role = OperationRole::StandIn;
+  operation->request = request;
+  Reduction reduction{request.op};
+  if (request.op == ReduceOp::Custom) {
+    reduction.custom = &path.choices.find_reduction(request.custom);
+  }
+  const auto count_of = [](const std::vector<std::int64_t>& rows) {
+    return static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}));
+  };
+  const bool is_reduction = request.collective == Collective::AllReduce ||
+                            request.collective == Collective::ReduceScatter;
+  for (const TensorType& type : request.tensors) {
+    TensorMemory& memory = operation->tensors.emplace_back();
+    memory.send_splits.assign(path.world_ranks.size(), 0);
+    memory.allocate_output = [=, to = scratch.get(), row_bytes = type.size_bytes()](
+                                 const std::vector<std::int64_t>& rows) {
+      return to->allocate(count_of(rows) * row_bytes);
+    };
+    if (!request.rows.empty()) {  // others read this rank's rows: zeros
+      const std::size_t rows = count_of(request.rows);
+      memory.output = scratch->allocate(rows * type.size_bytes());
+      scratch->fill_identity(type.dtype, {}, memory.output, rows * type.count());
+    }
+    if (is_reduction || request.collective == Collective::Broadcast) {
+      memory.output = scratch->allocate(type.size_bytes());
+    }
+    if (is_reduction) {
+      std::byte* const input = scratch->allocate(type.size_bytes());
+      scratch->fill_identity(type.dtype, reduction, input, type.count());
+      memory.input = input;
+    }
+  }
+  operation->keep_alive = std::move(scratch);
+  return operation;
 }
 
 }  // namespace kolo::runtime

@@ -13,39 +13,34 @@
 /// Ranks that have joined, and what runs without them.
 namespace kolo::runtime {
 
-/// For each operation, the ranks that have joined without having submitted it. Only they know: what
-/// a rank submitted before it joined counts in full, whenever it runs.
-Task find_absent(const DataPath& path, const std::vector<std::shared_ptr<Operation>>& operations,
-                 std::vector<Bits>& absent);
+/// For each operation, the ranks that have joined without having submitted it. Only they know that:
+/// what a rank submitted before it joined counts in full, whenever it runs.
+Task find_absent(const DataPath& path, const Operations& batch, std::vector<Bits>& absent);
 
 /// Those of one operation, as reductions see them.
 JoinedRanks joined_of(const DataPath& path, const Bits& absent);
 
-/// All-reduces `operations` on a Reducer or DeviceReducer: those to which the same ranks contribute
-/// share runs.
-template <class AnyReducer>
-Task all_reduce_together(const DataPath& path, AnyReducer& reducer,
-                         const std::vector<std::shared_ptr<Operation>>& operations,
-                         const std::vector<Bits>& absent) {
-  std::size_t end = 0;
-  for (std::size_t begin = 0; begin < operations.size(); begin = end) {
-    std::vector<ReductionItem> items;
-    for (end = begin; end < operations.size() && absent[end] == absent[begin]; ++end) {
-      Operation& operation = *operations[end];
-      for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
-        items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
-      }
-    }
-    const JoinedRanks joined = joined_of(path, absent[begin]);
-    co_await reducer.all_reduce(operations[begin]->request, items, joined);
-  }
-}
-
-/// What makes no sense without some ranks ends in an AgreedFailure on the others.
+/// Throws AgreedFailure, on all ranks, where the operation cannot run without the absent ones.
 void refuse_for_absent(const DataPath& path, const Request& request, const Bits& absent);
 
-/// A rank that has joined waits for nothing: rows for it would be lost. All ranks learn of them.
+/// Throws AgreedFailure, on all ranks, where any sends rows to one that has joined: they would be
+/// lost.
 Task refuse_rows_for_absent(const DataPath& path, const Request& request,
                             const std::vector<std::size_t>& received, const Bits& absent);
+
+/// Memory that is released with the operation that owns it.
+class ScratchMemory {
+ public:
+  virtual ~ScratchMemory() = default;
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+  /// Fills `count` elements with the identity of `reduction`.
+  virtual void fill_identity(DType dtype, const Reduction& reduction, std::byte* to,
+                             std::size_t count) = 0;
+};
+
+/// What a rank that has joined contributes to `request`: identities to reductions, no rows, and
+/// room for results that nobody reads.
+std::shared_ptr<Operation> make_stand_in(const DataPath& path, const Request& request,
+                                         std::shared_ptr<ScratchMemory> scratch);
 
 }  // namespace kolo::runtime

@@ -19,7 +19,7 @@
 
 namespace kolo::runtime {
 
-/// What collectives are chosen from; the same on all ranks.
+/// The algorithms, compressors and reductions to choose from; the same on all ranks.
 struct Choices {
   const ops::Registry& algorithms;
   const compression::Registry& compressors;
@@ -29,30 +29,30 @@ struct Choices {
   const CustomReduction& find_reduction(std::string_view name) const;
 };
 
-/// The ways on which the data of a lane moves, and the choice among them.
+/// The communicators and windows of a lane's data, and the choice of algorithms.
 struct DataPath {
   Choices choices;
   const Config& config;
   std::string name{};                            ///< of the process set, for error texts
   std::vector<int> world_ranks{};                ///< of the members, ascending
   std::unique_ptr<Communicator> communicator{};  ///< among the members
-  std::shared_ptr<SharedWindow> staging{};       ///< among them; null: there is none
+  std::shared_ptr<SharedWindow> staging{};       ///< among the members; may be null
   std::vector<int> node_of_rank{};               ///< of the members
-  std::shared_ptr<SharedWindow> node_staging{};  ///< among those of this node; null: there is none
-  std::optional<Nodes> nodes{};                  ///< a view of the two, where there are several
+  std::shared_ptr<SharedWindow> node_staging{};  ///< among those of this node; may be null
+  std::optional<Nodes> nodes{};                  ///< a view of the two, if there are several nodes
 
   int world_rank(std::size_t rank) const { return world_ranks[rank]; }
 
-  /// A call of any collective, yet without buffers.
+  /// @return a call without buffers
   CollectiveCall make_call() const;
 
-  /// The algorithm that the knobs prefer, by name; empty: the fastest that fits.
+  /// The algorithm that the settings name; empty: the fastest that fits.
   std::string_view preferred(Collective collective) const;
   /// The algorithm for `bytes` of data.
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
                           bool has_peer_buffers = false) const;
 
-  /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
+  /// Throws InvalidArgument for unknown compressors and reductions.
   void check(const Request& request) const;
 };
 

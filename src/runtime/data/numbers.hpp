@@ -7,17 +7,17 @@
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 
-/// Small numbers that the ranks of a lane must tell one another before or after the data moves.
+/// Exchanges of small numbers among the ranks of a lane, such as row counts. Collective.
 namespace kolo::runtime {
 
-/// Every rank's numbers, as many on all, in the order of ranks.
+/// Gathers the numbers of all ranks, equally many on each, in the order of ranks.
 Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
                     std::vector<std::size_t>& all);
 
-/// The first rank's numbers, as many on all.
+/// Sends the first rank's numbers to all ranks, in place.
 Task broadcast_numbers(const DataPath& path, std::vector<std::uint64_t>& numbers);
 
-/// Gives every rank the number that each has for it.
+/// Sends sent[r] to each rank r, and receives one number from each.
 Task exchange_numbers(const DataPath& path, const std::vector<std::size_t>& sent,
                       std::vector<std::size_t>& received);
 

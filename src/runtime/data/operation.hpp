@@ -39,24 +39,32 @@ struct DeviceOrder {
   std::shared_ptr<CUevent_st> done;   ///< behind the operation; null: it was not launched
 };
 
-/// One submitted operation on this rank: what was agreed on, its memory, and how it ended.
+/// What an operation is on this rank.
+enum class OperationRole : std::uint8_t {
+  Submitted,  ///< by the program
+  Join,       ///< a call of join(): its request is empty
+  StandIn,    ///< the part of a rank that has joined in another rank's operation; nobody waits
+};
+
+/// One operation on this rank: what was agreed on, its memory, and how it ended.
 ///
-/// Set up by the submitting thread, run by whichever thread drives its lane, read by the waiting
-/// one: `is_done` is stored last and orders everything else. On a GPU it is done when it has been
-/// launched: what comes after it there waits for an event.
+/// Set up by the submitting thread, run by whichever thread makes progress in its lane, read by the
+/// waiting one: `is_done` is stored last and orders everything else. On a GPU it is done when it
+/// has been launched: what comes after it there waits for an event.
 struct Operation {
   using Clock = std::chrono::steady_clock;
 
+  OperationRole role = OperationRole::Submitted;
   Request request;
-  std::optional<std::uint64_t> use;  ///< its number in its lane; none: stands for a joined rank
+  std::uint64_t use = 0;  ///< its number in its lane, from 1 on; a StandIn has none
   Clock::time_point deadline = Clock::time_point::max();
   std::vector<TensorMemory> tensors;  ///< as many as the request has
   DeviceOrder device;                 ///< where the request is for a GPU
 
-  std::shared_ptr<SharedWindow> shared_window;  ///< share-memory: the result; null: none to be had
-  /// Join: the rank that joined last; add process set: the set's number; share memory: which one of
-  /// the set's it is.
-  int result = 0;
+  std::shared_ptr<SharedWindow> shared_window;  ///< share memory; null: private memory is used
+  int shared_memory_number = 0;                 ///< share memory: counted in its process set
+  int process_set_number = 0;                   ///< add process set
+  int last_joined = 0;                          ///< join: the world rank that joined last
 
   std::shared_ptr<void> keep_alive;  ///< owns whatever memory above needs an owner
 
@@ -65,5 +73,7 @@ struct Operation {
   std::exception_ptr error;
   std::atomic<bool> is_done{false};
 };
+
+using Operations = std::vector<std::shared_ptr<Operation>>;
 
 }  // namespace kolo::runtime

@@ -14,14 +14,14 @@ struct ReductionItem {
   TensorMemory* memory;
 };
 
-/// Who has joined and contributes the identity.
+/// Ranks that have joined and contribute the identity.
 struct JoinedRanks {
   int count = 0;
   bool is_here = false;  ///< this rank is one of them
 };
 
-/// How many of `items`, which are not none, run as one: from the first on, of one type, and
-/// together not longer than `limit`.
+/// @return how many of `items` are fused: the first and those of its dtype that follow it, as long
+///         as they have no more than `limit_bytes` together
 inline std::size_t fused_run(std::span<const ReductionItem> items, std::size_t limit_bytes) {
   std::size_t length = 1;
   std::size_t bytes = items[0].type->size_bytes();

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "comm/gpu/scalar.hpp"
-#include "runtime/device/device_packing.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-// So that pieces of aligned memory are aligned.
+// Pieces of aligned memory are aligned.
 constexpr std::size_t kPieceBytes = 256;
 
 std::vector<std::size_t> lengths_of(const std::vector<ops::Range>& pieces) {
@@ -17,8 +16,8 @@ std::vector<std::size_t> lengths_of(const std::vector<ops::Range>& pieces) {
   return lengths;
 }
 
-/// Calls `work(i, range)` for the part of item i that lies in `own`, of all items' elements one
-/// after another, where there is any.
+/// Calls `work(i, range)` for each item i that has elements in `own`, a range of all items'
+/// elements one after another.
 template <class Work>
 void for_each_part(std::span<const ReductionItem> items, ops::Range own, Work work) {
   std::size_t item_begin = 0;

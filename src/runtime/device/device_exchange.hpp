@@ -15,28 +15,28 @@ namespace kolo::runtime {
 /// Reductions on GPUs by direct exchange, as ops/allreduce_direct.cpp does them on the CPU:
 ///
 ///   1 contribute  every rank sends piece p of its elements to rank p, for all p
-///   2 combine     rank p adds up piece p of all ranks, in rank order, in float32 or float64
+///   2 combine     rank p sums piece p of all ranks, in rank order, in float32 or float64
 ///   3 gather      rank p sends the result to all ranks
 ///
-/// Whole inputs meet at one rank, so that a sum has the same bits whenever and on however many
-/// nodes it runs: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the
-/// elements, as in a ring. Staging: the elements once, and once more where they are packed.
+/// One rank combines all inputs of an element, so a sum has the same bits in every run and on any
+/// number of nodes: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the
+/// elements, as in a ring. Staging: the elements once, and once more if they are packed.
 ///
-/// Adasum of a tensor is a sum with weights (see comm::AdasumWeights). Between 1 and 2 each rank
-/// multiplies its pieces with one another, and the dot products of all ranks are summed.
+/// Adasum of a tensor is a weighted sum (see ops::AdasumWeights). Between 1 and 2 each rank
+/// computes the dot products of the pieces that it has received, and those of all ranks are summed.
 class DeviceExchange {
  public:
   /// `path` outlives it.
   explicit DeviceExchange(const DevicePath& path) : path_(path) {}
 
-  /// The communicator is ready before and after. Plans are direct ones.
+  /// `plan` is a direct one. The communicator is ready before and after.
   Task all_reduce(const DevicePlan& plan, std::span<const ReductionItem> items);
   /// Of `counts` elements for each rank.
   Task reduce_scatter(const DevicePlan& plan, ReductionItem item,
                       std::span<const std::size_t> counts);
 
  private:
-  /// A piece that this rank combines, as it has come from all ranks, and its result.
+  /// The piece that this rank combines: what all ranks have sent, and the result.
   struct Piece {
     std::byte* received;
     std::byte* result;

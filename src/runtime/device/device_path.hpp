@@ -1,14 +1,34 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
-#include "runtime/data/ring_traffic.hpp"
+#include "runtime/data/reduction_items.hpp"
 #include "runtime/device/device_staging.hpp"
 
 namespace kolo::runtime {
 
-/// What the reductions of a lane have on its GPU. All of it is for one stream, on which each use of
-/// the staging memory comes behind the one before.
+/// Estimates the bytes that a rank sends to other GPUs, which NCCL does not report: the average
+/// over the ranks of a ring.
+class RingTraffic {
+ public:
+  explicit RingTraffic(int size) : size_(static_cast<std::uint64_t>(size)) {}
+
+  /// Once around the ring: an all-gather, a reduce-scatter, a broadcast.
+  void add_round(std::size_t bytes) { bytes_ += bytes * (size_ - 1) / size_; }
+  void add_sent(std::size_t bytes) { bytes_ += bytes; }
+
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::uint64_t size_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// A lane's resources on its GPU, for one stream, which orders the uses of the staging memory.
 struct DevicePath {
   comm::Gpu& gpu;
   comm::DeviceCommunicator& communicator;
@@ -16,5 +36,15 @@ struct DevicePath {
   RingTraffic& traffic;
   DeviceStaging& staging;
 };
+
+/// Elements of all items.
+std::size_t count_of(std::span<const ReductionItem> items);
+
+/// Converts the inputs of all items into `buffer`, one after another.
+void pack(const DevicePath& path, std::span<const ReductionItem> items,
+          comm::DeviceConversion conversion, std::byte* buffer);
+/// Converts `buffer` into the outputs of all items.
+void unpack(const DevicePath& path, const std::byte* buffer, comm::DeviceConversion conversion,
+            std::span<const ReductionItem> items);
 
 }  // namespace kolo::runtime

@@ -8,15 +8,15 @@
 
 namespace kolo::runtime {
 
-/// How a reduction that users ask for runs on GPUs.
+/// How a reduction runs on GPUs.
 ///
-/// By the library below:
-///   1 where it is staged, elements are converted to `wire` and multiplied by `before` on their way
-///     into a staging buffer;
+/// By the communicator:
+///   1 if it is staged, elements are converted to `wire`, multiplied by `before` and copied into a
+///     staging buffer;
 ///   2 they are combined as `reduction` says;
-///   3 they are multiplied by `after`, divided by `divisor` and converted back, where that changes
+///   3 they are multiplied by `after`, divided by `divisor` and converted back, if that changes
 ///     anything.
-/// By direct exchange (see DeviceExchange) `before` and `after` are factors of step 2.
+/// By direct exchange (see DeviceExchange), `before` and `after` are factors of step 2.
 struct DevicePlan {
   DType wire = DType::Float32;
   bool is_direct = false;
@@ -26,24 +26,24 @@ struct DevicePlan {
   double after = 1.0;
   std::int64_t divisor = 1;
 
-  /// Step 3 does something to elements of `dtype` that lie in place.
+  /// Whether step 3 changes elements of `dtype` in place.
   bool changes(DType dtype) const { return wire != dtype || after != 1.0 || divisor != 1; }
 };
 
-/// What a plan depends on besides the request.
+/// What a plan depends on in addition to the request.
 struct DeviceSituation {
   DType dtype;
-  DType payload;  ///< what travels of elements of `dtype`: the same, or what they are compressed to
-  int size;       ///< that averages divide by
-  bool is_fused = false;  ///< several tensors run as one
-  bool prefers_direct =
-      false;  ///< sums whose bits depend on the order are to be those of rank order
+  DType payload;                ///< the type that `dtype` is compressed to, or `dtype`
+  int size;                     ///< that averages divide by
+  bool is_fused = false;        ///< several tensors run as one
+  bool prefers_direct = false;  ///< floating-point sums are to have the bits of rank order
 };
 
-/// Sums of floating types that are not staged are scaled by the library below, in the pass that
-/// combines them; staged ones while they are copied, in float32. int16, which NCCL does not know,
-/// travels as int32. Averages are those of ops::plan_reduction. Adasum is always direct. Not for
-/// Custom. Throws InvalidArgument for what is not defined.
+/// Plans a reduction. Floating-point sums that are not staged are scaled by the communicator, in
+/// the pass that combines them; staged ones while they are copied, in float32. int16, which NCCL
+/// cannot reduce, is sent as int32. Averages are those of ops::plan_reduction. Adasum is always
+/// direct. Not for Custom.
+/// @throws InvalidArgument for reductions that are not defined
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation);
 
 }  // namespace kolo::runtime

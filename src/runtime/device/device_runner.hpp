@@ -14,8 +14,7 @@
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
-#include "runtime/data/ring_traffic.hpp"
-#include "runtime/device/device_reducer.hpp"
+#include "runtime/device/device_backend.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
 #include "runtime/protocol/bits.hpp"
@@ -23,46 +22,44 @@
 
 namespace kolo::runtime {
 
-/// Moves the data of a lane that lies on GPUs: puts agreed batches on a stream of its own, in the
-/// agreed order, and waits for none of them. The stream waits for each operation's `ready` before
-/// its work, and passes its `done` after it; whatever an operation keeps alive is kept until then.
+/// Runs the batches of a lane that lie on GPUs: launches them on a stream of its own, in the agreed
+/// order, and waits for none of them. The stream waits for an operation's `ready` before its work,
+/// and records its `done` afterwards; what an operation keeps alive is kept until then.
 ///
-/// GPUs are connected when the first batch runs. What is not said otherwise is for the thread that
-/// drives the lane.
+/// GPUs are connected when the first batch runs. Unless a function says otherwise, it is for the
+/// thread that makes progress in the lane.
 class DeviceRunner {
  public:
-  using Operations = std::vector<std::shared_ptr<Operation>>;
-
-  /// All arguments outlive the runner; messages of `path` are its alone. Where a rank takes part
-  /// without tensors of its own, it uses the GPU with the number of its `local_rank`. Two ranks may
-  /// use one GPU only where KOLO_SHARE_GPU says so.
+  /// All arguments outlive the runner, which alone uses the communicator of `path`. A rank that
+  /// takes part without tensors of its own uses the GPU with the number of its `local_rank`. Two
+  /// ranks may use one GPU only with KOLO_SHARE_GPU.
   DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int local_rank);
 
-  /// Makes the operation wait for what is on its stream now. Its GPU is this rank's from then on:
-  /// throws InvalidArgument where that is another one already, BackendError where there is none.
-  /// Any thread.
+  /// Makes the operation wait for the work that is on its stream now. Any thread.
+  /// @throws InvalidArgument if this rank uses another GPU already
+  /// @throws BackendError if there is no such GPU
   void prepare(Operation& operation);
-  /// What is put on the operation's stream from now on waits for it. Once it has been launched. Any
-  /// thread.
+  /// Makes later work on the operation's stream wait for the operation, which has been launched.
+  /// Any thread.
   void order_after(const Operation& operation);
 
-  /// Launches one batch, as BatchRunner::run runs it. `is_ordered`, the same on all ranks: in the
-  /// one order of all sets that overlap.
-  Task run(Operations operations, bool have_some_joined, bool is_ordered);
-  /// The part of a rank that has joined in `request`: memory with what changes nothing.
-  std::shared_ptr<Operation> make_identity(const Request& request);
+  /// Launches one batch, as HostRunner::run runs it. `is_ordered`, the same on all ranks: in the
+  /// common order of all sets that overlap.
+  Task run(Operations batch, bool have_some_joined, bool is_ordered);
+  /// See make_stand_in.
+  std::shared_ptr<Operation> make_stand_in(const Request& request);
 
-  /// Lets go of what the GPU is through with. Throws BackendError where anything has failed there,
-  /// or has not ended long after its deadline.
+  /// Releases the batches that the GPU has finished.
+  /// @throws BackendError if one has failed, or has not ended long after its deadline
   void retire();
-  /// Nothing that was launched is under way any more, as far as retire() knows.
+  /// Whether retire() has released everything that was launched.
   bool is_idle() const { return launched_.empty(); }
-  /// Ends on this rank what is under way.
+  /// Aborts everything in progress on this rank.
   void abort(const std::string& reason) noexcept;
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
-  std::uint64_t bytes_packed() const { return reducer_ ? reducer_->bytes_packed() : 0; }
-  /// That batches took on the GPU, of those that retire() has let go.
+  std::uint64_t bytes_packed() const { return backend_ ? backend_->bytes_packed() : 0; }
+  /// Seconds on the GPU of the batches that retire() has released.
   double seconds() const { return seconds_; }
 
  private:
@@ -70,23 +67,14 @@ class DeviceRunner {
   int own_gpu();
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
-  Task launch(const Operations& operations, const std::vector<Bits>& absent);
-  Task launch_one(Operation& operation, const Bits& absent);
-  Task all_gather(const TensorType& type, TensorMemory& memory, const DeviceOrder& order);
-  Task all_gather_in_place(const Request& request, TensorMemory& memory);
-  Task all_to_all(const Request& request, std::size_t index, TensorMemory& memory,
-                  const DeviceOrder& order, const Bits& absent);
-  void allocate(TensorMemory& memory, const std::vector<std::size_t>& rows,
-                const DeviceOrder& order);
-
-  Operation::Clock::time_point give_up_time(const Operations& operations) const;
+  Operation::Clock::time_point give_up_time(const Operations& batch) const;
 
   struct Launched {
     std::shared_ptr<CUevent_st> began;
     std::shared_ptr<CUevent_st> done;
     std::shared_ptr<void> mark;  // for profilers
     Operation::Clock::time_point give_up_at;
-    Operations operations;
+    Operations batch;
     std::vector<std::shared_ptr<std::byte>> outgrown;
   };
 
@@ -101,7 +89,7 @@ class DeviceRunner {
   EventPool timers_{&comm::Gpu::make_timer};
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
-  std::optional<DeviceReducer> reducer_;
+  std::optional<DeviceBackend> backend_;
   std::deque<Launched> launched_;  // in their order
   double seconds_ = 0.0;
 };

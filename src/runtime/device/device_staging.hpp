@@ -10,13 +10,13 @@
 
 namespace kolo::runtime {
 
-/// Memory of a GPU for whatever runs next on one stream.
+/// Scratch memory of a GPU for the operations of one stream.
 class DeviceStaging {
  public:
   explicit DeviceStaging(comm::Gpu& gpu) : gpu_(gpu) {}
 
-  /// Places of so many bytes each, at addresses that any kernel likes. What the run before is using
-  /// may be among them.
+  /// Returns places of these sizes in bytes, aligned for any kernel. Operations that were launched
+  /// before may still use the same memory.
   template <std::size_t kPlaces>
   std::array<std::byte*, kPlaces> take(const std::array<std::size_t, kPlaces>& sizes) {
     std::size_t total = 0;
@@ -28,7 +28,8 @@ class DeviceStaging {
     return places;
   }
 
-  /// What was outgrown since the last call; work that uses it may be under way.
+  /// Returns the blocks that larger ones have replaced since the last call; launched work may still
+  /// use them.
   std::vector<std::shared_ptr<std::byte>> take_outgrown() { return std::exchange(outgrown_, {}); }
 
  private:

@@ -9,14 +9,14 @@
 
 namespace kolo::runtime {
 
-/// Events of one kind that are used again, so that steady programs make none. Any thread.
+/// Reuses events of one kind, so that programs in a steady state create none. Any thread.
 class EventPool {
  public:
   using Make = std::shared_ptr<CUevent_st> (comm::Gpu::*)();
   explicit EventPool(Make make) : make_(make) {}
 
-  /// An event of `gpu`, the same at every call; it comes back when the last owner lets go of it.
-  /// Who waits for it on a stream by then has been given what it was recorded as.
+  /// Returns an event of `gpu`, which is the same at every call. The event returns to the pool when
+  /// its last owner releases it; streams that wait for it by then are not affected.
   std::shared_ptr<CUevent_st> take(comm::Gpu& gpu) {
     std::shared_ptr<CUevent_st> event;
     {

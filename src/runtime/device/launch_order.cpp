@@ -12,7 +12,7 @@ namespace {
 constexpr int kQuestion = 0;
 constexpr int kAnswer = 1;
 
-// Looking costs MPI a microsecond, in every turn of every lane.
+// A probe costs MPI a microsecond, and every lane would make one in every progress step.
 constexpr std::chrono::microseconds kLookEvery{50};
 
 /// Awaitable: a transfer of a communicator that several threads use.
@@ -49,7 +49,7 @@ Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
   co_await When<decltype(is_turn)>{is_turn};
 }
 
-/// Answers come in the order of the questions of a rank, whichever of its lanes asked.
+/// A rank receives answers in the order of its questions, whichever of its lanes asked.
 Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
   const Numbers question(members.begin(), members.end());
   Transfer sent;
@@ -95,8 +95,8 @@ void LaunchOrder::serve() {
   }
 }
 
-/// Of a long message MPI may know no more than that it is under way, and its sender may die: the
-/// receive goes on at the next look.
+/// A long message may have been announced only, and its sender may die: the receive continues at
+/// the next call.
 bool LaunchOrder::has_question() {
   if (!question_) {
     const auto envelope = world_->probe(kQuestion);
@@ -110,7 +110,7 @@ bool LaunchOrder::has_question() {
   return question_->transfer.ready();
 }
 
-/// What each member launches before, and the ticket.
+/// For each member the batch that it launches before, and the ticket.
 LaunchOrder::Numbers LaunchOrder::answer_to(const Numbers& members) {
   Numbers numbers;
   ++last_ticket_;

@@ -17,33 +17,33 @@
 
 namespace kolo::runtime {
 
-/// The one order in which batches of process sets that overlap are launched on GPUs. A collective
-/// holds its GPU until all its ranks have launched it: two ranks that launch two of them in
-/// different order may wait for one another for ever.
+/// The common order in which process sets that overlap launch their batches on GPUs. A collective
+/// occupies its GPU until all its ranks have launched it, so two ranks that launch two collectives
+/// in different orders may deadlock.
 ///
-/// World rank 0 numbers the batches; a ticket also says which one each rank has to launch before.
-/// Any thread.
+/// World rank 0 numbers the batches, and tells each rank which batch it has to launch before. Any
+/// thread.
 class LaunchOrder {
  public:
-  /// `world` is a communicator of all ranks for this alone.
+  /// `world` is a communicator of all ranks that nothing else uses.
   explicit LaunchOrder(std::unique_ptr<Communicator> world) : world_(std::move(world)) {}
-  /// Messages that are under way are abandoned with their memory.
+  /// Abandons messages in progress and keeps their memory.
   ~LaunchOrder();
   LaunchOrder(const LaunchOrder&) = delete;  // Tasks refer to it
   LaunchOrder& operator=(const LaunchOrder&) = delete;
 
-  /// Gives the next batch of a process set its place, and ends when it is this rank's turn to
-  /// launch it. Collective over the set of `path`.
+  /// Numbers the next batch of a process set, and ends when it is this rank's turn to launch it.
+  /// Collective over the set of `path`.
   Task enter(const DataPath& path, std::uint64_t& ticket);
-  /// It has been launched, or has failed.
+  /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);
-  /// Something is lost: there is no order any more that all could keep, and nobody waits for it.
+  /// After the loss of a rank: nobody waits for a turn from now on.
   void give_up();
 
-  /// From now on somebody may ask.
+  /// From now on ranks may ask for numbers.
   void expect_questions() { has_questions_ = true; }
-  /// On world rank 0: answers who asks. Never blocks; at most a look at the clock where nobody can
-  /// ask, or has just been looked for.
+  /// On world rank 0: answers questions. Never blocks, and only looks at the clock if it has probed
+  /// for questions recently.
   void serve();
 
  private:

@@ -18,7 +18,7 @@ BatchExecutor::BatchExecutor(const DataPath& data, std::optional<DeviceParts> de
                              comm::World& world)
     : data_(data),
       has_peers_(data.communicator->size() > 1),
-      runner_(std::make_shared<BatchRunner>(world, data)),
+      runner_(std::make_shared<HostRunner>(world, data)),
       lost_(data, world) {
   if (!device) return;
   launch_order_ = &device->launch_order;
@@ -29,9 +29,9 @@ BatchExecutor::BatchExecutor(const DataPath& data, std::optional<DeviceParts> de
   if (device->is_added) launch_order_->expect_questions();
 }
 
-std::shared_ptr<Operation> BatchExecutor::make_identity(const Request& request) const {
-  return is_on_gpu(request) ? device_runner_->make_identity(request)
-                            : runner_->make_identity(request);
+std::shared_ptr<Operation> BatchExecutor::make_stand_in(const Request& request) const {
+  return is_on_gpu(request) ? device_runner_->make_stand_in(request)
+                            : runner_->make_stand_in(request);
 }
 
 void BatchExecutor::start(Operations operations, bool have_some_joined) {

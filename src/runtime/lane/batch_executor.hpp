@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/world.hpp"
-#include "runtime/data/batch_runner.hpp"
+#include "runtime/data/host_runner.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/device/device_runner.hpp"
@@ -38,7 +38,7 @@ class BatchExecutor {
   DeviceRunner* device_runner() const { return device_runner_.get(); }
 
   /// What this rank, which has joined, contributes to `request`.
-  std::shared_ptr<Operation> make_identity(const Request& request) const;
+  std::shared_ptr<Operation> make_stand_in(const Request& request) const;
   /// Appends a batch to its queue. `have_some_joined`: as Coordinator::Batch has it.
   void start(Operations operations, bool have_some_joined);
   /// Appends a join, which completes after the batches of both queues.
@@ -81,7 +81,7 @@ class BatchExecutor {
 
   const DataPath& data_;
   const bool has_peers_;
-  std::shared_ptr<BatchRunner> runner_;
+  std::shared_ptr<HostRunner> runner_;
   std::optional<DataPath> device_data_;
   std::shared_ptr<DeviceRunner> device_runner_;
   LaunchOrder* launch_order_ = nullptr;

@@ -95,7 +95,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   if (is_done()) return true;
   require_home();
-  queue_.await(*operation.use);
+  queue_.await(operation.use);
   const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();
   const int polls = spin_.count() > 0 ? kPollsOfCallers : kPollsOnSharedCores;
@@ -176,12 +176,12 @@ bool Lane::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
   Coordinator& coordinator = control_.coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
-    const UseId use = *operation->use;
+    const UseId use = operation->use;
     coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
     operations_[use] = std::move(operation);
   }
   if (taken.join != nullptr) {
-    const UseId use = *taken.join->use;
+    const UseId use = taken.join->use;
     operations_[use] = taken.join;
     coordinator.join(use);
   }
@@ -209,7 +209,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
   }
   if (actions.joined) {
     std::shared_ptr<Operation> join = operations_.extract(actions.joined->use).mapped();
-    join->result = world_rank(actions.joined->last_rank);
+    join->last_joined = world_rank(actions.joined->last_rank);
     executor_.start_join(std::move(join));
   }
   for (const Verdict::Stall& stall : actions.stalls) report_stall(stall);
@@ -221,7 +221,7 @@ void Lane::start(const Coordinator::Batch& batch) {
   BatchExecutor::Operations operations;
   for (const Coordinator::Batch::Item& item : batch.items) {
     operations.push_back(item.use ? operations_.extract(*item.use).mapped()
-                                  : executor_.make_identity(*item.request));
+                                  : executor_.make_stand_in(*item.request));
   }
   executor_.start(std::move(operations), batch.have_some_joined);
 }

@@ -18,6 +18,7 @@
 #include "kolo/config.hpp"
 #include "runtime/control/control_plane.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/lane/batch_executor.hpp"
 #include "runtime/lane/tensor_queue.hpp"

@@ -54,7 +54,7 @@ void Lane::stop(std::string why) {
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
-  if (!operation->use) return;  // stands for a rank that has joined: nobody waits for it here
+  if (operation->role == OperationRole::StandIn) return;  // nobody waits for it
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();

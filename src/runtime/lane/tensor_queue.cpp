@@ -26,7 +26,7 @@ void TensorQueue::join(std::shared_ptr<Operation> operation) {
   if (join_) {
     throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
   }
-  operation->use = join_ = next_use_++;
+  join_ = operation->use = next_use_++;
   incoming_.join = std::move(operation);
   ++in_flight_;
 }

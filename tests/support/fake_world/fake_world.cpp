@@ -203,7 +203,7 @@ Task FakeWorld::make_window(Communicator& communicator, int, std::size_t segment
   auto& fake = dynamic_cast<FakeCommunicator&>(communicator);
   const FakeNetwork::WindowRequest& request =
       network_->arrive(fake.channel(), fake.world_ranks(), fake.rank(), segment_bytes);
-  while (!network_->all_arrived(request, fake.world_ranks().size())) co_await next_turn();
+  while (!network_->all_arrived(request, fake.world_ranks().size())) co_await yield();
   if (request.failure) throw BackendError("fake window: " + *request.failure);
   window = make_window_of(request.memory, fake.rank(), segment_bytes);
 }

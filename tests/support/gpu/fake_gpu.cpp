@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "base/outgoing.hpp"
-#include "comm/gpu/adasum_weights.hpp"
 #include "kolo/error.hpp"
+#include "ops/kernels/adasum_weights.hpp"
+#include "ops/kernels/check_vectors.hpp"
 #include "support/gpu/fake_arithmetic.hpp"
 #include "support/gpu/fake_device_communicator.hpp"
 
@@ -97,7 +98,7 @@ void FakeGpu::fill(std::byte* to, std::size_t count, DType dtype, const comm::Sc
 
 void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
                      comm::DeviceStream stream) {
-  comm::check_vectors("sum", vectors);
+  ops::check_vectors("sum", vectors);
   FakeKernel kernel{.name = "sum of vectors",
                     .reads = ranges_of(vectors),
                     .writes = {ByteRange(to, vectors.count * size_of(vectors.dtype))},
@@ -115,7 +116,7 @@ void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights wei
 
 void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
                            comm::DeviceStream stream) {
-  comm::check_vectors("dot products", vectors);
+  ops::check_vectors("dot products", vectors);
   const auto count = static_cast<std::size_t>(vectors.vectors);
   const std::size_t partial_count = comm::dot_product_parts(vectors.vectors) * count * count;
   hub_->kernel(rank_, stream,
@@ -138,7 +139,7 @@ void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, do
                 .writes = {range_of(weights, weight_count)},
                 .run = [=] {
                   for (std::size_t done = 0; done < weight_count; done += count) {
-                    comm::AdasumWeights(products + done * count, vectors, weights + done).compute();
+                    ops::AdasumWeights(products + done * count, vectors, weights + done).compute();
                   }
                 }});
 }

@@ -7,11 +7,11 @@
 #include <type_traits>
 
 #include "base/scale_integer.hpp"
-#include "comm/gpu/convert_table.hpp"
-#include "comm/gpu/device_elements.cuh"
 #include "kolo/dtype.hpp"
+#include "ops/kernels/convert_table.hpp"
+#include "ops/kernels/device_elements.cuh"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
 inline constexpr std::uint32_t kConvertThreads = 256;  // of a block
 
@@ -165,7 +165,7 @@ void visit_size(std::size_t size, Visit visit) {
 /// Calls `visit` with the function of one element, such as a FloatingConversion. `conversion` has
 /// passed check_conversion.
 template <class Visit>
-void visit_conversion(DeviceConversion conversion, Visit visit) {
+void visit_conversion(comm::DeviceConversion conversion, Visit visit) {
   if (conversion.from == conversion.to && conversion.factor == 1.0 && conversion.divisor == 1) {
     return visit_size(size_of(conversion.from),
                       [&](auto element) { visit(Copy<decltype(element)>()); });
@@ -183,4 +183,4 @@ void visit_conversion(DeviceConversion conversion, Visit visit) {
   });
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

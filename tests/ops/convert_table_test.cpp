@@ -1,4 +1,4 @@
-#include "comm/gpu/convert_table.hpp"
+#include "ops/kernels/convert_table.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::comm::convert_table_test {
+namespace kolo::ops::convert_table_test {
 
 /// What one block was given of one run.
 struct Given {
@@ -19,9 +19,9 @@ struct Given {
 };
 
 /// Addresses that tell runs apart; nothing is read there.
-std::vector<DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
+std::vector<comm::DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
   static std::array<std::byte, 5000> addresses;
-  std::vector<DeviceRun> runs;
+  std::vector<comm::DeviceRun> runs;
   for (const std::size_t count : counts) {
     std::byte* const address = addresses.data() + runs.size();
     runs.push_back({address, address, count});
@@ -30,9 +30,9 @@ std::vector<DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
 }
 
 /// All that the blocks of all tables do, in their order.
-std::vector<Given> give_out(const std::vector<DeviceRun>& runs, std::uint64_t blocks) {
+std::vector<Given> give_out(const std::vector<comm::DeviceRun>& runs, std::uint64_t blocks) {
   std::vector<Given> given;
-  std::span<const DeviceRun> left(runs);
+  std::span<const comm::DeviceRun> left(runs);
   while (!left.empty()) {
     const ConvertTable table = take_runs(left, blocks);
     EXPECT_LE(table.blocks(), blocks);
@@ -97,8 +97,8 @@ TEST(ConvertTableTest, MoreRunsThanATableHoldsTakeSeveral) {
   std::vector<std::size_t> counts;
   for (std::size_t i = 0; i < 1000; ++i) counts.push_back(i % 5 == 0 ? 0 : i * 37 % 5000 + 1);
   expect_covered(counts, 132);
-  const std::vector<DeviceRun> runs = runs_of(counts);
-  std::span<const DeviceRun> left(runs);
+  const std::vector<comm::DeviceRun> runs = runs_of(counts);
+  std::span<const comm::DeviceRun> left(runs);
   std::size_t tables = 0;
   for (; !left.empty(); ++tables) {
     EXPECT_LE(take_runs(left, 132).runs, ConvertTable::kCapacity);
@@ -107,8 +107,8 @@ TEST(ConvertTableTest, MoreRunsThanATableHoldsTakeSeveral) {
 }
 
 TEST(ConvertTableTest, LittleWorkTakesFewBlocks) {
-  std::vector<DeviceRun> runs = runs_of({100});
-  std::span<const DeviceRun> left(runs);
+  std::vector<comm::DeviceRun> runs = runs_of({100});
+  std::span<const comm::DeviceRun> left(runs);
   EXPECT_EQ(take_runs(left, 2112).blocks(), 1u);
   EXPECT_TRUE(left.empty());
   runs = runs_of({25'000'000});
@@ -160,7 +160,7 @@ TEST(ConvertTableTest, PairsThatReductionsNeedAreThere) {
   EXPECT_FALSE(is_convertible_on_gpu(DType::Int64, DType::Float64));
 }
 
-std::string error_of(std::span<const DeviceRun> runs, DeviceConversion conversion) {
+std::string error_of(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion) {
   try {
     check_conversion(runs, conversion);
   } catch (const InvalidArgument& error) {
@@ -179,12 +179,12 @@ TEST(ConvertTableTest, ErrorsSayWhatWasExpected) {
             "int64, got 3");
   EXPECT_NE(error_of({}, {.from = DType::Int64, .to = DType::Int64, .divisor = 0}), "accepted");
   alignas(16) static std::array<std::byte, 64> memory;
-  const std::array<DeviceRun, 2> runs{DeviceRun{memory.data(), memory.data() + 1, 0},
-                                      DeviceRun{memory.data() + 2, memory.data(), 3}};
+  const std::array<comm::DeviceRun, 2> runs{comm::DeviceRun{memory.data(), memory.data() + 1, 0},
+                                            comm::DeviceRun{memory.data() + 2, memory.data(), 3}};
   EXPECT_EQ(error_of(runs, {.from = DType::Float16, .to = DType::Float32}), "accepted");
   EXPECT_EQ(error_of(runs, {.from = DType::Float32, .to = DType::Float32}),
             "GPU convert from float32 to float32: expected addresses of elements, got a run of 3 "
             "elements that lies between them");
 }
 
-}  // namespace kolo::comm::convert_table_test
+}  // namespace kolo::ops::convert_table_test

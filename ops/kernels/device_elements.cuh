@@ -8,7 +8,7 @@
 
 #include "kolo/dtype.hpp"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
 /// A byte that holds 0 or 1.
 struct BoolElement {
@@ -69,4 +69,4 @@ void visit_dtype(DType dtype, Visit visit) {
   }
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "comm/gpu/device_elements.cuh"
 #include "comm/gpu/gpu.hpp"
-#include "comm/gpu/vector_access.cuh"
+#include "ops/kernels/device_elements.cuh"
+#include "ops/kernels/vector_access.cuh"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
 template <class T, class Sum>
 __host__ __device__ T from_sum(Sum value) {
@@ -38,7 +38,7 @@ __host__ __device__ inline double product(double a, double b) {
 
 /// Adds up a vector's width of elements from `i` on.
 template <class Sum, bool kIsWhole, class T>
-__host__ __device__ void add_up_at(const VectorsOf<T>& vectors, DeviceWeights weights, T* to,
+__host__ __device__ void add_up_at(const VectorsOf<T>& vectors, comm::DeviceWeights weights, T* to,
                                    std::uint64_t i) {
   constexpr std::uint32_t kWidth = kWidthOf<T>;
   const std::uint64_t length = vectors.count - i;
@@ -66,8 +66,8 @@ __host__ __device__ void add_up_at(const VectorsOf<T>& vectors, DeviceWeights we
 /// Thread `thread` of block `block` of `blocks` adds up every so many-th run of as many elements as
 /// fill 16 bytes: neighbours in a block have neighbours in memory.
 template <class Sum, class T>
-__host__ __device__ void add_up_block(const VectorsOf<T>& vectors, DeviceWeights weights, T* to,
-                                      std::uint64_t blocks, std::uint64_t block,
+__host__ __device__ void add_up_block(const VectorsOf<T>& vectors, comm::DeviceWeights weights,
+                                      T* to, std::uint64_t blocks, std::uint64_t block,
                                       std::uint32_t thread) {
   constexpr std::uint32_t kWidth = kWidthOf<T>;
   const std::uint64_t step = blocks * kVectorThreads * kWidth;
@@ -84,11 +84,11 @@ __host__ __device__ void add_up_block(const VectorsOf<T>& vectors, DeviceWeights
 /// Calls `visit` with a zero of the type that sums are made in: those with weights, which may
 /// cancel, in float64 as on the CPU.
 template <class T, class Visit>
-void visit_sum(const DeviceWeights& weights, Visit visit) {
+void visit_sum(const comm::DeviceWeights& weights, Visit visit) {
   if constexpr (!std::is_same_v<T, double>) {
     if (weights.each == nullptr) return visit(float());
   }
   visit(double());
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -7,7 +7,7 @@
 #include "comm/gpu/gpu.hpp"
 #include "kolo/dtype.hpp"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
 /// The runs of one launch, which the kernel gets as its parameter. Their elements, one run after
 /// another, are cut into shares, one for each of the kernel's blocks.
@@ -29,7 +29,7 @@ struct ConvertTable {
 
 /// Takes as many of `runs` as one table holds from their front. Cuts them into about `blocks` equal
 /// shares, fewer where there is little to do.
-ConvertTable take_runs(std::span<const DeviceRun>& runs, std::uint64_t blocks);
+ConvertTable take_runs(std::span<const comm::DeviceRun>& runs, std::uint64_t blocks);
 
 /// The run that holds element `position`, which is less than `table.elements()`.
 constexpr std::uint32_t find_run(const ConvertTable& table, std::uint64_t position) {
@@ -85,6 +85,6 @@ constexpr bool is_convertible_on_gpu(DType from, DType to) {
 
 /// Throws InvalidArgument for a conversion that no kernel does, and for runs whose addresses are
 /// not those of elements.
-void check_conversion(std::span<const DeviceRun> runs, DeviceConversion conversion);
+void check_conversion(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion);
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "comm/gpu/device_elements.cuh"
 #include "comm/gpu/gpu.hpp"
+#include "ops/kernels/device_elements.cuh"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
 inline constexpr std::uint32_t kVectorThreads = 256;  // of a block
 
-/// DeviceVectors of a known type.
+/// comm::DeviceVectors of a known type.
 template <class T>
 struct VectorsOf {
   const T* first;
@@ -72,7 +72,7 @@ __host__ __device__ void store(const Vector<T, kWidthOf<T>>& stored, T* to, std:
 
 /// Calls `visit` with the VectorsOf their type. `vectors` has passed check_vectors.
 template <class Visit>
-void visit_vectors(const DeviceVectors& vectors, Visit visit) {
+void visit_vectors(const comm::DeviceVectors& vectors, Visit visit) {
   visit_dtype(vectors.dtype, [&](auto dtype) {
     if constexpr (is_floating(dtype())) {
       using T = ElementOf<dtype()>;
@@ -82,4 +82,4 @@ void visit_vectors(const DeviceVectors& vectors, Visit visit) {
   });
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -1,13 +1,14 @@
-#include "comm/gpu/gpu.hpp"
+#include "ops/kernels/check_vectors.hpp"
 
 #include <bit>
+#include <cstdint>
 #include <string>
 
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
-void check_vectors(std::string_view what, const DeviceVectors& vectors) {
+void check_vectors(std::string_view what, const comm::DeviceVectors& vectors) {
   const std::string text =
       "GPU " + std::string(what) + " of " + std::string(name_of(vectors.dtype)) + ": expected ";
   if (!is_floating(vectors.dtype)) throw InvalidArgument(text + "a floating type");
@@ -16,4 +17,4 @@ void check_vectors(std::string_view what, const DeviceVectors& vectors) {
   }
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "comm/gpu/device_elements.cuh"
-#include "comm/gpu/vector_access.cuh"
+#include "ops/kernels/device_elements.cuh"
+#include "ops/kernels/vector_access.cuh"
 
-namespace kolo::comm {
+namespace kolo::ops {
 
 /// Pairs of so many vectors by as many are multiplied at once: each is loaded for all of them.
 inline constexpr std::uint32_t kTile = 4;
@@ -123,4 +123,4 @@ __host__ __device__ inline void add_parts(const double* partial, std::uint32_t v
   sums[thread] = sum;
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -1,4 +1,4 @@
-#include "runtime/device/device_packing.hpp"
+#include "runtime/device/device_path.hpp"
 
 #include <vector>
 

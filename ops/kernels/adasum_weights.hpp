@@ -1,10 +1,16 @@
 #pragma once
 
-namespace kolo::comm {
+namespace kolo::ops {
 
-/// Adasum combines vectors a and b into (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b, those of two
-/// ranks and then those of two pairs. What it makes of all ranks' vectors is thus a sum of them,
-/// each with a weight that follows from the dot products of the vectors alone.
+/// Adasum combines vectors a and b into (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b. This is the
+/// fraction a·b / 2|a|², given a·b and |a|²: 0 for a vector of zeros, and where cancellation leaves
+/// a square below zero.
+constexpr double adasum_fraction(double product, double square) {
+  return square <= 0 ? 0.0 : product / (2 * square);
+}
+
+/// The weights of many vectors, of which Adasum combines pairs and then pairs of pairs: the result
+/// is a weighted sum whose weights follow from the dot products of the vectors alone.
 class AdasumWeights {
  public:
   /// `products` is a matrix of `vectors`² dot products; `weights` is what is made of it.
@@ -38,12 +44,7 @@ class AdasumWeights {
     const Merged a{begin, middle};
     const Merged b{middle, end};
     const double ab = dot(a, b);
-    scale(a, weight(ab, dot(a, a)), b, weight(ab, dot(b, b)));
-  }
-
-  /// A vector of zeros stays what it is. What cancels may leave a square below zero.
-  static constexpr double weight(double ab, double square) {
-    return square <= 0 ? 1.0 : 1.0 - ab / (2 * square);
+    scale(a, 1.0 - adasum_fraction(ab, dot(a, a)), b, 1.0 - adasum_fraction(ab, dot(b, b)));
   }
 
   constexpr double dot(Merged a, Merged b) const {
@@ -66,4 +67,4 @@ class AdasumWeights {
   double* weights_;
 };
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

@@ -1,9 +1,9 @@
-#include "runtime/device/device_reducer.hpp"
+#include "runtime/device/device_backend.hpp"
+
+#include <numeric>
 
 #include "compression/registry.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "runtime/device/device_packing.hpp"
-#include "runtime/device/device_plan.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -12,7 +12,7 @@ constexpr std::string_view kDirect = "direct";
 
 }  // namespace
 
-DevicePlan DeviceReducer::plan_of(const Request& request, DType dtype, JoinedRanks joined,
+DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRanks joined,
                                   bool is_fused) const {
   const int size = path_.communicator->size();
   DevicePlan plan = plan_on_device(
@@ -21,12 +21,12 @@ DevicePlan DeviceReducer::plan_of(const Request& request, DType dtype, JoinedRan
                 .size = request.join_divisor == JoinDivisor::Active ? size - joined.count : size,
                 .is_fused = is_fused,
                 .prefers_direct = path_.preferred(request.collective) == kDirect});
-  // What changes nothing must not be scaled. By direct exchange it is zeros, for others to combine.
+  // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
   return plan;
 }
 
-Task DeviceReducer::all_reduce(const Request& request, std::span<const ReductionItem> items,
+Task DeviceBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
                                JoinedRanks joined) {
   while (!items.empty()) {
     const std::size_t length =
@@ -43,7 +43,7 @@ Task DeviceReducer::all_reduce(const Request& request, std::span<const Reduction
   }
 }
 
-Task DeviceReducer::all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items) {
+Task DeviceBackend::all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items) {
   const DType dtype = items.front().type->dtype;
   const std::size_t count = count_of(items);
   device_.traffic.add_round(2 * count * size_of(plan.wire));
@@ -65,14 +65,9 @@ Task DeviceReducer::all_reduce_run(const DevicePlan& plan, std::span<const Reduc
   unpack(device_, staging, {plan.wire, dtype, plan.after, plan.divisor}, items);
 }
 
-Task DeviceReducer::reduce_scatter(const Request& request, ReductionItem item, JoinedRanks joined) {
+Task DeviceBackend::reduce_scatter(const Request& request, ReductionItem item,
+                                   std::span<const std::size_t> counts, JoinedRanks joined) {
   const TensorType& type = *item.type;
-  const std::size_t rows = static_cast<std::size_t>(type.shape.front());
-  const std::size_t row = rows > 0 ? type.count() / rows : 0;
-  std::vector<std::size_t> counts;
-  for (const ops::Range& piece : ops::pieces_of(rows, path_.communicator->size())) {
-    counts.push_back(piece.length * row);
-  }
   const DevicePlan plan = plan_of(request, type.dtype, joined, false);
   if (plan.is_staged) bytes_packed_ += type.count() * size_of(plan.wire);
   if (plan.is_direct) {
@@ -82,7 +77,7 @@ Task DeviceReducer::reduce_scatter(const Request& request, ReductionItem item, J
   }
 }
 
-Task DeviceReducer::reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
+Task DeviceBackend::reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
                                         std::span<const std::size_t> counts) {
   const DType dtype = item.type->dtype;
   const std::size_t count = item.type->count();
@@ -108,6 +103,39 @@ Task DeviceReducer::reduce_scatter_rows(const DevicePlan& plan, ReductionItem it
   co_await device_.communicator;
   const comm::DeviceRun out{place, memory.output, own.length};
   device_.gpu.convert({&out, 1}, {plan.wire, dtype, plan.after, plan.divisor}, device_.stream);
+}
+
+Task DeviceBackend::move(Collective collective, const CollectiveCall& call, std::size_t bytes) {
+  comm::DeviceCommunicator& communicator = device_.communicator;
+  switch (collective) {
+    case Collective::AllGather:
+      device_.traffic.add_round(bytes);
+      communicator.all_gather(call.input, call.output, call.counts, call.dtype, device_.stream);
+      break;
+    case Collective::Broadcast:
+      device_.traffic.add_round(bytes);
+      communicator.broadcast(call.output, call.count, call.dtype, call.root, device_.stream);
+      break;
+    case Collective::AllToAll: {
+      const std::span<const std::size_t> sent = call.send_counts;
+      const auto own = static_cast<std::size_t>(communicator.rank());
+      const std::size_t all = std::accumulate(sent.begin(), sent.end(), std::size_t{0});
+      device_.traffic.add_sent((all - sent[own]) * size_of(call.dtype));
+      communicator.all_to_all(call.input, sent, call.output, call.receive_counts, call.dtype,
+                              device_.stream);
+      break;
+    }
+    default: co_return;
+  }
+  co_await communicator;
+}
+
+/// The program's allocator orders memory by the program's stream, on which earlier uses of it may
+/// still be running.
+void DeviceBackend::await_allocation(const Operation& operation) {
+  const std::shared_ptr<CUevent_st> allocated = events_.take(device_.gpu);
+  device_.gpu.record(allocated.get(), operation.device.stream);
+  device_.gpu.wait(device_.stream, allocated.get());
 }
 
 }  // namespace kolo::runtime

@@ -1,4 +1,4 @@
-#include "comm/gpu/convert_table.hpp"
+#include "ops/kernels/convert_table.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::comm {
+namespace kolo::ops {
 namespace {
 
 // What all threads of a block do in about one go. Shares are multiples of it, so that those of one
@@ -17,7 +17,7 @@ constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
   return (value + divisor - 1) / divisor;
 }
 
-std::string pair_of(DeviceConversion conversion) {
+std::string pair_of(comm::DeviceConversion conversion) {
   return "GPU convert from " + std::string(name_of(conversion.from)) + " to " +
          std::string(name_of(conversion.to));
 }
@@ -28,11 +28,11 @@ bool is_aligned(const std::byte* address, DType dtype) {
 
 }  // namespace
 
-ConvertTable take_runs(std::span<const DeviceRun>& runs, std::uint64_t blocks) {
+ConvertTable take_runs(std::span<const comm::DeviceRun>& runs, std::uint64_t blocks) {
   ConvertTable table;
   std::uint64_t elements = 0;
   while (!runs.empty() && table.runs < ConvertTable::kCapacity) {
-    const DeviceRun run = runs.front();
+    const comm::DeviceRun run = runs.front();
     runs = runs.subspan(1);
     if (run.count == 0) continue;
     elements += run.count;
@@ -45,7 +45,7 @@ ConvertTable take_runs(std::span<const DeviceRun>& runs, std::uint64_t blocks) {
   return table;
 }
 
-void check_conversion(std::span<const DeviceRun> runs, DeviceConversion conversion) {
+void check_conversion(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion) {
   if (!is_convertible_on_gpu(conversion.from, conversion.to)) {
     throw InvalidArgument(pair_of(conversion) +
                           ": no such kernel; floating types convert among themselves, integers to "
@@ -56,7 +56,7 @@ void check_conversion(std::span<const DeviceRun> runs, DeviceConversion conversi
                           ": expected a divisor of 1, or a positive one from " + "int64, got " +
                           std::to_string(conversion.divisor));
   }
-  for (const DeviceRun& run : runs) {
+  for (const comm::DeviceRun& run : runs) {
     if (run.count == 0) continue;
     if (!is_aligned(run.from, conversion.from) || !is_aligned(run.to, conversion.to)) {
       throw InvalidArgument(pair_of(conversion) +
@@ -66,4 +66,4 @@ void check_conversion(std::span<const DeviceRun> runs, DeviceConversion conversi
   }
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo::ops

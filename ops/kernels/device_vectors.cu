@@ -1,18 +1,19 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "comm/gpu/adasum_weights.hpp"
 #include "comm/gpu/cuda_check.hpp"
-#include "comm/gpu/dot_products.cuh"
-#include "comm/gpu/vector_kernel.hpp"
-#include "comm/gpu/vector_sum.cuh"
+#include "comm/gpu/device_kernels.hpp"
+#include "ops/kernels/adasum_weights.hpp"
+#include "ops/kernels/check_vectors.hpp"
+#include "ops/kernels/dot_products.cuh"
+#include "ops/kernels/vector_sum.cuh"
 
-namespace kolo::comm {
+namespace kolo::ops {
 namespace {
 
 template <class Sum, class T>
 __global__ void __launch_bounds__(kVectorThreads)
-    add_up_kernel(VectorsOf<T> vectors, DeviceWeights weights, T* to) {
+    add_up_kernel(VectorsOf<T> vectors, comm::DeviceWeights weights, T* to) {
   add_up_block<Sum>(vectors, weights, to, gridDim.x, blockIdx.x, threadIdx.x);
 }
 
@@ -55,8 +56,8 @@ __global__ void weigh_kernel(const double* products, int matrices, int vectors, 
 }
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, std::uint32_t threads, DeviceStream stream,
-            Arguments... arguments) {
+void launch(void (*kernel)(Parameters...), dim3 blocks, std::uint32_t threads,
+            comm::DeviceStream stream, Arguments... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(threads);
@@ -65,36 +66,44 @@ void launch(void (*kernel)(Parameters...), dim3 blocks, std::uint32_t threads, D
 }
 
 }  // namespace
+}  // namespace kolo::ops
 
-void launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
-                   std::uint64_t blocks, DeviceStream stream) {
-  visit_vectors(vectors, [&]<class T>(const VectorsOf<T>& typed) {
-    constexpr std::uint64_t kOfBlock = kVectorThreads * kWidthOf<T>;
+namespace kolo {
+
+void comm::launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+                         std::uint64_t blocks, DeviceStream stream) {
+  ops::check_vectors("sum", vectors);
+  if (vectors.count == 0) return;
+  ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
+    constexpr std::uint64_t kOfBlock = ops::kVectorThreads * ops::kWidthOf<T>;
     const std::uint64_t needed = (typed.count + kOfBlock - 1) / kOfBlock;
     const dim3 grid(static_cast<std::uint32_t>(std::min(needed, blocks)));
-    visit_sum<T>(weights, [&]<class Sum>(Sum) {
-      launch(add_up_kernel<Sum, T>, grid, kVectorThreads, stream, typed, weights,
-             reinterpret_cast<T*>(to));
+    ops::visit_sum<T>(weights, [&]<class Sum>(Sum) {
+      ops::launch(ops::add_up_kernel<Sum, T>, grid, ops::kVectorThreads, stream, typed, weights,
+                  reinterpret_cast<T*>(to));
     });
   });
 }
 
-void launch_multiply_all(const DeviceVectors& vectors, double* products, double* partial,
-                         DeviceStream stream) {
-  visit_vectors(vectors, [&]<class T>(const VectorsOf<T>& typed) {
+void comm::launch_multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                               DeviceStream stream) {
+  ops::check_vectors("dot products", vectors);
+  ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
     const std::uint64_t parts = dot_product_parts(vectors.vectors);
-    launch(multiply_kernel<T>, dim3(static_cast<std::uint32_t>(parts), tile_count(typed.vectors)),
-           kVectorThreads, stream, typed, partial);
-    launch(add_parts_kernel, dim3(typed.vectors * typed.vectors), kVectorThreads, stream,
-           static_cast<const double*>(partial), typed.vectors, parts, products);
+    ops::launch(ops::multiply_kernel<T>,
+                dim3(static_cast<std::uint32_t>(parts), ops::tile_count(typed.vectors)),
+                ops::kVectorThreads, stream, typed, partial);
+    ops::launch(ops::add_parts_kernel, dim3(typed.vectors * typed.vectors), ops::kVectorThreads,
+                stream, static_cast<const double*>(partial), typed.vectors, parts, products);
   });
 }
 
-void launch_weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                         DeviceStream stream) {
+void comm::launch_weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                               DeviceStream stream) {
   constexpr std::uint32_t kThreads = 32;
   const auto blocks = (static_cast<std::uint32_t>(matrices) + kThreads - 1) / kThreads;
-  launch(weigh_kernel, dim3(blocks), kThreads, stream, products, matrices, vectors, weights);
+  ops::launch(ops::weigh_kernel, dim3(blocks), kThreads, stream, products, matrices, vectors,
+              weights);
 }
 
-}  // namespace kolo::comm
+}  // namespace kolo

@@ -1,4 +1,4 @@
-#include "comm/gpu/adasum_weights.hpp"
+#include "ops/kernels/adasum_weights.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kolo::comm::adasum_weights_test {
+namespace kolo::ops::adasum_weights_test {
 
 using Vector = std::vector<double>;
 
@@ -79,4 +79,4 @@ TEST(AdasumWeightsTest, NotANumberReachesTheResult) {
   EXPECT_TRUE(std::isnan(weights_of({{1, 2}, {std::nan(""), 1}, {3, 4}, {5, 6}}).back()));
 }
 
-}  // namespace kolo::comm::adasum_weights_test
+}  // namespace kolo::ops::adasum_weights_test

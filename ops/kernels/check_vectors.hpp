@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string_view>
+
+#include "comm/gpu/gpu.hpp"
+
+namespace kolo::ops {
+
+/// Throws InvalidArgument for a type that is not floating, and for vectors that do not begin at the
+/// address of an element.
+/// @param what the operation, for the error text
+void check_vectors(std::string_view what, const comm::DeviceVectors& vectors);
+
+}  // namespace kolo::ops

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kolo/algorithm.hpp"
+#include "kolo/task.hpp"
+#include "runtime/data/operation.hpp"
+#include "runtime/data/reduction_items.hpp"
+#include "runtime/protocol/request.hpp"
+
+namespace kolo::runtime {
+
+/// Moves and combines the elements of a lane's tensors in one kind of memory: the host's or a
+/// GPU's. dispatch() decides what is moved; a new collective that combines nothing is a case there
+/// and in DeviceBackend::move.
+///
+/// A host's Task ends when the results are there, a GPU's when the work is on the stream. What is
+/// passed by reference lives until then.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// All-reduces `items` as `request` says. Small neighbours of one dtype are fused.
+  virtual Task all_reduce(const Request& request, std::span<const ReductionItem> items,
+                          JoinedRanks joined) = 0;
+
+  /// Combines `item`, of which every rank keeps its part.
+  /// @param counts elements that each rank keeps
+  virtual Task reduce_scatter(const Request& request, ReductionItem item,
+                              std::span<const std::size_t> counts, JoinedRanks joined) = 0;
+
+  /// Runs an all-gather, a broadcast or an all-to-all.
+  /// @param bytes size by which the algorithm is chosen, the same on all ranks
+  virtual Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) = 0;
+
+  /// Makes what follows wait until an output that was just allocated for `operation` may be
+  /// written.
+  virtual void await_allocation(const Operation& operation) = 0;
+};
+
+}  // namespace kolo::runtime

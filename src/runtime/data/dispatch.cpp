@@ -1,0 +1,149 @@
+#include "runtime/data/dispatch.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ops/kernels/pieces.hpp"
+#include "runtime/data/absent_ranks.hpp"
+#include "runtime/data/numbers.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+/// An operation that is being run.
+struct Dispatched {
+  const DataPath& path;
+  Backend& backend;
+  Operation& operation;
+  const Bits& absent;
+
+  const TensorType& type(std::size_t index) const { return operation.request.tensors[index]; }
+  TensorMemory& memory(std::size_t index) const { return operation.tensors[index]; }
+
+  void allocate_output(TensorMemory& memory, const std::vector<std::size_t>& rows) const {
+    const std::vector<std::int64_t> counts(rows.begin(), rows.end());
+    memory.output = static_cast<std::byte*>(memory.allocate_output(counts));
+    backend.await_allocation(operation);
+  }
+
+  /// A call on tensor `index`. A rank that has joined has no place in shared memory, so peers reach
+  /// one another's buffers only where all have submitted the operation.
+  CollectiveCall make_call(std::size_t index) const {
+    CollectiveCall call = path.make_call();
+    call.dtype = type(index).dtype;
+    call.input = memory(index).input;
+    call.output = memory(index).output;
+    if (absent.none()) call.peer_buffers = memory(index).peer_buffers;
+    return call;
+  }
+};
+
+Task all_gather(const Dispatched& run, std::size_t index) {
+  const TensorType& row = run.type(index);
+  TensorMemory& memory = run.memory(index);
+  const std::vector<std::int64_t>& agreed_rows = run.operation.request.rows;
+  const bool is_in_place = !agreed_rows.empty();
+  std::vector<std::size_t> counts(agreed_rows.begin(), agreed_rows.end());
+  if (!is_in_place) {
+    const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
+    co_await gather_numbers(run.path, own, counts);
+    run.allocate_output(memory, counts);
+  }
+  for (std::size_t& count : counts) count *= row.count();
+  const std::vector<ops::Range> places = ops::ranges_of(counts);
+  CollectiveCall call = run.make_call(index);
+  call.counts = counts;
+  if (is_in_place) {
+    const auto own = static_cast<std::size_t>(run.path.communicator->rank());
+    call.input = call.output + places[own].begin * size_of(call.dtype);
+  }
+  const std::size_t total = places.back().begin + places.back().length;
+  co_await run.backend.move(Collective::AllGather, call, total * size_of(call.dtype));
+}
+
+Task broadcast(const Dispatched& run, std::size_t index) {
+  const std::vector<int>& ranks = run.path.world_ranks;
+  const auto root = std::find(ranks.begin(), ranks.end(), run.operation.request.root);
+  CollectiveCall call = run.make_call(index);
+  call.count = run.type(index).count();
+  call.root = static_cast<int>(root - ranks.begin());
+  co_await run.backend.move(Collective::Broadcast, call, run.type(index).size_bytes());
+}
+
+Task reduce_scatter(const Dispatched& run, std::size_t index) {
+  const TensorType& type = run.type(index);
+  const auto rows = static_cast<std::size_t>(type.shape.front());
+  const std::size_t row = rows > 0 ? type.count() / rows : 0;
+  std::vector<std::size_t> counts;
+  for (int rank = 0; rank < run.path.communicator->size(); ++rank) {
+    counts.push_back(ops::piece_of(rows, run.path.communicator->size(), rank).length * row);
+  }
+  const ReductionItem item{&type, &run.memory(index)};
+  const JoinedRanks joined = joined_of(run.path, run.absent);
+  co_await run.backend.reduce_scatter(run.operation.request, item, counts, joined);
+}
+
+Task all_to_all(const Dispatched& run, std::size_t index) {
+  const TensorType& row = run.type(index);
+  TensorMemory& memory = run.memory(index);
+  std::vector<std::size_t> sent(memory.send_splits.begin(), memory.send_splits.end());
+  std::vector<std::size_t> received;
+  co_await exchange_numbers(run.path, sent, received);
+  if (!run.absent.none()) {
+    co_await refuse_rows_for_absent(run.path, run.operation.request, received, run.absent);
+  }
+  run.allocate_output(memory, received);
+  for (std::size_t& count : sent) count *= row.count();
+  for (std::size_t& count : received) count *= row.count();
+  CollectiveCall call = run.make_call(index);
+  call.send_counts = sent;
+  call.receive_counts = received;
+  // Splits differ between ranks; the size of a row does not.
+  co_await run.backend.move(Collective::AllToAll, call, row.size_bytes());
+}
+
+Task run_one(const DataPath& path, Backend& backend, Operation& operation, const Bits& absent) {
+  refuse_for_absent(path, operation.request, absent);
+  const Dispatched run{path, backend, operation, absent};
+  for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
+    switch (operation.request.collective) {
+      case Collective::AllGather: co_await all_gather(run, i); break;
+      case Collective::Broadcast: co_await broadcast(run, i); break;
+      case Collective::ReduceScatter: co_await reduce_scatter(run, i); break;
+      case Collective::AllToAll: co_await all_to_all(run, i); break;
+      default: break;  // a barrier and the like move nothing
+    }
+  }
+}
+
+/// Neighbours to which the same ranks contribute may be fused.
+Task all_reduce(const DataPath& path, Backend& backend, const Operations& batch,
+                const std::vector<Bits>& absent) {
+  std::size_t end = 0;
+  for (std::size_t begin = 0; begin < batch.size(); begin = end) {
+    std::vector<ReductionItem> items;
+    for (end = begin; end < batch.size() && absent[end] == absent[begin]; ++end) {
+      Operation& operation = *batch[end];
+      for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
+        items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
+      }
+    }
+    const JoinedRanks joined = joined_of(path, absent[begin]);
+    co_await backend.all_reduce(batch[begin]->request, items, joined);
+  }
+}
+
+}  // namespace
+
+Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
+              const std::vector<Bits>& absent) {
+  Operation& first = *batch.front();
+  if (first.request.collective != Collective::AllReduce) {
+    return run_one(path, backend, first, absent.front());
+  }
+  return all_reduce(path, backend, batch, absent);
+}
+
+}  // namespace kolo::runtime

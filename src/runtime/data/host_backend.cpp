@@ -1,0 +1,193 @@
+#include "runtime/data/host_backend.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "base/convert.hpp"
+#include "ops/kernels/kernels.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr std::size_t kPieceElements = std::size_t{32} << 10;
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+/// Whether scaling changes the identity, which ranks that have joined contribute.
+bool has_fragile_identity(ReduceOp op) {
+  return op == ReduceOp::Min || op == ReduceOp::Max || op == ReduceOp::Product;
+}
+
+}  // namespace
+
+Task HostBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
+                             JoinedRanks joined) {
+  const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum;
+  while (!items.empty()) {
+    const std::size_t length = can_pack ? fused_run(items, path_.config.fusion_bytes) : 1;
+    if (length > 1) {
+      co_await all_reduce_packed(request, items.first(length), joined);
+    } else {
+      const auto [type, memory] = items.front();
+      const Buffer buffer{.dtype = type->dtype,
+                          .input = memory->input,
+                          .output = memory->output,
+                          .count = type->count(),
+                          .peer_buffers = memory->peer_buffers,
+                          .kept = {0, type->count()}};
+      co_await reduce(Collective::AllReduce, request, buffer, joined);
+    }
+    items = items.subspan(length);
+  }
+}
+
+Task HostBackend::all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                                    JoinedRanks joined) {
+  std::size_t count = 0;
+  for (const ReductionItem& item : items) count += item.type->count();
+  const DType dtype = items[0].type->dtype;
+  const std::size_t size_bytes = count * size_of(dtype);
+  if (packed_.size() < size_bytes) packed_.resize(size_bytes);
+  std::byte* place = packed_.data();
+  for (const ReductionItem& item : items) {
+    copy_bytes(place, item.memory->input, item.type->size_bytes());
+    place += item.type->size_bytes();
+  }
+  bytes_packed_ += size_bytes;
+  const Buffer buffer{.dtype = dtype,
+                      .input = packed_.data(),
+                      .output = packed_.data(),
+                      .count = count,
+                      .kept = {0, count}};
+  co_await reduce(Collective::AllReduce, request, buffer, joined);
+  place = packed_.data();
+  for (const ReductionItem& item : items) {
+    copy_bytes(item.memory->output, place, item.type->size_bytes());
+    place += item.type->size_bytes();
+  }
+}
+
+Task HostBackend::reduce_scatter(const Request& request, ReductionItem item,
+                                 std::span<const std::size_t> counts, JoinedRanks joined) {
+  const auto own = static_cast<std::size_t>(path_.communicator->rank());
+  const auto before = counts.first(own);
+  const Buffer buffer{
+      .dtype = item.type->dtype,
+      .input = item.memory->input,
+      .output = item.memory->output,
+      .count = item.type->count(),
+      .peer_buffers = item.memory->peer_buffers,
+      .counts = counts,
+      .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[own]}};
+  co_await reduce(Collective::ReduceScatter, request, buffer, joined);
+}
+
+CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buffer,
+                                      const ops::ReductionPlan& plan) const {
+  CollectiveCall call = path_.make_call();
+  call.input = buffer.input;
+  call.output = buffer.output;
+  call.count = buffer.count;
+  call.counts = buffer.counts;
+  call.dtype = plan.wire;
+  call.reduction = plan.reduction;
+  if (request.op == ReduceOp::Custom) {
+    call.reduction.custom = &path_.choices.find_reduction(request.custom);
+  }
+  return call;
+}
+
+Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
+                         JoinedRanks joined) {
+  const Compressor& compressor = path_.choices.compressors.find(request.compression);
+  const DType payload = compressor.wire_dtype(buffer.dtype);
+  const bool is_compressed = payload != buffer.dtype;
+  const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
+  const bool is_prescaled =
+      joined.count > 0 && request.prescale != 1.0 && has_fragile_identity(request.op);
+  // Peers can access neither payloads nor the memory of a rank that has joined.
+  const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
+                                !is_prescaled && joined.count == 0;
+  const Algorithm& algorithm =
+      path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
+  const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_prescaled;
+  // Whatever is converted first is reduced in a copy.
+  const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_on_the_way);
+  const int size = path_.communicator->size();
+  const ops::ReductionPlan plan =
+      ops::plan_reduction(payload, request.op, is_prescaled ? 1.0 : request.prescale,
+                          request.postscale, algorithm.rank_ordered,
+                          request.join_divisor == JoinDivisor::Active ? size - joined.count : size);
+
+  CollectiveCall call = make_call(request, buffer, plan);
+  if (compresses_on_the_way) {
+    call.dtype = buffer.dtype;
+    call.compressor = &compressor;
+  }
+  if (has_peer_buffers) call.peer_buffers = buffer.peer_buffers;
+  // Compressed, or integers widened for an exact average, never both.
+  const Conversion conversion{buffer.dtype, plan.wire,
+                              payload == plan.wire ? &compressor : nullptr};
+  if (is_copied) {
+    const std::size_t wire_bytes = buffer.count * size_of(plan.wire);
+    if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
+    const double scale = is_prescaled && !joined.is_here ? request.prescale : 1.0;
+    const Reduction factor{request.op, scale};
+    co_await to_wire(conversion, factor, buffer.input, buffer.count);
+    call.input = wire_.data();
+    call.output = wire_.data() + buffer.kept.begin * size_of(plan.wire);
+  }
+  co_await algorithm.run(call);
+  if (plan.divisor != 1) {
+    ops::divide({reinterpret_cast<std::int64_t*>(call.output), buffer.kept.length}, plan.divisor);
+  }
+  if (is_copied) co_await from_wire(conversion, call.output, buffer.output, buffer.kept.length);
+}
+
+// In pieces that stay in cache, with a yield after each, so that other lanes make progress.
+
+Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byte* tensor,
+                          std::size_t count) {
+  for (std::size_t done = 0; done < count; done += kPieceElements) {
+    const std::size_t length = std::min(kPieceElements, count - done);
+    const std::byte* const from = tensor + done * size_of(conversion.dtype);
+    std::byte* const to = wire_.data() + done * size_of(conversion.wire);
+    if (conversion.dtype == conversion.wire) {
+      copy_bytes(to, from, length * size_of(conversion.dtype));
+    } else if (conversion.compressor != nullptr) {
+      conversion.compressor->compress(conversion.dtype, from, length, to);
+    } else {
+      base::convert(conversion.dtype, from, conversion.wire, to, length);
+    }
+    if (scale.prescale != 1.0) {
+      const std::array<const std::byte*, 1> inputs{to};
+      const std::array<std::byte*, 1> outputs{to};
+      ops::combine(conversion.wire, scale, inputs, outputs, length);
+    }
+    co_await yield();
+  }
+  bytes_packed_ += count * size_of(conversion.wire);
+}
+
+Task HostBackend::from_wire(Conversion conversion, const std::byte* wire, std::byte* tensor,
+                            std::size_t count) {
+  for (std::size_t done = 0; done < count; done += kPieceElements) {
+    const std::size_t length = std::min(kPieceElements, count - done);
+    const std::byte* const from = wire + done * size_of(conversion.wire);
+    std::byte* const to = tensor + done * size_of(conversion.dtype);
+    if (conversion.dtype == conversion.wire) {
+      copy_bytes(to, from, length * size_of(conversion.dtype));
+    } else if (conversion.compressor != nullptr) {
+      conversion.compressor->decompress(conversion.dtype, from, length, to);
+    } else {
+      base::convert(conversion.wire, from, conversion.dtype, to, length);
+    }
+    co_await yield();
+  }
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kolo/compressor.hpp"
+#include "kolo/task.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/reduction_plan.hpp"
+#include "runtime/data/backend.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/data/reduction_items.hpp"
+
+namespace kolo::runtime {
+
+/// Runs collectives on host memory by the algorithms of ops/. Reductions are packed where they are
+/// fused, converted where they are compressed or averaged in a wider type, and otherwise left where
+/// they are.
+class HostBackend final : public Backend {
+ public:
+  explicit HostBackend(const DataPath& path) : path_(path) {}
+
+  Task all_reduce(const Request& request, std::span<const ReductionItem> items,
+                  JoinedRanks joined) override;
+  Task reduce_scatter(const Request& request, ReductionItem item,
+                      std::span<const std::size_t> counts, JoinedRanks joined) override;
+  Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override {
+    return path_.choose(collective, bytes, ReduceOp::Sum, !call.peer_buffers.empty()).run(call);
+  }
+  void await_allocation(const Operation&) override {}
+
+  std::uint64_t bytes_packed() const { return bytes_packed_; }
+
+ private:
+  /// A buffer as an algorithm sees it, and the part of the result that this rank keeps.
+  struct Buffer {
+    DType dtype;
+    const std::byte* input;
+    std::byte* output;
+    std::size_t count;
+    std::span<std::byte* const> peer_buffers{};
+    std::span<const std::size_t> counts{};  // reduce-scatter
+    ops::Range kept{};                      // of `count`, in `output`
+  };
+
+  /// From a tensor to `wire_` and back, where the two differ.
+  struct Conversion {
+    DType dtype;
+    DType wire;
+    const Compressor* compressor;  // null: plain conversion
+  };
+
+  CollectiveCall make_call(const Request& request, const Buffer& buffer,
+                           const ops::ReductionPlan& plan) const;
+  Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
+  Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                         JoinedRanks joined);
+  Task to_wire(Conversion conversion, Reduction scale, const std::byte* tensor, std::size_t count);
+  Task from_wire(Conversion conversion, const std::byte* wire, std::byte* tensor,
+                 std::size_t count);
+
+  const DataPath& path_;
+  std::vector<std::byte> packed_;  // of the running batch; kept, so that steady programs reuse it
+  std::vector<std::byte> wire_;
+  std::uint64_t bytes_packed_ = 0;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kolo/task.hpp"
+#include "runtime/data/backend.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/data/reduction_items.hpp"
+#include "runtime/device/device_exchange.hpp"
+#include "runtime/device/device_path.hpp"
+#include "runtime/device/device_plan.hpp"
+#include "runtime/device/device_staging.hpp"
+#include "runtime/device/event_pool.hpp"
+
+namespace kolo::runtime {
+
+/// Puts the collectives of a lane on its stream, as a communicator of GPUs or DeviceExchange runs
+/// them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
+/// left where they are. The communicator is ready when a Task begins and when it ends.
+class DeviceBackend final : public Backend {
+ public:
+  /// All arguments outlive the backend.
+  DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
+                comm::DeviceStream stream, RingTraffic& traffic)
+      : path_(path), staging_(gpu), device_{gpu, communicator, stream, traffic, staging_} {}
+  DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
+  DeviceBackend& operator=(const DeviceBackend&) = delete;
+
+  Task all_reduce(const Request& request, std::span<const ReductionItem> items,
+                  JoinedRanks joined) override;
+  Task reduce_scatter(const Request& request, ReductionItem item,
+                      std::span<const std::size_t> counts, JoinedRanks joined) override;
+  Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override;
+  void await_allocation(const Operation& operation) override;
+
+  /// See DeviceStaging.
+  std::vector<std::shared_ptr<std::byte>> take_outgrown() { return staging_.take_outgrown(); }
+
+  std::uint64_t bytes_packed() const { return bytes_packed_; }
+
+ private:
+  DevicePlan plan_of(const Request& request, DType dtype, JoinedRanks joined, bool is_fused) const;
+  Task all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items);
+  Task reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
+                           std::span<const std::size_t> counts);
+
+  const DataPath& path_;
+  DeviceStaging staging_;
+  const DevicePath device_;
+  DeviceExchange exchange_{device_};
+  EventPool events_{&comm::Gpu::make_event};
+  std::uint64_t bytes_packed_ = 0;
+};
+
+}  // namespace kolo::runtime

@@ -1,0 +1,26 @@
+// Prints docs/settings.md from the table of settings.
+#include <iostream>
+#include <string>
+
+#include "kolo/config.hpp"
+
+namespace {
+
+/// As one cell of a table.
+std::string cell(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
+
+}  // namespace
+
+int main() {
+  std::cout << "# Settings\n\n"
+               "Environment variables that a `kolo::Runtime` reads when it starts. They must be "
+               "equal on all ranks; `kolo::Config`\nhas a field for each. `kolo-bench --config` "
+               "prints the values in effect.\n\n"
+               "Durations are written `250ms`, `10s`, `5min`; sizes `65536`, `256KB`, `64MB` "
+               "(powers of 1024).\n\n"
+               "| variable | default | range | meaning |\n|---|---|---|---|\n";
+  for (const kolo::ConfigEntry& entry : kolo::describe(kolo::Config())) {
+    std::cout << "| `" << entry.variable << "` | " << cell(entry.default_value) << " | "
+              << entry.range << " | " << entry.help << " |\n";
+  }
+}
