@@ -57,7 +57,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
 
   Options options_;
   int rank_;
-  // All that MPI may still read from or write to: the transfers that owned it may be gone.
+  // Everything that MPI may still use: the transfers that owned it may have been released.
   std::vector<Slot> slots_;
   std::vector<std::uint64_t> free_;
 };

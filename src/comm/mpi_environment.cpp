@@ -20,7 +20,7 @@ std::mutex sessions_lock;
 int sessions = 0;
 bool is_ours = false;
 bool is_exiting = false;
-std::optional<HomeProcess> home;  // of MPI, as far as Kolo knows
+std::optional<HomeProcess> home;  // in which MPI was started or joined
 
 bool is_initialized() {
   int flag = 0;
@@ -39,7 +39,7 @@ void finalize_if_due() {
   if (is_ours && is_exiting && sessions == 0 && !broken && !is_finalized()) MPI_Finalize();
 }
 
-// A Runtime that lives as long as the process ends after this handler, and finalises then.
+// A Runtime that lives as long as the process ends after this handler and finalizes then.
 void on_exit() {
   if (!home->is_here()) return;
   const std::lock_guard guard(sessions_lock);

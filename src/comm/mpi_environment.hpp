@@ -6,21 +6,21 @@ namespace kolo::comm {
 
 /// MPI in this process: started by Kolo, or by the program and joined.
 ///
-/// Kolo finalises MPI only if it started it, and as late as can be: when the process ends and the
-/// last session has. Not where a peer was lost, since that would wait for it; nor where a rank
-/// calls exit with a session open, since the others may wait for that rank: its launcher then sees
-/// a process that ended without finalising, and ends them.
+/// Kolo finalizes MPI only if it started it, and as late as possible: when the process exits and
+/// the last session has ended. It does not finalize after a peer was lost, since that would wait
+/// for the peer; nor where a rank calls exit with a session open, since the others may wait for
+/// that rank: the launcher then sees a process that ended without finalizing, and ends them.
 namespace mpi_environment {
 
-/// Whether there is an MPI to join: it runs already, or a launcher started this process.
+/// Whether there is an MPI to join: it is running already, or a launcher started this process.
 bool is_available();
 
-/// MPI in use.
+/// A use of MPI.
 class Session {
  public:
-  /// Starts MPI, or joins the one that runs. Throws InvalidArgument, which shows the line to write,
-  /// where the program started it without MPI_THREAD_MULTIPLE or finalised it already, or where a
-  /// parent of this process uses it; BackendError where this MPI cannot do it.
+  /// Starts MPI, or joins the running one. Throws InvalidArgument, which says what to write
+  /// instead, where the program started MPI without MPI_THREAD_MULTIPLE, has finalized it already,
+  /// or where a parent of this process uses it; BackendError where MPI has no MPI_THREAD_MULTIPLE.
   Session();
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;
@@ -33,7 +33,7 @@ class Session {
   const HomeProcess home_;
 };
 
-/// A peer was lost: nothing that waits may be called any more.
+/// A peer was lost: from now on no MPI function that waits may be called.
 void mark_broken() noexcept;
 bool is_broken() noexcept;
 

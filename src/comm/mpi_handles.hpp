@@ -6,13 +6,13 @@
 
 namespace kolo::comm {
 
-/// Owns one MPI object, or refers to one that somebody else owns: move-only. MPI's handles are
-/// pointers in one library and integers in another, so a unique_ptr will not do. Freed quietly, and
-/// not at all once MPI has been finalised, when all handles are void.
+/// Owns one MPI object, or refers to one that it does not own: move-only. Not a unique_ptr, since
+/// handles are pointers in one MPI and integers in another. The destructor ignores errors, and
+/// frees nothing once MPI has been finalized, when all handles are invalid.
 template <class Handle, int (*free_handle)(Handle*)>
 class MpiOwner {
  public:
-  /// Takes over `handle`; `null` is MPI's null of its kind.
+  /// Takes ownership of `handle`; `null` is MPI's null handle of that kind.
   static MpiOwner owning(Handle handle, Handle null) { return {handle, null, true}; }
   /// Refers to `handle` and never frees it.
   static MpiOwner viewing(Handle handle, Handle null) { return {handle, null, false}; }
@@ -37,7 +37,7 @@ class MpiOwner {
   }
 
   Handle get() const { return handle_; }
-  /// Gives the object up without freeing it.
+  /// Gives up ownership without freeing the object.
   Handle release() { return std::exchange(handle_, null_); }
 
  private:

@@ -1,5 +1,5 @@
-// One rank of a header exchange by messages takes its own calls and messages of the others, of any content
-// and in any order, as the wire would let them pass. Beyond "no crash":
+// One rank of a header exchange by messages takes its own calls and messages of the others, of any
+// content and in any order, as the wire would let them pass. Beyond "no crash":
 //   - a header that is not due is refused with BackendError, and nothing else throws;
 //   - messages go to other ranks of the set only, and headers only along the tree;
 //   - a merged header holds at least what this rank posted, for the requested exchange.

@@ -23,8 +23,8 @@ namespace kolo::runtime::tree_header_exchange_test {
 inline constexpr std::size_t kHeaderBytes = 100;
 inline constexpr std::size_t kOtherBytes = 1;
 
-/// HeaderExchanges of one world, with messages between them that take random time and keep their order
-/// between two ranks.
+/// HeaderExchanges of one world, with messages between them that take random time and keep their
+/// order between two ranks.
 class HeaderExchanges {
  public:
   HeaderExchanges(int size, int width, unsigned seed) : random_(seed) {

@@ -19,8 +19,9 @@ namespace kolo::test::lane_test {
 
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
 
-// A thread that waits on a handle may be about to begin a progress step when another thread ends the
-// Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a step too many.
+// A thread that waits on a handle may be about to begin a progress step when another thread ends
+// the Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a step too
+// many.
 TEST(LaneTest, ProgressStepAfterShutdown_TouchesNothing) {
   std::latch all_have_ended(2);
   run_ranks(2,

@@ -16,8 +16,8 @@
 namespace kolo::runtime {
 namespace {
 
-// Peers look at their header_exchanges at least once in 50 ms. mpirun ends them soon after this
-// process has ended, so they are given time to see and print the text first.
+// Peers check for losses at least once in 50 ms. mpirun ends them soon after this process has
+// ended, so they get time to read and print the text first.
 constexpr auto kTimeToBeRead = std::chrono::milliseconds(400);
 
 struct Registered {

@@ -12,9 +12,9 @@ using runtime::Verdict;
 
 namespace {
 
-/// Rounds of wake-up requests, headers, reports and verdicts between a cause and its effect at most:
-/// the exchange under way with its negotiation, one that introduces a request, one that runs it,
-/// and as many to spare.
+/// Rounds of wake-up requests, headers, reports and verdicts between a cause and its effect at
+/// most: the exchange under way with its negotiation, one that introduces a request, one that runs
+/// it, and as many to spare.
 constexpr int kRounds = 6;
 
 Time round_bound(const Scenario& scenario) {

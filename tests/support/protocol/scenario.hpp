@@ -22,7 +22,7 @@ struct Step {
     Compute,   ///< for `time`
     Join,      ///< blocks until all ranks have joined
     ShutDown,  ///< the program ends here
-    Settled,  ///< from here to the program's end: no wake-up request, negotiation or fruitless exchange
+    Settled,   ///< from here on: no wake-up request, negotiation or fruitless exchange
   };
   Kind kind = Kind::Submit;
   int name = 0;

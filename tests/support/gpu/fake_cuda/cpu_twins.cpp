@@ -66,7 +66,7 @@ void CpuTwins::bring_back_sizes() {
 }
 
 std::optional<at::Tensor> CpuTwins::original_of(const at::Tensor& result) const {
-  TORCH_CHECK(result.layout() == c10::kStrided, "the double of CUDA has strided tensors only");
+  TORCH_CHECK(result.layout() == c10::kStrided, "the fake CUDA has strided tensors only");
   for (const Pair& pair : pairs_) {
     if (pair.twin.is_same(result)) return pair.original;
   }

@@ -34,7 +34,7 @@ Table& table() {
 
 FakeCudaDevice::FakeCudaDevice(std::shared_ptr<FakeGpuHub> hub, int rank)
     : hub_(std::move(hub)), rank_(rank), device_(c10::kCUDA, static_cast<c10::DeviceIndex>(rank)) {
-  TORCH_CHECK(rank < kFakeCudaDevices, "the double of CUDA has ", kFakeCudaDevices, " devices");
+  TORCH_CHECK(rank < kFakeCudaDevices, "the fake CUDA has ", kFakeCudaDevices, " devices");
 }
 
 c10::Stream FakeCudaDevice::new_stream() {

@@ -19,7 +19,7 @@ class FakeCudaHooks final : public at::CUDAHooksInterface {
   bool hasCUDA() const override { return true; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  std::string showConfig() const override { return "a double of CUDA"; }
+  std::string showConfig() const override { return "a fake of CUDA"; }
 
   int getNumGPUs() const override { return kFakeCudaDevices; }
   c10::DeviceIndex deviceCount() const override { return kFakeCudaDevices; }
