@@ -8,6 +8,7 @@
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
+#include "base/rank_list.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
 #include "kolo/reduction.hpp"
@@ -170,6 +171,12 @@ TEST(IntentionalLeakTest, LeakedObject_StaysAlive) {
   leak_intentionally(Counted(destroyed));
   leak_intentionally(Counted(destroyed));
   EXPECT_EQ(destroyed, 0);
+}
+
+TEST(RankListTest, ListsRanksAsTextsDo) {
+  EXPECT_EQ(list_ranks(std::array{3}), "rank 3");
+  EXPECT_EQ(list_ranks(std::array{0, 2}), "ranks 0 and 2");
+  EXPECT_EQ(list_ranks(std::array{0, 2, 5}), "ranks 0, 2 and 5");
 }
 
 }  // namespace kolo::base_test

@@ -359,7 +359,7 @@ TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
               const std::string text = text_thrown_by<PeerLostError>(
                   [&] { allreduce(view, view, {.name = "next", .stream = program.stream()}); });
               expect_contains(text, "'next'");
-              expect_contains(text, "allreduce 'bad' was launched on the GPU, and has not ended");
+              expect_contains(text, "allreduce 'bad' was launched on the GPU and has not ended");
             },
             {.gpus_per_rank = 1, .late_launches = true});
 }

@@ -10,14 +10,14 @@ namespace kolo::comm {
 std::string describe(cudaError_t code, const char* call);
 std::string describe(ncclResult_t code, const char* call);
 
-/// Throws BackendError with the call, its code and the library's own text for it.
+/// Throws BackendError with `text`.
 [[noreturn]] void throw_device_error(const std::string& text);
-/// The form for destructors: logs.
+/// Logs instead, for destructors.
 void log_device_error(const std::string& text) noexcept;
 
 }  // namespace kolo::comm
 
-/// Calls a CUDA function; throws BackendError where it fails.
+/// Calls a CUDA function; throws BackendError if it fails.
 #define KOLO_CUDA_TRY(call)                                                            \
   do {                                                                                 \
     const cudaError_t kolo_cuda_code = (call);                                         \
@@ -26,7 +26,7 @@ void log_device_error(const std::string& text) noexcept;
     }                                                                                  \
   } while (false)
 
-/// The same, but logs instead, and not where the process is ending and CUDA with it.
+/// Calls a CUDA function; logs if it fails, unless CUDA is shutting down with the process.
 #define KOLO_CUDA_TRY_NOTHROW(call)                                                    \
   do {                                                                                 \
     const cudaError_t kolo_cuda_code = (call);                                         \
@@ -35,7 +35,7 @@ void log_device_error(const std::string& text) noexcept;
     }                                                                                  \
   } while (false)
 
-/// Calls an NCCL function; throws BackendError where it fails. What is still in progress has not.
+/// Calls an NCCL function; throws BackendError if it fails. A call in progress has not failed.
 #define KOLO_NCCL_TRY(call)                                                            \
   do {                                                                                 \
     const ncclResult_t kolo_nccl_code = (call);                                        \

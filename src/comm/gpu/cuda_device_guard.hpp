@@ -2,10 +2,10 @@
 
 namespace kolo::comm {
 
-/// Makes `device` the calling thread's current one as long as this lives.
+/// Makes `device` the calling thread's current device while it exists.
 ///
-/// The thread keeps it where the device before was not in use by this process: to go back to that
-/// would put a context there, hundreds of MB of another rank's GPU. Every new thread has device 0.
+/// It does not restore a device that this process did not use: that would create a context there,
+/// hundreds of MB of another rank's GPU. Every new thread starts with device 0.
 class CudaDeviceGuard {
  public:
   explicit CudaDeviceGuard(int device);

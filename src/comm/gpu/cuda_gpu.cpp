@@ -12,10 +12,10 @@
 namespace kolo::comm {
 namespace {
 
-/// About twice as many as run at once: those that end early take over from those that do not.
+/// About twice as many as run at once, which balances their load.
 constexpr std::uint64_t kBlocksPerMultiprocessor = 16;
 
-/// What is given up goes in the context of its GPU, whichever thread lets go of it last.
+/// Releases the handle in the context of its GPU, on whichever thread releases it last.
 template <class Owner>
 auto share(Owner owner, int device) {
   auto* const handle = owner.release();
@@ -69,7 +69,7 @@ std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t code = cudaMalloc(&memory, bytes);
   if (code != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // this is all that becomes of it
+    static_cast<void>(cudaGetLastError());  // it has been handled
     throw_device_error("allocate " + std::to_string(bytes) + " bytes on GPU " +
                        std::to_string(index_) + ": " + describe(code, "cudaMalloc"));
   }
@@ -90,7 +90,7 @@ bool CudaGpu::has_passed(DeviceEvent event) {
   const CudaDeviceGuard guard(index_);
   const cudaError_t code = cudaEventQuery(event);
   if (code == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());  // others would take it for an error of theirs
+    static_cast<void>(cudaGetLastError());  // later checks would take it for an error
     return false;
   }
   if (code != cudaSuccess) throw_device_error(describe(code, "cudaEventQuery"));

@@ -10,7 +10,7 @@
 
 namespace kolo::comm {
 
-/// A GPU by way of CUDA's runtime, in the context that all libraries of a process share.
+/// A GPU of the CUDA runtime, in the context that all libraries of the process share.
 class CudaGpu final : public Gpu {
  public:
   explicit CudaGpu(int index);
@@ -40,7 +40,7 @@ class CudaGpu final : public Gpu {
  private:
   int index_;
   std::uint64_t id_;
-  std::uint64_t blocks_;  // that a launch is cut into
+  std::uint64_t blocks_;  // of a launch
 };
 
 }  // namespace kolo::comm

@@ -4,15 +4,15 @@
 
 namespace kolo::comm {
 
-/// The GPUs that CUDA shows this process, connected by NCCL; lives as long as the process. Null
-/// where Kolo was built without CUDA. Any thread may call.
+/// The GPUs that CUDA shows this process, connected by NCCL; they live as long as the process. Null
+/// if Kolo was built without CUDA. Any thread may call.
 ///
-/// `count` throws BackendError, with the reason, where there is no GPU or no driver that is new
-/// enough. `open` gives the same object for an index as long as somebody has it.
+/// `count` throws BackendError, with the reason, if there is no GPU or the driver is too old.
+/// `open` returns the same object for an index as long as it has an owner.
 Gpus* cuda_gpus();
 
-/// Lets ranks connect that use the same GPU, which NCCL refuses within one host: each process gets
-/// a NCCL_HOSTID of its own unless it has one. To be called before any of them connects.
+/// Allows ranks to connect that share a GPU, which NCCL refuses within one host: gives the process
+/// a NCCL_HOSTID of its own unless it has one. Call it before any of them connects.
 void let_ranks_share_gpus();
 
 }  // namespace kolo::comm

@@ -25,13 +25,12 @@ struct CudaMemoryDeleter {
   void operator()(std::byte* memory) const noexcept { KOLO_CUDA_TRY_NOTHROW(cudaFree(memory)); }
 };
 
-/// Owners. Functions take the plain handles, which own nothing.
+/// Owners of handles. Functions take the plain handles, which own nothing.
 using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, CudaStreamDeleter>;
 using CudaEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, CudaEventDeleter>;
 using CudaMemory = std::unique_ptr<std::byte, CudaMemoryDeleter>;
 
-/// A stream of the current device that does not wait for the default stream and goes before streams
-/// of normal priority: communication that starts late makes all ranks late.
+/// Creates a stream of the current device; see Gpu::make_stream.
 inline CudaStream make_high_priority_stream() {
   int lowest = 0;
   int highest = 0;

@@ -21,7 +21,7 @@
 namespace kolo::comm {
 namespace {
 
-/// What rank 0 tells the others: how to find one another, or why they cannot.
+/// What rank 0 sends to the others: the NCCL id, or why there is none.
 struct Invitation {
   ncclUniqueId id{};
   std::array<char, 384> failure{};  // empty: success

@@ -12,23 +12,25 @@
 
 namespace kolo::comm {
 
-/// A DeviceCommunicator over NCCL, which is used without blocking throughout.
+/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout.
 ///
-/// NCCL_ALGO is set to Ring before the first one is made, unless it is set already: with several
-/// algorithms NCCL may choose by measured times, and sums would differ from run to run.
+/// NCCL_ALGO is set to Ring before the first communicator is created, unless it is set already:
+/// NCCL may choose among several algorithms by measured times, and sums would differ from run to
+/// run.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
-  /// Makes one among the ranks of `communicator`, which all have a GPU of their own: here the CUDA
-  /// device `device`. Collective; uses the communicator's tag `tag` meanwhile. When the Task has
-  /// ended `made` is set. Throws BackendError where NCCL fails; given up, it aborts on this rank.
+  /// Connects the ranks of `communicator`, which have a GPU each, CUDA device `device` on this one,
+  /// and sets `made`. Collective; uses the communicator's tag `tag`. Throws BackendError if NCCL
+  /// fails; aborts on this rank if the Task is destroyed.
   static Task make(Communicator& communicator, int tag, int device,
                    std::unique_ptr<DeviceCommunicator>& made);
 
-  /// Starts to join; `ready` says when that is done.
+  /// Starts to connect; `ready` tells when that has finished.
   NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id);
   NcclCommunicator(const NcclCommunicator&) = delete;  // one rank has one
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
-  /// Ends in good order if nothing has failed and the others do the same within a second.
+  /// Finalizes the communicator if nothing has failed and the others do so within a second; else
+  /// aborts it.
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -49,8 +51,8 @@ class NcclCommunicator final : public DeviceCommunicator {
  private:
   void require_alive() const;
   void require_counts(const char* operation, std::span<const std::size_t> counts) const;
-  /// Calls `call` with the communicator. Where NCCL refuses it, this rank is out of step with the
-  /// others, which may have gone on: aborts.
+  /// Calls `call` with the communicator. If NCCL refuses it, aborts: this rank is no longer in step
+  /// with the others.
   template <class Call>
   void launch(Call call);
 

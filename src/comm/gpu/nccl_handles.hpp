@@ -18,19 +18,19 @@ struct NcclCommDeleter {
   }
 };
 
-/// Owns an NCCL communicator. Letting go of it aborts it, which is right wherever something has
-/// failed and never waits for others; who ends in good order finalises and destroys it first.
+/// Owns an NCCL communicator. Its deleter aborts, which is right after a failure and never waits
+/// for others; an orderly end finalizes and destroys the communicator first.
 using NcclComm = std::unique_ptr<std::remove_pointer_t<ncclComm_t>, NcclCommDeleter>;
 
-/// Calls between making this and `end` are one operation. Ends the group also where one of them has
-/// thrown: this thread's next calls would be part of it else.
+/// Makes the calls until `end` one operation. Ends the group also if one of them has thrown:
+/// otherwise this thread's next calls would be part of it.
 class NcclGroup {
  public:
   NcclGroup() { KOLO_NCCL_TRY(ncclGroupStart()); }
   NcclGroup(const NcclGroup&) = delete;  // it ends once
   NcclGroup& operator=(const NcclGroup&) = delete;
   ~NcclGroup() {
-    if (!has_ended_) static_cast<void>(ncclGroupEnd());  // an error is on its way already
+    if (!has_ended_) static_cast<void>(ncclGroupEnd());  // an exception is being thrown
   }
 
   void end() {

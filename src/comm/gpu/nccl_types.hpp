@@ -7,17 +7,16 @@
 
 namespace kolo::comm {
 
-/// What NCCL calls a type whose elements it combines. Throws InvalidArgument for what it cannot.
+/// NCCL's name of a type. Throws InvalidArgument for a type that it cannot reduce.
 ncclDataType_t nccl_type(DType dtype);
-/// What NCCL calls an operation; Sum also stands for one with a factor. Throws InvalidArgument for
-/// what is not defined.
+/// NCCL's name of an operation, without its factor. Throws InvalidArgument if it is not defined.
 ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype);
 
-/// An operation of NCCL for the time of the calls that are given it: made where there is a factor.
+/// An operation of NCCL, which is created for a factor and must outlive the calls that use it.
 class NcclOperation {
  public:
   NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator);
-  NcclOperation(const NcclOperation&) = delete;  // what was made is destroyed once
+  NcclOperation(const NcclOperation&) = delete;  // it is destroyed once
   NcclOperation& operator=(const NcclOperation&) = delete;
   ~NcclOperation();
 
@@ -25,7 +24,7 @@ class NcclOperation {
 
  private:
   ncclRedOp_t op_;
-  ncclComm_t maker_ = nullptr;  // null where nothing was made
+  ncclComm_t maker_ = nullptr;  // null if none was created
 };
 
 }  // namespace kolo::comm

@@ -5,8 +5,8 @@
 
 namespace kolo::comm {
 
-/// A range of the domain "kolo" in profilers' timelines, until its last owner lets go of it, on
-/// whichever thread. Null where no profiler listens.
+/// Opens a range of the domain "kolo" in profilers' timelines, until its last owner releases it, on
+/// any thread. Null without a profiler.
 std::shared_ptr<void> begin_nvtx_range(const std::string& name);
 
 }  // namespace kolo::comm
