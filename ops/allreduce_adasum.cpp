@@ -153,7 +153,7 @@ class Adasum {
     DotProducts theirs;
     Transfer receive =
         communicator_.receive(std::as_writable_bytes(std::span(&theirs, 1)), peer, kDotsTag);
-    comm::Outgoing<DotProducts> ours(products);
+    Outgoing<DotProducts> ours(products);
     Transfer send = communicator_.send(ours.bytes(), peer, kDotsTag);
     co_await receive;
     co_await send;

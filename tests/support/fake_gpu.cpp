@@ -52,7 +52,7 @@ Task agree_on_group(Communicator& communicator, int tag, FakeGpuHub& hub, std::u
     co_return;
   }
   group = hub.make_group(communicator.size());
-  comm::Outgoing<std::uint64_t> outgoing(group);
+  Outgoing<std::uint64_t> outgoing(group);
   std::vector<Transfer> transfers;
   for (int peer = 1; peer < communicator.size(); ++peer) {
     transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
