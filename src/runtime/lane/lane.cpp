@@ -315,7 +315,7 @@ bool Lane::advance_protocol(Clock::time_point now) {
 }
 
 void Lane::carry_out(Coordinator::Actions actions) {
-  for (Coordinator::Batch& batch : actions.run) start(std::move(batch));
+  for (const Coordinator::Batch& batch : actions.run) start(batch);
   for (Coordinator::Failed& failed : actions.failed) {
     const auto found = operations_.extract(failed.use);
     complete(found.mapped(), to_exception(failed.failure));
@@ -338,7 +338,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
   if (actions.find_silent) give_up_silent_rank();
 }
 
-void Lane::start(Coordinator::Batch batch) {
+void Lane::start(const Coordinator::Batch& batch) {
   BatchRunner::Operations operations;
   auto deadline = Clock::time_point::max();
   for (const Coordinator::Batch::Item& item : batch.items) {

@@ -129,7 +129,7 @@ class Lane {
   bool read_mail();
   bool advance_protocol(Clock::time_point now);
   void carry_out(Coordinator::Actions actions);
-  void start(Coordinator::Batch batch);
+  void start(const Coordinator::Batch& batch);
   bool advance(BatchQueue& batches, Clock::time_point now, int looks);
   bool is_data_at_rest() const;
   bool have_all_left();
