@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that defects which Kolo once had would be noticed: puts each back, one at a time, into a copy
-of the sources and expects the test that its patch names to fail, and to pass without it.
+"""Proves that defects which Kolo once had would be noticed: puts each back, one at a time, into a
+copy of the sources and expects the test that its patch names to fail, and to pass without it.
 
     tests/mutations/defects.py [--build FOLDER] [NAME...]
 

@@ -1,4 +1,7 @@
-"""Runs kolo-bench as users do: python3 kolo_bench_test.py <kolo-bench> <mpirun>... <flag for ranks>"""
+"""Runs kolo-bench as users do:
+
+    kolo_bench_test.py <kolo-bench> <mpirun>... <flag for ranks>
+"""
 
 import csv
 import glob
