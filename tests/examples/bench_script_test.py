@@ -12,8 +12,11 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(sys.argv.pop())
+PROGRAM = pathlib.Path(sys.argv[1]).resolve()
 TINY = "--max 4KB --min 4KB --iterations 2 --warmup 1 --rounds 3".split()
 # It notes how it was called, and otherwise builds nothing.
 FAKE_CMAKE = """#!/bin/sh
@@ -73,4 +76,4 @@ class BenchScript(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    cases.main()
