@@ -4,7 +4,8 @@
     troubleshooting_test.py --print <mistakes> ...      shows what each mistake prints
 
 A comment before a block of text names the mistake and the environment, as in
-<!-- mistakes one_rank_late KOLO_STALL_WARN=1s -->; every line of the block is part of what it prints.
+<!-- mistakes one_rank_late KOLO_STALL_WARN=1s -->. Every line of the block is part of what the
+program prints.
 """
 
 import os
