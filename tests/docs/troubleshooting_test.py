@@ -1,9 +1,9 @@
 """The texts in docs/troubleshooting.md are those that programs print:
 
-    troubleshooting_test.py <mistakes> <mpirun>... <flag for ranks> 2
-    troubleshooting_test.py --print <mistakes> ...      shows what each mistake prints
+    troubleshooting_test.py <program> <mpirun>... <flag for ranks> 2
+    troubleshooting_test.py --print <program> ...       shows what each mistake prints
 
-A comment before a block of text names the mistake and the environment, as in
+A comment before a block of text names the program, the mistake and the environment, as in
 <!-- mistakes one_rank_late KOLO_STALL_WARN=1s -->. Every line of the block is part of what the
 program prints.
 """
@@ -19,9 +19,9 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cases  # noqa: E402
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/troubleshooting.md"
-BLOCK = re.compile(r"<!-- mistakes (\w+)(.*?) -->\n+```\w*\n(.*?)```", re.S)
 IS_PRINTING = "--print" in sys.argv
 PROGRAM, *LAUNCH = [argument for argument in sys.argv[1:] if argument != "--print"]
+BLOCK = re.compile(rf"<!-- {pathlib.Path(PROGRAM).name} (\w+)(.*?) -->\n+```\n(.*?)```", re.S)
 WAYS = {"one_rank_dies": ["--enable-recovery"]}  # otherwise mpirun ends the other ranks at once
 
 
@@ -37,7 +37,7 @@ def text_of(mistake, variables):
 class Troubleshooting(unittest.TestCase):
     def test_quotes_what_programs_print(self):
         blocks = BLOCK.findall(DOCUMENT.read_text())
-        self.assertGreaterEqual(len(blocks), 12)
+        self.assertTrue(blocks)
         for mistake, variables, quoted in blocks:
             with self.subTest(mistake):
                 text = text_of(mistake, variables)
