@@ -4,15 +4,15 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=cmake/environment.sh
 . "$here/environment.sh"
+# shellcheck source=cmake/libtorch.sh
+. "$here/libtorch.sh"
 
-torch_version=2.11.0
-cuda_series=13.0 # of the CUDA runtime that this LibTorch was built with
-torch_dir="$kolo_cache/libtorch-$torch_version"
-free_mib_needed=2048
+format_version=20.1.8 # tests/format_test.py has it too
+tidy_version=22.1.8   # tests/lint_test.py has it too
 
 usage() {
   cat <<TEXT
-Usage: cmake/setup.sh [--check]
+Usage: cmake/setup.sh [--core] [--lint] [--check]
 
 Installs what Kolo's build needs and this machine lacks:
   - compiler, CMake, Ninja, Open MPI, Highway, FlatBuffers, xxHash, CLI11, nlohmann_json,
@@ -21,9 +21,13 @@ Installs what Kolo's build needs and this machine lacks:
   - LibTorch $torch_version (CPU) from its PyPI wheel into $torch_dir,
     unless CMAKE_PREFIX_PATH or Torch_DIR names a LibTorch;
   - for one test, which is skipped without them: the Python packages safetensors and NumPy, from
-    PyPI into $kolo_python, unless python3 has them.
+    PyPI into $kolo_python, unless python3 has them;
+  - with --lint, for the tests "format" and "lint", which are skipped without them: clang-format
+    $format_version and clang-tidy $tidy_version, from PyPI into $kolo_tools.
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
+  --core   no LibTorch, and no Python packages: enough for kolo::core and kolo-bench
+  --lint   clang-format and clang-tidy as well
   --check  only report; exit status 1 if something is missing
   --help   show this text
 TEXT
@@ -92,24 +96,6 @@ missing_requirements() {
 column() { printf '%s\n' "$2" | cut -d'|' -f"$1" | grep -vx -e - | paste -sd ' ' || true; }
 names() { printf '%s\n' "$1" | cut -d'|' -f1 | paste -sd ',' | sed 's/,/, /g'; }
 
-# Prints the LibTorch that the user named, if any. PyTorch's own torch.utils.cmake_prefix_path is
-# the folder share/cmake in it.
-named_torch() {
-  local prefix place
-  if [ -n "${Torch_DIR:-}" ] && [ ! -e "$Torch_DIR/../../../lib/libtorch_cpu.so" ]; then
-    fail "Torch_DIR=$Torch_DIR is not the folder share/cmake/Torch of a LibTorch:" \
-      "it has no ../../../lib/libtorch_cpu.so"
-  fi
-  while IFS= read -r prefix; do
-    for place in "$prefix" "$prefix/../.."; do
-      if [ -n "$prefix" ] && [ -e "$place/lib/libtorch_cpu.so" ]; then
-        (cd "$place" && pwd)
-        return
-      fi
-    done
-  done < <(printf '%s\n' "${Torch_DIR:+$Torch_DIR/../../..}" && named_prefixes)
-}
-
 # --- how it comes ------------------------------------------------------------------------------
 
 as_root=() # the prefix that makes a command run as root
@@ -160,56 +146,6 @@ install_packages() {
     "On Debian and Ubuntu, as root: apt-get install $(column 3 "$missing")"
 }
 
-# Unpacks what a C++ program on the CPU needs out of the wheels $1/*.whl into $1/unpacked.
-unpack_wheels() {
-  "$kolo_tools/bin/python3" - "$1" <<'PYTHON'
-import pathlib, re, sys, zipfile
-
-folder = pathlib.Path(sys.argv[1])
-wanted = re.compile(
-    r"torch/include/"
-    r"|torch/lib/(?!lib(torch|torch_cuda.*|torch_python|torch_nvshmem|torch_global_deps"
-    r"|c10_cuda|caffe2_nvrtc|shm)\.so)[^/]+\.so"
-    r"|torch\.libs/"
-    r"|nvidia/[^/]+/lib/lib(cudart|cupti)\.so"
-    r"|[^/]+\.dist-info/.*(LICENSE|NOTICE|METADATA)")
-for wheel in folder.glob("*.whl"):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "unpacked", filter(wanted.match, archive.namelist()))
-PYTHON
-}
-
-has_torch() { [ -e "$torch_dir/complete" ]; }
-
-# Everything happens in a folder aside, which gets its name when it is complete.
-install_torch() {
-  local free_mib partial="$kolo_cache/partial-libtorch"
-  local tag arch
-  arch="$(uname -m)"
-  if [ -e "$partial" ] || [ -e "$torch_dir" ]; then
-    say "an earlier download of LibTorch was interrupted: starting it again"
-    rm -rf "$partial" "$torch_dir"
-  fi
-  say "downloading LibTorch $torch_version (about 550 MB) into $torch_dir"
-  free_mib="$(df -Pm "$kolo_cache" | awk 'NR == 2 { print $4 }')"
-  [ "$free_mib" -ge "$free_mib_needed" ] ||
-    fail "$kolo_cache has $free_mib MiB free, $free_mib_needed are needed"
-  mkdir "$partial"
-  # The wheel for one fixed Python: only its C++ part is used, whatever Python this machine has.
-  local platform=()
-  for tag in 2_28 2_27 2_24 2_17; do platform+=(--platform "manylinux_${tag}_$arch"); done
-  TMPDIR="$partial" pip download --no-deps --no-cache-dir --only-binary=:all: \
-    "${platform[@]}" --python-version 3.11 --implementation cp --abi cp311 \
-    --dest "$partial" "torch==$torch_version"
-  TMPDIR="$partial" pip download --no-deps --no-cache-dir --only-binary=:all: \
-    --dest "$partial" "nvidia-cuda-runtime==$cuda_series.*" "nvidia-cuda-cupti==$cuda_series.*"
-  say "unpacking"
-  unpack_wheels "$partial"
-  touch "$partial/unpacked/complete"
-  mv "$partial/unpacked" "$torch_dir"
-  rm -rf "$partial"
-}
-
 # --- what one test needs -----------------------------------------------------------------------
 
 # Prints the Python that reads safetensors, if any.
@@ -232,10 +168,56 @@ install_test_python() {
   say "that failed; the test checkpoint_python.package will be skipped"
 }
 
-# --- the two ways to call it -------------------------------------------------------------------
+# --- what looks at the sources -----------------------------------------------------------------
+
+# has_linter <program> <version>
+has_linter() {
+  [ -x "$kolo_tools/bin/$1" ] && "$kolo_tools/bin/$1" --version | grep -qF "version $2"
+}
+has_linters() {
+  has_linter clang-format "$format_version" && has_linter clang-tidy "$tidy_version"
+}
+
+# Never fails: without them all but two tests work.
+install_linters() {
+  say "installing clang-format and clang-tidy from PyPI into $kolo_tools"
+  pip install --retries 1 --timeout 10 \
+    "clang-format==$format_version" "clang-tidy==$tidy_version" && return
+  say "that failed; the tests format and lint will be skipped"
+}
+
+# --- the ways to call it -----------------------------------------------------------------------
+
+report_torch() {
+  local torch
+  torch="$(named_torch)"
+  if [ -n "$torch" ]; then
+    printf '%-20s found in %s\n' LibTorch "$torch"
+  elif has_torch; then
+    printf '%-20s found in %s\n' "LibTorch $torch_version" "$torch_dir/torch"
+  else
+    printf '%-20s missing (PyPI: torch %s)\n' LibTorch "$torch_version"
+    return 1
+  fi
+}
+
+report_packages() {
+  if [ -n "$(test_python)" ]; then
+    printf '%-20s found in %s\n' safetensors "$(test_python)"
+  else
+    printf '%-20s missing (PyPI: safetensors numpy); for one test only\n' safetensors
+  fi
+}
+
+report_linters() {
+  local state=missing
+  if has_linters; then state="found in $kolo_tools"; fi
+  printf '%-20s %s (PyPI: clang-format %s, clang-tidy %s); for two tests only\n' \
+    linters "$state" "$format_version" "$tidy_version"
+}
 
 check() {
-  local what probe apt pypi torch status=0
+  local what probe apt pypi status=0
   while IFS='|' read -r what probe apt pypi; do
     if $probe; then
       printf '%-20s found\n' "$what"
@@ -245,50 +227,47 @@ check() {
       status=1
     fi
   done < <(requirements)
-  torch="$(named_torch)"
-  if [ -n "$torch" ]; then
-    printf '%-20s found in %s\n' LibTorch "$torch"
-  elif has_torch; then
-    printf '%-20s found in %s\n' "LibTorch $torch_version" "$torch_dir/torch"
-  else
-    printf '%-20s missing (PyPI: torch %s)\n' LibTorch "$torch_version"
-    status=1
+  if [ -z "$core_only" ]; then
+    report_torch || status=1
+    report_packages
   fi
-  if [ -n "$(test_python)" ]; then
-    printf '%-20s found in %s\n' safetensors "$(test_python)"
-  else
-    printf '%-20s missing (PyPI: safetensors numpy); for one test only\n' safetensors
-  fi
+  if [ -n "$with_linters" ]; then report_linters; fi
   return $status
 }
 
+needs_torch() { [ -z "$core_only" ] && [ -z "$named" ] && ! has_torch; }
+needs_packages() { [ -z "$core_only" ] && [ -z "$(test_python)" ]; }
+needs_linters() { [ -n "$with_linters" ] && ! has_linters; }
+
 setup() {
-  local torch
-  torch="$(named_torch)"
-  if [ -z "$(missing_requirements)" ] && { [ -n "$torch" ] || has_torch; } &&
-    [ -n "$(test_python)" ]; then
+  named="$(named_torch)" # on a line of its own: it may fail
+  if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_packages && ! needs_linters; then
     return 0
   fi
   mkdir -p "$kolo_cache"
   exec {lock}>"$kolo_cache/lock"
   flock -n "$lock" || { say "waiting for another set-up to end" && flock "$lock"; }
   install_packages
-  if [ -z "$torch" ] && ! has_torch; then install_torch; fi
-  if [ -z "$(test_python)" ]; then install_test_python; fi
+  if needs_torch; then install_torch; fi
+  if needs_packages; then install_test_python; fi
+  if needs_linters; then install_linters; fi
   say "done"
 }
 
-case "${1:-}" in
-  "") ;;
-  --check | --help) [ $# -eq 1 ] || { usage >&2 && exit 2; } ;;
-  *)
-    printf 'setup: error: unknown argument: %s\n\n' "$1" >&2
-    usage >&2
-    exit 2
-    ;;
-esac
-case "${1:-}" in
-  --help) usage ;;
-  --check) check ;;
-  *) setup ;;
-esac
+core_only=
+with_linters=
+action=setup
+for argument in "$@"; do
+  case "$argument" in
+    --core) core_only=yes ;;
+    --lint) with_linters=yes ;;
+    --check) action=check ;;
+    --help) action=usage ;;
+    *)
+      printf 'setup: error: unknown argument: %s\n\n' "$argument" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+done
+$action

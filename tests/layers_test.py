@@ -51,7 +51,7 @@ class Layers:
         return None
 
     def group_of(self, name):
-        """The group of an internal file, given from its level's folder on; the level if it has none."""
+        """The group of an internal file, named from its level's folder on, or the level itself."""
         level, *folders = pathlib.PurePosixPath(name).parent.parts
         return f"{level}/{folders[0]}" if folders else level
 

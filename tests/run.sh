@@ -4,7 +4,7 @@
 # settings for CMake: tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-"$root/cmake/setup.sh"
+"$root/cmake/setup.sh" --lint
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
 

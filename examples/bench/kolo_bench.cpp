@@ -10,17 +10,17 @@
 
 #include <mpi.h>
 
-#include "bench/config_table.hpp"
-#include "bench/device_station.hpp"
-#include "bench/driver.hpp"
-#include "bench/host_referee.hpp"
-#include "bench/kolo_contestants.hpp"
-#include "bench/lead.hpp"
-#include "bench/local_job.hpp"
-#include "bench/mpi_contestants.hpp"
+#include "bench/cases/kolo_cases.hpp"
+#include "bench/cases/mpi_cases.hpp"
+#include "bench/jobs/controller.hpp"
+#include "bench/jobs/driver.hpp"
+#include "bench/jobs/local_job.hpp"
 #include "bench/options.hpp"
-#include "bench/self_check.hpp"
-#include "bench/serve.hpp"
+#include "bench/ranks/device_worker.hpp"
+#include "bench/ranks/host_timer.hpp"
+#include "bench/ranks/serve.hpp"
+#include "bench/report/config_table.hpp"
+#include "bench/report/self_check.hpp"
 #include "comm/mpi_environment.hpp"
 #include "kolo/error.hpp"
 
@@ -54,19 +54,19 @@ bool first_rank_succeeded(bool success) {
   return answer != 0;
 }
 
-/// A rank of Kolo's contestants and, on the CPU where `with_mpi` says so, MPI's beside them.
-bench::Station make_station(const bench::Options& options, bool with_mpi) {
-  if (options.is_on_gpu()) return bench::make_device_station(options);
-  const auto kolo = std::make_shared<bench::KoloContestants>(options);
-  const auto mpi = std::make_shared<bench::MpiContestants>();
+/// A rank of Kolo's cases and, on the CPU where `with_mpi` says so, MPI's beside them.
+bench::Worker make_worker(const bench::Options& options, bool with_mpi) {
+  if (options.is_on_gpu()) return bench::make_device_worker(options);
+  const auto kolo = std::make_shared<bench::KoloCases>(options);
+  const auto mpi = std::make_shared<bench::MpiCases>();
   const auto make = [=](const bench::Workload& workload) {
-    std::vector<bench::Contestant> contestants = kolo->make(workload);
+    std::vector<bench::Case> cases = kolo->make(workload);
     if (with_mpi) {
-      for (bench::Contestant& one : mpi->make(workload)) contestants.push_back(std::move(one));
+      for (bench::Case& one : mpi->make(workload)) cases.push_back(std::move(one));
     }
-    return contestants;
+    return cases;
   };
-  return {make, std::make_unique<bench::HostReferee>()};
+  return {make, std::make_unique<bench::HostTimer>()};
 }
 
 /// Under an mpirun of the user's.
@@ -85,10 +85,10 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
   }
   if (!first_rank_succeeded(files.has_value())) return kWrongUsage;
   try {
-    bench::LocalJob job(make_station(options, true));
+    bench::LocalJob job(make_worker(options, true));
     const std::string baseline =
         options.is_on_gpu() ? options.baseline : "mpi in the same processes";
-    return bench::lead(options, baseline, {&job}, files ? &*files : nullptr);
+    return bench::control(options, baseline, {&job}, files ? &*files : nullptr);
   } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
     return examples::leave({kWrongUsage, "kolo-bench: " + std::string(error.what()) + '\n'},
                            mpi.is_first());
@@ -96,8 +96,8 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
 }
 
 int measure(const bench::Options& options, int argc, char** argv) {
-  if (!bench::leading_socket().empty()) {
-    return bench::serve(MPI_THREAD_MULTIPLE, [&options] { return make_station(options, false); });
+  if (!bench::controller_socket().empty()) {
+    return bench::serve(MPI_THREAD_MULTIPLE, [&options] { return make_worker(options, false); });
   }
   return bench::drive(options, argc, argv);
 }
@@ -114,7 +114,7 @@ void open_standard_streams() {
 int main(int argc, char** argv) {
   open_standard_streams();
   const bool is_rank_of_others =
-      kolo::comm::mpi_environment::is_available() && bench::leading_socket().empty();
+      kolo::comm::mpi_environment::is_available() && bench::controller_socket().empty();
   std::optional<Mpi> mpi;
   if (is_rank_of_others) mpi.emplace();
   const bool speaks = !mpi || mpi->is_first();

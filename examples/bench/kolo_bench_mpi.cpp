@@ -5,19 +5,18 @@
 
 #include <mpi.h>
 
-#include "bench/host_referee.hpp"
-#include "bench/mpi_contestants.hpp"
-#include "bench/serve.hpp"
+#include "bench/cases/mpi_cases.hpp"
+#include "bench/ranks/host_timer.hpp"
+#include "bench/ranks/serve.hpp"
 
 int main() {
-  if (bench::leading_socket().empty()) {
+  if (bench::controller_socket().empty()) {
     std::fputs("kolo-bench-mpi is started by kolo-bench --baseline mpi\n", stderr);
     return 2;
   }
-  bench::MpiContestants contestants;
-  return bench::serve(MPI_THREAD_SINGLE, [&contestants] {
-    return bench::Station(
-        [&contestants](const bench::Workload& workload) { return contestants.make(workload); },
-        std::make_unique<bench::HostReferee>());
+  bench::MpiCases cases;
+  return bench::serve(MPI_THREAD_SINGLE, [&cases] {
+    return bench::Worker([&cases](const bench::Workload& workload) { return cases.make(workload); },
+                         std::make_unique<bench::HostTimer>());
   });
 }

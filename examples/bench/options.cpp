@@ -6,9 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/collective.hpp"
-#include "bench/contestant.hpp"
-#include "bench/model_gradients.hpp"
+#include "bench/cases/case.hpp"
+#include "bench/workload/collective.hpp"
+#include "bench/workload/model_gradients.hpp"
 #include "ops/registry.hpp"
 
 namespace bench {
@@ -31,7 +31,7 @@ constexpr const char* kDescription =
     "Starts its ranks by itself (--np), or runs under mpirun. Each call works on data just "
     "written, "
     "after a barrier. A block of calls takes as long as on its slowest rank; blocks of all "
-    "contestants take turns. min and median are of blocks, per call; p99 is of calls. Results are "
+    "cases take turns. min and median are of blocks, per call; p99 is of calls. Results are "
     "checked apart from that; exit status 1: some were wrong. docs/bench.md tells more.\n";
 
 std::map<std::string, DType> dtypes() {

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "bench/workload.hpp"
+#include "bench/workload/workload.hpp"
 #include "common/command_line.hpp"
 #include "kolo/device.hpp"
 

@@ -43,7 +43,7 @@ struct Training {
 };
 
 /// One mode in the race.
-struct Contestant {
+struct Case {
   kolo::Shard shard;
   std::int64_t parameters;
   std::function<void()> step;
@@ -51,7 +51,7 @@ struct Contestant {
   std::vector<double> step_bytes{};
 };
 
-Contestant gpt_medium(kolo::Shard shard) {
+Case gpt_medium(kolo::Shard shard) {
   const gpt::Options options = gpt::medium_preset();
   gpt::Gpt model = gpt::make_model(options);
   auto adamw = gpt::make_optimizer(model, options);
@@ -63,7 +63,7 @@ Contestant gpt_medium(kolo::Shard shard) {
           [=] { gpt::train_step(training->model, training->optimizer, windows); }};
 }
 
-Contestant resnet50(kolo::Shard shard, const Options& options) {
+Case resnet50(kolo::Shard shard, const Options& options) {
   at::manual_seed(1);  // the same on all ranks
   resnet::ResNet50 model;
   auto sgd = std::make_unique<torch::optim::SGD>(model->parameters(),
@@ -79,47 +79,47 @@ Contestant resnet50(kolo::Shard shard, const Options& options) {
           }};
 }
 
-void take_turn(Contestant& contestant) {
+void take_turn(Case& bench_case) {
   using Clock = std::chrono::steady_clock;
   kolo::barrier();
   const std::uint64_t bytes_before = bytes_sent();
   const auto start = Clock::now();
-  contestant.step();
+  bench_case.step();
   const std::chrono::duration<double, std::milli> time = Clock::now() - start;
-  contestant.step_bytes.push_back(static_cast<double>(bytes_sent() - bytes_before));
-  contestant.step_ms.push_back(examples::mean_over_ranks(time.count()));
+  bench_case.step_bytes.push_back(static_cast<double>(bytes_sent() - bytes_before));
+  bench_case.step_ms.push_back(examples::mean_over_ranks(time.count()));
 }
 
-void run(std::vector<Contestant>& contestants, const Options& options) {
+void run(std::vector<Case>& cases, const Options& options) {
   std::mt19937 shuffler;  // with the same seed on all ranks
-  std::vector<Contestant*> order;
-  for (Contestant& contestant : contestants) order.push_back(&contestant);
+  std::vector<Case*> order;
+  for (Case& bench_case : cases) order.push_back(&bench_case);
   for (int round = 0; round < options.warm_up + options.rounds; ++round) {
     if (round == options.warm_up) {
-      for (Contestant& contestant : contestants) {
-        contestant.step_ms.clear();
-        contestant.step_bytes.clear();
+      for (Case& bench_case : cases) {
+        bench_case.step_ms.clear();
+        bench_case.step_bytes.clear();
       }
     }
     std::ranges::shuffle(order, shuffler);
-    for (Contestant* const contestant : order) take_turn(*contestant);
+    for (Case* const bench_case : order) take_turn(*bench_case);
   }
 }
 
-nlohmann::ordered_json judge(const Contestant& contestant, const Contestant& none) {
+nlohmann::ordered_json judge(const Case& bench_case, const Case& none) {
   std::vector<double> ratios;
   for (std::size_t round = 0; round < none.step_ms.size(); ++round) {
-    ratios.push_back(contestant.step_ms[round] / none.step_ms[round]);
+    ratios.push_back(bench_case.step_ms[round] / none.step_ms[round]);
   }
   const examples::Interval interval = examples::median_interval(ratios);
-  const double sent = examples::mean_over_ranks(examples::median(contestant.step_bytes));
-  return {{"shard", kolo::name_of(contestant.shard)},
-          {"step_ms_median", examples::median(contestant.step_ms)},
+  const double sent = examples::mean_over_ranks(examples::median(bench_case.step_bytes));
+  return {{"shard", kolo::name_of(bench_case.shard)},
+          {"step_ms_median", examples::median(bench_case.step_ms)},
           {"ratio_to_none", examples::median(ratios)},
           {"ratio_low", interval.low},
           {"ratio_high", interval.high},
           {"bytes_sent_per_step", sent},
-          {"bytes_sent_ratio", sent / least_bytes_sent(contestant.parameters, kolo::size())}};
+          {"bytes_sent_ratio", sent / least_bytes_sent(bench_case.parameters, kolo::size())}};
 }
 
 void print(const nlohmann::ordered_json& result) {
@@ -131,21 +131,21 @@ void print(const nlohmann::ordered_json& result) {
 }
 
 nlohmann::ordered_json measure(const std::string& model, const Options& options) {
-  std::vector<Contestant> contestants;
+  std::vector<Case> cases;
   for (const auto shard : {kolo::Shard::None, kolo::Shard::Optimizer, kolo::Shard::Gradients}) {
-    contestants.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard));
+    cases.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard));
   }
-  run(contestants, options);
+  run(cases, options);
 
-  const std::int64_t parameters = contestants.front().parameters;
+  const std::int64_t parameters = cases.front().parameters;
   if (kolo::rank() == 0) {
     std::printf(
         "%s, %lld parameters, %d ranks: medians of %d steps; sent by a rank, and x what it must\n",
         model.c_str(), static_cast<long long>(parameters), kolo::size(), options.rounds);
   }
   nlohmann::ordered_json modes = nlohmann::ordered_json::array();
-  for (const Contestant& contestant : contestants) {
-    modes.push_back(judge(contestant, contestants.front()));
+  for (const Case& bench_case : cases) {
+    modes.push_back(judge(bench_case, cases.front()));
     if (kolo::rank() == 0) print(modes.back());
   }
   std::fflush(stdout);

@@ -37,7 +37,7 @@ struct Unit {
 };
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kYear = 365 * 24 * 3600 * kSecond;
+constexpr std::int64_t kYear = kSecond * 365 * 24 * 3600;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 // A unit comes before every unit that it ends in.
@@ -133,9 +133,10 @@ std::int64_t parse_quantity(const Setting& setting, std::string_view text,
 
 /// In the largest unit that divides it.
 std::string format_quantity(std::int64_t value, std::span<const Unit> units) {
-  const Unit* best = nullptr;
+  const Unit* best = &units.back();
   for (const Unit& unit : units) {
-    if (value % unit.factor == 0 && (best == nullptr || unit.factor > best->factor)) best = &unit;
+    if (value % unit.factor == 0 && (value % best->factor != 0 || unit.factor > best->factor))
+      best = &unit;
   }
   if (value == 0) best = &units.back();
   return std::to_string(value / best->factor) + std::string(best->name);

@@ -12,7 +12,7 @@ constexpr T scale_integer(T value, double scale) {
   const double scaled = static_cast<double>(value) * scale;
   if (scaled != scaled) return 0;  // NaN
   // The upper bound of a 64-bit type is no float64; its successor, a power of two, is.
-  constexpr double kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  constexpr double kEnd = 2.0 * static_cast<double>((std::numeric_limits<T>::max() >> 1) + 1);
   if (scaled >= kEnd) return std::numeric_limits<T>::max();
   if (scaled <= static_cast<double>(std::numeric_limits<T>::min())) {
     return std::numeric_limits<T>::min();

@@ -63,7 +63,7 @@ MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options))
 
   void* value = nullptr;
   int is_set = 0;
-  KOLO_MPI_TRY(MPI_Comm_get_attr(options_.base, MPI_TAG_UB, &value, &is_set));
+  KOLO_MPI_TRY(MPI_Comm_get_attr(options_.base, MPI_TAG_UB, static_cast<void*>(&value), &is_set));
   const int highest = is_set != 0 ? *static_cast<int*>(value) : 32767;  // the standard's least
   if (options_.channel >= highest / kTagCount) {
     throw InvalidArgument(

@@ -107,8 +107,8 @@ class TrainGpt(unittest.TestCase):
         self.assertEqual(self.train(1, steps=2)["losses"], of_file["losses"])
 
     def test_learns_more_than_a_bigram_model(self):
-        """The main job with fewer steps. With all of them it takes minutes, and fails by itself unless
-        it beats a trigram model too and reaches 1.8 nats/byte: examples/run.sh."""
+        """The main job with fewer steps. With all of them it takes minutes, and fails by itself
+        unless it beats a trigram model too and reaches 1.8 nats/byte: examples/run.sh."""
         self.text = None
         report = self.train(2, "--lr", "0.0015", steps=300, model=[])
         self.assertEqual(report["validation_windows_in_training"], 0)

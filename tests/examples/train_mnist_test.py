@@ -1,4 +1,7 @@
-"""Runs train_mnist as users do: python3 train_mnist_test.py <train_mnist> <mpirun>... <flag for ranks>"""
+"""Runs train_mnist as users do:
+
+    train_mnist_test.py <train_mnist> <mpirun>... <flag for ranks>
+"""
 
 import json
 import os

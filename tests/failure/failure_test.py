@@ -2,8 +2,8 @@
 program> <mpirun>...
 
 Starts the program under mpirun, with and without --enable-recovery, once for every choice of victim
-and number of ranks, and looks at how each rank ended and what it said. Prints the seed of the random
-moments; KOLO_TEST_SEED chooses it.
+and number of ranks, and looks at how each rank ended and what it said. Prints the seed of the
+random moments; KOLO_TEST_SEED chooses it.
 """
 
 import os

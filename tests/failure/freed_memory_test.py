@@ -2,10 +2,10 @@
 
     freed_memory_test.py [--runs 4] [--seed N] <freed_memory> <mpirun>...
 
-Each run starts three ranks without shared memory, kills one of them at a random moment in the middle
-of its reductions, and lets the others watch the buffers of what failed: every byte in one run, and
-in the next any write by their own process. Four runs see each algorithm once; further ones take
-turns over victims, transports and ways to watch.
+Each run starts three ranks without shared memory, kills one of them at a random moment in the
+middle of its reductions, and lets the others watch the buffers of what failed: every byte in one
+run, and in the next any write by their own process. Four runs see each algorithm once; further ones
+take turns over victims, transports and ways to watch.
 """
 
 import argparse

@@ -1,9 +1,11 @@
 """A node whose /dev/shm is full, or becomes full: programs go by messages or use private memory,
 say so, and end well. Nobody is killed by SIGBUS.
 
-    full_memory_test.py <train_gan> <synthetic_benchmark> <kolo-bench> <mpirun> <arguments before the program>...
+    full_memory_test.py <train_gan> <synthetic_benchmark> <kolo-bench> <mpirun>
+                        <arguments before the program>...
 
-The small /dev/shm is mounted where only the test sees it, which takes root; otherwise it is skipped.
+The small /dev/shm is mounted where only the test sees it, which takes root; otherwise it is
+skipped.
 """
 
 import pathlib

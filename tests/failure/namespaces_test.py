@@ -1,5 +1,5 @@
-"""Ranks of one machine whose processes are numbered apart, as in containers, share no memory: they find
-that out and go by messages, and their results are right.
+"""Ranks of one machine whose processes are numbered apart, as in containers, share no memory: they
+find that out and go by messages, and their results are right.
 
     namespaces_test.py <runtime_mpi_test> <mpirun> <arguments before the program>...
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that tests find faults: applies patches, one at a time, to a copy of the sources, builds the
-test that must find them and expects it to fail.
+"""Proves that tests find faults: applies patches, one at a time, to a copy of the sources, builds
+the test that must find them and expects it to fail.
 
     tests/mutations/run.py [--suite protocol] [--seeds 10000] [--jobs 2] [NAME...]
     tests/mutations/run.py --suite algorithms [NAME...]

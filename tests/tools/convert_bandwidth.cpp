@@ -15,7 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "bench/model_gradients.hpp"
+#include "bench/workload/model_gradients.hpp"
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "kolo/error.hpp"
@@ -58,7 +58,7 @@ std::vector<DeviceRun> runs_of(const std::vector<std::size_t>& counts, std::byte
   return runs;
 }
 
-struct Contestant {
+struct Case {
   std::string name;
   std::size_t bytes;  // read and written
   std::function<void()> run;
@@ -83,7 +83,7 @@ double time_of(const std::function<void()>& run, cudaStream_t stream) {
 }
 
 /// A conversion of the gradients, then the copy it is compared with.
-void add_pair(std::vector<Contestant>& contestants, Gpu& gpu, cudaStream_t stream,
+void add_pair(std::vector<Case>& cases, Gpu& gpu, cudaStream_t stream,
               const std::vector<std::size_t>& counts, std::byte* from, std::byte* to,
               DeviceConversion conversion, bool gather) {
   std::size_t elements = 0;
@@ -92,13 +92,13 @@ void add_pair(std::vector<Contestant>& contestants, Gpu& gpu, cudaStream_t strea
   const std::vector<DeviceRun> runs =
       runs_of(counts, from, gather ? kTensorAlignment : kPlaceAlignment, to,
               gather ? kPlaceAlignment : kTensorAlignment, conversion);
-  contestants.push_back(
+  cases.push_back(
       {std::string(name_of(conversion.from)) + " -> " + std::string(name_of(conversion.to)), bytes,
        [&gpu, stream, runs, conversion] { gpu.convert(runs, conversion, stream); }});
-  contestants.push_back(
-      {"copy", bytes, [=] {
-         KOLO_CUDA_TRY(cudaMemcpyAsync(to, from, bytes / 2, cudaMemcpyDeviceToDevice, stream));
-       }});
+  cases.push_back({"copy", bytes, [=] {
+                     KOLO_CUDA_TRY(
+                         cudaMemcpyAsync(to, from, bytes / 2, cudaMemcpyDeviceToDevice, stream));
+                   }});
 }
 
 void measure(Gpu& gpu, int rounds) {
@@ -111,9 +111,9 @@ void measure(Gpu& gpu, int rounds) {
   gpu.fill(from.get(), room / sizeof(float), DType::Float32, scalar_of(DType::Float32, 1.1),
            stream.get());
 
-  std::vector<Contestant> contestants;
+  std::vector<Case> cases;
   const auto add = [&](DType source, DType target, double factor, bool gather) {
-    add_pair(contestants, gpu, stream.get(), counts, from.get(), to.get(),
+    add_pair(cases, gpu, stream.get(), counts, from.get(), to.get(),
              {.from = source, .to = target, .factor = factor}, gather);
   };
   add(DType::Float32, DType::Float32, 1.0, true);
@@ -122,17 +122,17 @@ void measure(Gpu& gpu, int rounds) {
   add(DType::Float16, DType::Float32, 0.5, false);
 
   for (int round = -3; round < rounds; ++round) {  // the first ones warm up
-    for (Contestant& contestant : contestants) {
-      const double seconds = time_of(contestant.run, stream.get());
-      if (round >= 0) contestant.seconds.push_back(seconds);
+    for (Case& bench_case : cases) {
+      const double seconds = time_of(bench_case.run, stream.get());
+      if (round >= 0) bench_case.seconds.push_back(seconds);
     }
   }
   std::printf("%zu gradients, %d rounds of %d\n", counts.size(), rounds, kRepeats);
-  for (std::size_t i = 0; i < contestants.size(); i += 2) {
-    Contestant& conversion = contestants[i];
-    Contestant& copy = contestants[i + 1];
-    const auto bandwidth = [](Contestant& contestant) {
-      return static_cast<double>(contestant.bytes) / contestant.median() / 1e9;
+  for (std::size_t i = 0; i < cases.size(); i += 2) {
+    Case& conversion = cases[i];
+    Case& copy = cases[i + 1];
+    const auto bandwidth = [](Case& bench_case) {
+      return static_cast<double>(bench_case.bytes) / bench_case.median() / 1e9;
     };
     std::printf("%-20s %8.1f us %8.1f GB/s   copy %8.1f us %8.1f GB/s   ratio %.3f\n",
                 conversion.name.c_str(), conversion.median() * 1e6, bandwidth(conversion),

@@ -34,7 +34,8 @@ measure allreduce kolo-bench allreduce --np 2 --min 1KB --max 256MB --factor 8 \
   "${staged_and_window[@]}"
 measure path kolo-bench allreduce --np 2 --min 1KB --max 16MB --factor 8 --rounds 31 \
   --placement staged,window
-measure gradients kolo-bench gradients --model resnet50 --np 2 --baseline mpi --compression none,fp16
+measure gradients kolo-bench gradients --model resnet50 --np 2 --baseline mpi \
+  --compression none,fp16
 for collective in reduce_scatter allgather broadcast alltoall; do
   measure "$collective" kolo-bench "$collective" --np 2 --min 64KB --max 64MB --factor 32 \
     "${staged_and_window[@]}"
@@ -56,7 +57,8 @@ for shard in none optimizer gradients; do
   measure "memory.$shard" mpirun -np 4 --oversubscribe shard_benchmark --memory --shard "$shard"
 done
 for shard in none gradients; do
-  measure "saving.$shard" mpirun -np 2 shard_benchmark --checkpoint "$results/saved" --shard "$shard"
+  measure "saving.$shard" mpirun -np 2 shard_benchmark --checkpoint "$results/saved" \
+    --shard "$shard"
 done
 
 python3 "$root/tests/tools/performance/page.py" "$results" "$root"

@@ -234,7 +234,7 @@ Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation) {
   return Handle(set.lane(), std::move(operation));
 }
 
-void run(ProcessSet& set, std::shared_ptr<Operation> operation) {
+void run(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
   prepare(set, *operation);
   set.lane()->run(operation);
   if (operation->error) std::rethrow_exception(operation->error);

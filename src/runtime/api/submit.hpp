@@ -50,7 +50,7 @@ std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& inpu
 Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation);
 
 /// Runs the operation to its end on this thread, and throws its error.
-void run(ProcessSet& set, std::shared_ptr<Operation> operation);
+void run(ProcessSet& set, const std::shared_ptr<Operation>& operation);
 
 /// Ends the operation on all ranks with InvalidArgument and `text`: for callers whose arguments
 /// cannot be made a TensorView of.

@@ -140,8 +140,9 @@ std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unkn
 }
 
 /// Assigns bits to unknown requests; a full table evicts others first.
-void assign_bits(std::vector<Candidate> known, std::vector<Candidate> unknown, const Report& report,
-                 const RequestTable& table, const TableLimits& limits, Verdict& verdict) {
+void assign_bits(const std::vector<Candidate>& known, std::vector<Candidate> unknown,
+                 const Report& report, const RequestTable& table, const TableLimits& limits,
+                 Verdict& verdict) {
   const auto first_incomplete = std::stable_partition(
       unknown.begin(), unknown.end(), [](const Candidate& each) { return each.is_complete; });
   const auto complete = static_cast<std::size_t>(first_incomplete - unknown.begin());
@@ -216,7 +217,7 @@ Verdict judge(const Report& report, const RequestTable& table, const TableLimits
         .push_back({&variant, missing_ranks(found, report, set).empty()});
     verdict.blocked.push_back(name);
   }
-  assign_bits(std::move(known), std::move(unknown), report, table, limits, verdict);
+  assign_bits(known, std::move(unknown), report, table, limits, verdict);
   return verdict;
 }
 

@@ -69,7 +69,7 @@ std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder) 
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder) {
   remove_leftovers(folder);
   // At random, so that a rank that comes late from an attempt given up finds its folder gone.
-  const std::string name = std::string(kIncomplete) + std::to_string(std::random_device()());
+  std::string name = std::string(kIncomplete) + std::to_string(std::random_device()());
   make_folder(folder / name);
   return name;
 }

@@ -1,4 +1,4 @@
-#include "bench/channel.hpp"
+#include "bench/jobs/channel.hpp"
 
 #include <array>
 #include <sys/socket.h>

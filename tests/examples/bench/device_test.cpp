@@ -11,15 +11,15 @@
 
 #include <gtest/gtest.h>
 
-#include "bench/device_contestants.hpp"
-#include "bench/device_referee.hpp"
+#include "bench/cases/device_cases.hpp"
+#include "bench/ranks/device_timer.hpp"
 #include "comm/gpu_ranks.hpp"
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 
 namespace kolo::test::device_test {
 
-using bench::Contestant;
+using bench::Case;
 using bench::Operation;
 using bench::Workload;
 
@@ -133,13 +133,13 @@ struct Rank {
   Rank(const bench::Options& wanted, Runtime& runtime, FakeWorld& world)
       : options(wanted),
         gpu(world),
-        contestants(options, runtime, gpu),
-        referee(gpu, contestants.memory(), runtime.rank(), runtime.size(), [] { barrier(); }) {}
+        cases(options, runtime, gpu),
+        timer(gpu, cases.memory(), runtime.rank(), runtime.size(), [] { barrier(); }) {}
 
   bench::Options options;
   FakeBenchGpu gpu;
-  bench::DeviceContestants contestants;
-  bench::DeviceReferee referee;
+  bench::DeviceCases cases;
+  bench::DeviceTimer timer;
 };
 
 bench::Options gpu_options() {
@@ -171,15 +171,15 @@ std::string describe(const bench::Label& label) {
   return label.reference.empty() ? text : text + " = " + label.reference;
 }
 
-/// Measures and checks all contestants; returns who they are.
+/// Measures and checks all cases; returns who they are.
 std::multiset<std::string> try_all(Rank& rank, const Workload& workload) {
   std::multiset<std::string> names;
-  for (const Contestant& contestant : rank.contestants.make(workload)) {
-    const std::string name = describe(contestant.label);
-    EXPECT_EQ(contestant.label.placement, bench::kDevice);
-    const bench::Block block = rank.referee.run(workload, contestant, 3);
+  for (const Case& bench_case : rank.cases.make(workload)) {
+    const std::string name = describe(bench_case.label);
+    EXPECT_EQ(bench_case.label.placement, bench::kDevice);
+    const bench::Block block = rank.timer.run(workload, bench_case, 3);
     EXPECT_EQ(block.mean_us, FakeBenchGpu::kElapsedUs / 3) << name;
-    EXPECT_EQ(rank.referee.count_wrong(workload, contestant), 0U)
+    EXPECT_EQ(rank.timer.count_wrong(workload, bench_case), 0U)
         << bench::name_of(workload.operation) << " by " << name;
     names.insert(name);
   }
@@ -239,13 +239,13 @@ TEST_P(BenchOnGpu, NobodyWaitsInsideABlock) {
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
     Rank rank(gpu_options(), runtime, world);
     const Workload workload{Operation::AllReduce, DType::Float32, {5}};
-    Contestant contestant = rank.contestants.make(workload).front();
-    contestant.run = [&rank, run = contestant.run] {
+    Case bench_case = rank.cases.make(workload).front();
+    bench_case.run = [&rank, run = bench_case.run] {
       rank.gpu.log += 'r';
       run();
     };
     rank.gpu.log.clear();
-    const bench::Block block = rank.referee.run(workload, contestant, 20);
+    const bench::Block block = rank.timer.run(workload, bench_case, 20);
     EXPECT_EQ(rank.gpu.log, "crrs<" + std::string(20, 'r') + ">e");
     EXPECT_EQ(block.mean_us, FakeBenchGpu::kElapsedUs / 20);
     EXPECT_EQ(block.calls_us, std::vector<double>{block.mean_us});
@@ -258,10 +258,10 @@ TEST_P(BenchOnGpu, WhatIsNotDoneIsWrong) {
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
     Rank rank(gpu_options(), runtime, world);
     const Workload workload{Operation::AllGather, DType::Float32, {100}};
-    Contestant contestant = rank.contestants.make(workload).front();
-    contestant.run = [] {};
+    Case bench_case = rank.cases.make(workload).front();
+    bench_case.run = [] {};
     const auto others = static_cast<std::size_t>(runtime.size() - 1);
-    EXPECT_EQ(rank.referee.count_wrong(workload, contestant), 100 * others);
+    EXPECT_EQ(rank.timer.count_wrong(workload, bench_case), 100 * others);
   });
 }
 

@@ -1,4 +1,7 @@
-"""Runs kolo-bench as users do: python3 kolo_bench_test.py <kolo-bench> <mpirun>... <flag for ranks>"""
+"""Runs kolo-bench as users do:
+
+    kolo_bench_test.py <kolo-bench> <mpirun>... <flag for ranks>
+"""
 
 import csv
 import glob
@@ -26,7 +29,7 @@ FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p9
 
 
 def ranks_of(driver):
-    """The processes that mpirun has started for a kolo-bench that leads them."""
+    """The processes that mpirun has started for a kolo-bench that controls them."""
     parents = {}
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
@@ -150,7 +153,7 @@ class UnderMpirun(Bench):
                 self.assertEqual(result.stderr.count(text), 1, result.stderr)
 
 
-class Leading(Bench):
+class Controlling(Bench):
     def test_baseline_of_two_and_three_ranks(self):
         for ranks in (2, 3):
             with self.subTest(ranks):

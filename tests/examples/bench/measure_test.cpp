@@ -1,4 +1,4 @@
-#include "bench/measure.hpp"
+#include "bench/jobs/measure.hpp"
 
 #include <fstream>
 #include <iterator>
@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/lead.hpp"
-#include "bench/plot.hpp"
-#include "bench/report.hpp"
+#include "bench/jobs/controller.hpp"
+#include "bench/report/plot.hpp"
+#include "bench/report/report.hpp"
 
 namespace measure_test {
 
@@ -39,14 +39,14 @@ class FakeJob : public bench::Job {
     for (const Member& member : members_) labels.push_back(member.label);
     return labels;
   }
-  Block run(std::size_t contestant, int iterations) override {
-    log_ += name_ + std::to_string(contestant) + ' ';
-    const double mean = members_[contestant].means_us.at(rounds_[contestant]++);
+  Block run(std::size_t bench_case, int iterations) override {
+    log_ += name_ + std::to_string(bench_case) + ' ';
+    const double mean = members_[bench_case].means_us.at(rounds_[bench_case]++);
     std::vector<double> calls(static_cast<std::size_t>(iterations), mean);
     calls.back() = 2 * mean;  // one call that takes longer
     return {calls, mean, 0.5, mean / 2};
   }
-  std::uint64_t count_wrong(std::size_t contestant) override { return members_[contestant].wrong; }
+  std::uint64_t count_wrong(std::size_t bench_case) override { return members_[bench_case].wrong; }
 
  private:
   std::string name_;
@@ -61,7 +61,7 @@ Label baseline(const std::string& reference) {
   return {.algorithm = "MPI", .placement = "private", .reference = reference};
 }
 
-TEST(Measure, ContestantsTakeTurnsAndEachFollowsEachOther) {
+TEST(Measure, CasesTakeTurnsAndEachFollowsEachOther) {
   constexpr int kRounds = 30;
   const std::vector<double> means(kRounds + 1, 9);
   std::string log;
@@ -190,11 +190,11 @@ TEST(Lead, WrongElementsMakeTheExitStatus) {
     options.max_bytes = options.min_bytes;
     options.warmup = 0;
     options.rounds = 1;
-    EXPECT_EQ(bench::lead(options, "", {&kolo}, nullptr), wrong > 0 ? bench::kSomeWrong : 0);
+    EXPECT_EQ(bench::control(options, "", {&kolo}, nullptr), wrong > 0 ? bench::kSomeWrong : 0);
   }
 }
 
-TEST(Plot, HasALineAndANameForEachContestant) {
+TEST(Plot, HasALineAndANameForEachCase) {
   std::string log;
   FakeJob kolo("k", {{{"a<b", "staged"}, {6, 7}}, {{"c", "window"}, {8, 9}}}, log);
   const auto rows = bench::measure({&kolo}, kWorkload, {.warmup = 0, .rounds = 1});

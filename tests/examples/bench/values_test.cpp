@@ -1,4 +1,4 @@
-#include "bench/values.hpp"
+#include "bench/workload/values.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,10 +1,10 @@
-#include "bench/workload.hpp"
+#include "bench/workload/workload.hpp"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include "bench/contestant.hpp"
+#include "bench/cases/case.hpp"
 
 namespace workload_test {
 

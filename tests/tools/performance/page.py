@@ -1,7 +1,7 @@
 """Prints docs/performance.md: page.md beside this file, with tables of what was measured.
 
-Usage: page.py FOLDER REPOSITORY. performance.sh fills the folder: NAME.json, what a command wrote, and
-NAME.command, the command.
+Usage: page.py FOLDER REPOSITORY. performance.sh fills the folder: NAME.json, what a command wrote,
+and NAME.command, the command.
 """
 
 import datetime
@@ -57,7 +57,7 @@ class Results:
         return f"```sh\n{text}\n```"
 
     def rows(self, name):
-        """Rows in place (apart where there is no other way) by size, then by (bare or public, place)."""
+        """Rows in place (apart if there is none) by size, then by (bare or public, place)."""
         by_size = {}
         for row in self.read(name)["rows"]:
             path = "public" if row["algorithm"] == "kolo" else "bare"

@@ -1,5 +1,5 @@
-"""Whatever moment DistributedOptimizer::save() is killed at, the checkpoint before it or the new one can
-be loaded, whole.
+"""Whatever moment DistributedOptimizer::save() is killed at, the checkpoint before it or the new
+one can be loaded, whole.
 
 python3 kill_test.py [--every N] [--ranks N] calls <training_victim> [<mpirun>...]
     kills a rank before every call that changes files, and in the middle of every write, one after
@@ -140,9 +140,9 @@ def kill_at_calls(victim, ranks, every):
             shutil.rmtree(folder)
             all_moments = sum(2 if call == "write" else 1
                               for call, _ in re.findall(r"call (\w+) (.*)", output))
-            print(f"{ranks} ranks, rank {rank} killed in save() at {kills} of {all_moments} moments: "
-                  f"{kills - new} times the old checkpoint is there, {new} times the new one",
-                  flush=True)
+            print(f"{ranks} ranks, rank {rank} killed in save() at {kills} of {all_moments} "
+                  f"moments: {kills - new} times the old checkpoint is there, {new} times the "
+                  "new one", flush=True)
             if kills == 0:
                 raise SystemExit("nothing was killed")
 
@@ -172,8 +172,9 @@ def kill_at_moments(victim, ranks, times):
             saved = last_number(lines, number)
             number = victim.read(folder, (saved, saved + 1))
             newer += number - saved
-        print(f"{ranks} ranks, killed at {times} random moments during {number} saves: {newer} times the "
-              "checkpoint that was being saved is there, otherwise the one before it")
+        print(f"{ranks} ranks, killed at {times} random moments during {number} saves: "
+              f"{newer} times the checkpoint that was being saved is there, otherwise the one "
+              "before it")
 
 
 def main():

@@ -1,11 +1,11 @@
-"""Two jobs save into one folder, as a requeued job beside its survivors: whatever is paused or killed,
-a whole checkpoint is always there, load() finds it, and no save that has ended is lost.
+"""Two jobs save into one folder, as a requeued job beside its survivors: whatever is paused or
+killed, a whole checkpoint is always there, load() finds it, and no save that has ended is lost.
 
 python3 two_jobs_test.py [--rounds N] [--ranks N] <training_victim> [<mpirun>...]
 
-Every round pauses a job (SIGSTOP), kills all of its ranks, or one, or does one after the other, at a
-random moment; a killed job is started again. Then another program loads the newest checkpoint, while
-those that are alive go on saving. Prints the seed, which KOLO_TEST_SEED chooses.
+Every round pauses a job (SIGSTOP), kills all of its ranks, or one, or does one after the other, at
+a random moment; a killed job is started again. Then another program loads the newest checkpoint,
+while those that are alive go on saving. Prints the seed, which KOLO_TEST_SEED chooses.
 """
 
 import argparse

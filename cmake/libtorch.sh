@@ -1,0 +1,75 @@
+# shellcheck shell=bash
+# Sourced by setup.sh, whose functions it uses: finds LibTorch, or fetches it.
+
+torch_version=2.11.0
+cuda_series=13.0 # of the CUDA runtime that this LibTorch was built with
+torch_dir="$kolo_cache/libtorch-$torch_version"
+free_mib_needed=2048
+
+# Prints the LibTorch that the user named, if any. PyTorch's own torch.utils.cmake_prefix_path is
+# the folder share/cmake in it.
+named_torch() {
+  local prefix place
+  if [ -n "${Torch_DIR:-}" ] && [ ! -e "$Torch_DIR/../../../lib/libtorch_cpu.so" ]; then
+    fail "Torch_DIR=$Torch_DIR is not the folder share/cmake/Torch of a LibTorch:" \
+      "it has no ../../../lib/libtorch_cpu.so"
+  fi
+  while IFS= read -r prefix; do
+    for place in "$prefix" "$prefix/../.."; do
+      if [ -n "$prefix" ] && [ -e "$place/lib/libtorch_cpu.so" ]; then
+        (cd "$place" && pwd)
+        return
+      fi
+    done
+  done < <(printf '%s\n' "${Torch_DIR:+$Torch_DIR/../../..}" && named_prefixes)
+}
+
+# Unpacks what a C++ program on the CPU needs out of the wheels $1/*.whl into $1/unpacked.
+unpack_wheels() {
+  "$kolo_tools/bin/python3" - "$1" <<'PYTHON'
+import pathlib, re, sys, zipfile
+
+folder = pathlib.Path(sys.argv[1])
+wanted = re.compile(
+    r"torch/include/"
+    r"|torch/lib/(?!lib(torch|torch_cuda.*|torch_python|torch_nvshmem|torch_global_deps"
+    r"|c10_cuda|caffe2_nvrtc|shm)\.so)[^/]+\.so"
+    r"|torch\.libs/"
+    r"|nvidia/[^/]+/lib/lib(cudart|cupti)\.so"
+    r"|[^/]+\.dist-info/.*(LICENSE|NOTICE|METADATA)")
+for wheel in folder.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "unpacked", filter(wanted.match, archive.namelist()))
+PYTHON
+}
+
+has_torch() { [ -e "$torch_dir/complete" ]; }
+
+# Everything happens in a folder aside, which gets its name when it is complete.
+install_torch() {
+  local free_mib partial="$kolo_cache/partial-libtorch"
+  local tag arch
+  arch="$(uname -m)"
+  if [ -e "$partial" ] || [ -e "$torch_dir" ]; then
+    say "an earlier download of LibTorch was interrupted: starting it again"
+    rm -rf "$partial" "$torch_dir"
+  fi
+  say "downloading LibTorch $torch_version (about 550 MB) into $torch_dir"
+  free_mib="$(df -Pm "$kolo_cache" | awk 'NR == 2 { print $4 }')"
+  [ "$free_mib" -ge "$free_mib_needed" ] ||
+    fail "$kolo_cache has $free_mib MiB free, $free_mib_needed are needed"
+  mkdir "$partial"
+  # The wheel for one fixed Python: only its C++ part is used, whatever Python this machine has.
+  local platform=()
+  for tag in 2_28 2_27 2_24 2_17; do platform+=(--platform "manylinux_${tag}_$arch"); done
+  TMPDIR="$partial" pip download --no-deps --no-cache-dir --only-binary=:all: \
+    "${platform[@]}" --python-version 3.11 --implementation cp --abi cp311 \
+    --dest "$partial" "torch==$torch_version"
+  TMPDIR="$partial" pip download --no-deps --no-cache-dir --only-binary=:all: \
+    --dest "$partial" "nvidia-cuda-runtime==$cuda_series.*" "nvidia-cuda-cupti==$cuda_series.*"
+  say "unpacking"
+  unpack_wheels "$partial"
+  touch "$partial/unpacked/complete"
+  mv "$partial/unpacked" "$torch_dir"
+  rm -rf "$partial"
+}

@@ -1,0 +1,145 @@
+#include "bench/cases/device_cases.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "bench/workload/bucket_layout.hpp"
+
+namespace bench {
+namespace {
+
+constexpr const char* kReference = "NCCL";
+
+/// What is called for each tensor.
+const char* name_of_call(Operation operation) {
+  switch (operation) {
+    case Operation::AllReduce: return "ncclAllReduce";
+    case Operation::ReduceScatter: return "ncclReduceScatter";
+    case Operation::AllGather: return "ncclAllGather";
+    case Operation::Broadcast: return "ncclBroadcast";
+    case Operation::AllToAll: return "ncclSend+ncclRecv";
+  }
+  return "";
+}
+
+}  // namespace
+
+DeviceCases::DeviceCases(const Options& options, const kolo::Runtime& runtime, Gpu& gpu)
+    : options_(options),
+      runtime_(runtime),
+      gpu_(gpu),
+      memory_([&gpu](std::size_t bytes) { return gpu.allocate(bytes); }) {
+  connect_kolo();
+  if (options.has_baseline()) raw_ = gpu.connect();
+}
+
+/// Before anything else: where ranks share a GPU, Kolo says so, and NCCL little.
+void DeviceCases::connect_kolo() {
+  const Workload least{Operation::AllReduce, kolo::DType::Float32, {1}};
+  const Layout layout = layout_of(least, true);
+  const std::vector<Tensor> tensors = layout.at(memory_.reserve(layout.size_bytes));
+  gpu_.clear(memory_.data(), memory_.size_bytes());
+  run_group(calls_of(least, {.algorithm = "connect", .placement = kDevice}), tensors);
+  gpu_.synchronize();
+}
+
+std::vector<Case> DeviceCases::make(const Workload& workload) {
+  // Cases share memory: it must not move when the second one is made.
+  std::size_t bytes = layout_of(workload, !options_.out_of_place).size_bytes;
+  if (options_.is_gradients()) {
+    bytes = std::max(bytes, plan_buckets(workload).buckets.size_bytes);
+  }
+  memory_.reserve(bytes);
+  std::vector<Case> cases;
+  for (const bool in_place : {true, false}) {
+    if (!options_.wants(workload.operation, in_place)) continue;
+    add_kolo(workload, in_place, cases);
+    if (options_.is_gradients() && in_place) add_buckets(workload, cases);
+    if (raw_ != nullptr) add_raw(workload, in_place, cases);
+  }
+  return cases;
+}
+
+void DeviceCases::add_kolo(const Workload& workload, bool in_place, std::vector<Case>& cases) {
+  const std::vector<Tensor> tensors = layout_of(workload, in_place).at(memory_.data());
+  const auto add = [&](const char* algorithm, const std::string& compression, bool as_group) {
+    if (!is_wanted(algorithm)) return;
+    const Label label{.algorithm = algorithm,
+                      .placement = kDevice,
+                      .in_place = in_place,
+                      .compression = compression};
+    const Calls calls = calls_of(workload, label);
+    if (as_group) {
+      cases.push_back({label, tensors, [=] { run_group(calls, tensors); }});
+    } else {
+      cases.push_back({label, tensors, [=, suffixes = suffixes_of(tensors.size())] {
+                         run_each(calls, tensors, suffixes);
+                       }});
+    }
+  };
+  for (const std::string& compression : options_.compressions) {
+    if (options_.is_gradients()) {
+      add(kTensors, compression, false);
+      add(kGroup, compression, true);
+    } else {
+      add(kWholePath, compression, tensors.size() > 1 && has_groups(workload.operation));
+    }
+  }
+}
+
+void DeviceCases::add_buckets(const Workload& workload, std::vector<Case>& cases) {
+  if (!is_wanted(kBuckets)) return;
+  const BucketLayout layout = plan_buckets(workload);
+  const std::vector<Tensor> buckets = layout.buckets.at(memory_.data());
+  for (const std::string& compression : options_.compressions) {
+    const Label label{.algorithm = kBuckets, .placement = kDevice, .compression = compression};
+    cases.push_back(
+        {label, layout.gradients.at(memory_.data()),
+         [=, calls = calls_of(workload, label), suffixes = suffixes_of(buckets.size())] {
+           run_each(calls, buckets, suffixes);
+         }});
+  }
+}
+
+void DeviceCases::add_raw(const Workload& workload, bool in_place, std::vector<Case>& cases) {
+  const auto add = [&](const std::string& suffix, const std::string& reference,
+                       const Workload& what, bool as_group) {
+    const std::vector<Tensor> tensors = layout_of(what, in_place).at(memory_.data());
+    cases.push_back({{.algorithm = name_of_call(what.operation) + suffix,
+                      .placement = kDevice,
+                      .in_place = in_place,
+                      .reference = reference},
+                     tensors,
+                     [=, raw = raw_.get(), operation = what.operation, dtype = what.dtype] {
+                       raw->start(operation, dtype, tensors, as_group);
+                     }});
+  };
+  if (workload.counts.size() == 1) {
+    add("", kReference, workload, false);
+    return;
+  }
+  add(" each", kReference, workload, false);
+  add(" group", kReference, workload, true);
+  Workload flat = workload;
+  flat.counts = {std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0})};
+  add(" flat", "flat", flat, false);
+}
+
+Layout DeviceCases::layout_of(const Workload& workload, bool in_place) const {
+  return plan_layout(workload, in_place, runtime_.rank(), runtime_.size());
+}
+
+Calls DeviceCases::calls_of(const Workload& workload, const Label& label) const {
+  return {
+      workload.operation, workload.dtype,
+      runtime_.size(),    label.algorithm + (label.in_place ? "." : ".apart.") + label.compression,
+      label.compression,  gpu_.device(),
+      gpu_.stream()};
+}
+
+bool DeviceCases::is_wanted(const std::string& algorithm) const {
+  const auto& wanted = options_.algorithms;
+  return wanted.empty() || std::ranges::find(wanted, algorithm) != wanted.end();
+}
+
+}  // namespace bench

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/cases/case.hpp"
+#include "bench/options.hpp"
+#include "bench/workload/growing_buffer.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/shared_buffer.hpp"
+
+namespace bench {
+
+/// Cases that call Kolo's public functions: named, asynchronous, agreed upon by all ranks.
+class WholePath {
+ public:
+  WholePath(const Options& options, kolo::Runtime& runtime);
+
+  /// Adds those that the options ask for; they are good until the next call. Collective.
+  void add(const Workload& workload, bool in_place, GrowingBuffer& memory,
+           std::vector<Case>& cases);
+
+  /// Memory that all ranks reach, where they can: at least `bytes`. Collective; ends what was there
+  /// before, unless that is large enough.
+  const kolo::SharedBuffer& reserve_shared(std::size_t bytes);
+
+ private:
+  void add_staged(const Workload& workload, bool in_place, GrowingBuffer& memory,
+                  const std::string& compression, std::vector<Case>& cases);
+  void add_in_window(const Workload& workload, bool in_place, const std::string& compression,
+                     std::vector<Case>& cases);
+  void add_buckets(const Workload& workload, GrowingBuffer& memory, const std::string& compression,
+                   std::vector<Case>& cases);
+  bool is_wanted(const std::string& algorithm, const char* placement) const;
+
+  const Options& options_;
+  kolo::Runtime& runtime_;
+  std::optional<kolo::SharedBuffer> shared_;
+};
+
+}  // namespace bench

@@ -1,0 +1,123 @@
+#include "bench/jobs/driver.hpp"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
+
+#include "bench/jobs/controller.hpp"
+#include "bench/jobs/remote_job.hpp"
+#include "bench/report/machine.hpp"
+
+namespace bench {
+namespace {
+
+constexpr int kFailed = 1;
+
+std::string mpirun() {
+  const char* const wanted = std::getenv("KOLO_MPIRUN");
+  return wanted != nullptr && *wanted != '\0' ? wanted : "mpirun";
+}
+
+/// The first line that `mpirun --version` prints.
+std::string version_of(const std::string& mpirun) {
+  std::array<char, 256> line{};
+  const std::string command = "'" + mpirun + "' --version 2>/dev/null </dev/null";
+  if (std::FILE* const output = ::popen(command.c_str(), "r")) {
+    if (std::fgets(line.data(), line.size(), output) == nullptr) line[0] = '\0';
+    ::pclose(output);
+  }
+  return line.data();
+}
+
+/// How to start so many ranks: each on a core of its own where there are as many, unless it needs
+/// more than one.
+class Launch {
+ public:
+  Launch(int ranks, bool one_core_each)
+      : has_cores_(ranks <= look_at_machine().usable_cores()),
+        is_bound_(has_cores_ && one_core_each),
+        command_{mpirun(), "-n", std::to_string(ranks)} {
+    const std::string version = version_of(mpirun());
+    if (version.find("Open MPI") == std::string::npos &&
+        version.find("OpenRTE") == std::string::npos) {
+      if (is_bound_) command_.insert(command_.end(), {"-bind-to", "core"});  // MPICH's and Intel's
+      return;
+    }
+    if (!has_cores_) command_.emplace_back("--oversubscribe");
+    command_.insert(command_.end(), {"--bind-to", is_bound_ ? "core" : "none"});
+  }
+
+  std::vector<std::string> command(const std::filesystem::path& program) const {
+    std::vector<std::string> command = command_;
+    command.push_back(program);
+    return command;
+  }
+
+  ChildProcess::Variables environment() const {
+    ChildProcess::Variables variables;
+    // Without it a rank that waits for another one takes the core that the other needs.
+    if (!has_cores_) variables.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
+    if (::geteuid() == 0) {  // Open MPI starts nothing as root unless told that it is meant so
+      variables.emplace_back("OMPI_ALLOW_RUN_AS_ROOT", "1");
+      variables.emplace_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    }
+    return variables;
+  }
+
+ private:
+  bool has_cores_;
+  bool is_bound_;
+  std::vector<std::string> command_;
+};
+
+int drive_under(const Interrupts& interrupts, const Options& options, int argc, char** argv) {
+  OutputFiles files(options);
+  const int ranks = options.ranks_to_start();
+  const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have threads of their own
+  const auto program = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<std::string> kolo_command = launch.command(program);
+  kolo_command.insert(kolo_command.end(), argv + 1, argv + argc);
+  RemoteJob kolo("Kolo's ranks", kolo_command, launch.environment(), ranks, interrupts);
+  std::optional<RemoteJob> mpi;
+  std::vector<Job*> jobs{&kolo};
+  if (options.has_baseline() && !options.is_on_gpu()) {
+    mpi.emplace("plain MPI's ranks", launch.command(program.parent_path() / "kolo-bench-mpi"),
+                launch.environment(), ranks, interrupts);
+    jobs.push_back(&*mpi);
+  }
+  const int status = control(options, options.baseline, jobs, &files);
+  if (mpi) mpi->finish();
+  kolo.finish();
+  return status;
+}
+
+}  // namespace
+
+int drive(const Options& options, int argc, char** argv) {
+  int signal = 0;
+  try {
+    const Interrupts interrupts;
+    return drive_under(interrupts, options, argc, argv);
+  } catch (const Interrupted& interrupted) {
+    signal = interrupted.signal();
+  } catch (const JobError& error) {
+    std::fprintf(stderr, "kolo-bench: %s\n", error.what());
+  } catch (const std::system_error& error) {
+    const bool is_missing = error.code() == std::errc::no_such_file_or_directory;
+    std::fprintf(stderr, "kolo-bench: %s%s\n", error.what(),
+                 is_missing ? ": it is needed to start ranks; KOLO_MPIRUN says where it is" : "");
+  }
+  if (signal != 0) std::raise(signal);  // ends as if it had never been caught
+  return kFailed;
+}
+
+}  // namespace bench

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "bench/jobs/channel.hpp"
+
+namespace bench {
+
+/// A socket in a folder of its own, which only this user can enter; both are removed at the end.
+class Listener {
+ public:
+  /// Throws std::system_error.
+  Listener();
+  Listener(const Listener&) = delete;  // it removes its folder once
+  Listener& operator=(const Listener&) = delete;
+  ~Listener();
+
+  const std::string& path() const { return path_; }
+  int descriptor() const { return socket_.number(); }
+  Channel accept() const;
+
+ private:
+  std::string folder_;
+  std::string path_;
+  Descriptor socket_;
+};
+
+}  // namespace bench

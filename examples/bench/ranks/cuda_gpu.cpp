@@ -1,0 +1,122 @@
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include "bench/cases/raw_nccl.hpp"
+#include "bench/ranks/gpu.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
+#include "comm/gpu/cuda_handles.hpp"
+
+namespace bench {
+namespace {
+
+using kolo::comm::CudaEvent;
+using kolo::comm::CudaStream;
+
+/// Of the program's: of normal priority, and it does not wait for the default stream.
+CudaStream make_stream() {
+  cudaStream_t stream = nullptr;
+  KOLO_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return CudaStream(stream);
+}
+
+/// Keeps the time; who waits for it sleeps.
+CudaEvent make_timer() {
+  cudaEvent_t event = nullptr;
+  KOLO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventBlockingSync));
+  return CudaEvent(event);
+}
+
+/// As in "12.8".
+std::string cuda_number(int version) {
+  return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
+}
+
+/// As in "2.28.9".
+std::string nccl_number(int version) {
+  return std::to_string(version / 10000) + '.' + std::to_string(version % 10000 / 100) + '.' +
+         std::to_string(version % 100);
+}
+
+/// The first word of the driver's own line about itself that is a number.
+std::string kernel_driver() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    if (word.front() >= '0' && word.front() <= '9') return word;
+  }
+  return "of unknown version";
+}
+
+/// The calling thread's current device.
+class CudaGpu final : public Gpu {
+ public:
+  explicit CudaGpu(std::shared_ptr<kolo::comm::Gpu> gpu) : gpu_(std::move(gpu)) {}
+
+  GpuDescription description() const override {
+    cudaDeviceProp properties{};
+    int driver = 0;
+    int runtime = 0;
+    int nccl = 0;
+    KOLO_CUDA_TRY(cudaGetDeviceProperties(&properties, gpu_->index()));
+    KOLO_CUDA_TRY(cudaDriverGetVersion(&driver));
+    KOLO_CUDA_TRY(cudaRuntimeGetVersion(&runtime));
+    KOLO_NCCL_TRY(ncclGetVersion(&nccl));
+    const char* const algorithms = std::getenv("NCCL_ALGO");
+    return {.name = properties.name,
+            .driver = kernel_driver() + " (CUDA " + cuda_number(driver) + ')',
+            .cuda = cuda_number(runtime),
+            .nccl = nccl_number(nccl),
+            .nccl_algo = algorithms == nullptr ? "" : algorithms};
+  }
+
+  kolo::Device device() const override { return {kolo::DeviceKind::Cuda, gpu_->index()}; }
+  void* stream() const override { return stream_.get(); }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return gpu_->allocate(bytes); }
+
+  void clear(std::byte* to, std::size_t bytes) override {
+    KOLO_CUDA_TRY(cudaMemsetAsync(to, 0, bytes, stream_.get()));
+  }
+  void start_clock() override { KOLO_CUDA_TRY(cudaEventRecord(begin_.get(), stream_.get())); }
+  void stop_clock() override { KOLO_CUDA_TRY(cudaEventRecord(end_.get(), stream_.get())); }
+
+  void synchronize() override { KOLO_CUDA_TRY(cudaStreamSynchronize(stream_.get())); }
+  double elapsed_us() override {
+    KOLO_CUDA_TRY(cudaEventSynchronize(end_.get()));
+    float milliseconds = 0;
+    KOLO_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
+    return static_cast<double>(milliseconds) * 1e3;
+  }
+  void upload(std::span<const std::byte> from, std::byte* to) override {
+    KOLO_CUDA_TRY(
+        cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_.get()));
+    synchronize();
+  }
+  void download(const std::byte* from, std::span<std::byte> to) override {
+    KOLO_CUDA_TRY(
+        cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_.get()));
+    synchronize();
+  }
+
+  std::unique_ptr<RawCollectives> connect() override { return connect_raw_nccl(stream_.get()); }
+
+ private:
+  std::shared_ptr<kolo::comm::Gpu> gpu_;
+  CudaStream stream_ = make_stream();
+  CudaEvent begin_ = make_timer();
+  CudaEvent end_ = make_timer();
+};
+
+}  // namespace
+
+std::unique_ptr<Gpu> open_gpu(int local_rank) {
+  kolo::comm::Gpus& gpus = *kolo::comm::cuda_gpus();
+  const int index = local_rank % gpus.count();
+  KOLO_CUDA_TRY(cudaSetDevice(index));
+  return std::make_unique<CudaGpu>(gpus.open(index));
+}
+
+}  // namespace bench

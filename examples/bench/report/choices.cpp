@@ -1,0 +1,94 @@
+#include "bench/report/choices.hpp"
+
+#include <array>
+#include <string_view>
+
+#include "bench/workload/collective.hpp"
+#include "ops/select.hpp"
+
+namespace bench {
+namespace {
+
+using namespace kolo;
+
+constexpr std::size_t kSmallest = 64;
+constexpr std::size_t kLargest = std::size_t{1} << 30;
+
+std::string_view reason_for(const Algorithm& algorithm) {
+  switch (algorithm.needs) {
+    case Needs::PeerBuffers: return "every rank works on all ranks' memory where it lies";
+    case Needs::Window: return "through memory that the ranks share";
+    case Needs::Nodes: return "inside nodes through shared memory, between them by messages";
+    case Needs::NativeCollectives: return "MPI's own";
+    case Needs::Messages: return "by messages";
+  }
+  return "";
+}
+
+/// "a (why) up to 2 KB, b (why) from 4 KB on".
+std::string describe_by_size(const ops::Registry& registry, ops::Situation situation,
+                             std::string_view wanted) {
+  std::string text;
+  const Algorithm* last = nullptr;
+  std::size_t last_bytes = 0;
+  for (std::size_t bytes = kSmallest; bytes <= kLargest; bytes *= 2) {
+    situation.bytes = bytes;
+    const Algorithm& algorithm = ops::select(registry, situation, wanted);
+    if (&algorithm != last) {
+      if (last != nullptr) text += " up to " + format_bytes(last_bytes) + ", then ";
+      text += std::string(algorithm.name) + " (" + std::string(reason_for(algorithm)) + ')';
+      last = &algorithm;
+    }
+    last_bytes = bytes;
+  }
+  return text;
+}
+
+bool has_form_in_window(const ops::Registry& registry, Collective collective) {
+  for (const Algorithm& algorithm : registry.algorithms()) {
+    if (algorithm.collective == collective && algorithm.needs == Needs::PeerBuffers) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string format_bytes(std::size_t bytes) {
+  constexpr std::array kUnits{"B", "KB", "MB", "GB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return std::to_string(bytes) + ' ' + kUnits[unit];
+}
+
+const std::string& preference(const Config& config, Operation operation) {
+  switch (operation) {
+    case Operation::AllReduce: return config.allreduce;
+    case Operation::ReduceScatter: return config.reduce_scatter;
+    case Operation::AllGather: return config.allgather;
+    case Operation::Broadcast: return config.broadcast;
+    case Operation::AllToAll: return config.alltoall;
+  }
+  return config.allreduce;
+}
+
+std::string describe_choices(const Config& config, int ranks, bool has_window) {
+  const ops::Registry registry;
+  std::string text;
+  for (std::size_t number = 0; number < kOperationNames.size(); ++number) {
+    const auto operation = static_cast<Operation>(number);
+    const std::string& wanted = preference(config, operation);
+    ops::Situation situation{.collective = collective_of(operation),
+                             .size = ranks,
+                             .has_window = has_window,
+                             .has_native = true};
+    text += "  " + std::string(name_of(operation)) +
+            (wanted.empty() ? "" : ", where possible " + wanted + ", as the environment asks") +
+            "\n    private memory: " + describe_by_size(registry, situation, wanted) + '\n';
+    if (!has_window || !has_form_in_window(registry, situation.collective)) continue;
+    situation.has_peer_buffers = true;
+    text += "    shared memory: " + describe_by_size(registry, situation, wanted) + '\n';
+  }
+  return text;
+}
+
+}  // namespace bench

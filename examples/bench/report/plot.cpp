@@ -1,0 +1,200 @@
+#include "bench/report/plot.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iomanip>
+#include <limits>
+#include <map>
+#include <sstream>
+#include <vector>
+
+namespace bench {
+namespace {
+
+constexpr double kLeft = 90;
+constexpr double kTop = 50;
+constexpr double kWidth = 620;
+constexpr double kHeight = 440;
+constexpr double kLegendLeft = kLeft + kWidth + 20;
+constexpr double kLegendStep = 20;
+constexpr double kWholeWidth = 1010;
+
+// Okabe and Ito's colours, told apart by the colour-blind too.
+constexpr std::array<const char*, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                              "#e69f00", "#56b4e9", "#000000"};
+
+struct Line {
+  bool is_baseline = false;
+  std::vector<std::pair<double, double>> points{};
+};
+
+/// From values to places, by their logarithm.
+class Axis {
+ public:
+  Axis(double low, double high, double begin, double end)
+      : low_(std::log(low)), scale_((end - begin) / (std::log(high) - low_)), begin_(begin) {}
+  double at(double value) const { return begin_ + (std::log(value) - low_) * scale_; }
+
+ private:
+  double low_;
+  double scale_;
+  double begin_;
+};
+
+/// Whole steps of `base` around all values.
+struct Range {
+  double low = std::numeric_limits<double>::max();
+  double high = 0;
+
+  void add(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  void widen(double base) {
+    const double step = std::log(base);
+    low = std::pow(base, std::floor(std::log(low) / step));
+    high = std::pow(base, std::ceil(std::log(high) / step));
+    if (high <= low) high = low * base;
+  }
+};
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char letter : text) {
+    if (letter == '&')
+      result += "&amp;";
+    else if (letter == '<')
+      result += "&lt;";
+    else if (letter == '>')
+      result += "&gt;";
+    else
+      result += letter;
+  }
+  return result;
+}
+
+std::string scaled(double value, double base, const std::array<const char*, 4>& units) {
+  std::size_t unit = 0;
+  for (; value >= base && unit + 1 < units.size(); ++unit) value /= base;
+  std::ostringstream text;
+  text << std::setprecision(4) << value << ' ' << units[unit];
+  return text.str();
+}
+
+std::string name_of(const Row& row) {
+  std::string name = row.label.algorithm;
+  if (row.label.reference.empty()) name += ", " + row.label.placement;
+  if (!row.label.in_place) name += ", apart";
+  if (row.label.compression != "none") name += ", " + row.label.compression;
+  return name;
+}
+
+class Drawing {
+ public:
+  void text(double x, double y, const std::string& text, const std::string& more = "") {
+    out_ << "<text x=\"" << x << "\" y=\"" << y << "\" " << more << '>' << escaped(text)
+         << "</text>\n";
+  }
+  void line(double x1, double y1, double x2, double y2, const std::string& more) {
+    out_ << "<line x1=\"" << x1 << "\" y1=\"" << y1 << "\" x2=\"" << x2 << "\" y2=\"" << y2 << "\" "
+         << more << "/>\n";
+  }
+  void curve(const std::vector<std::pair<double, double>>& points, const std::string& more) {
+    out_ << "<polyline fill=\"none\" " << more << " points=\"";
+    for (const auto& [x, y] : points) out_ << x << ',' << y << ' ';
+    out_ << "\"/>\n";
+  }
+  void dot(double x, double y, const std::string& colour) {
+    out_ << "<circle cx=\"" << x << "\" cy=\"" << y << "\" r=\"3\" fill=\"" << colour << "\"/>\n";
+  }
+  std::string finish(double height) const {
+    std::ostringstream whole;
+    whole
+        << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
+           "font-family=\"sans-serif\" font-size=\"13\" viewBox=\"0 0 "
+        << kWholeWidth << ' ' << height
+        << "\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        << out_.str() << "</svg>\n";
+    return whole.str();
+  }
+
+ private:
+  std::ostringstream out_ = [] {
+    std::ostringstream out;
+    out << std::fixed << std::setprecision(1);
+    return out;
+  }();
+};
+
+constexpr double kBytesStep = 4;
+constexpr double kTimeStep = 10;
+
+void draw_axes(Drawing& drawing, const Axis& x, const Range& bytes, const Axis& y,
+               const Range& times) {
+  const std::string grid = "stroke=\"#dddddd\"";
+  for (double value = bytes.low; value <= bytes.high * 1.01; value *= kBytesStep) {
+    drawing.line(x.at(value), kTop, x.at(value), kTop + kHeight, grid);
+    drawing.text(x.at(value), kTop + kHeight + 20, scaled(value, 1024, {"B", "KB", "MB", "GB"}),
+                 "text-anchor=\"middle\" font-size=\"11\"");
+  }
+  for (double value = times.low; value <= times.high * 1.01; value *= kTimeStep) {
+    drawing.line(kLeft, y.at(value), kLeft + kWidth, y.at(value), grid);
+    drawing.text(kLeft - 8, y.at(value) + 4, scaled(value, 1000, {"µs", "ms", "s", "ks"}),
+                 "text-anchor=\"end\"");
+  }
+  drawing.text(kLeft + kWidth / 2, kTop + kHeight + 45, "bytes", "text-anchor=\"middle\"");
+  drawing.text(0, 0, "median time of a call",
+               "text-anchor=\"middle\" transform=\"translate(22 " +
+                   std::to_string(kTop + kHeight / 2) + ") rotate(-90)\"");
+}
+
+void draw_line(Drawing& drawing, const std::string& name, const Line& line, std::size_t number,
+               const Axis& x, const Axis& y) {
+  const std::string colour = kColours[number % kColours.size()];
+  const bool is_second_time = number >= kColours.size();
+  const std::string stroke = "stroke=\"" + colour + "\" stroke-width=\"2\"" +
+                             (line.is_baseline ? " stroke-dasharray=\"7 4\""
+                              : is_second_time ? " stroke-dasharray=\"2 3\""
+                                               : "");
+  std::vector<std::pair<double, double>> places;
+  for (const auto& [bytes, time] : line.points) places.emplace_back(x.at(bytes), y.at(time));
+  drawing.curve(places, stroke);
+  for (const auto& [left, top] : places) drawing.dot(left, top, colour);
+  const double height = kTop + 10 + kLegendStep * static_cast<double>(number);
+  drawing.line(kLegendLeft, height, kLegendLeft + 28, height, stroke);
+  drawing.text(kLegendLeft + 36, height + 4, name, "font-size=\"12\"");
+}
+
+}  // namespace
+
+std::string to_svg(const Report& report) {
+  std::vector<std::string> names;
+  std::map<std::string, Line> lines;
+  Range bytes;
+  Range times;
+  for (const Row& row : report.rows) {
+    const std::string name = name_of(row);
+    if (!lines.contains(name)) names.push_back(name);
+    Line& line = lines[name];
+    line.is_baseline = !row.label.reference.empty();
+    line.points.emplace_back(static_cast<double>(row.bytes), row.median_us);
+    bytes.add(static_cast<double>(row.bytes));
+    times.add(row.median_us);
+  }
+  bytes.widen(kBytesStep);
+  times.widen(kTimeStep);
+  const Axis x(bytes.low, bytes.high, kLeft, kLeft + kWidth);
+  const Axis y(times.low, times.high, kTop + kHeight, kTop);
+  Drawing drawing;
+  const std::string head = table_head(report);
+  drawing.text(kLeft, 28, head.substr(0, head.find_first_of(";\n")), "font-size=\"15\"");
+  draw_axes(drawing, x, bytes, y, times);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    draw_line(drawing, names[i], lines[names[i]], i, x, y);
+  }
+  const double legend = kTop + kLegendStep * static_cast<double>(names.size() + 1);
+  return drawing.finish(std::max(kTop + kHeight + 60, legend));
+}
+
+}  // namespace bench

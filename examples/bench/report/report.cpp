@@ -1,0 +1,183 @@
+#include "bench/report/report.hpp"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+namespace bench {
+namespace {
+
+__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
+  std::va_list arguments;
+  va_start(arguments, pattern);
+  std::string text(256, '\0');
+  const int length = std::vsnprintf(text.data(), text.size(), pattern, arguments);
+  va_end(arguments);
+  text.resize(std::min(static_cast<std::size_t>(std::max(length, 0)), text.size() - 1));
+  return text;
+}
+
+std::string placement_of(const Label& label) {
+  std::string text = label.placement;
+  if (!label.in_place) text += ", apart";
+  if (label.compression != "none") text += ", " + label.compression;
+  return text;
+}
+
+std::string collective_of(const Options& options) {
+  return options.is_gradients() ? "gradients" : std::string(name_of(options.operation));
+}
+
+nlohmann::ordered_json to_json(const Row& row) {
+  nlohmann::ordered_json json{{"bytes", row.bytes},
+                              {"count", row.count},
+                              {"algorithm", row.label.algorithm},
+                              {"placement", row.label.placement},
+                              {"in_place", row.label.in_place},
+                              {"compression", row.label.compression},
+                              {"is_baseline", !row.label.reference.empty()},
+                              {"calls", row.calls},
+                              {"min_us", row.min_us},
+                              {"median_us", row.median_us},
+                              {"p99_us", row.p99_us},
+                              {"host_us", row.host_us},
+                              {"algbw_gbps", row.algbw_gbps},
+                              {"busbw_gbps", row.busbw_gbps},
+                              {"wrong", row.wrong},
+                              {"cpu_s", row.cpu_s},
+                              {"ratio", nullptr},
+                              {"ratio_low", nullptr},
+                              {"ratio_high", nullptr}};
+  std::string name = "ratio";  // that of the second reference is called ratio_to_<reference>
+  for (const auto& [reference, ratio] : row.ratios) {
+    if (&reference != &row.ratios.front().first) name = "ratio_to_" + reference;
+    json[name] = ratio.median;
+    json[name + "_low"] = ratio.interval.low;
+    json[name + "_high"] = ratio.interval.high;
+  }
+  return json;
+}
+
+nlohmann::ordered_json to_json(const Machine& machine) {
+  return {{"cpu", machine.cpu},     {"system", machine.system},
+          {"cpus", machine.cpus},   {"cores", machine.cores},
+          {"quota", machine.quota}, {"memory_bytes", machine.memory_bytes}};
+}
+
+nlohmann::ordered_json to_json(const GpuDescription& gpu) {
+  return {{"name", gpu.name},
+          {"driver", gpu.driver},
+          {"cuda", gpu.cuda},
+          {"nccl", gpu.nccl},
+          {"nccl_algo", gpu.nccl_algo}};
+}
+
+bool has_mpi_baseline(const Report& report) {
+  return !report.baseline.empty() && report.baseline != "nccl";
+}
+
+std::string describe(const MpiDescription& mpi) {
+  return "MPI: " + mpi.library + ", single copy inside the node: " + mpi.single_copy;
+}
+
+std::string describe(const GpuDescription& gpu) {
+  return gpu.name + ", driver " + gpu.driver + ", CUDA " + gpu.cuda + ", NCCL " + gpu.nccl +
+         " with NCCL_ALGO=" + gpu.nccl_algo;
+}
+
+}  // namespace
+
+std::string table_head(const Report& report) {
+  const Options& options = report.options;
+  std::string text = collective_of(options);
+  if (options.is_gradients()) text += " of " + options.model;
+  if (is_reduction(options.operation)) text += ", sum";
+  text += " of " + std::string(kolo::name_of(options.dtype)) + ", " + std::to_string(report.ranks) +
+          (report.ranks == 1 ? " rank" : " ranks");
+  if (options.group > 1) text += ", groups of " + std::to_string(options.group) + " tensors";
+  if (report.baseline == "mpi") {
+    text += "; x MPI: time / that of plain MPI in processes of its own, with its 95 % interval";
+  } else if (report.baseline == "nccl") {
+    text += "; x NCCL: time / that of NCCL's own calls on the same memory, with its 95 % interval";
+  } else if (!report.baseline.empty()) {
+    text += "; x MPI: time / that of MPI in the same processes, with its 95 % interval";
+  }
+  text += '\n';
+  if (options.is_on_gpu()) text += describe(report.gpu) + '\n';
+  if (has_mpi_baseline(report)) text += describe(report.mpi) + '\n';
+  text +=
+      format("%11s %11s  %-24s %-14s %11s %11s %11s %8s %8s %6s %7s", "bytes", "count", "algorithm",
+             "placement", "min us", "median us", options.is_on_gpu() ? "host us" : "p99 us",
+             "alg GB/s", "bus GB/s", "wrong", "cpu s");
+  if (!report.baseline.empty()) {
+    text += format(" %7s %15s", options.is_on_gpu() ? "x NCCL" : "x MPI", "interval");
+  }
+  if ((options.is_gradients() || options.group > 1) && !report.baseline.empty()) {
+    text += format(" %8s %15s", "x flat", "interval");
+  }
+  return text + '\n';
+}
+
+std::string table_line(const Report& report, const Row& row) {
+  std::string text =
+      format("%11zu %11zu  %-24s %-14s %11.1f %11.1f %11.1f %8.3f %8.3f %6llu %7.2f", row.bytes,
+             row.count, row.label.algorithm.c_str(), placement_of(row.label).c_str(), row.min_us,
+             row.median_us, report.options.is_on_gpu() ? row.host_us : row.p99_us, row.algbw_gbps,
+             row.busbw_gbps, static_cast<unsigned long long>(row.wrong), row.cpu_s);
+  for (const auto& [reference, ratio] : row.ratios) {
+    text += format(" %7.2f %7.2f -%6.2f", ratio.median, ratio.interval.low, ratio.interval.high);
+  }
+  return text + '\n';
+}
+
+std::string to_json(const Report& report) {
+  const Options& options = report.options;
+  nlohmann::ordered_json json{{"collective", collective_of(options)},
+                              {"ranks", report.ranks},
+                              {"dtype", kolo::name_of(options.dtype)},
+                              {"baseline", nullptr},
+                              {"machine", to_json(report.machine)},
+                              {"device", kolo::name_of(options.device)},
+                              {"gpu", nullptr},
+                              {"mpi", nullptr},
+                              {"rounds", options.rounds},
+                              {"warmup", options.warmup},
+                              {"group", options.group},
+                              {"rows", nlohmann::ordered_json::array()}};
+  if (options.is_gradients()) json["model"] = options.model;
+  if (!report.baseline.empty()) json["baseline"] = report.baseline;
+  if (options.is_on_gpu()) json["gpu"] = to_json(report.gpu);
+  if (has_mpi_baseline(report)) {
+    json["mpi"] = {{"library", report.mpi.library}, {"single_copy", report.mpi.single_copy}};
+  }
+  for (const Row& row : report.rows) json["rows"].push_back(to_json(row));
+  return json.dump(2) + '\n';
+}
+
+std::string to_csv(const Report& report) {
+  std::ostringstream text;
+  for (const Row& row : report.rows) {
+    const nlohmann::ordered_json json = to_json(row);
+    std::ostringstream head;
+    std::ostringstream line;
+    const char* comma = "";
+    for (const auto& [name, value] : json.items()) {
+      head << comma << name;
+      line << comma;
+      if (value.is_string()) {
+        line << value.get<std::string>();
+      } else if (!value.is_null()) {
+        line << value.dump();
+      }
+      comma = ",";
+    }
+    if (&row == &report.rows.front()) text << head.str() << '\n';
+    text << line.str() << '\n';
+  }
+  return text.str();
+}
+
+}  // namespace bench

@@ -1,0 +1,98 @@
+// Makes one of the mistakes of training that docs/troubleshooting.md explains:
+//   mpirun -np 2 training_mistakes <name>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "kolo/kolo.hpp"
+
+namespace {
+
+using torch::nn::Linear;
+
+/// A model of one layer, and how it is trained with sharding.
+struct Training {
+  explicit Training(std::int64_t width = 4, kolo::DistributedOptimizerOptions options = sharded())
+      : model(Linear(width, 1)),
+        input(torch::ones({2, width})),
+        adam(model->parameters(), 1e-2),
+        optimizer(adam, *model, options) {}
+
+  static kolo::DistributedOptimizerOptions sharded() { return {.shard = kolo::Shard::Gradients}; }
+  void backward() { model->forward(input).sum().backward(); }
+  void step() {
+    optimizer.zero_grad();
+    backward();
+    optimizer.step();
+  }
+
+  Linear model;
+  at::Tensor input;
+  torch::optim::Adam adam;
+  kolo::DistributedOptimizer optimizer;
+};
+
+std::filesystem::path folder() {
+  return std::filesystem::temp_directory_path() / "kolo-training-mistakes";
+}
+
+void backward_twice() {
+  Training training;
+  training.backward();
+  training.backward();
+}
+
+void saves_wrapped_optimizer() {
+  Training training;
+  training.step();
+  std::ostringstream file;
+  torch::save(training.adam, file);
+}
+
+void no_checkpoint() {
+  std::filesystem::create_directories(folder());
+  Training().optimizer.load(folder());
+}
+
+void another_model() {
+  Training training;
+  training.step();
+  training.optimizer.save(folder() / "saved");
+  Training(/*width=*/8).optimizer.load(folder() / "saved");
+}
+
+void converts_model() {
+  Training training;
+  training.step();
+  training.model->to(at::kDouble);
+  training.input = training.input.to(at::kDouble);
+  training.step();
+}
+
+void lbfgs() {
+  Linear model(4, 1);
+  torch::optim::LBFGS optimizer(model->parameters());
+  const kolo::DistributedOptimizer distributed(optimizer, *model);
+}
+
+void another_option() { Training(4, {.backward_passes_per_step = kolo::rank() + 1}); }
+
+void complex_tensor() { kolo::allreduce(torch::zeros({2}, at::kComplexFloat), {.name = "waves"}); }
+
+const std::map<std::string, std::function<void()>> kMistakes{
+    {"another_model", another_model},   {"another_option", another_option},
+    {"backward_twice", backward_twice}, {"complex_tensor", complex_tensor},
+    {"converts_model", converts_model}, {"lbfgs", lbfgs},
+    {"no_checkpoint", no_checkpoint},   {"saves_wrapped_optimizer", saves_wrapped_optimizer},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const kolo::Runtime runtime;
+  kMistakes.at(argc > 1 ? argv[1] : "lbfgs")();
+}

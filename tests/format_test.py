@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Every source is formatted as .clang-format says, and no line is longer than 100 columns.
+
+  tests/format_test.py          lists what differs; exit status 77 where clang-format is missing
+  tests/format_test.py --fix    formats it
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VERSION = "20.1.8"  # as in cmake/setup.sh: other versions format differently
+FOLDERS = ("include", "src", "ops", "compression", "tests", "examples")
+FORMATTED = (".cpp", ".hpp", ".cu", ".cuh")
+MEASURED = FORMATTED + (".py", ".sh", ".cmake", "CMakeLists.txt")
+COLUMNS = 100
+
+
+def clang_format():
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    for found in (cache / "kolo/tools/bin/clang-format", shutil.which("clang-format")):
+        if found and pathlib.Path(found).exists():
+            version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+            if f"version {VERSION}" in version:
+                return str(found)
+    return None
+
+
+def sources(suffixes):
+    for folder in FOLDERS:
+        yield from sorted(p for p in (ROOT / folder).rglob("*") if p.name.endswith(suffixes))
+
+
+def long_lines():
+    for path in sources(MEASURED):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if len(line) > COLUMNS:
+                yield f"{path.relative_to(ROOT)}:{number}: {len(line)} columns"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fix", action="store_true", help="format the files")
+    fix = parser.parse_args().fix
+    tool = clang_format()
+    if tool is None:
+        print(f"skipped: no clang-format {VERSION}; cmake/setup.sh installs it")
+        return 77
+    files = list(map(str, sources(FORMATTED)))
+    if fix:
+        subprocess.run([tool, "-i", *files], check=True)
+        return 0
+    # Its messages name each file once for every line that differs.
+    result = subprocess.run([tool, "--dry-run", *files], capture_output=True, text=True)
+    differing = sorted(set(re.findall(r"^(\S+?):\d+:\d+: warning", result.stderr, re.M)))
+    found = [f"{os.path.relpath(name, ROOT)}: not formatted; tests/format_test.py --fix"
+             for name in differing]
+    if result.returncode != 0 and not found:
+        found.append(result.stderr)
+    found += long_lines()
+    print("\n".join(found) or f"{len(files)} files are formatted")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

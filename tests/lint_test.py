@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Looks for mistakes with clang-tidy, by the checks of .clang-tidy.
+
+  tests/lint_test.py BUILD              the core's sources, without the static analyzer: a minute
+  tests/lint_test.py --all BUILD        every source that BUILD compiles, with the analyzer: an hour
+  tests/lint_test.py BUILD FILE...      these, with the analyzer
+
+BUILD has been configured with CMAKE_EXPORT_COMPILE_COMMANDS, and has built its generated headers.
+Exit status 77 where clang-tidy or the compile commands are missing.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VERSION = "22.1.8"  # as in cmake/setup.sh: other versions find other things
+CORE = ("src", "ops", "compression")
+
+
+def clang_tidy():
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    for found in (cache / "kolo/tools/bin/clang-tidy", shutil.which("clang-tidy")):
+        if found and pathlib.Path(found).exists():
+            version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+            if f"version {VERSION}" in version:
+                return str(found)
+    return None
+
+
+def sources(entry):
+    """The sources of one compilation: a unity build hands several to one."""
+    path = pathlib.Path(entry["directory"]) / entry["file"]
+    if "Unity" in path.parts and path.exists():
+        return re.findall(r'#include "(.*)"', path.read_text())
+    return [str(path)]
+
+
+def commands(build):
+    """One compile command for each source, without what g++ alone understands."""
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        command = re.sub(r" -o .*", "", entry["command"])
+        command = re.sub(r" -W(no-subobject-linkage|no-maybe-uninitialized)", "", command)
+        for source in sources(entry):
+            if source.endswith(".cpp") and (build not in pathlib.Path(source).parents):
+                yield {"directory": entry["directory"], "file": source,
+                       "command": f"{command} -c {source}"}
+
+
+def is_core(entry):
+    path = pathlib.Path(entry["file"]).relative_to(ROOT)
+    return path.parts[0] in CORE and "torch/include" not in entry["command"]
+
+
+def lint(tool, folder, source, checks):
+    """What clang-tidy says, without the caret lines that quote the source."""
+    result = subprocess.run([tool, "-p", folder, "--quiet", f"--checks={checks}", source],
+                            capture_output=True, text=True)
+    found = re.findall(r"^\S+:\d+:\d+: (?:error|warning): .*", result.stdout, re.M)
+    if result.returncode != 0 and not found:
+        found = [f"{source}: clang-tidy failed: {result.stderr.strip()}"]
+    return [line.replace(f"{ROOT}/", "").replace(",-warnings-as-errors", "") for line in found
+            if not line.startswith("/usr/")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    arguments = parser.parse_args()
+    tool = clang_tidy()
+    if tool is None:
+        print(f"skipped: no clang-tidy {VERSION}; cmake/setup.sh --lint installs it")
+        return 77
+    if not (arguments.build / "compile_commands.json").exists():
+        print(f"skipped: {arguments.build} is configured without CMAKE_EXPORT_COMPILE_COMMANDS")
+        return 77
+    wanted = {str(file.resolve()) for file in arguments.files}
+    whole = arguments.all or wanted
+    entries = {entry["file"]: entry for entry in commands(arguments.build.resolve())
+               if entry["file"] in wanted or not wanted and (arguments.all or is_core(entry))}
+    found = set()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        pathlib.Path(folder, "compile_commands.json").write_text(json.dumps([*entries.values()]))
+        checks = "" if whole else "-clang-analyzer-*"
+        for lines in pool.map(lambda source: lint(tool, folder, source, checks), entries):
+            for line in lines:
+                if line not in found:
+                    print(line, flush=True)
+                found.add(line)
+    print(f"{len(entries)} sources, {len(found)} mistakes")
+    return 1 if found or not entries else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
