@@ -19,7 +19,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// What to append to `path` to have a checkpoint; nothing where it is one.
+/// The name of the newest checkpoint in `path`; empty if `path` is a checkpoint itself.
 std::string choose(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path / kIndexName, error)) return {};
@@ -35,7 +35,7 @@ std::string choose(const std::filesystem::path& path) {
   return checkpoint_name(numbers.back()).string();
 }
 
-/// The folder that programs lock which save checkpoints beside this one, or into it.
+/// The folder that programs lock when they save checkpoints beside `path` or into it.
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::exists(path / kIndexName, error) ? path / ".." : path;

@@ -23,14 +23,14 @@ FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
   if (bytes > 0) reserve(bytes);
 }
 
-/// Blocks next to each other are written, and freed, faster; and a disk that is too full says so
-/// now.
+/// Reserves the file's blocks: adjacent ones are written and freed faster, and a full disk is an
+/// error now.
 void FileWriter::reserve(std::int64_t bytes) {
   int result = 0;
   do {
     result = ::fallocate(file_.get(), 0, 0, bytes);
   } while (result != 0 && errno == EINTR);
-  // Not every file system can; posix_fallocate() would write zeros there.
+  // Where a file system cannot reserve, posix_fallocate() would write zeros.
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_file_error("reserve " + std::to_string(bytes) + " bytes for", path_);
   }
@@ -63,7 +63,7 @@ void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
     written_ += written;
   }
   if (written_ - on_their_way_ < kBatchBytes) return;
-  // Only a hint, which sync() makes good: errors are its.
+  // Only a hint: sync() reports errors.
   ::sync_file_range(file_.get(), on_their_way_, written_ - on_their_way_, SYNC_FILE_RANGE_WRITE);
   on_their_way_ = written_;
 }

@@ -10,7 +10,7 @@ namespace kolo::tensors {
 namespace {
 
 constexpr auto kHeaderBegin = static_cast<std::int64_t>(kLengthBytes);
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // as the format wants it
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's limit
 
 std::string read_header(const FileReader& file) {
   std::array<unsigned char, kLengthBytes> bytes{};

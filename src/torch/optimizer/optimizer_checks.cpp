@@ -78,7 +78,7 @@ std::string problem_with_names(const DistributedOptimizer::NamedParameters& name
   return {};
 }
 
-/// What keeps a parameter's elements from being moved to where they are sharded.
+/// Why a parameter's elements cannot be moved into sharded memory.
 std::string problem_with_storage(const ReducedParameter& parameter,
                                  std::unordered_map<const void*, std::string>& storages) {
   const at::Tensor& tensor = parameter.tensor;
@@ -91,7 +91,7 @@ std::string problem_with_storage(const ReducedParameter& parameter,
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
 }
 
-/// Its shards would be updated once a step, where LibTorch updates it twice.
+/// A parameter that is listed twice would be stepped once a step if sharded, but twice by LibTorch.
 std::string problem_with_members(WrappedOptimizer& optimizer) {
   std::unordered_set<const void*> known;
   std::size_t index = 0;
@@ -108,7 +108,7 @@ std::string problem_with_members(WrappedOptimizer& optimizer) {
   return {};
 }
 
-/// State of a class without serialize() cannot be sharded. One entry stands for all.
+/// State of a class without serialize() cannot be sharded. Checks one entry.
 std::string problem_with_state(WrappedOptimizer& optimizer) {
   for (const auto& group : optimizer.groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -166,7 +166,7 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
     const std::string where = "parameter '" + parameter.name + "': ";
     if (std::string problem = problem_with(parameter.tensor); !problem.empty())
       return where + problem;
-    // backward() has a thread for each device, and their hooks would share the state of a step.
+    // backward() has a thread for each device: hooks of two would race for the state of the step.
     if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
              first.name + "' on " + first.tensor.device().str() +

@@ -57,7 +57,7 @@ void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) c
 
 ParameterWatch::Sample ParameterWatch::sample(const at::Tensor& parameter) {
   Sample elements{};
-  // To look at a GPU's memory would be to wait for the GPU.
+  // Reading a GPU's memory would wait for the GPU.
   const bool can_look = parameter.is_cpu() && parameter.is_non_overlapping_and_dense();
   const std::int64_t count = can_look ? parameter.numel() : 0;
   if (count == 0) return elements;

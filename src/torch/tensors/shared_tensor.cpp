@@ -16,7 +16,7 @@
 namespace kolo {
 namespace {
 
-/// The storage's deleter; the storages that have it are those over a SharedBuffer.
+/// The deleter of storages over a SharedBuffer, by which they are recognized.
 void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
 std::string problem_with(at::IntArrayRef sizes, const at::TensorOptions& options) {

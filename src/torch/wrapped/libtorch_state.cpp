@@ -23,7 +23,7 @@ using torch::serialize::OutputArchive;
 
 constexpr bool kOptional = true;
 
-// One list for each class of LibTorch: `visit(name, reference, is_optional)` for every field.
+// The fields of each LibTorch class: calls `visit(name, reference, is_optional)`.
 template <class Visit>
 void visit_fields(torch::optim::SGDParamState& state, Visit visit) {
   visit("momentum_buffer", state.momentum_buffer(), !kOptional);
@@ -50,7 +50,7 @@ void visit_fields(torch::optim::AdagradParamState& state, Visit visit) {
   visit("sum", state.sum(), !kOptional);
 }
 
-/// Visits the fields of a state of one of LibTorch's classes. Returns whether it is one.
+/// Visits the fields of a LibTorch class; returns whether `state` is of one.
 template <class Visit>
 bool visit_known(OptimizerParamState& state, Visit visit) {
   return visit_libtorch_classes([&]<class Class>(Class) {
@@ -82,7 +82,7 @@ void set(const c10::IValue& value, std::int64_t& target) { target = value.toInt(
 
 std::vector<StateField> fields_of(const OptimizerParamState& state) {
   std::vector<StateField> fields;
-  const std::unique_ptr<OptimizerParamState> copy = state.clone();  // of handles, not of elements
+  const std::unique_ptr<OptimizerParamState> copy = state.clone();  // shares the tensors
   const bool is_known = visit_known(*copy, [&](const char* name, const auto& value, bool) {
     const c10::IValue field(value);
     if (!field.isTensor() || field.toTensor().defined()) fields.push_back({name, field});
