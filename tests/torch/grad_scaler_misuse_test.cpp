@@ -41,7 +41,7 @@ TEST_P(GradScalerMisuseTest, CallsTwiceOrInAnotherOrder) {
   for (int step = 0; step < 2; ++step) {
     optimizer_.zero_grad();
     backward();
-    expect_refused([&] { scaler_.update(); }, "no gradients were looked at since the last one");
+    expect_refused([&] { scaler_.update(); }, "no gradients were checked since the last one");
     scaler_.unscale_(optimizer_);
     expect_refused([&] { scaler_.unscale_(optimizer_); }, "unscale_() a second time");
     EXPECT_TRUE(scaler_.step(optimizer_));
@@ -58,7 +58,7 @@ TEST_P(GradScalerMisuseTest, NoGradientsOnAnyRank) {
     if (step == 1) {
       scaler_.scale(torch::ones({1}));
       expect_refused([&] { scaler_.step(optimizer_); }, "no rank has a gradient");
-      expect_refused([&] { scaler_.update(); }, "no gradients were looked at");
+      expect_refused([&] { scaler_.update(); }, "no gradients were checked");
       scaler_.update(scaler_.get_scale());
     } else {
       EXPECT_TRUE(scaler_.step(optimizer_));

@@ -168,7 +168,7 @@ TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor}, {tensor}}; }); },
                                 {where, "groups[1]", "in a group already"});
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor.clone()}}; }); },
-                                {where, "groups[0]", "no parameter of the optimizer"});
+                                {where, "groups[0]", "not a parameter of the optimizer"});
   expect_error<InvalidArgument>(
       [&] {
         with([&](auto& o) {

@@ -259,8 +259,8 @@ TEST_F(OptimizerStepsTest, GradientsThatComeTooLateAreRefusedBeforeTheyChangeAny
   for (int step = 0; step < 3; ++step) {
     model.weight.detach().zero_();
     model.backward(rank(), step);
-    expect_refused("more often than backward_passes_per_step = 1");
-    expect_refused("more often than backward_passes_per_step = 1");
+    expect_refused("more than backward_passes_per_step = 1");
+    expect_refused("more than backward_passes_per_step = 1");
     model.optimizer.synchronize();
     expect_refused("after synchronize()");
     model.optimizer.step();

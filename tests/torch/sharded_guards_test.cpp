@@ -73,7 +73,7 @@ class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInter
     if (has_parts || zeroing == Zeroing::Never) {
       return "of the DistributedOptimizer, not of the wrapped one";
     }
-    return "gradients have been thrown away twice without a step() between";
+    return "gradients were discarded twice without a step() between";
   }
 };
 
@@ -261,7 +261,7 @@ TEST_F(ShardedGuardsTest, ParametersOfAnotherTypeAreFound) {
       model->to(torch::kFloat64);
       loss_of(model, batch_rows(0, 0, 2, kWidth, torch::kFloat64)).backward();
       expect_refused([&] { optimizer.step(); },
-                     "parameter '0.weight' has got another type, device or shape");
+                     "parameter '0.weight' has another dtype, device or shape");
       expect_refused([&] { optimizer.synchronize(); }, "parameter '0.weight'");
     }
   }

@@ -323,14 +323,14 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
         options.op = ReduceOp::Adasum;
         const DistributedOptimizer optimizer(inner, *model, options);
       },
-      "op Adasum weighs whole gradients");
+      "op Adasum needs whole gradients");
   expect_refusal(
       [&] {
         DistributedOptimizer::Options options = with(Shard::Optimizer);
         options.accumulation = Accumulation::Reduced;
         const DistributedOptimizer optimizer(inner, *model, options);
       },
-      "accumulation = Reduced adds up reduced gradients, which takes shard = gradients");
+      "accumulation = Reduced requires shard = gradients");
   torch::nn::Linear transposed(4, 4);
   if (runtime_.rank() == 0) transposed->weight.set_data(transposed->weight.detach().t());
   torch::optim::SGD of_transposed(transposed->parameters(), 0.1);
@@ -360,7 +360,7 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
   torch::optim::SGD with_twins({model->parameters()[0], model->parameters()[0]}, 0.1);
   expect_refusal(
       [&] { const DistributedOptimizer twice(with_twins, *model, with(Shard::Optimizer)); },
-      "parameter 1 of the optimizer is in it already");
+      "parameter 1 of the optimizer is in it twice");
   {
     const auto guard = optimizer.skip_synchronize();
     expect_refusal([&] { optimizer.step(); }, "step() under skip_synchronize()");

@@ -84,7 +84,7 @@ TEST_F(SparseTest, ErrorsReachAllRanks) {
   const auto refused = [&](const at::Tensor& wrong, const std::string& text) {
     expect_refused([&] { sparse_allreduce(is_last() ? wrong : sparse(rank(), 6)); }, text);
   };
-  refused(own({6, 2}), "not a sparse one of layout COO");
+  refused(own({6, 2}), "not a sparse COO tensor");
   refused(at::Tensor{}, "undefined");
   refused(sparse(rank(), 6, at::kInt), "plain Sum only");
   refused(sparse(rank(), 6).to(at::kComplexDouble), "ComplexDouble");

@@ -137,13 +137,13 @@ TEST(TrainingReportTest, IsPrintedRowByRow) {
   std::ostringstream text;
   text << report;
   EXPECT_EQ(text.str(),
-            "shard = gradients, divided by 4 of 8 ranks\n"
+            "shard = gradients, sharded over 4 of 8 ranks\n"
             "  MiB on this rank                 now     formula\n"
             "  parameters                      1.00       16.00\n"
             "  gradients                       2.00       32.00\n"
             "  optimizer state                 4.00       64.00\n"
             "  buckets                         8.00      128.00\n"
-            "  together                       15.00      240.00\n"
+            "  total                          15.00      240.00\n"
             "  sent in a step                  3.00        2.50\n"
             "  process, peak                   7.00\n"
             "    at construction               6.00\n"

@@ -26,11 +26,11 @@ std::string choose(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error)) {
     throw InvalidArgument("there is no folder of that name");
   }
-  if (!std::filesystem::is_directory(path, error)) throw InvalidArgument("it is no folder");
+  if (!std::filesystem::is_directory(path, error)) throw InvalidArgument("it is not a folder");
   const std::vector<std::int64_t> numbers = list_checkpoints(path);
   if (numbers.empty()) {
     throw InvalidArgument("there is no checkpoint in it: neither " + std::string(kIndexName) +
-                          " nor " + checkpoint_name(1).string() + " or another number");
+                          " nor a folder such as " + checkpoint_name(1).string());
   }
   return checkpoint_name(numbers.back()).string();
 }
@@ -51,7 +51,7 @@ CheckpointIndex read_index(const std::filesystem::path& path) {
     return index;
   } catch (const InvalidArgument& error) {
     throw InvalidArgument("file '" + file.path().string() +
-                          "' is no index of a checkpoint: " + error.what());
+                          "' is not a valid checkpoint index: " + error.what());
   }
 }
 

@@ -20,7 +20,7 @@ FileReader::FileReader(std::filesystem::path path)
   }
   struct stat about{};
   if (::fstat(file_.get(), &about) != 0) throw_file_error("examine", path_);
-  if (!S_ISREG(about.st_mode)) throw InvalidArgument("'" + path_.string() + "' is no file");
+  if (!S_ISREG(about.st_mode)) throw InvalidArgument("'" + path_.string() + "' is not a file");
   size_ = about.st_size;
 }
 

@@ -19,7 +19,7 @@ constexpr mode_t kReadWrite = 0666;  // less the umask
 FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
     : path_(std::move(path)),
       file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kReadWrite)) {
-  if (!file_.is_open()) throw_file_error("make", path_);
+  if (!file_.is_open()) throw_file_error("create", path_);
   if (bytes > 0) reserve(bytes);
 }
 
@@ -50,7 +50,7 @@ void FileWriter::append(const void* data, std::size_t bytes) {
 void FileWriter::sync() {
   write_out(small_.data(), small_.size());
   small_.clear();
-  if (::fsync(file_.get()) != 0) throw_file_error("bring to the disk", path_);
+  if (::fsync(file_.get()) != 0) throw_file_error("sync", path_);
 }
 
 void FileWriter::write_out(const std::byte* data, std::size_t bytes) {

@@ -71,8 +71,8 @@ std::string holder_text(int file) {
   throw BackendError("another program saves checkpoints into, or loads one from, '" +
                      folder.string() + "', and has not finished for " + std::to_string(seconds) +
                      " s. " + holder +
-                     "End it if it is left of an earlier job; give every job that saves a folder "
-                     "of its own otherwise.");
+                     "If it is left over from an earlier job, end it; otherwise give every job "
+                     "that saves a folder of its own.");
 }
 
 }  // namespace

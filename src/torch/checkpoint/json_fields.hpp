@@ -30,7 +30,7 @@ inline nlohmann::json parse_json(std::string_view text) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw InvalidArgument("'" + value.get<std::string>() + "' comes twice");
+      throw InvalidArgument("'" + value.get<std::string>() + "' appears twice");
     }
     return true;
   });

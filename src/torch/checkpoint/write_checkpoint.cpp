@@ -65,9 +65,8 @@ class Attempt {
     if (!error && bytes == static_cast<std::uintmax_t>(file.bytes)) return;
     throw BackendError(
         "file '" + path.string() +
-        "' was written and is not there any more, so the checkpoint is "
-        "given up. Does another program remove files there, or has the rank that wrote it another "
-        "file system under this name?");
+        "' was written but is missing, so the checkpoint is abandoned. Either another program "
+        "removes files there, or the rank that wrote it has another file system under this name.");
   }
 
   std::filesystem::path folder_;
@@ -78,17 +77,17 @@ class Attempt {
 
 /// JSON cannot hold infinite numbers, nor text that is not UTF-8.
 void require_storable(const nlohmann::json& details) {
-  if (!details.is_object()) throw InvalidArgument("its details are no JSON object");
+  if (!details.is_object()) throw InvalidArgument("its details are not a JSON object");
   nlohmann::json stored;
   try {
     stored = nlohmann::json::parse(details.dump());
   } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(std::string("its details are no text: ") + error.what());
+    throw InvalidArgument(std::string("JSON cannot hold its details: ") + error.what());
   }
   if (stored == details) return;
-  throw InvalidArgument("its details have at " +
+  throw InvalidArgument("JSON cannot hold the value of its details at " +
                         nlohmann::json::diff(stored, details).at(0).at("path").get<std::string>() +
-                        " what JSON cannot hold, such as a number that is not finite");
+                        ", such as a number that is not finite");
 }
 
 std::string facts_of(const std::filesystem::path& folder, int keep_last) {

@@ -58,10 +58,10 @@ std::string problem_with_groups(WrappedOptimizer& optimizer,
     for (const at::Tensor& tensor : options.groups[i]) {
       const std::string where = "a tensor of groups[" + std::to_string(i) + "] ";
       if (!known.contains(tensor.unsafeGetTensorImpl())) {
-        return where + "is no parameter of the optimizer. Take it out.";
+        return where + "is not a parameter of the optimizer. Remove it.";
       }
       if (!grouped.insert(tensor.unsafeGetTensorImpl()).second) {
-        return where + "is in a group already. Put it into one.";
+        return where + "is in a group already. List it once.";
       }
     }
   }
@@ -99,8 +99,8 @@ std::string problem_with_members(WrappedOptimizer& optimizer) {
     for (const at::Tensor& parameter : group.params()) {
       if (!known.insert(parameter.unsafeGetTensorImpl()).second) {
         return "parameter " + std::to_string(index) +
-               " of the optimizer is in it already. LibTorch lists tied parameters several times: "
-               "give it each once.";
+               " of the optimizer is in it twice. LibTorch lists tied parameters several times: "
+               "pass each once.";
       }
       ++index;
     }
@@ -127,14 +127,13 @@ std::string problem_with_state(WrappedOptimizer& optimizer) {
 std::string problem_with_sharding(WrappedOptimizer& optimizer,
                                   const DistributedOptimizerOptions& options) {
   if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
-    return "accumulation = Reduced adds up reduced gradients, which takes shard = gradients; it "
-           "is " +
+    return "accumulation = Reduced requires shard = gradients; it is " +
            std::string(name_of(*options.shard)) + ". Use Accumulation::Local.";
   }
   if (options.shard == Shard::None) return {};
   if (options.op == ReduceOp::Adasum) {
-    return "op Adasum weighs whole gradients, of which shard = " +
-           std::string(name_of(*options.shard)) + " leaves none. Use Average, or shard = none.";
+    return "op Adasum needs whole gradients, which shard = " +
+           std::string(name_of(*options.shard)) + " does not keep. Use Average, or shard = none.";
   }
   if (std::string problem = problem_with_scope(*options.process_set, options.shard_scope);
       !problem.empty()) {

@@ -67,11 +67,9 @@ void GradientReducer::require_expected(std::size_t parameter) const {
   } else if ((!layout_->reduces_by_pass &&
               layout_->reductions.is_submitted(arrivals.bucket_of(parameter))) ||
              (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes)) {
-    problem =
-        "got a gradient more often than backward_passes_per_step = " + std::to_string(passes) +
-        " times since the last step(). Call step() or zero_grad() of the "
-        "DistributedOptimizer, not of the wrapped one, after so many backward passes, or "
-        "raise it.";
+    problem = "got more than backward_passes_per_step = " + std::to_string(passes) +
+              " gradients since the last step(). After that many backward passes call step() or "
+              "zero_grad() of the DistributedOptimizer, not of the wrapped optimizer, or raise it.";
   } else {
     return;
   }

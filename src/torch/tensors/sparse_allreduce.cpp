@@ -19,20 +19,20 @@ using tensors::Tensors;
 std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& options) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kSparse) {
-    return "the tensor is not a sparse one of layout COO. Use tensor.to_sparse(), or allreduce.";
+    return "the tensor is not a sparse COO tensor. Use tensor.to_sparse(), or allreduce.";
   }
   if (std::string problem = tensors::problem_with(tensor._values()); !problem.empty())
     return problem;
   if (options.op != ReduceOp::Sum && options.op != ReduceOp::Average) {
-    return "sparse tensors know Sum and Average only, not " + std::string(name_of(options.op));
+    return "sparse tensors support Sum and Average only, not " + std::string(name_of(options.op));
   }
   if (options.compression != Compression::none()) {
-    return "sparse tensors take no compression";
+    return "sparse tensors support no compression";
   }
   const bool is_scaled =
       options.op == ReduceOp::Average || options.prescale != 1.0 || options.postscale != 1.0;
   if (is_scaled && !tensor.is_floating_point()) {
-    return "sparse tensors that are not floating know plain Sum only";
+    return "sparse tensors that are not floating support plain Sum only";
   }
   if (tensor.scalar_type() == at::kBool) return "bool cannot be summed";
   return {};

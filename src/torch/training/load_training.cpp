@@ -44,7 +44,7 @@ void require_same_model(const TrainingView& view, const SavedTraining& saved) {
     if (!key.starts_with(model_key("")) || known.contains(key)) continue;
     throw InvalidArgument(
         "the checkpoint " + saved.checkpoint.path().string() + " has '" + key +
-        "', which the program has not. Load with strict = false to leave it out.");
+        "', which the program does not have. Load with strict = false to leave it out.");
   }
 }
 

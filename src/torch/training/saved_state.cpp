@@ -31,7 +31,7 @@ std::pair<std::string, const ParameterState*> state_of(const SavedTraining& save
   throw InvalidArgument("the checkpoint " + saved.checkpoint.path().string() +
                         " has optimizer state of " + saved.details.optimizer +
                         ", which is not that of the program's " + view.wrapped.class_name() + ": " +
-                        reason + ". Load with optimizer_state = false to train with a new state.");
+                        reason + ". Load with optimizer_state = false to start with new state.");
 }
 
 /// Checks the state of one parameter for a LibTorch class, whose kernels rely on its fields.
@@ -59,7 +59,7 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
     saved.checkpoint.require(state_key(field.name, name), view_of(leaf.parameter, name).dtype,
                              leaf.parameter.sizes().vec());
     if (!tensor->second) {
-      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not for its elements");
+      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not elementwise");
     }
   }
   if (taken == state->numbers.size() + state->tensors.size()) return;

@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::string to_text(const Json& value) {
-  if (!value.is_string()) throw InvalidArgument("a text is expected");
+  if (!value.is_string()) throw InvalidArgument("a string is expected");
   return value.get<std::string>();
 }
 

@@ -70,9 +70,11 @@ InputArchive to_input(OutputArchive& written) {
 
 [[noreturn]] void fail(const c10::Error& error) {
   throw InvalidArgument(
-      std::string("the wrapped optimizer has state that cannot be read or sharded, for want of its "
-                  "class's serialize(): ") +
-      error.what_without_backtrace() + " Write it, or wrap the optimizer before its first step().");
+      std::string(
+          "the wrapped optimizer has state that cannot be read or sharded without its class's "
+          "serialize(): ") +
+      error.what_without_backtrace() +
+      " Implement it, or wrap the optimizer before its first step().");
 }
 
 void set(const c10::IValue& value, at::Tensor& target) { target = value.toTensor(); }
@@ -113,8 +115,7 @@ std::vector<KnownField> known_fields_of(OptimizerParamState& state) {
 std::unique_ptr<OptimizerParamState> state_with(std::unique_ptr<OptimizerParamState> state,
                                                 const std::vector<StateField>& fields) {
   if (state == nullptr) {
-    throw InvalidArgument(
-        "the wrapped optimizer makes no state when it steps, and so cannot be given any");
+    throw InvalidArgument("the wrapped optimizer keeps no state, so none can be loaded");
   }
   const bool is_known = visit_known(*state, [&](const std::string& name, auto& target, bool) {
     target = std::remove_reference_t<decltype(target)>();

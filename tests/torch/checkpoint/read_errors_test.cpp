@@ -52,7 +52,7 @@ class CheckpointReadTest : public testing::TestWithParam<int> {
     json changed = json::parse(before);
     change(changed);
     write_file(index(), signed_index(changed));
-    expect_refused({"index.json' is no index of a checkpoint: ", text});
+    expect_refused({"index.json' is not a valid checkpoint index: ", text});
     write_file(index(), before);
   }
 
@@ -75,7 +75,7 @@ TEST_P(CheckpointReadTest, ByItsOwnNameAndThroughLinks) {
 
 TEST_P(CheckpointReadTest, NoCheckpoint) {
   expect_refused(folder_.path() / "other", {"/other'", "on rank 0", "there is no folder"});
-  expect_refused(shard(1), {"rank-0001.safetensors'", "it is no folder"});
+  expect_refused(shard(1), {"rank-0001.safetensors'", "it is not a folder"});
   fs::create_directories(folder_.path() / "other" / ".incomplete-1");
   expect_refused(folder_.path() / "other", {"there is no checkpoint in it"});
   fs::remove(index());
@@ -86,7 +86,7 @@ TEST_P(CheckpointReadTest, ShardsThatAreNotThere) {
   fs::remove(shard(1));
   expect_refused({"file '" + shard(1).string() + "' is missing"});
   fs::create_directory(shard(1));
-  expect_refused({"'" + shard(1).string() + "' is no file"});
+  expect_refused({"'" + shard(1).string() + "' is not a file"});
 }
 
 TEST_P(CheckpointReadTest, ShardsOfAnotherSize) {
@@ -97,7 +97,7 @@ TEST_P(CheckpointReadTest, ShardsOfAnotherSize) {
   fs::resize_file(shard(1), 0);
   expect_refused({shard(1).string(), "it is truncated"});
   fs::resize_file(shard(1), size + 1);
-  expect_refused({shard(1).string(), "it is another one"});
+  expect_refused({shard(1).string(), "it is another file"});
 }
 
 TEST_P(CheckpointReadTest, ForeignShards) {
@@ -168,17 +168,18 @@ TEST_P(CheckpointReadTest, ElementsThatAreNotThere) {
 TEST_P(CheckpointReadTest, OtherIndexes) {
   const std::string before = read_file(index());
   write_file(index(), "");
-  expect_refused({"index.json' is no index", "parse error"});
+  expect_refused({"index.json' is not a valid checkpoint index", "parse error"});
   write_file(index(), before.substr(0, before.size() / 2));
-  expect_refused({"index.json' is no index", "parse error"});
+  expect_refused({"index.json' is not a valid checkpoint index", "parse error"});
   write_file(index(), R"({"weight_map":{}})");
-  expect_refused({"index.json' is no index", "format"});
+  expect_refused({"index.json' is not a valid checkpoint index", "format"});
   write_file(index(), "[1, 2]");
-  expect_refused({"index.json' is no index"});
+  expect_refused({"index.json' is not a valid checkpoint index"});
   std::string changed = before;
   changed.replace(changed.find("\"number\":1"), 10, "\"number\":2");
   write_file(index(), changed);
-  expect_refused({"index.json' is no index", "it is damaged: its checksum differs"});
+  expect_refused(
+      {"index.json' is not a valid checkpoint index", "it is damaged: its checksum differs"});
 }
 
 TEST_P(CheckpointReadTest, IndexesWithOtherFields) {
@@ -244,7 +245,7 @@ TEST_P(CheckpointReadTest, NamesThatCannotBePrinted) {
   std::string text = read_file(index());
   text.replace(text.find("rank-0000"), 9, "rank\xff\xc3(\xed\xa0");
   write_file(index(), text);
-  expect_refused({"index.json' is no index of a checkpoint: ", "rank\\xff"});
+  expect_refused({"index.json' is not a valid checkpoint index: ", "rank\\xff"});
 }
 
 }  // namespace kolo::test::read_errors_test

@@ -80,7 +80,7 @@ class SafetensorsTest : public testing::Test {
   }
   void expect_refused(const std::string& header, std::size_t data, const std::string& text) const {
     const std::string thrown = text_refusing(header, data);
-    expect_contains(thrown, "file '" + path().string() + "' is no safetensors file: ");
+    expect_contains(thrown, "file '" + path().string() + "' is not a safetensors file: ");
     expect_contains(thrown, text);
   }
 
@@ -184,7 +184,7 @@ TEST_F(SafetensorsTest, RefusesOtherFiles) {
   write_file(folder_.path() / "short", "1234567");
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "short"); }),
-      "/short' is no safetensors file: it is truncated");
+      "/short' is not a safetensors file: it is truncated");
   write_file(folder_.path() / "text", "a text that is no such file");
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "text"); }),
@@ -206,8 +206,8 @@ TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
   const std::string f32 = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
   expect_refused("{\"a\":{" + f32, 8, "parse error");
   expect_refused("[{" + f32 + "}]", 8, "its header does not begin with {");
-  expect_refused("{\"a\":{" + f32 + "},\"a\":{" + f32 + "}}", 8, "'a' comes twice");
-  expect_refused("{\"a\":{" + f32 + ",\"shape\":[2]}}", 8, "'shape' comes twice");
+  expect_refused("{\"a\":{" + f32 + "},\"a\":{" + f32 + "}}", 8, "'a' appears twice");
+  expect_refused("{\"a\":{" + f32 + ",\"shape\":[2]}}", 8, "'shape' appears twice");
   expect_refused("{\"a\":{" + f32 + ",\"more\":1}}", 8, "tensor 'a': it does not have exactly");
   expect_refused(R"({"a":{"dtype":"F32","shape":[2],"offsets":[0,8]}})", 8, "tensor 'a': ");
   expect_refused(R"({"a":7})", 0, "tensor 'a': it does not have exactly");
@@ -232,8 +232,8 @@ TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
                  "tensor 'a' begins at byte 4 of the data instead of 0");
   expect_refused("{\"a\":{" + f32 + "}}", 9, "its tensors take 8 bytes, but it has data of 9");
   expect_refused("{\"a\":{" + f32 + "}}", 7, "its tensors take 8 bytes, but it has data of 7");
-  expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata 'a' are no text");
-  expect_refused(R"({"__metadata__":[]})", 0, "its metadata are no object");
+  expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata 'a' is not a string");
+  expect_refused(R"({"__metadata__":[]})", 0, "its metadata is not a JSON object");
   expect_refused("{\"\xff\":{" + f32 + "}}", 8, "parse error");
 }
 

@@ -103,7 +103,7 @@ TEST_F(SharedFolderTest, ShardsThatAreGoneKeepACheckpointFromItsName) {
       }
       const std::string text = text_thrown_by<BackendError>(
           [&] { tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", 2}}, 1, {}); });
-      expect_contains(text, "rank-0000.safetensors' was written and is not there any more");
+      expect_contains(text, "rank-0000.safetensors' was written but is missing");
       barrier();
     });
     EXPECT_EQ(newest(), 1U);

@@ -219,7 +219,7 @@ TEST_P(CheckpointWriteTest, DetailsThatJsonCannotHold) {
   spoil({{"loss", std::numeric_limits<double>::quiet_NaN()}}, "/loss");
   spoil({{"text", "\xff"}}, "UTF-8");
   spoil({{"bytes", json::binary({1, 2})}}, "/bytes");
-  spoil(json::array({1}), "no JSON object");
+  spoil(json::array({1}), "not a JSON object");
 }
 
 TEST_P(CheckpointWriteTest, KeepLastIsNotNegative) {
@@ -233,7 +233,7 @@ TEST_P(CheckpointWriteTest, AFolderThatCannotBe) {
     Save save{folder_.path() / "file" / "below",
               own_slices(model_, runtime.size(), runtime.rank(), 1), json::object(), 0};
     const std::string text = text_thrown_by<BackendError>([&] { save.run(); });
-    expect_contains(text, "on rank 0: cannot make folder '" + folder_.path().string() + "/file");
+    expect_contains(text, "on rank 0: cannot create folder '" + folder_.path().string() + "/file");
   });
 }
 
