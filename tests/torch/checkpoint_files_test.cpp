@@ -19,7 +19,7 @@
 
 namespace kolo::test::training_checkpoint_test {
 
-TEST_F(CheckpointTest, ModelsOfPlainFilesAreLoaded) {
+TEST_F(CheckpointTest, ModelFiles_AreLoaded) {
   Net saved(55);
   saved.passes[1] = 12;
   const std::string file = (folder_ / "model.pt").string();
@@ -41,7 +41,7 @@ TEST_F(CheckpointTest, ModelsOfPlainFilesAreLoaded) {
   }
 }
 
-TEST_F(CheckpointTest, TheFullStateIsOneFile) {
+TEST_F(CheckpointTest, FullState_IsOneFile) {
   at::Tensor kept;
   for (const Shard mode : kAllModes) {
     Training training(cases()[2], runtime_.world(), mode);
@@ -92,7 +92,7 @@ std::string error_of(const std::function<void()>& call) {
   return {};
 }
 
-TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
+TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   const OptimizerCase adamw = cases()[2];
   Training saved(adamw, runtime_.world(), Shard::Optimizer);
   saved.run(0, 2);
@@ -140,7 +140,7 @@ TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
   same.run(0, 1);
 }
 
-TEST_F(CheckpointTest, GradientsInFlightAreInTheWayOfLoading) {
+TEST_F(CheckpointTest, GradientsInFlight_PreventLoading) {
   Training training(cases()[0], runtime_.world(), Shard::Optimizer);
   training.run(0, 1);
   training.optimizer->save(folder_);
@@ -150,7 +150,7 @@ TEST_F(CheckpointTest, GradientsInFlightAreInTheWayOfLoading) {
   training.optimizer->step();
 }
 
-TEST_F(CheckpointTest, TorchSaveIsForWholeState) {
+TEST_F(CheckpointTest, TorchSave_NeedsWholeState) {
   for (const Shard mode : kModes) {
     Training training(cases()[2], runtime_.world(), mode);
     std::ostringstream stream;

@@ -56,19 +56,19 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingTest,
                                          Algorithm::RmsProp),
                          [](const auto& test) { return name_of(test.param); });
 
-TEST_P(TrainingTest, EqualsOneProcessInFloat64) {
+TEST_P(TrainingTest, Float64_EqualsOneProcess) {
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat64),
                                train_alone(GetParam(), torch::kFloat64)),
             1e-12);
 }
 
-TEST_P(TrainingTest, EqualsOneProcessInFloat32) {
+TEST_P(TrainingTest, Float32_EqualsOneProcess) {
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat32),
                                train_alone(GetParam(), torch::kFloat32)),
             1e-5);
 }
 
-TEST_P(TrainingTest, HasTheSameBitsInEveryRunAndForEveryBucketSize) {
+TEST_P(TrainingTest, Bits_AreTheSameInEveryRunAndForEveryBucketSize) {
   const at::Tensor reference = train(runtime_, GetParam(), torch::kFloat32);
   EXPECT_TRUE(torch::equal(train(runtime_, GetParam(), torch::kFloat32), reference));
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{500}, std::size_t{1} << 30}) {
@@ -79,12 +79,12 @@ TEST_P(TrainingTest, HasTheSameBitsInEveryRunAndForEveryBucketSize) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, GradientsKeptInMemoryTrainAlike) {
+TEST_F(DistributedOptimizerTest, GradientsThatAreZeroed_TrainAlike) {
   EXPECT_TRUE(torch::equal(train(runtime_, Algorithm::Adam, torch::kFloat64, {}, true),
                            train(runtime_, Algorithm::Adam, torch::kFloat64, {}, false)));
 }
 
-TEST_F(DistributedOptimizerTest, AnOptimizerThatHasSteppedBeforeKeepsItsState) {
+TEST_F(DistributedOptimizerTest, OptimizerThatHasStepped_KeepsItsState) {
   torch::nn::Sequential model = make_mlp(torch::kFloat64);
   const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
   std::optional<DistributedOptimizer> optimizer;  // in the second half only
@@ -108,7 +108,7 @@ TEST_F(DistributedOptimizerTest, AnOptimizerThatHasSteppedBeforeKeepsItsState) {
   EXPECT_LT(largest_difference(flat(*model), train_alone(Algorithm::Adam, torch::kFloat64)), 1e-12);
 }
 
-TEST_F(DistributedOptimizerTest, SeveralBackwardPassesAddUp) {
+TEST_F(DistributedOptimizerTest, SeveralBackwardPasses_AddUp) {
   if (runtime_.size() == 4) GTEST_SKIP() << "12 rows do not divide into 4 ranks of 2 passes";
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 2;
@@ -117,7 +117,7 @@ TEST_F(DistributedOptimizerTest, SeveralBackwardPassesAddUp) {
             1e-12);
 }
 
-TEST_F(DistributedOptimizerTest, PredivisionChangesNothingButRounding) {
+TEST_F(DistributedOptimizerTest, Predivision_ChangesOnlyRounding) {
   DistributedOptimizer::Options options;
   options.gradient_predivide_factor = 3.0;
   EXPECT_LT(largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat64, options),
@@ -132,7 +132,7 @@ struct HalfPrecision {
 const HalfPrecision kHalfPrecisions[] = {{Compression::fp16(), 0x1p-11},
                                          {Compression::bf16(), 0x1p-8}};
 
-TEST_F(DistributedOptimizerTest, HalfPrecisionRoundsEachRanksGradientAndTheirSum) {
+TEST_F(DistributedOptimizerTest, HalfPrecision_RoundsEachRanksGradientAndTheirSum) {
   const int n = runtime_.size();
   // Of a sum of w_i times these over i, the gradient is these.
   const auto gradient = [&](const at::Tensor& values, ReduceOp op, const Compression& compression) {
@@ -160,7 +160,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionRoundsEachRanksGradientAndTheirSum
   }
 }
 
-TEST_F(DistributedOptimizerTest, HalfPrecisionOnTheWireTrainsNearlyAlike) {
+TEST_F(DistributedOptimizerTest, HalfPrecision_TrainsNearlyAlike) {
   const at::Tensor exact = train_alone(Algorithm::Sgd, torch::kFloat32);
   const double way = largest_difference(exact, flat(*make_mlp(torch::kFloat32)));
   for (const auto& [compression, roundoff] : kHalfPrecisions) {
@@ -175,7 +175,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionOnTheWireTrainsNearlyAlike) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, HalfPrecisionHalvesTheBytesOnTheWire) {
+TEST_F(DistributedOptimizerTest, HalfPrecision_HalvesTheBytesSent) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank sends nothing";
   torch::nn::Sequential model = make_mlp(torch::kFloat32, 200);
   const auto bytes_of = [&](Compression compression) {
@@ -196,7 +196,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionHalvesTheBytesOnTheWire) {
   EXPECT_NEAR(bytes_of(Compression::fp16()) / bytes_of(Compression::none()), 0.5, 0.01);
 }
 
-TEST_F(DistributedOptimizerTest, SumIsAverageTimesSize) {
+TEST_F(DistributedOptimizerTest, Sum_IsAverageTimesSize) {
   const auto gradient = [&](ReduceOp op) {
     const at::Tensor weight = torch::zeros({5}, torch::requires_grad());
     torch::optim::SGD inner({weight}, 1.0);
@@ -212,7 +212,7 @@ TEST_F(DistributedOptimizerTest, SumIsAverageTimesSize) {
   EXPECT_TRUE(torch::allclose(gradient(ReduceOp::Average), torch::arange(5) + (n - 1) / 2));
 }
 
-TEST_F(DistributedOptimizerTest, UnusedParametersCountAsZeroOrKeepNoGradient) {
+TEST_F(DistributedOptimizerTest, UnusedParameters_CountAsZeroOrKeepNoGradient) {
   const auto make = [] { return torch::ones({3}, torch::requires_grad()); };
   const at::Tensor everywhere = make();
   const at::Tensor on_first = make();
@@ -231,7 +231,7 @@ TEST_F(DistributedOptimizerTest, UnusedParametersCountAsZeroOrKeepNoGradient) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, SchedulersAndBothSidesSetTheLearningRate) {
+TEST_F(DistributedOptimizerTest, LearningRate_IsSetBySchedulersAndBothSides) {
   const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
   torch::optim::SGD inner({weight}, 1.0);
   DistributedOptimizer optimizer(inner, {{"weight", weight}});
@@ -266,7 +266,7 @@ TEST_F(DistributedOptimizerTest, SchedulersAndBothSidesSetTheLearningRate) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
+TEST_F(DistributedOptimizerTest, UnsupportedUses_AreRefused) {
   const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);
   const auto with = [&](auto change) {
@@ -286,7 +286,7 @@ TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(DistributedOptimizer(lbfgs, {{"weight", weight}}), InvalidArgument);
 }
 
-TEST_F(DistributedOptimizerTest, SavesAndLoadsTheWrappedOptimizer) {
+TEST_F(DistributedOptimizerTest, TorchSave_SavesAndLoadsTheWrappedOptimizer) {
   using torch::optim::AdamParamState;
   const at::Tensor weight = torch::zeros({3}, torch::requires_grad());
   torch::optim::Adam inner({weight}, torch::optim::AdamOptions(0.5).betas({0.75, 0.5}));

@@ -29,7 +29,7 @@ bool comes_true(const std::function<bool()>& condition) {
   return true;
 }
 
-TEST_F(DistributedOptimizerTest, ReducesTheFirstBucketBeforeTheLastGradientArrives) {
+TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArrives) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank has nothing to overlap";
   constexpr std::int64_t kColumns = 40;
   torch::nn::Sequential model(torch::nn::Linear(kColumns, kColumns));
@@ -96,7 +96,7 @@ struct TwoHeads {
   std::optional<DistributedOptimizer> optimizer;
 };
 
-TEST_F(DistributedOptimizerTest, SteadyTrainingNeedsNoControlTrafficButHeadersOfOneSize) {
+TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersOfOneSize) {
   Runtime runtime(patient());
   TwoHeads model(runtime);
   const auto run = [&](int first, int steps) {
@@ -119,7 +119,7 @@ TEST_F(DistributedOptimizerTest, SteadyTrainingNeedsNoControlTrafficButHeadersOf
   EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";
 }
 
-TEST_F(DistributedOptimizerTest, LayersThatSwitchEveryTenStepsNeedNoControlTrafficOnceKnown) {
+TEST_F(DistributedOptimizerTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown) {
   Runtime runtime(patient());
   TwoHeads model(runtime);
   const auto run = [&](int first, int steps) {

@@ -80,7 +80,7 @@ class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInter
 INSTANTIATE_TEST_SUITE_P(, WrappedStepTest, testing::ValuesIn(misuses()),
                          [](const auto& item) { return name_of(item.param); });
 
-TEST_P(WrappedStepTest, IsFound) {
+TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
   const auto [mode, algorithm, zeroing, steps_before] = GetParam();
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   const auto inner = algorithm == Algorithm::Sgd
@@ -147,14 +147,14 @@ at::Tensor train_wgan(Runtime& runtime, Shard mode, bool is_alone) {
   return torch::cat({flat(*generator), flat(*critic)});
 }
 
-TEST_F(ShardedGuardsTest, AGanMayClampItsWeights) {
+TEST_F(ShardedGuardsTest, Gan_MayClampItsWeights) {
   const at::Tensor alone = train_wgan(runtime_, Shard::None, true);
   for (const Shard mode : kAllModes) {
     EXPECT_LT(largest_difference(train_wgan(runtime_, mode, false), alone), 1e-9);
   }
 }
 
-TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSyncAreItsOwnAffair) {
+TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSync_AreAllowed) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, with(Shard::None));
@@ -198,7 +198,7 @@ std::int64_t elements_in(const std::string& kind, Optimizer& optimizer) {
   return count;
 }
 
-TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
+TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizer_IsRefused) {
   for (const auto& [kind, make] : known_optimizers()) {
     for (const Shard mode : kModes) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -223,7 +223,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
   }
 }
 
-TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizerIsFound) {
+TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizer_IsDetected) {
   for (const Shard mode : kModes) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
@@ -247,7 +247,7 @@ TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizerIsFound) {
   }
 }
 
-TEST_F(ShardedGuardsTest, ParametersOfAnotherTypeAreFound) {
+TEST_F(ShardedGuardsTest, ParametersOfAnotherType_AreDetected) {
   for (const Shard mode : kAllModes) {
     for (const int steps : {0, 2}) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -267,7 +267,7 @@ TEST_F(ShardedGuardsTest, ParametersOfAnotherTypeAreFound) {
   }
 }
 
-TEST_F(ShardedGuardsTest, ParametersThatWereMovedAreFound) {
+TEST_F(ShardedGuardsTest, ParametersThatWereMoved_AreDetected) {
   std::stringstream saved;
   torch::save(make_mlp(torch::kFloat32), saved);
   const std::vector<std::function<void(torch::nn::Sequential&)>> moves{

@@ -21,7 +21,7 @@ std::int64_t state_elements(Optimizer& optimizer) {
   return count;
 }
 
-TEST_F(ShardedOptimizerTest, EachRankKeepsItsPartOfTheState) {
+TEST_F(ShardedOptimizerTest, EachRank_KeepsItsShardOfTheState) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32, 64, 3);
   const std::int64_t elements = flat(*model).numel();
   torch::optim::Adam inner(model->parameters(), 1e-3);
@@ -42,7 +42,7 @@ TEST_F(ShardedOptimizerTest, EachRankKeepsItsPartOfTheState) {
   EXPECT_EQ(allreduce(sum, {.op = ReduceOp::Sum}).item<std::int64_t>(), 2 * elements);
 }
 
-TEST_F(ShardedOptimizerTest, LeavesNoStateBehind) {
+TEST_F(ShardedOptimizerTest, Destruction_LeavesNoStateBehind) {
   for (const Shard mode : kModes) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::Adam inner(model->parameters(), 1e-3);
@@ -60,7 +60,7 @@ TEST_F(ShardedOptimizerTest, LeavesNoStateBehind) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, GradientsAreNoLongerThereAfterTheirReduction) {
+TEST_F(ShardedOptimizerTest, ReducedGradients_AreUndefined) {
   for (const Shard mode : kModes) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);
@@ -98,12 +98,12 @@ int gradients_after_backward(Shard mode) {
   return count;
 }
 
-TEST_F(ShardedOptimizerTest, ShardedGradientsEndWithTheirBucketsSubmission) {
+TEST_F(ShardedOptimizerTest, FullGradients_EndWithTheirBucketsSubmission) {
   EXPECT_EQ(gradients_after_backward(Shard::Optimizer), 10);
   EXPECT_EQ(gradients_after_backward(Shard::Gradients), 0);
 }
 
-TEST_F(ShardedOptimizerTest, DroppedGradientsDoNotCount) {
+TEST_F(ShardedOptimizerTest, DroppedGradients_DoNotCount) {
   const auto run = [&](bool drops, Shard mode) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));

@@ -60,7 +60,7 @@ Clipped clip(Runtime& runtime, double p, Shard shard, ShardScope scope) {
   return result;
 }
 
-TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
+TEST_F(ShardedOptimizerTest, Clip_ReturnsTheNormBefore) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     const Clipped alone = clip_alone(runtime_.size(), p);
     for (const auto& [shard, scope] : {std::pair{Shard::None, ShardScope::World},
@@ -129,7 +129,7 @@ std::vector<at::Tensor> train_zoo(Runtime& runtime, Shard shard) {
   return parameters;
 }
 
-TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
+TEST_F(ShardedOptimizerTest, ParametersOfAllKinds_Train) {
   const std::vector<at::Tensor> whole = train_zoo(runtime_, Shard::None);
   const Zoo untouched;
   const auto names = untouched.named_parameters();
@@ -143,7 +143,7 @@ TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
+TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameter_FollowIt) {
   for (const Shard mode : kModes) {
     torch::manual_seed(3);
     torch::nn::Linear model(6, 5);
@@ -171,7 +171,7 @@ TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
+TEST_F(ShardedOptimizerTest, LaterParameters_AreShardedToo) {
   const auto run = [&](Shard shard) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::nn::Sequential head = make_mlp(torch::kFloat32, 3, 1);
@@ -194,7 +194,7 @@ TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
   for (const Shard mode : kModes) expect_alike(run(mode), whole);
 }
 
-TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
+TEST_F(ShardedOptimizerTest, UnsupportedUses_AreRefusedOnAllRanks) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);
   const auto expect_refusal = [&](const std::function<void()>& call, const std::string& text) {

@@ -44,7 +44,7 @@ at::Tensor train_unevenly(Runtime& runtime, Shard shard) {
   return flat(*model);
 }
 
-TEST_F(ShardedOptimizerTest, RanksThatHaveJoinedUpdateTheirPart) {
+TEST_F(ShardedOptimizerTest, JoinedRanks_UpdateTheirShard) {
   const at::Tensor whole = train_unevenly(runtime_, Shard::None);
   for (const Shard mode : kModes) {
     const at::Tensor sharded = train_unevenly(runtime_, mode);
@@ -53,7 +53,7 @@ TEST_F(ShardedOptimizerTest, RanksThatHaveJoinedUpdateTheirPart) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, NodesKeepAllPartsEach) {
+TEST_F(ShardedOptimizerTest, Nodes_EachKeepAllShards) {
   const auto run = [&](Shard shard, ShardScope scope) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
@@ -83,7 +83,7 @@ TEST_F(ShardedOptimizerTest, NodesKeepAllPartsEach) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, PassesAreReducedOneByOne) {
+TEST_F(ShardedOptimizerTest, Passes_AreReducedOneByOne) {
   constexpr int kPasses = 3;
   const auto run = [&](Shard shard, Accumulation accumulation) {
     Zoo zoo;
@@ -132,7 +132,7 @@ class FailingOptimizer final : public torch::optim::SGD {
   }
 };
 
-TEST_F(ShardedOptimizerTest, AStepThatFailsOnOneRankDoesNotHoldTheOthers) {
+TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
   constexpr int kFailing = 2;
   /// The parameters after each of four steps, of which rank 0 may fail one.
   const auto run = [&](Shard mode, bool is_to_fail) {

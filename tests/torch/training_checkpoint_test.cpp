@@ -22,7 +22,7 @@ class CheckpointOfTest : public CheckpointTest,
 INSTANTIATE_TEST_SUITE_P(Optimizers, CheckpointOfTest, testing::ValuesIn(cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(CheckpointOfTest, TrainingGoesOnInEveryModeAsIfNothingHadHappened) {
+TEST_P(CheckpointOfTest, Training_ResumesExactlyInEveryMode) {
   Training whole(GetParam(), runtime_.world(), Shard::None);
   whole.run(0, 7);
   const at::Tensor expected = flat_of(*whole.net);
@@ -45,7 +45,7 @@ TEST_P(CheckpointOfTest, TrainingGoesOnInEveryModeAsIfNothingHadHappened) {
   }
 }
 
-TEST_P(CheckpointOfTest, TrainingGoesOnAtAnyNumberOfRanks) {
+TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
   std::vector<Shard> modes(std::begin(kAllModes), std::end(kAllModes));
   for (const Shard saved : {Shard::Optimizer, Shard::Gradients}) {
     Training before(GetParam(), runtime_.world(), saved);
@@ -82,7 +82,7 @@ TEST_P(CheckpointOfTest, TrainingGoesOnAtAnyNumberOfRanks) {
   }
 }
 
-TEST_F(CheckpointTest, NodesThatKeepTheSamePartsSaveThemOnce) {
+TEST_F(CheckpointTest, Replicas_SaveTheirShardsOnce) {
   const OptimizerCase adamw = cases()[2];
   Training before(adamw, runtime_.world(), Shard::Gradients, 3, ShardScope::Node);
   before.run(0, 4);
@@ -96,7 +96,7 @@ TEST_F(CheckpointTest, NodesThatKeepTheSamePartsSaveThemOnce) {
   }
 }
 
-TEST_F(CheckpointTest, OptionsScalerRandomNumbersAndExtrasComeBack) {
+TEST_F(CheckpointTest, OptionsScalerGeneratorsAndExtras_AreRestored) {
   const OptimizerCase adamw = cases()[2];
   Training before(adamw, runtime_.world(), Shard::Optimizer);
   before.run(0, 2);
@@ -124,7 +124,7 @@ TEST_F(CheckpointTest, OptionsScalerRandomNumbersAndExtrasComeBack) {
   EXPECT_EQ(after.net->passes[0].item<std::int64_t>(), 2);
 }
 
-TEST_F(CheckpointTest, OldOnesGo) {
+TEST_F(CheckpointTest, OldCheckpoints_AreRemoved) {
   Training training(cases()[0], runtime_.world(), Shard::Optimizer);
   std::vector<at::Tensor> saved;
   const auto save = [&](int keep_last) {

@@ -39,7 +39,7 @@ void expect_near(std::size_t bytes, std::size_t expected) {
               0.01 * static_cast<double>(expected) + 64 * 100);
 }
 
-TEST_F(ShardedOptimizerTest, ReportsWhatItKeepsBesideTheFormulas) {
+TEST_F(ShardedOptimizerTest, Report_ShowsWhatIsKeptBesideTheFormulas) {
   const auto parameters =
       static_cast<std::size_t>(kLayers * (kWidth * kWidth + kWidth) + 3 * kWidth + 3) * 4;
   const auto ranks = static_cast<std::size_t>(runtime_.size());
@@ -67,7 +67,7 @@ TEST_F(ShardedOptimizerTest, ReportsWhatItKeepsBesideTheFormulas) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, ReducingEveryPassMovesMore) {
+TEST_F(ShardedOptimizerTest, ReducingEveryPass_MovesMore) {
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 3;
   options.accumulation = Accumulation::Reduced;
@@ -77,7 +77,7 @@ TEST_F(ShardedOptimizerTest, ReducingEveryPassMovesMore) {
   if (is_rank_ordered()) expect_near(report.sent_per_step, report.expected_sent_per_step);
 }
 
-TEST_F(ShardedOptimizerTest, ReportsBeforeTheFirstStep) {
+TEST_F(ShardedOptimizerTest, Report_PredictsBeforeTheFirstStep) {
   const TrainingReport report = report_of(Shard::Gradients, {}, 0);
   EXPECT_EQ(report.now.optimizer_state, 0U);
   EXPECT_EQ(report.sent_per_step, 0U);
@@ -98,7 +98,7 @@ Resident resident() {
   return resident;
 }
 
-TEST_F(ShardedOptimizerTest, ReportsThePeaksOfTheProcess) {
+TEST_F(ShardedOptimizerTest, Report_ShowsThePeaksOfTheProcess) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   constexpr auto kUncertain = static_cast<double>(4 * kMiB);  // threads count pages in batches
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -115,7 +115,7 @@ TEST_F(ShardedOptimizerTest, ReportsThePeaksOfTheProcess) {
               kUncertain);
 }
 
-TEST(TrainingReportTest, IsPrintedRowByRow) {
+TEST(TrainingReportTest, Report_IsPrintedRowByRow) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   TrainingReport report;
   report.shard = Shard::Gradients;

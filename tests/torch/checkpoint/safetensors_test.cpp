@@ -87,7 +87,7 @@ class SafetensorsTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(SafetensorsTest, GivesBackWhatWasWritten) {
+TEST_F(SafetensorsTest, RoundTrip_ReturnsWhatWasWritten) {
   for (const std::size_t piece :
        {std::size_t{999'983}, std::size_t{3} << 20, std::size_t{1} << 30}) {
     write(large_model(), 3, piece);
@@ -100,7 +100,7 @@ TEST_F(SafetensorsTest, GivesBackWhatWasWritten) {
   EXPECT_TRUE(SafetensorsReader(path()).tensors().empty());
 }
 
-TEST_F(SafetensorsTest, DataAreAligned) {
+TEST_F(SafetensorsTest, Data_IsAligned) {
   write(small_model(), 3, 100);
   const std::string bytes = read_file(path());
   std::size_t length = 0;
@@ -111,7 +111,7 @@ TEST_F(SafetensorsTest, DataAreAligned) {
   EXPECT_EQ(bytes[8], '{');
 }
 
-TEST_F(SafetensorsTest, TheOldFileStaysUntilTheNewOneIsWhole) {
+TEST_F(SafetensorsTest, OldFile_StaysUntilTheNewOneIsComplete) {
   write(small_model(), 3, 100);
   {
     SafetensorsWriter writer(path(), {{"a", DType::UInt8, {5}}}, {});
@@ -135,7 +135,7 @@ TEST_F(SafetensorsTest, TheOldFileStaysUntilTheNewOneIsWhole) {
   EXPECT_EQ(read_file(other), "of another file");
 }
 
-TEST_F(SafetensorsTest, OfTwoProgramsNonePublishesTheOthersHalf) {
+TEST_F(SafetensorsTest, TwoPrograms_PublishNoUnfinishedFile) {
   write(small_model(), 3, 100);
   SafetensorsWriter first(path(), {{"a", DType::UInt8, {5}}}, {});
   first.append("12345", 5);
@@ -150,7 +150,7 @@ TEST_F(SafetensorsTest, OfTwoProgramsNonePublishesTheOthersHalf) {
   EXPECT_EQ(std::memcmp(bytes.data(), "67890", 5), 0);
 }
 
-TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {
+TEST_F(SafetensorsTest, ImpossibleTensors_AreRefused) {
   const auto text_of = [&](const std::vector<SafetensorsTensor>& tensors) {
     return text_thrown_by<InvalidArgument>([&] { SafetensorsWriter writer(path(), tensors, {}); });
   };
@@ -161,7 +161,7 @@ TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {
   expect_contains(text_of({{"a", DType::Int8, {-1}}}), "impossible shape");
 }
 
-TEST_F(SafetensorsTest, RefusesElementsThatAreNotThere) {
+TEST_F(SafetensorsTest, MissingElements_AreRefused) {
   write(small_model(), 3, 100);
   const SafetensorsReader reader(path());
   std::vector<std::byte> bytes(100);
@@ -180,7 +180,7 @@ TEST_F(SafetensorsTest, RefusesElementsThatAreNotThere) {
                   "/missing' is missing");
 }
 
-TEST_F(SafetensorsTest, RefusesOtherFiles) {
+TEST_F(SafetensorsTest, OtherFiles_AreRefused) {
   write_file(folder_.path() / "short", "1234567");
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "short"); }),
@@ -202,7 +202,7 @@ TEST_F(SafetensorsTest, RefusesOtherFiles) {
                   "its tensors take");
 }
 
-TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
+TEST_F(SafetensorsTest, InvalidHeaders_AreRefused) {
   const std::string f32 = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
   expect_refused("{\"a\":{" + f32, 8, "parse error");
   expect_refused("[{" + f32 + "}]", 8, "its header does not begin with {");
