@@ -154,7 +154,7 @@ TEST_F(CheckpointTest, TorchSave_NeedsWholeState) {
   for (const Shard mode : kModes) {
     Training training(cases()[2], runtime_.world(), mode);
     std::ostringstream stream;
-    torch::save(*training.optimizer, stream);  // nothing is divided yet
+    torch::save(*training.optimizer, stream);  // nothing is sharded yet
     training.run(0, 1);
     EXPECT_NE(error_of([&] { torch::save(*training.optimizer, stream); }).find("save(folder)"),
               std::string::npos);

@@ -60,7 +60,7 @@ TEST_P(CudaCollectivesTest, Results_AreReadyForKernelsAfterWait) {
   on_ranks([](CudaRank& rank) {
     at::Tensor tensor = values(rank, 5, rank.rank());
     TensorHandle handle = allreduce_async(tensor, sum(rank));
-    const at::Tensor busy = at::ones({64}, rank.options()).mul(2.0);  // goes on meanwhile
+    const at::Tensor busy = at::ones({64}, rank.options()).mul(2.0);  // keeps running meanwhile
     const at::Tensor twice = handle.result().mul(2.0);
     allreduce_(tensor, sum(rank));
     EXPECT_EQ(rank.host_syncs(), 0);

@@ -104,7 +104,7 @@ TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
   EXPECT_TRUE(at::equal(ends[0], ends[2]));
 }
 
-// Orthogonal gradients add up, equal ones count once: each parameter by itself.
+// Orthogonal gradients add up, equal ones count once, for each parameter.
 TEST(CudaOptimizerAdasumTest, Adasum_WeighsTheGradientsOfEachParameter) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     torch::nn::ParameterDict model;

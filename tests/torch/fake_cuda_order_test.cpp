@@ -1,4 +1,4 @@
-// What the double of CUDA takes for ordered, and what not.
+// Which work the fake of CUDA considers ordered.
 #include <optional>
 #include <string>
 #include <vector>

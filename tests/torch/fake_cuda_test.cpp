@@ -1,4 +1,4 @@
-// Tensors on the double of CUDA have the values that tensors on the CPU have.
+// Tensors on the fake of CUDA have the values of tensors on the CPU.
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Whole models on the double of CUDA, several ranks at once, come out as on the CPU.
+// Models on the fake of CUDA, on several ranks at once, train as on the CPU.
 #include <memory>
 #include <vector>
 

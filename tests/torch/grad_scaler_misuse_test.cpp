@@ -1,5 +1,4 @@
-// What a GradScaler refuses: all that torch.amp.GradScaler does, on all ranks, which go on
-// afterwards.
+// Uses that a GradScaler refuses like torch.amp.GradScaler, on all ranks, which work afterwards.
 #include <cmath>
 #include <functional>
 #include <string>

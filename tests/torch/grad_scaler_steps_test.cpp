@@ -1,4 +1,5 @@
-// Steps that a GradScaler skips, on all ranks together, and what else takes part in steps.
+// Steps that a GradScaler skips on all ranks together, and its use with join, sets and several
+// optimizers.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -189,8 +190,7 @@ TEST_F(GradScalerTest, ProcessSet_DoesNotConcernOthers) {
   }
 }
 
-/// The last rank goes on alone after two steps, of which the fourth overflows. Rank 0 has the
-/// weight.
+/// The last rank continues alone after two steps; the fourth step overflows. Rank 0 has the weight.
 TEST_F(GradScalerTest, JoinedRanks_Follow) {
   for (DistributedOptimizer::Options options : all_layouts()) {
     for (const bool clips : {false, true}) {

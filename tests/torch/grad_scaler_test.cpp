@@ -1,4 +1,4 @@
-// What a GradScaler does to its scale and to gradients, whatever the ranks divide.
+// What a GradScaler does to its scale and to gradients, in every shard mode.
 #include <cmath>
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-// Parameters so long that a rank's part of one is updated in several pieces.
+// Parameters so long that a rank's shard of one has several leaves.
 #include <filesystem>
 #include <string>
 #include <unistd.h>

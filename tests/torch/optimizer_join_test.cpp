@@ -26,7 +26,7 @@ class OptimizerJoinTest : public testing::Test {
   Runtime runtime_;
 };
 
-constexpr std::int64_t kElements = 37;  // where they are divided, some for each of four ranks
+constexpr std::int64_t kElements = 37;  // if sharded, some for each of four ranks
 
 at::Tensor make_weight() {
   return torch::ones({kElements}, torch::dtype(torch::kFloat64).requires_grad(true));
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(, UnevenShardTest,
                          });
 
 TEST_P(UnevenShardTest, UnevenNumbersOfBatches_TrainAsInOneProcess) {
-  constexpr int kEpochs = 3;  // all go on together: momentum and layouts must agree by then
+  constexpr int kEpochs = 3;  // all continue together, with equal momentum and layouts
   const auto& [uneven, shard] = GetParam();
   std::vector<int> steps = uneven.steps;
   steps.resize(static_cast<std::size_t>(size()));

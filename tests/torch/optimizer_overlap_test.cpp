@@ -108,7 +108,7 @@ TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersO
   EXPECT_EQ(after.negotiations, before.negotiations);
   EXPECT_EQ(after.bytes_packed, before.bytes_packed);
   EXPECT_TRUE(after.asks == before.asks || runtime.size() == 1) << after.asks - before.asks;
-  // Every header has the same size; the last one may belong to an exchange that goes on.
+  // Every header has the same size; the last one may belong to an unfinished exchange.
   const std::uint64_t bytes = after.header_bytes - before.header_bytes;
   const std::uint64_t exchanges = after.exchanges - before.exchanges;
   ASSERT_GE(exchanges, 1000U);

@@ -122,7 +122,7 @@ TEST_F(ReductionsTest, Adasum_AddsOrthogonalAndAveragesParallelVectors) {
   const AllreduceOptions options{.op = ReduceOp::Adasum};
   EXPECT_TRUE(at::allclose(allreduce(apart(rank()), options), sum));
   EXPECT_TRUE(at::allclose(allreduce(alike.t(), options), alike.t()));
-  // Each tensor of a group by itself.
+  // Each tensor of a group separately.
   const std::vector<at::Tensor> both = grouped_allreduce({apart(rank()), alike}, options);
   EXPECT_TRUE(at::allclose(both[0], sum) && at::allclose(both[1], alike)) << both;
   // On a set that the first rank is not in.
@@ -235,7 +235,7 @@ TEST_F(ReductionsTest, AsyncInPlaceForms_ReturnTheCallersTensors) {
 
 TEST_F(ReductionsTest, Compression_ShortensFloatsOfMoreThan16BitsOnly) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    // The 13th bit behind the point fits neither half precision nor bfloat16.
+    // The 13th bit after the point fits neither half precision nor bfloat16.
     const at::Tensor mine = own({9}, type) + 1 + 0x1p-13;
     const at::Tensor rounded = sum({9}, type) + size();
     for (const Compression& compression : {Compression::fp16(), Compression::bf16()}) {

@@ -1,5 +1,5 @@
-// What a program does to a wrapped optimizer or to its parameters behind the DistributedOptimizer's
-// back is found, and what it may do is not refused.
+// Uses of the wrapped optimizer or of parameters that bypass the DistributedOptimizer are detected,
+// and legitimate ones are not refused.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -64,13 +64,13 @@ class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInter
   /// What the third step of the wrapped optimizer must have led to at the latest.
   static std::string expected_text() {
     const auto [mode, algorithm, zeroing, steps_before] = GetParam();
-    const bool is_divided = mode != Shard::None && steps_before > 0;
-    if (is_divided && mode == Shard::Optimizer && algorithm == Algorithm::Adam) {
+    const bool is_sharded = mode != Shard::None && steps_before > 0;
+    if (is_sharded && mode == Shard::Optimizer && algorithm == Algorithm::Adam) {
       return "has state of the whole parameter '0.weight'";
     }
-    const bool has_parts = is_divided && mode == Shard::Gradients;  // and no gradients to step by
-    if (has_parts && zeroing == Zeroing::ByWrapper) return "";
-    if (has_parts || zeroing == Zeroing::Never) {
+    const bool has_shards = is_sharded && mode == Shard::Gradients;  // and no gradients to step by
+    if (has_shards && zeroing == Zeroing::ByWrapper) return "";
+    if (has_shards || zeroing == Zeroing::Never) {
       return "of the DistributedOptimizer, not of the wrapped one";
     }
     return "gradients were discarded twice without a step() between";
@@ -206,7 +206,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizer_IsRefused) {
       std::ostringstream stream;
       {
         DistributedOptimizer optimizer(*inner, *model, with(mode));
-        torch::save(*inner, stream);  // nothing is divided yet
+        torch::save(*inner, stream);  // nothing is sharded yet
         backward(model, 0);
         optimizer.step();
         expect_refused([&, &of = *inner] { torch::save(of, stream); },
@@ -232,7 +232,7 @@ TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizer_IsDetected) {
     std::stringstream saved;
     torch::save(*inner, saved);
     DistributedOptimizer optimizer(*inner, *model, with(mode));
-    torch::load(*inner, saved);  // nothing is divided yet
+    torch::load(*inner, saved);  // nothing is sharded yet
     optimizer.zero_grad();
     backward(model, 1);
     optimizer.step();

@@ -1,4 +1,4 @@
-// What each rank of a sharded optimizer keeps of state, and what becomes of gradients.
+// The state and gradients that each rank of a sharded optimizer keeps.
 #include <cstdint>
 
 #include <gtest/gtest.h>

@@ -160,7 +160,7 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
     const std::vector<at::Tensor> failed = run(mode, true);
     const std::vector<at::Tensor> whole = run(mode, false);
     EXPECT_TRUE(torch::equal(failed[kFailing - 1], whole[kFailing - 1]));
-    // Rank 0's part stays as it was, all others' take the step.
+    // Rank 0's shard stays as it was, all others take the step.
     const at::Tensor stays = failed[kFailing] == failed[kFailing - 1];
     const at::Tensor steps = failed[kFailing] == whole[kFailing];
     EXPECT_TRUE(stays.logical_xor(steps).all().item<bool>());

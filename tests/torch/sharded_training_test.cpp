@@ -125,7 +125,7 @@ TEST_P(ShardedTrainingTest, SchedulersAndClosures_AreFollowed) {
 }
 
 TEST_P(ShardedTrainingTest, Clipping_UsesTheNormOfAllRanks) {
-  constexpr double kMaxNorm = 0.05;  // a small part of the first steps' norms
+  constexpr double kMaxNorm = 0.05;  // a small fraction of the first steps' norms
   const Variation clipped{.max_norm = kMaxNorm};
   const Variation wide{.type = torch::kFloat64, .max_norm = kMaxNorm};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);

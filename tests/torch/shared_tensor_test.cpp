@@ -105,7 +105,7 @@ TEST_F(SharedTensorTest, Collectives_Work) {
 
 TEST_F(SharedTensorTest, ViewsAndGroups_AreTreatedAsOrdinaryTensors) {
   at::Tensor tensor = shared({size() + 1, 4});
-  // Another part on every rank: one row, which lies elsewhere.
+  // A different view on every rank: one row at another offset.
   at::Tensor row = tensor.narrow(0, rank(), 1);
   const at::Tensor before = tensor.clone();
   at::Tensor expected = at::zeros({1, 4});

@@ -1,4 +1,4 @@
-// Tensors that no collective can take on one rank: all ranks hear of it, and Kolo goes on.
+// Tensors of one rank that no collective can take are an error on all, and Kolo works afterwards.
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::tensor_errors_test {

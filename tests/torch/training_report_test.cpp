@@ -33,7 +33,7 @@ TrainingReport report_of(Shard shard, DistributedOptimizer::Options options, int
   return optimizer.report();
 }
 
-/// Within padding: every part of a bucket ends at a multiple of 64 bytes.
+/// Within padding: every shard of a bucket ends at a multiple of 64 bytes.
 void expect_near(std::size_t bytes, std::size_t expected) {
   EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(expected),
               0.01 * static_cast<double>(expected) + 64 * 100);
