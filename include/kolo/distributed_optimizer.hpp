@@ -153,7 +153,6 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   /// Drops all gradients; hides torch::optim::Optimizer::zero_grad().
-  ///
   /// If gradients have arrived since the last step(), blocks until they are reduced and discards
   /// them, on every rank alike: the generator's backward() of a GAN leaves such gradients in the
   /// discriminator. backward() does the same if the program has dropped the gradients in another
@@ -205,7 +204,6 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   Guard skip_synchronize();
 
   /// Declares that this rank takes no more steps, and blocks until all ranks have joined.
-  ///
   /// Meanwhile it takes part in their reductions with zeros; Options::join_divisor says by what
   /// Average divides. Then all ranks get the parameters, optimizer state and options of a rank that
   /// has taken the most steps, and may train on. Buffers of the model stay as they are.
@@ -221,7 +219,6 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 
   /// Writes a checkpoint: parameters and buffers of the model, the optimizer's state and options,
   /// the states of random number generators, and what `options` adds. Collective and blocking.
-  ///
   /// Every rank writes its share, straight from where it lies on the CPU; only state of classes
   /// that LibTorch does not know is copied. Buffers are those of the set's first rank. May be
   /// called while gradients add up; they are not saved. When save() returns, the checkpoint is on
@@ -234,24 +231,24 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @throws InvalidArgument on all ranks for state of a class without serialize()
   void save(const std::filesystem::path& folder, const SaveOptions& options = {});
 
-  /// Resumes from a checkpoint of any world size and shard mode. Collective and blocking; between
-  /// steps.
-  ///
-  /// Compares names, shapes, dtypes, options and checksums before it changes anything. Before the
-  /// first step, it also lays buckets out as they were, and shards at once.
+  /// Resumes from a checkpoint of any world size and shard mode, between steps. Collective and
+  /// blocking. Compares names, shapes, dtypes, options and checksums before it changes anything.
+  /// Before the first step, it also lays buckets out as they were, and shards at once.
   /// @param path a checkpoint; a folder of checkpoints, for the newest one; or a file of parameters
   ///   and buffers alone, written by torch::save of the model or, named *.safetensors, by any
   ///   program
   /// @return what the checkpoint holds besides
   /// @throws InvalidArgument on all ranks, naming file and tensor, for what is missing, damaged or
   ///   does not fit the program; while gradients are being reduced, or are reduced and not used yet
+  /// @throws BackendError on all ranks if a file cannot be read, or another program saves for too
+  ///   long
   Loaded load(const std::filesystem::path& path, const LoadOptions& options = {});
 
   /// Writes one safetensors file with all parameters and buffers under their names, and the
   /// optimizer's state as "optimizer.<field>.<name>". Collective and blocking. No rank needs more
   /// than 4 MiB for it besides what it has.
   /// @param root the world rank that writes the file, the same on all ranks
-  /// @throws as save(); InvalidArgument if `root` is not in the process set
+  /// @throws the errors of save(), and InvalidArgument if `root` is not in the process set
   void save_full_state(const std::filesystem::path& file, int root = 0);
 
   /// Those of the wrapped optimizer, for torch::save and torch::load.
