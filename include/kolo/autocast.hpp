@@ -5,9 +5,9 @@
 
 namespace kolo {
 
-/// While it lives, LibTorch runs those operators of this thread that gain by it, matrix products
-/// for one, in a 16-bit type, and those that need the range in float32. After torch.autocast.
-/// backward() runs outside:
+/// While it lives, LibTorch runs operators of this thread in a 16-bit dtype if they gain by it, as
+/// matrix products do, and in float32 if they need the range. Semantics of torch.autocast. Call
+/// backward() outside:
 ///
 ///   at::Tensor loss;
 ///   {
@@ -16,17 +16,20 @@ namespace kolo {
 ///   }
 ///   scaler.scale(loss).backward();
 ///
-/// Parameters stay float32, and so do their gradients. Regions nest, and one that is not enabled
-/// inside another runs in the types of its inputs. Each restores what it found; made and destroyed
-/// on one thread, the inner one first.
+/// Parameters stay float32, and so do their gradients. Regions nest; one that is not enabled inside
+/// another runs in the dtypes of its inputs. Each restores what it found. Construct and destroy it
+/// on one thread, inner regions first.
 ///
-/// LibTorch keeps the casts of parameters until the outermost region ends, so code inside that
-/// changes parameters in another way than DistributedOptimizer::step() must call
-/// at::autocast::clear_cache(), or give `cache_enabled` = false.
+/// LibTorch caches the casts of parameters until the outermost region ends. Code that changes
+/// parameters inside it, other than by DistributedOptimizer::step(), must call
+/// at::autocast::clear_cache() or pass `cache_enabled` = false.
 class [[nodiscard]] Autocast {
  public:
-  /// `dtype` is BFloat16 or Half, for tensors on `device`, which is CPU or CUDA; otherwise
-  /// InvalidArgument.
+  /// @param dtype BFloat16 or Half
+  /// @param device the CPU or CUDA: where the operators' tensors lie
+  /// @param enabled false: operators run in the dtypes of their inputs
+  /// @param cache_enabled whether LibTorch may cache casts of parameters
+  /// @throws InvalidArgument for another dtype or device
   explicit Autocast(c10::ScalarType dtype, c10::DeviceType device = c10::kCPU, bool enabled = true,
                     bool cache_enabled = true);
   ~Autocast();

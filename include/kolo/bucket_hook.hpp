@@ -12,26 +12,29 @@
 
 namespace kolo {
 
-/// A bucket whose gradients have arrived, as a hook gets it.
+/// A bucket whose gradients have arrived.
 struct GradientBucket {
   std::size_t index = 0;  ///< among the optimizer's buckets; the same on all ranks
-  /// Its own, the same on all ranks: begin the names of the hook's operations with it.
-  std::string name;
-  /// [n]: this rank's gradients one after another, of one type, with zeros in the gaps: the memory
-  /// that they lie in. Zero where this rank has none.
+  std::string name;       ///< unique, the same on all ranks: the prefix for the hook's operations
+  /// [n], of one dtype: this rank's gradients one after another, in the memory that they lie in;
+  /// zeros in gaps, and for gradients that this rank does not have.
   at::Tensor gradients;
-  /// Whose gradients they are, in their order; those with sparse ones are not among them.
-  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> parameters;  ///< of `gradients`, in order; without sparse ones
 };
 
-/// A program's own way to reduce a bucket, after DDP's communication hooks; see
-/// DistributedOptimizer::register_bucket_hook. Called inside backward() as soon as the last
-/// gradient of a bucket has arrived, so it should begin an operation and not wait for it.
+/// A program's own reduction of a bucket, like DDP's communication hooks; see
+/// DistributedOptimizer::register_bucket_hook.
 ///
-/// Returns the operation whose result is the reduced gradients [n], `gradients` itself or others;
-/// or nothing, where it has reduced `gradients` in place already. What is left to do with a result
-/// goes into TensorHandle::then: the optimizer's step() or synchronize() calls it, in the order of
-/// buckets, so it may run further collectives.
+///   optimizer.register_bucket_hook([](kolo::GradientBucket bucket) {
+///     return kolo::allreduce_async_(bucket.gradients, {.name = bucket.name});
+///   });
+///
+/// Called inside backward() when the bucket's last gradient has arrived, or for an incomplete
+/// bucket in step() or synchronize(): start an operation and do not wait for it. Work on the result
+/// belongs into TensorHandle::then, which step() or synchronize() runs in the order of buckets, so
+/// it may run further collectives.
+/// @return the operation whose result is the reduced gradients [n], `gradients` or another tensor;
+///   nothing if the hook has reduced `gradients` in place already
 using BucketHook = std::function<std::optional<TensorHandle>(GradientBucket bucket)>;
 
 }  // namespace kolo

@@ -11,27 +11,26 @@ class GradScaler;
 
 /// What DistributedOptimizer::save writes besides the training state; the same on all ranks.
 struct SaveOptions {
-  int keep_last = 1;                   ///< older checkpoints are removed afterwards; 0: none
-  const GradScaler* scaler = nullptr;  ///< whose state belongs to it
-  std::map<std::string, std::string> extras{};  ///< of the program, in UTF-8: an epoch, its options
+  int keep_last = 1;                            ///< newest checkpoints to keep; 0: all
+  const GradScaler* scaler = nullptr;           ///< its state is saved too
+  std::map<std::string, std::string> extras{};  ///< anything else, in UTF-8: an epoch, say
 };
 
 /// What DistributedOptimizer::load reads; the same on all ranks.
 struct LoadOptions {
-  /// Every parameter and buffer of the model is in the checkpoint, and nothing else is. Otherwise
-  /// those are loaded that are in both, under one name and of one shape and type: for fine-tuning.
+  /// The checkpoint must hold exactly the parameters and buffers of the model. Otherwise it loads
+  /// those that are in both with the same name, shape and dtype: for fine-tuning.
   bool strict = true;
   bool optimizer_state = true;   ///< and options; false: parameters and buffers only
-  bool random_state = true;      ///< of the CPU's and the device's generators, of ranks that
-                                 ///< were there then
-  GradScaler* scaler = nullptr;  ///< gets its state; null with strict: there must be none
+  bool random_state = true;      ///< CPU and device generators of ranks that the checkpoint has
+  GradScaler* scaler = nullptr;  ///< gets its state; null with strict: the checkpoint has none
 };
 
-/// What load has found besides.
+/// What DistributedOptimizer::load found.
 struct Loaded {
-  std::filesystem::path path;  ///< the checkpoint, or the file
-  std::int64_t steps = 0;      ///< that were taken when it was written
-  std::map<std::string, std::string> extras{};
+  std::filesystem::path path;                   ///< the checkpoint, or the file
+  std::int64_t steps = 0;                       ///< taken when it was saved
+  std::map<std::string, std::string> extras{};  ///< those of SaveOptions
 };
 
 }  // namespace kolo

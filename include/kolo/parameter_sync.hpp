@@ -15,27 +15,31 @@ namespace torch::optim {
 class Optimizer;
 }
 
-/// Makes all ranks start alike. All functions are collective over the set (by default the world of
-/// Runtime::current()) and block; `root` is a world rank, the same on all. Errors are those of
-/// kolo/collectives.hpp: ranks whose tensors differ in shape or type get MismatchError.
+/// Makes all ranks start alike. All functions are collective over the set and block.
+///
+/// @param root the world rank whose values all ranks get; the same on all
+/// @param process_set null: the world of Runtime::current()
+/// @throws MismatchError on all ranks if tensors differ in shape or dtype; all other errors of
+///   kolo/collectives.hpp
 namespace kolo {
 
 /// Copies the root's parameters and buffers to all ranks, in place.
 void broadcast_parameters(const torch::nn::Module& module, int root,
                           ProcessSet* process_set = nullptr);
-/// The same for tensors under these names, which must be equal on all ranks …
+/// The same for tensors, matched by their names, which must be equal on all ranks …
 void broadcast_parameters(const std::vector<std::pair<std::string, at::Tensor>>& named, int root,
                           ProcessSet* process_set = nullptr);
-/// … or in this order.
+/// … or by their order.
 void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
                           ProcessSet* process_set = nullptr);
 
-/// Copies the root's optimizer state to all ranks: state tensors, step counters and options, with
-/// their types. State that a rank does not have yet is made; parameters are not touched. The
-/// optimizers are of one type, over parameters of the same shapes in the same groups. Every rank
-/// holds the serialised state once more for the time of the call. Throws InvalidArgument on all
-/// ranks where LibTorch cannot write the root's state (LBFGS), a rank cannot take it, or the ranks
-/// have divided it: a sharded optimizer's is for DistributedOptimizer::save and load.
+/// Copies the root's optimizer state to all ranks, with its types: state tensors, step counters and
+/// options. Creates state that a rank does not have yet; does not touch parameters. Meanwhile every
+/// rank holds the serialized state once more.
+/// @param optimizer of one class on all ranks, over parameters of the same shapes in the same
+///   groups
+/// @throws InvalidArgument on all ranks if LibTorch cannot write the root's state (LBFGS), a rank
+///   cannot take it, or it is sharded: use DistributedOptimizer::save and load then
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set = nullptr);
 

@@ -5,24 +5,25 @@
 
 namespace kolo {
 
-/// What the ranks of a set divide among themselves instead of each keeping all of it. Training
-/// loops and results are the same.
+/// What is sharded over the ranks of a set instead of replicated on each. Training loops and
+/// results stay the same.
 enum class Shard : std::uint8_t {
   None,       ///< nothing: data-parallel training
-  Optimizer,  ///< the optimizer's state, and the work of step(): ZeRO-1
-  Gradients,  ///< gradients as well, as soon as they are reduced: ZeRO-2
+  Optimizer,  ///< the optimizer's state and the work of step(): ZeRO-1
+  Gradients,  ///< reduced gradients as well: ZeRO-2
 };
 
-/// Among which ranks.
+/// Over which ranks.
 enum class ShardScope : std::uint8_t {
   World,  ///< sharded over all ranks of the set
   Node,   ///< sharded within a node, replicated across nodes
 };
 
-/// "none", "optimizer", "gradients".
+/// "none", "optimizer" or "gradients".
 std::string_view name_of(Shard shard);
 
-/// The inverse. Throws InvalidArgument, with the names that there are.
+/// The inverse of name_of.
+/// @throws InvalidArgument for any other name, with those that there are
 Shard shard_named(std::string_view name);
 
 }  // namespace kolo

@@ -11,35 +11,36 @@
 #include "kolo/collectives.hpp"
 #include "kolo/tensor_handle.hpp"
 
-/// Collectives on at::Tensor. What kolo/collectives.hpp says of names, groups, blocking and errors
-/// holds here too.
+/// Collectives on at::Tensor. Names, groups, blocking and errors are those of kolo/collectives.hpp.
 ///
-/// Tensors: strided, on the CPU or on a CUDA device, of uint8, int8, int16, int32, int64, float16,
-/// bfloat16, float32, float64 or bool, of any shape, contiguous or not, with zero elements too;
-/// with anything else the operation ends with InvalidArgument on all ranks. Operations keep their
-/// tensors alive until they have ended. Results are contiguous, those of the forms with a trailing
-/// underscore the tensors that were given; these are written to no later than when the caller
-/// waits.
+/// Tensors: dense, on the CPU or a CUDA device, of uint8, int8, int16, int32, int64, float16,
+/// bfloat16, float32, float64 or bool, of any shape, also empty or not contiguous; anything else
+/// ends the operation with InvalidArgument on all ranks. An operation keeps its tensors alive until
+/// it has ended.
 ///
-/// On a CUDA device an operation comes behind what is on the current stream when it is called, and
-/// what the waiting thread puts on its current stream afterwards comes behind the operation; no
-/// thread waits for the GPU. OperationOptions::stream is not looked at.
+/// Forms: plain ones return new, contiguous tensors. Those with a trailing underscore work in
+/// place, and write to the given tensors when the caller waits at the latest. Those with `async`
+/// return a handle at once, all others block.
 ///
-/// Autograd: the forms that block and return a new tensor are differentiable, where gradients are
-/// on and a tensor requires them. Every rank must then run backward alike, for it communicates,
-/// under the operation's name with ".gradient" behind. What is differentiated are the losses L of
-/// all n ranks; the rules are Horovod's:
-///   allreduce       Sum, Average and scales: the gradient of the sum of L
+/// On a CUDA device an operation runs after what is on the current stream when it is called, and
+/// before what the waiting thread puts on its current stream afterwards; no thread waits for the
+/// GPU. OperationOptions::stream is ignored.
+///
+/// Autograd: the forms that block and return a new tensor are differentiable if gradients are
+/// enabled and a tensor requires them. Their backward communicates under the operation's name and
+/// ".gradient", so every rank must run it alike. The gradient is that of the losses L of all n
+/// ranks, by Horovod's rules:
+///   allreduce       with Sum, Average and scales: of the sum of L
 ///   allgather       of their mean, or of their sum (GatherGradient)
 ///   broadcast       of their mean, on the root; zero elsewhere
 ///   alltoall        of their sum
 ///   reduce_scatter  n times that of their sum
-/// Min, Max, Product, Adasum and Custom have none: backward throws InvalidArgument. Gradients can
-/// be differentiated in turn. The other forms take no part in autograd.
+/// For Min, Max, Product, Adasum and Custom backward throws InvalidArgument. Gradients can be
+/// differentiated in turn. The other forms are invisible to autograd.
 namespace kolo {
 
-/// Combines `tensor` [...] of all ranks element by element. The plain forms return new tensors of
-/// the same shapes, those with a trailing underscore change the given ones, on every rank.
+/// Combines tensors of all ranks element by element; every rank gets the result.
+/// @param tensor [...], of the same shape and dtype on all ranks
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 at::Tensor& allreduce_(at::Tensor& tensor, const AllreduceOptions& options = {});
 TensorHandle allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options = {});
@@ -54,8 +55,9 @@ TensorsHandle grouped_allreduce_async(const std::vector<at::Tensor>& tensors,
 TensorsHandle grouped_allreduce_async_(const std::vector<at::Tensor>& tensors,
                                        const AllreduceOptions& options = {});
 
-/// Combines `tensor` [rows, ...] of all ranks element by element and returns this rank's rows of
-/// the result: [scattered_rows(rows, size, rank), ...].
+/// Combines tensors of all ranks element by element and scatters the result's rows.
+/// @param tensor [rows, ...], of the same shape and dtype on all ranks
+/// @return this rank's rows of the result: [scattered_rows(rows, size, rank), ...]
 at::Tensor reduce_scatter(const at::Tensor& tensor, const AllreduceOptions& options = {});
 TensorHandle reduce_scatter_async(const at::Tensor& tensor, const AllreduceOptions& options = {});
 
@@ -64,14 +66,14 @@ std::vector<at::Tensor> grouped_reduce_scatter(const std::vector<at::Tensor>& te
 TensorsHandle grouped_reduce_scatter_async(const std::vector<at::Tensor>& tensors,
                                            const AllreduceOptions& options = {});
 
-/// Combines sparse (COO) tensors of one shape: the result is the sum, or the average, of all
-/// ranks'. Each rank's tensor is coalesced first, the result is not: it lists the entries of all
-/// ranks in their order. Sum, and for floating types Average and scales; no compression.
+/// Adds up or averages sparse tensors of all ranks.
+/// @param tensor COO, of the same shape and dtype on all ranks; coalesced before it is sent
+/// @param options Sum, and for floating dtypes Average and scales; no compression
+/// @return the entries of all ranks in their order, not coalesced
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options = {});
 
-/// What the gradient of an all-gather does with the gradients that all ranks have for one rank's
-/// rows.
+/// How the backward of allgather combines the gradients that all ranks have for one rank's rows.
 enum class GatherGradient { Average, Sum };
 
 struct GatherOptions {
@@ -81,9 +83,9 @@ struct GatherOptions {
   GatherGradient gradient = GatherGradient::Average;
 };
 
-/// Concatenates `tensor` [rows, ...] of all ranks along dimension 0, in the order of ranks. Rows
-/// may differ between ranks and may be 0, the other dimensions must agree. The result has the sum
-/// of all rows.
+/// Concatenates tensors of all ranks along dimension 0, in the order of ranks.
+/// @param tensor [rows, ...]; rows may differ between ranks and be 0, other dimensions must agree
+/// @return [sum of all rows, ...], on every rank
 at::Tensor allgather(const at::Tensor& tensor, const GatherOptions& options = {});
 TensorHandle allgather_async(const at::Tensor& tensor, const GatherOptions& options = {});
 
@@ -92,8 +94,9 @@ std::vector<at::Tensor> grouped_allgather(const std::vector<at::Tensor>& tensors
 TensorsHandle grouped_allgather_async(const std::vector<at::Tensor>& tensors,
                                       const GatherOptions& options = {});
 
-/// Copies `tensor` [...] of the world rank `root`, which all ranks must give alike, to all ranks;
-/// the others supply a tensor of the same shape and dtype.
+/// Copies the root's tensor to all ranks.
+/// @param tensor [...], of the same shape and dtype on all ranks
+/// @param root a world rank, the same on all ranks
 at::Tensor broadcast(const at::Tensor& tensor, int root, const OperationOptions& options = {});
 at::Tensor& broadcast_(at::Tensor& tensor, int root, const OperationOptions& options = {});
 TensorHandle broadcast_async(const at::Tensor& tensor, int root,
@@ -115,9 +118,11 @@ struct AlltoallResult {
 };
 using AlltoallHandle = ResultHandle<AlltoallResult>;
 
-/// Sends rows of `tensor` [rows, ...] to every rank: the first `splits[0]` to the first rank of the
-/// set, and so on; without splits, equal shares. Splits may be 0 and add up to the rows. Returns
-/// the rows that the ranks sent to this one, in their order.
+/// Sends rows of each rank's tensor to every rank.
+/// @param tensor [rows, ...]; rows may differ between ranks, other dimensions must agree
+/// @param splits rows for each rank of the set, in order; they may be 0 and add up to the rows;
+///   empty: equal shares
+/// @return the rows that all ranks sent to this one, in the order of ranks
 AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t>& splits = {},
                         const OperationOptions& options = {});
 AlltoallHandle alltoall_async(const at::Tensor& tensor,

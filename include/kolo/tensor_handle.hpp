@@ -13,17 +13,17 @@
 
 namespace kolo {
 
-/// A Handle to an operation on tensors, and its result: at::Tensor, or several of them. Move-only.
-/// The thread that waits puts the result where it belongs; until then it may be in transit.
+/// A Handle to an operation on tensors and to its result, at::Tensor or several. Move-only. The
+/// waiting thread moves the result to its place, so tensors hold it only after a wait.
 template <class Result>
 class [[nodiscard]] ResultHandle {
  public:
   ResultHandle() = default;
-  /// `finish` makes the result once the operation has ended well; it runs on the waiting thread.
+  /// @param finish makes the result after the operation has succeeded; runs on the waiting thread
   ResultHandle(Handle handle, std::function<Result()> finish)
       : handle_(std::move(handle)), finish_(std::move(finish)) {}
 
-  /// As those of Handle.
+  /// Those of Handle.
   bool is_ready() const { return handle_.is_ready(); }
   void wait() {
     handle_.wait();
@@ -35,13 +35,14 @@ class [[nodiscard]] ResultHandle {
     return true;
   }
 
-  /// Waits, and returns the result: of an in-place operation the caller's own tensors.
+  /// Waits.
+  /// @return the result; of an in-place operation the caller's own tensors
   Result result() {
     wait();
     return *result_;
   }
 
-  /// The same operation, whose result is what `next` makes of this one's, on the waiting thread.
+  /// The same operation with the result next(result()); `next` runs on the waiting thread.
   template <class Next>
   ResultHandle<std::invoke_result_t<Next, Result>> then(Next next) && {
     return {std::move(handle_),

@@ -8,39 +8,37 @@
 
 namespace kolo {
 
-/// What a DistributedOptimizer keeps on this rank and moves, in bytes.
+/// Bytes that a DistributedOptimizer keeps on this rank and moves.
 struct TrainingReport {
   struct Kept {
-    std::size_t parameters = 0;       ///< those that get gradients
-    std::size_t gradients = 0;        ///< reduced ones; undivided, the buckets that they lie in
+    std::size_t parameters = 0;       ///< that get gradients
+    std::size_t gradients = 0;        ///< reduced: this rank's shards, or whole buckets
     std::size_t optimizer_state = 0;  ///< tensors
-    std::size_t buckets = 0;          ///< in which gradients are on their way, beside the above
+    std::size_t buckets = 0;          ///< slots for gradients in flight, with Shard::Gradients
 
     std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
   };
   Shard shard = Shard::None;
   int ranks = 1;    ///< of the set
-  int sharers = 1;  ///< ranks among which state is divided
+  int sharers = 1;  ///< ranks over which state is sharded
   Kept now;
-  /// By the formulas: of P bytes of parameters with S bytes of state, P + P + S undivided, and over
-  /// n sharers P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients,
-  /// without buckets. Before the first step of a sharded optimizer they are what is to come.
+  /// For P bytes of parameters with S bytes of state on n sharers: P + P + S with Shard::None,
+  /// P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients, without buckets.
+  /// Before the first step of a sharded optimizer it predicts what will be kept.
   Kept expected;
-  /// Of the process, as the system counts it, shared memory included: the most so far, and when the
-  /// optimizer had been made.
-  std::size_t peak_resident = 0;
-  std::size_t peak_at_construction = 0;
-  /// What this rank sent, or moved to or from other ranks' memory, in the last step, and what ring
-  /// algorithms move without compression: 2 P (n - 1) / n, of hybrid sharding inside and between
-  /// nodes together, and with Accumulation::Reduced once more for every further pass.
+  std::size_t peak_resident = 0;         ///< of the process so far, with shared memory
+  std::size_t peak_at_construction = 0;  ///< the same when the optimizer had been made
+  /// What this rank sent in the last step, or moved to or from other ranks' memory.
   std::uint64_t sent_per_step = 0;
+  /// What ring algorithms send without compression: 2 P (n - 1) / n; with ShardScope::Node the sum
+  /// of both levels; with Accumulation::Reduced the reductions of every pass.
   std::uint64_t expected_sent_per_step = 0;
-  /// What reductions took on this rank's GPU, of those seen to end between the last two steps; most
-  /// of it while kernels of the program ran. 0 without a GPU.
+  /// Seconds that reductions took on this rank's GPU, of those seen to end between the last two
+  /// steps; most of it overlaps kernels of the program. 0 without a GPU.
   double gpu_seconds_per_step = 0.0;
 };
 
-/// As a table of a few lines.
+/// Prints the report as a table of a few lines, in MiB.
 std::ostream& operator<<(std::ostream& stream, const TrainingReport& report);
 
 }  // namespace kolo

@@ -21,8 +21,8 @@ Shard shard_named(std::string_view name) {
     if (name == name_of(shard)) return shard;
     known += (known.empty() ? "" : ", ") + std::string(name_of(shard));
   }
-  throw InvalidArgument("no way to divide the training state is called '" + std::string(name) +
-                        "'. Known: " + known + ".");
+  throw InvalidArgument("there is no shard mode '" + std::string(name) + "'. Known: " + known +
+                        ".");
 }
 
 }  // namespace kolo

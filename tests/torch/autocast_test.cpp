@@ -16,7 +16,7 @@ at::ScalarType type_of_product() {
   return torch::ones({2, 2}).matmul(torch::ones({2, 2})).scalar_type();
 }
 
-TEST(AutocastTest, RunsProductsInSixteenBits) {
+TEST(AutocastTest, Products_RunInSixteenBits) {
   EXPECT_EQ(type_of_product(), at::kFloat);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     const Autocast autocast(type);
@@ -25,7 +25,7 @@ TEST(AutocastTest, RunsProductsInSixteenBits) {
   EXPECT_EQ(type_of_product(), at::kFloat);
 }
 
-TEST(AutocastTest, NestsAndRestores) {
+TEST(AutocastTest, NestedRegions_RestoreTheOuterOne) {
   const at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
   at::autocast::set_autocast_cache_enabled(false);
   {
@@ -50,7 +50,7 @@ TEST(AutocastTest, NestsAndRestores) {
   at::autocast::set_autocast_cache_enabled(true);
 }
 
-TEST(AutocastTest, LeavesOtherDevicesAlone) {
+TEST(AutocastTest, OtherDevices_AreLeftAlone) {
   const at::ScalarType type = at::autocast::get_autocast_dtype(at::kCUDA);
   const at::ScalarType other = type == at::kHalf ? at::kBFloat16 : at::kHalf;
   {
@@ -63,7 +63,7 @@ TEST(AutocastTest, LeavesOtherDevicesAlone) {
   EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCUDA), type);
 }
 
-TEST(AutocastTest, RefusesOtherTypesAndDevices) {
+TEST(AutocastTest, OtherTypesAndDevices_AreRefused) {
   expect_contains(text_thrown_by<InvalidArgument>([] { const Autocast autocast(at::kFloat); }),
                   "Autocast: to Float; it must be BFloat16 or Half");
   expect_contains(
@@ -74,7 +74,7 @@ TEST(AutocastTest, RefusesOtherTypesAndDevices) {
   at::autocast::decrement_nesting();
 }
 
-TEST(AutocastTest, ForgetsCastsWithTheOutermostRegion) {
+TEST(AutocastTest, CachedCasts_EndWithTheOutermostRegion) {
   const at::Tensor weight = torch::ones({2, 2}).requires_grad_();
   const at::Tensor rows = torch::ones({1, 2});
   const auto sum = [&] { return torch::linear(rows, weight).sum().item<double>(); };
@@ -92,7 +92,7 @@ TEST(AutocastTest, ForgetsCastsWithTheOutermostRegion) {
 }
 
 /// LibTorch's cache would give the outer region's cast.
-TEST(AutocastTest, ARegionOfAnotherTypeMakesItsOwnCasts) {
+TEST(AutocastTest, RegionOfAnotherType_MakesItsOwnCasts) {
   const at::Tensor weight = torch::ones({2, 2}).requires_grad_();
   const at::Tensor rows = torch::ones({1, 2});
   const Autocast outer(at::kBFloat16);
@@ -104,7 +104,7 @@ TEST(AutocastTest, ARegionOfAnotherTypeMakesItsOwnCasts) {
   EXPECT_EQ(torch::linear(rows, weight).scalar_type(), at::kBFloat16);
 }
 
-TEST(AutocastTest, AStepInsideARegionLeavesNoStaleCasts) {
+TEST(AutocastTest, StepInsideARegion_LeavesNoStaleCasts) {
   Runtime runtime;
   for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
     at::Tensor weight = torch::ones({2, 2}).requires_grad_();

@@ -90,7 +90,7 @@ class AutogradTest : public TorchTest {
   }
 };
 
-TEST_F(AutogradTest, AllreduceGivesTheGradientOfTheSum) {
+TEST_F(AutogradTest, Allreduce_HasTheGradientOfTheSum) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     const AllreduceOptions options{.op = op, .prescale = 0.5, .postscale = 3, .name = "x"};
     check([&](const at::Tensor& x) { return allreduce(x, options); }, same, 1);
@@ -98,7 +98,7 @@ TEST_F(AutogradTest, AllreduceGivesTheGradientOfTheSum) {
   check_twice([](const at::Tensor& x) { return allreduce(x, {.name = "x"}); }, same, 1);
 }
 
-TEST_F(AutogradTest, AllgatherGivesThatOfTheMeanOrOfTheSum) {
+TEST_F(AutogradTest, Allgather_HasTheGradientOfTheMeanOrOfTheSum) {
   const auto gather = [](GatherGradient gradient) {
     return [gradient](const at::Tensor& x) {
       return allgather(x, {.name = "x", .gradient = gradient});
@@ -109,7 +109,7 @@ TEST_F(AutogradTest, AllgatherGivesThatOfTheMeanOrOfTheSum) {
   check_twice(gather(GatherGradient::Average), uneven, 1.0 / size());
 }
 
-TEST_F(AutogradTest, BroadcastGivesThatOfTheMeanOnTheRoot) {
+TEST_F(AutogradTest, Broadcast_HasTheGradientOfTheMeanOnTheRoot) {
   const int root = size() - 1;
   const auto from_root = [root](const at::Tensor& x) { return broadcast(x, root, {.name = "x"}); };
   check(from_root, same, 1.0 / size());
@@ -119,13 +119,13 @@ TEST_F(AutogradTest, BroadcastGivesThatOfTheMeanOnTheRoot) {
   if (rank() != root) expect_equal(x.grad(), at::zeros({3}));
 }
 
-TEST_F(AutogradTest, AlltoallGivesThatOfTheSum) {
+TEST_F(AutogradTest, Alltoall_HasTheGradientOfTheSum) {
   const auto exchange = [this](const at::Tensor& x) { return rows_by_split(x); };
   check(exchange, uneven, 1);
   check_twice(exchange, uneven, 1);
 }
 
-TEST_F(AutogradTest, ReduceScatterGivesSizeTimesThatOfTheSum) {
+TEST_F(AutogradTest, ReduceScatter_HasSizeTimesTheGradientOfTheSum) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     const AllreduceOptions options{.op = op, .prescale = 0.5, .postscale = 3, .name = "x"};
     check([&](const at::Tensor& x) { return reduce_scatter(x, options); }, same, size());
@@ -133,7 +133,7 @@ TEST_F(AutogradTest, ReduceScatterGivesSizeTimesThatOfTheSum) {
   check_twice([](const at::Tensor& x) { return reduce_scatter(x, {.name = "x"}); }, same, size());
 }
 
-TEST_F(AutogradTest, Groups) {
+TEST_F(AutogradTest, Groups_HaveTheGradientsOfTheirTensors) {
   const auto group = [](const at::Tensor& x) {
     return std::vector<at::Tensor>{x * x, at::ones({5}, at::kLong), x.t()};
   };
@@ -151,7 +151,7 @@ TEST_F(AutogradTest, Groups) {
         same, 1.0 / size());
 }
 
-TEST_F(AutogradTest, OutputsThatALossDoesNotDependOnCountAsZeros) {
+TEST_F(AutogradTest, UnusedOutputs_CountAsZeros) {
   const at::Tensor x = own({3}).requires_grad_();
   const std::vector<at::Tensor> sums = grouped_allreduce({x, x * 2}, {.op = ReduceOp::Sum});
   // Every rank has a loss of the first, only rank 0 one of the second.
@@ -161,7 +161,7 @@ TEST_F(AutogradTest, OutputsThatALossDoesNotDependOnCountAsZeros) {
   expect_equal(x.grad(), at::full({3}, static_cast<float>(size() + 20)));
 }
 
-TEST_F(AutogradTest, GradientsHaveANameOfTheirOwn) {
+TEST_F(AutogradTest, Gradients_HaveTheirOwnName) {
   const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
   const at::Tensor x = own({3}).requires_grad_();
   const at::Tensor output = allreduce(x, options);
@@ -172,7 +172,7 @@ TEST_F(AutogradTest, GradientsHaveANameOfTheirOwn) {
   expect_equal(next.result(), sum({3}));
 }
 
-TEST_F(AutogradTest, OnAProcessSet) {
+TEST_F(AutogradTest, ProcessSet_HasItsOwnGradients) {
   if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
   ProcessSet& set = runtime_.add_process_set({0, size() - 1});
   if (!set.included()) return;
@@ -198,14 +198,14 @@ TEST_F(AutogradTest, OnAProcessSet) {
                at::cat({at::full({2, 2}, 1.0f), at::full({2, 2}, static_cast<float>(size()))}));
 }
 
-TEST_F(AutogradTest, AveragesOf16BitGradientsAreFinite) {
+TEST_F(AutogradTest, AveragesOf16BitGradients_AreFinite) {
   const at::Tensor x = own({2}, at::kHalf).requires_grad_();
   const at::Tensor gradient = at::full({2 * size()}, 30000, at::kHalf);
   allgather(x).backward(gradient);
   expect_equal(x.grad(), at::full({2}, 30000, at::kHalf));
 }
 
-TEST_F(AutogradTest, WhatHasNoGradientSaysSoInBackward) {
+TEST_F(AutogradTest, ReductionsWithoutGradient_ThrowInBackward) {
   for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
     const at::Tensor x = own({3}).requires_grad_();
     const at::Tensor reduced = allreduce(x, {.op = op, .name = "x"});
@@ -222,7 +222,7 @@ TEST_F(AutogradTest, WhatHasNoGradientSaysSoInBackward) {
                  "allreduce 'x': the reduction Adasum has no gradient");
 }
 
-TEST_F(AutogradTest, RecordsNothingUnlessAsked) {
+TEST_F(AutogradTest, NoGradMode_RecordsNothing) {
   const at::Tensor x = own({3}).requires_grad_();
   EXPECT_FALSE(allreduce_async(x).result().requires_grad());
   EXPECT_FALSE(allgather_async(x).result().requires_grad());
@@ -233,7 +233,7 @@ TEST_F(AutogradTest, RecordsNothingUnlessAsked) {
   EXPECT_FALSE(broadcast(x, 0).requires_grad());
 }
 
-TEST_F(AutogradTest, WritingInPlaceToWhatBackwardNeedsIsFound) {
+TEST_F(AutogradTest, InPlaceWriteToASavedTensor_IsDetected) {
   const at::Tensor x = own({3}).requires_grad_();
   at::Tensor y = x.sigmoid();  // backward needs y
   allreduce_(y);

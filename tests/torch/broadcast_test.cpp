@@ -5,7 +5,7 @@ namespace kolo::test::broadcast_test {
 
 using BroadcastTest = TorchTest;
 
-TEST_F(BroadcastTest, EveryTypeFromEveryRoot) {
+TEST_F(BroadcastTest, EveryType_ComesFromEveryRoot) {
   for (int root = 0; root < size(); ++root) {
     for (const at::ScalarType type : kNumbers) {
       const at::Tensor mine = own({2, 3}, type);
@@ -21,7 +21,7 @@ TEST_F(BroadcastTest, EveryTypeFromEveryRoot) {
   }
 }
 
-TEST_F(BroadcastTest, AnyStridesScalarsAndNothing) {
+TEST_F(BroadcastTest, AnyStridesScalarsAndEmptyTensors_AreCopied) {
   const int root = size() - 1;
   expect_equal(broadcast(own({4, 3}).t(), root), values(root, {4, 3}).t());
   at::Tensor whole = at::full({10}, -1.0f);
@@ -35,7 +35,7 @@ TEST_F(BroadcastTest, AnyStridesScalarsAndNothing) {
   expect_equal(broadcast(at::empty({0, 3}), root), at::empty({0, 3}));
 }
 
-TEST_F(BroadcastTest, Groups) {
+TEST_F(BroadcastTest, Groups_AreCopied) {
   const int root = size() - 1;
   const std::vector<at::Tensor> tensors{own({3, 2}).t(), own({}, at::kLong), own({4}, at::kByte)};
   const std::vector<at::Tensor> expected{values(root, {3, 2}).t(), values(root, {}, at::kLong),
@@ -53,7 +53,7 @@ TEST_F(BroadcastTest, Groups) {
   EXPECT_TRUE(grouped_broadcast(std::vector<at::Tensor>{}, root).empty());
 }
 
-TEST_F(BroadcastTest, RootsOfProcessSetsAreWorldRanks) {
+TEST_F(BroadcastTest, RootsOfProcessSets_AreWorldRanks) {
   if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
   const int root = size() - 1;
   ProcessSet& set = runtime_.add_process_set({size() - 2, root});

@@ -17,7 +17,7 @@ namespace kolo::test::cuda_checkpoint_test {
 class CudaCheckpointTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaCheckpointTest, every_mode(), name_of_mode);
 
-TEST_P(CudaCheckpointTest, CheckpointsGoOnInAnyMode) {
+TEST_P(CudaCheckpointTest, Checkpoints_ResumeInAnyMode) {
   const at::Tensor expected = train_alone(Algorithm::AdamW, 2, 2 * kSteps);
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
                                        ("cuda-checkpoint-" + std::string(name_of(GetParam())));
@@ -44,7 +44,7 @@ TEST_P(CudaCheckpointTest, CheckpointsGoOnInAnyMode) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(CudaRandomTest, HoldsTheRandomNumbersOfEachRanksDevice) {
+TEST(CudaRandomTest, Checkpoint_HoldsTheGeneratorOfEachRanksDevice) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "cuda-random";
   run_cuda_ranks(2, [&](CudaRank& rank) {
     CudaTraining training(rank, Algorithm::Sgd, options_of(rank, Shard::None));
@@ -60,7 +60,7 @@ TEST(CudaRandomTest, HoldsTheRandomNumbersOfEachRanksDevice) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(CudaSyncTest, ParametersAndStateOfTheRoot) {
+TEST(CudaSyncTest, ParametersAndState_AreTheRoots) {
   run_cuda_ranks(3, [&](CudaRank& rank) {
     torch::nn::Sequential model = make_model();
     model->to(rank.device());

@@ -56,11 +56,11 @@ class CudaCollectivesTest : public testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaCollectivesTest, testing::Values(1, 2, 3, 4));
 
-TEST_P(CudaCollectivesTest, ResultsAreThereForTheKernelsBehindWait) {
+TEST_P(CudaCollectivesTest, Results_AreReadyForKernelsAfterWait) {
   on_ranks([](CudaRank& rank) {
     at::Tensor tensor = values(rank, 5, rank.rank());
     TensorHandle handle = allreduce_async(tensor, sum(rank));
-    const at::Tensor busy = at::ones({64}, rank.options()).mul(2.0);  // goes on meanwhile
+    const at::Tensor busy = at::ones({64}, rank.options()).mul(2.0);  // keeps running meanwhile
     const at::Tensor twice = handle.result().mul(2.0);
     allreduce_(tensor, sum(rank));
     EXPECT_EQ(rank.host_syncs(), 0);
@@ -70,7 +70,7 @@ TEST_P(CudaCollectivesTest, ResultsAreThereForTheKernelsBehindWait) {
   });
 }
 
-TEST_P(CudaCollectivesTest, StreamsThatAreCurrentAtTheCallAndAtTheWaitAreOrdered) {
+TEST_P(CudaCollectivesTest, StreamsAtTheCallAndAtTheWait_AreOrdered) {
   on_ranks([](CudaRank& rank) {
     const c10::Stream maker = new_stream(rank);
     const c10::Stream user = new_stream(rank);
@@ -92,7 +92,7 @@ TEST_P(CudaCollectivesTest, StreamsThatAreCurrentAtTheCallAndAtTheWaitAreOrdered
   });
 }
 
-TEST_P(CudaCollectivesTest, TensorsThatAreNotContiguousAreWrittenInPlace) {
+TEST_P(CudaCollectivesTest, NonContiguousTensors_AreWrittenInPlace) {
   on_ranks([](CudaRank& rank) {
     const at::Tensor whole = values(rank, 6, rank.rank());
     at::Tensor columns = whole.t();
@@ -102,7 +102,7 @@ TEST_P(CudaCollectivesTest, TensorsThatAreNotContiguousAreWrittenInPlace) {
   });
 }
 
-TEST_P(CudaCollectivesTest, GroupsOfSeveralTypes) {
+TEST_P(CudaCollectivesTest, GroupsOfSeveralTypes_AreReduced) {
   on_ranks([](CudaRank& rank) {
     const std::vector<at::Tensor> tensors{
         values(rank, 3, rank.rank()), values(rank, 2, rank.rank()).to(at::kLong),
@@ -117,7 +117,7 @@ TEST_P(CudaCollectivesTest, GroupsOfSeveralTypes) {
   });
 }
 
-TEST_P(CudaCollectivesTest, SixteenBitsOnTheWire) {
+TEST_P(CudaCollectivesTest, Compression_SendsSixteenBits) {
   on_ranks([](CudaRank& rank) {
     AllreduceOptions options = sum(rank);
     options.compression = Compression::fp16();
@@ -125,7 +125,7 @@ TEST_P(CudaCollectivesTest, SixteenBitsOnTheWire) {
   });
 }
 
-TEST_P(CudaCollectivesTest, ReduceScatterGivesEachRankItsRows) {
+TEST_P(CudaCollectivesTest, ReduceScatter_GivesEachRankItsRows) {
   on_ranks([](CudaRank& rank) {
     const std::int64_t rows = rank.size() + 2;
     const at::Tensor own = reduce_scatter(values(rank, rows, rank.rank()), sum(rank));
@@ -140,7 +140,7 @@ TEST_P(CudaCollectivesTest, ReduceScatterGivesEachRankItsRows) {
   });
 }
 
-TEST_P(CudaCollectivesTest, AllgatherOfUnevenRowsInMemoryOfTheCallersStream) {
+TEST_P(CudaCollectivesTest, UnevenRows_AreGatheredInMemoryOfTheCallersStream) {
   on_ranks([](CudaRank& rank) {
     const c10::Stream stream = new_stream(rank);
     const c10::StreamGuard guard(stream);
@@ -159,7 +159,7 @@ TEST_P(CudaCollectivesTest, AllgatherOfUnevenRowsInMemoryOfTheCallersStream) {
   });
 }
 
-TEST_P(CudaCollectivesTest, AlltoallSendsEachRankItsRows) {
+TEST_P(CudaCollectivesTest, Alltoall_SendsEachRankItsRows) {
   on_ranks([](CudaRank& rank) {
     std::vector<std::int64_t> splits;
     for (int other = 0; other < rank.size(); ++other) splits.push_back(other);
@@ -176,7 +176,7 @@ TEST_P(CudaCollectivesTest, AlltoallSendsEachRankItsRows) {
   });
 }
 
-TEST_P(CudaCollectivesTest, BroadcastCopiesTheRootsTensor) {
+TEST_P(CudaCollectivesTest, Broadcast_CopiesTheRootsTensor) {
   on_ranks([](CudaRank& rank) {
     const int root = rank.size() - 1;
     at::Tensor tensor = values(rank, 3, rank.rank());
@@ -188,7 +188,7 @@ TEST_P(CudaCollectivesTest, BroadcastCopiesTheRootsTensor) {
   });
 }
 
-TEST_P(CudaCollectivesTest, GradientsOfOperationsAreOperations) {
+TEST_P(CudaCollectivesTest, GradientsOfOperations_AreOperations) {
   on_ranks([](CudaRank& rank) {
     const at::Tensor input = values(rank, 2, rank.rank()).requires_grad_();
     const at::Tensor result = allreduce(input, sum(rank));
@@ -198,7 +198,7 @@ TEST_P(CudaCollectivesTest, GradientsOfOperationsAreOperations) {
   });
 }
 
-TEST_P(CudaCollectivesTest, OneGroupLiesOnOneDevice) {
+TEST_P(CudaCollectivesTest, GroupOnTwoDevices_IsRefused) {
   on_ranks([](CudaRank& rank) {
     std::vector<at::Tensor> tensors{at::ones({2}, rank.options()), at::ones({2})};
     try {
@@ -213,7 +213,7 @@ TEST_P(CudaCollectivesTest, OneGroupLiesOnOneDevice) {
   });
 }
 
-TEST(CudaMismatchTest, RanksOnCpuAndGpuDisagree) {
+TEST(CudaMismatchTest, RanksOnCpuAndGpu_Disagree) {
   run_cuda_ranks(3, [](CudaRank& rank) {
     const at::Tensor tensor =
         at::ones({2}, rank.rank() == 0 ? at::TensorOptions(at::kFloat) : rank.options());

@@ -46,7 +46,7 @@ std::vector<Case> all_cases() {
 class CudaOptimizerTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Cases, CudaOptimizerTest, testing::ValuesIn(all_cases()));
 
-TEST_P(CudaOptimizerTest, TrainsAsOneProcessWouldAndMakesNoHostWait) {
+TEST_P(CudaOptimizerTest, Training_EqualsOneProcessAndMakesNoHostWait) {
   const Case& tried = GetParam();
   const at::Tensor expected = train_alone(tried.algorithm, tried.ranks, kSteps);
   run_cuda_ranks(tried.ranks, [&](CudaRank& rank) {
@@ -71,7 +71,7 @@ TEST_P(CudaOptimizerTest, TrainsAsOneProcessWouldAndMakesNoHostWait) {
 class CudaModesTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaModesTest, every_mode(), name_of_mode);
 
-TEST_P(CudaModesTest, ClipsTheNormOverAllRanks) {
+TEST_P(CudaModesTest, Clipping_UsesTheNormOfAllRanks) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 3, kSteps, [](auto& model) {
     torch::nn::utils::clip_grad_norm_(model->parameters(), 0.1);
   });
@@ -86,7 +86,7 @@ TEST_P(CudaModesTest, ClipsTheNormOverAllRanks) {
   });
 }
 
-TEST_P(CudaModesTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
+TEST_P(CudaModesTest, OverflowOnOneRank_SkipsTheStepOnAll) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
   run_cuda_ranks(2, [&](CudaRank& rank) {
     CudaTraining training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
@@ -110,7 +110,7 @@ TEST_P(CudaModesTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
   });
 }
 
-TEST_P(CudaModesTest, GradientsAddUpOverPasses) {
+TEST_P(CudaModesTest, Gradients_AddUpOverPasses) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
   run_cuda_ranks(2, [&](CudaRank& rank) {
     DistributedOptimizer::Options options = options_of(rank, GetParam());
@@ -128,7 +128,7 @@ TEST_P(CudaModesTest, GradientsAddUpOverPasses) {
   });
 }
 
-TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks) {
+TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks_Train) {
   run_cuda_ranks(3, [&](CudaRank& rank) {
     torch::nn::ParameterDict model;
     for (const char* name : {"a", "b", "c"}) {
@@ -151,7 +151,7 @@ TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks) {
 }
 
 /// Rank r takes 2 + r steps, and all take another one then.
-TEST_P(CudaModesTest, RanksMayHaveFewerSteps) {
+TEST_P(CudaModesTest, RanksWithFewerSteps_Join) {
   constexpr int kRanks = 3;
   torch::nn::Sequential alone = make_model();
   const auto sgd = make_optimizer(Algorithm::Sgd, alone->parameters());
@@ -179,7 +179,7 @@ TEST_P(CudaModesTest, RanksMayHaveFewerSteps) {
   });
 }
 
-TEST_P(CudaModesTest, AverageDividesByTheRanksThatAreActive) {
+TEST_P(CudaModesTest, Average_DividesByTheActiveRanks) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
   run_cuda_ranks(3, [&](CudaRank& rank) {
     DistributedOptimizer::Options options = options_of(rank, GetParam());
@@ -192,7 +192,7 @@ TEST_P(CudaModesTest, AverageDividesByTheRanksThatAreActive) {
 }
 
 /// backward() has a thread for each device, which would share what the hooks know of the step.
-TEST(CudaOptimizerErrorTest, ParametersThatAreAddedLaterLieOnTheSameDevice) {
+TEST(CudaOptimizerErrorTest, LaterParametersOnAnotherDevice_AreRefused) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const at::Tensor first = torch::ones({3}).requires_grad_();
     const at::Tensor later = torch::ones({3}).to(rank.device()).requires_grad_();
@@ -211,7 +211,7 @@ TEST(CudaOptimizerErrorTest, ParametersThatAreAddedLaterLieOnTheSameDevice) {
   });
 }
 
-TEST(CudaOptimizerErrorTest, ParametersLieOnOneDevice) {
+TEST(CudaOptimizerErrorTest, ParametersOnTwoDevices_AreRefused) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
     model[1]->to(rank.device());

@@ -33,7 +33,7 @@ std::vector<at::Tensor> forward_on(const std::vector<c10::Stream>& streams,
   return values;
 }
 
-TEST_P(CudaStreamsTest, ForwardMayRunOnSeveralStreams) {
+TEST_P(CudaStreamsTest, Forward_MayRunOnSeveralStreams) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
   run_cuda_ranks(2, [&](CudaRank& rank) {
     torch::nn::Sequential model = make_model();
@@ -57,7 +57,7 @@ TEST_P(CudaStreamsTest, ForwardMayRunOnSeveralStreams) {
   });
 }
 
-TEST_P(CudaStreamsTest, MayBeDestroyedWhileGradientsAreReduced) {
+TEST_P(CudaStreamsTest, Destruction_IsPossibleWhileGradientsAreReduced) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     {
       CudaTraining training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
@@ -70,7 +70,7 @@ TEST_P(CudaStreamsTest, MayBeDestroyedWhileGradientsAreReduced) {
   });
 }
 
-TEST(CudaOptimizerHybridTest, PartsAreReducedInsideNodesAndBetweenThem) {
+TEST(CudaOptimizerHybridTest, Shards_AreReducedInsideNodesAndBetweenThem) {
   const at::Tensor expected = train_alone(Algorithm::AdamW, 4, kSteps);
   for (const Shard shard : {Shard::Optimizer, Shard::Gradients}) {
     Setting setting = cuda_setting(4);
@@ -89,7 +89,7 @@ TEST(CudaOptimizerHybridTest, PartsAreReducedInsideNodesAndBetweenThem) {
   }
 }
 
-TEST(CudaOptimizerDirectTest, ModesHaveTheSameBitsWhereSumsAreInRankOrder) {
+TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
   Setting setting = cuda_setting(3);
   setting.config.allreduce = setting.config.reduce_scatter = "direct";
   std::vector<at::Tensor> ends;
@@ -104,8 +104,8 @@ TEST(CudaOptimizerDirectTest, ModesHaveTheSameBitsWhereSumsAreInRankOrder) {
   EXPECT_TRUE(at::equal(ends[0], ends[2]));
 }
 
-// Orthogonal gradients add up, equal ones count once: each parameter by itself.
-TEST(CudaOptimizerAdasumTest, WeighsTheGradientsOfEachParameter) {
+// Orthogonal gradients add up, equal ones count once, for each parameter.
+TEST(CudaOptimizerAdasumTest, Adasum_WeighsTheGradientsOfEachParameter) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     torch::nn::ParameterDict model;
     for (const char* name : {"orthogonal", "equal"}) {
@@ -125,7 +125,7 @@ TEST(CudaOptimizerAdasumTest, WeighsTheGradientsOfEachParameter) {
   });
 }
 
-TEST(CudaOptimizerHookTest, ReducesBucketsInItsOwnWay) {
+TEST(CudaOptimizerHookTest, Hook_ReducesBucketsInItsOwnWay) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps, [](auto& model) {
     for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad().mul_(2.0);
   });

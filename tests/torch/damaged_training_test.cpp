@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, DamagedTrainingTest,
                            return std::get<0>(test.param) == Shard::None ? "Whole" : "Sharded";
                          });
 
-TEST_P(DamagedTrainingTest, IsRefusedOrHarmless) {
+TEST_P(DamagedTrainingTest, DamagedCheckpoint_IsRefusedOrHarmless) {
   namespace fs = std::filesystem;
   const std::uint64_t only = number_in("KOLO_TEST_SEED", 0);
   const std::uint64_t end = only > 0 ? only : number_in("KOLO_TEST_SEEDS", kSeeds);

@@ -1,11 +1,8 @@
 #include "kolo/distributed_optimizer.hpp"
 
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -15,6 +12,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::distributed_optimizer_test {
@@ -22,11 +20,6 @@ namespace kolo::test::distributed_optimizer_test {
 constexpr std::int64_t kBatch = 12;  // divisible by 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 constexpr int kSteps = 20;
-
-class DistributedOptimizerTest : public testing::Test {
- protected:
-  Runtime runtime_;
-};
 
 /// Parameters after kSteps steps on this rank's rows of the common batch.
 at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
@@ -63,19 +56,19 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingTest,
                                          Algorithm::RmsProp),
                          [](const auto& test) { return name_of(test.param); });
 
-TEST_P(TrainingTest, EqualsOneProcessInFloat64) {
+TEST_P(TrainingTest, Float64_EqualsOneProcess) {
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat64),
                                train_alone(GetParam(), torch::kFloat64)),
             1e-12);
 }
 
-TEST_P(TrainingTest, EqualsOneProcessInFloat32) {
+TEST_P(TrainingTest, Float32_EqualsOneProcess) {
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat32),
                                train_alone(GetParam(), torch::kFloat32)),
             1e-5);
 }
 
-TEST_P(TrainingTest, HasTheSameBitsInEveryRunAndForEveryBucketSize) {
+TEST_P(TrainingTest, Bits_AreTheSameInEveryRunAndForEveryBucketSize) {
   const at::Tensor reference = train(runtime_, GetParam(), torch::kFloat32);
   EXPECT_TRUE(torch::equal(train(runtime_, GetParam(), torch::kFloat32), reference));
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{500}, std::size_t{1} << 30}) {
@@ -86,12 +79,12 @@ TEST_P(TrainingTest, HasTheSameBitsInEveryRunAndForEveryBucketSize) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, GradientsKeptInMemoryTrainAlike) {
+TEST_F(DistributedOptimizerTest, GradientsThatAreZeroed_TrainAlike) {
   EXPECT_TRUE(torch::equal(train(runtime_, Algorithm::Adam, torch::kFloat64, {}, true),
                            train(runtime_, Algorithm::Adam, torch::kFloat64, {}, false)));
 }
 
-TEST_F(DistributedOptimizerTest, AnOptimizerThatHasSteppedBeforeKeepsItsState) {
+TEST_F(DistributedOptimizerTest, OptimizerThatHasStepped_KeepsItsState) {
   torch::nn::Sequential model = make_mlp(torch::kFloat64);
   const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
   std::optional<DistributedOptimizer> optimizer;  // in the second half only
@@ -115,7 +108,7 @@ TEST_F(DistributedOptimizerTest, AnOptimizerThatHasSteppedBeforeKeepsItsState) {
   EXPECT_LT(largest_difference(flat(*model), train_alone(Algorithm::Adam, torch::kFloat64)), 1e-12);
 }
 
-TEST_F(DistributedOptimizerTest, SeveralBackwardPassesAddUp) {
+TEST_F(DistributedOptimizerTest, SeveralBackwardPasses_AddUp) {
   if (runtime_.size() == 4) GTEST_SKIP() << "12 rows do not divide into 4 ranks of 2 passes";
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 2;
@@ -124,7 +117,7 @@ TEST_F(DistributedOptimizerTest, SeveralBackwardPassesAddUp) {
             1e-12);
 }
 
-TEST_F(DistributedOptimizerTest, PredivisionChangesNothingButRounding) {
+TEST_F(DistributedOptimizerTest, Predivision_ChangesOnlyRounding) {
   DistributedOptimizer::Options options;
   options.gradient_predivide_factor = 3.0;
   EXPECT_LT(largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat64, options),
@@ -139,7 +132,7 @@ struct HalfPrecision {
 const HalfPrecision kHalfPrecisions[] = {{Compression::fp16(), 0x1p-11},
                                          {Compression::bf16(), 0x1p-8}};
 
-TEST_F(DistributedOptimizerTest, HalfPrecisionRoundsEachRanksGradientAndTheirSum) {
+TEST_F(DistributedOptimizerTest, HalfPrecision_RoundsEachRanksGradientAndTheirSum) {
   const int n = runtime_.size();
   // Of a sum of w_i times these over i, the gradient is these.
   const auto gradient = [&](const at::Tensor& values, ReduceOp op, const Compression& compression) {
@@ -167,7 +160,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionRoundsEachRanksGradientAndTheirSum
   }
 }
 
-TEST_F(DistributedOptimizerTest, HalfPrecisionOnTheWireTrainsNearlyAlike) {
+TEST_F(DistributedOptimizerTest, HalfPrecision_TrainsNearlyAlike) {
   const at::Tensor exact = train_alone(Algorithm::Sgd, torch::kFloat32);
   const double way = largest_difference(exact, flat(*make_mlp(torch::kFloat32)));
   for (const auto& [compression, roundoff] : kHalfPrecisions) {
@@ -182,7 +175,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionOnTheWireTrainsNearlyAlike) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, HalfPrecisionHalvesTheBytesOnTheWire) {
+TEST_F(DistributedOptimizerTest, HalfPrecision_HalvesTheBytesSent) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank sends nothing";
   torch::nn::Sequential model = make_mlp(torch::kFloat32, 200);
   const auto bytes_of = [&](Compression compression) {
@@ -203,7 +196,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecisionHalvesTheBytesOnTheWire) {
   EXPECT_NEAR(bytes_of(Compression::fp16()) / bytes_of(Compression::none()), 0.5, 0.01);
 }
 
-TEST_F(DistributedOptimizerTest, SumIsAverageTimesSize) {
+TEST_F(DistributedOptimizerTest, Sum_IsAverageTimesSize) {
   const auto gradient = [&](ReduceOp op) {
     const at::Tensor weight = torch::zeros({5}, torch::requires_grad());
     torch::optim::SGD inner({weight}, 1.0);
@@ -219,7 +212,7 @@ TEST_F(DistributedOptimizerTest, SumIsAverageTimesSize) {
   EXPECT_TRUE(torch::allclose(gradient(ReduceOp::Average), torch::arange(5) + (n - 1) / 2));
 }
 
-TEST_F(DistributedOptimizerTest, UnusedParametersCountAsZeroOrKeepNoGradient) {
+TEST_F(DistributedOptimizerTest, UnusedParameters_CountAsZeroOrKeepNoGradient) {
   const auto make = [] { return torch::ones({3}, torch::requires_grad()); };
   const at::Tensor everywhere = make();
   const at::Tensor on_first = make();
@@ -238,124 +231,7 @@ TEST_F(DistributedOptimizerTest, UnusedParametersCountAsZeroOrKeepNoGradient) {
   }
 }
 
-/// Whether `condition` holds before a minute has passed.
-bool comes_true(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
-TEST_F(DistributedOptimizerTest, ReducesTheFirstBucketBeforeTheLastGradientArrives) {
-  if (runtime_.size() == 1) GTEST_SKIP() << "one rank has nothing to overlap";
-  constexpr std::int64_t kColumns = 40;
-  torch::nn::Sequential model(torch::nn::Linear(kColumns, kColumns));
-  torch::nn::Sequential rest = make_mlp(torch::kFloat32, kColumns);
-  model->extend(*rest);
-  torch::optim::SGD inner(model->parameters(), 1e-3);
-  DistributedOptimizer::Options options;
-  options.bucket_bytes = kColumns * (kColumns + 1) * sizeof(float);  // a layer each
-  DistributedOptimizer optimizer(inner, *model, options);
-  const auto bytes_sent = [&] { return runtime_.world().metrics().bytes_sent; };
-  bool has_moved = false;
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    const at::Tensor rows = batch_rows(step, runtime_.rank(), 4, kColumns, torch::kFloat32);
-    const at::Tensor features = model[0]->as<torch::nn::Linear>()->forward(rows);
-    const std::uint64_t before = bytes_sent();
-    if (step == 2) {  // the first one lays the buckets out
-      // The first layer's gradients come last: they do not come before a bucket has moved.
-      features.register_hook([&](const at::Tensor&) {
-        has_moved = comes_true([&] { return bytes_sent() > before; });
-      });
-    }
-    rest->forward(features).square().sum().backward();
-    optimizer.step();
-  }
-  EXPECT_TRUE(has_moved);
-  const auto& times = optimizer.last_step_times();
-  ASSERT_GT(times.buckets.size(), 4U);
-  EXPECT_LT(times.buckets.front().started, times.last_gradient);
-}
-
-/// A world in which only what the protocol's rules demand makes ranks ask, not slowness.
-InitOptions patient() {
-  InitOptions options;
-  options.config.patience = std::chrono::seconds(10);
-  return options;
-}
-
-/// Trains on `model`'s two heads, `active` of which gets gradients; the trunk always does.
-struct TwoHeads {
-  explicit TwoHeads(Runtime& runtime) {
-    DistributedOptimizer::Options options;
-    options.bucket_bytes = 64;  // a bucket a parameter, or nearly
-    options.process_set = &runtime.world();
-    std::vector<at::Tensor> parameters = trunk->parameters();
-    for (const at::Tensor& parameter : first->parameters()) parameters.push_back(parameter);
-    for (const at::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
-    inner = std::make_unique<torch::optim::SGD>(parameters, 1e-3);
-    optimizer.emplace(*inner, DistributedOptimizer::NamedParameters{}, options);
-  }
-
-  void step(int number, int rank, bool with_second) {
-    optimizer->zero_grad();
-    const at::Tensor features =
-        trunk->forward(batch_rows(number, rank, 4, kWidth, torch::kFloat32));
-    (with_second ? second : first)->forward(features).square().sum().backward();
-    optimizer->step();
-  }
-
-  torch::nn::Sequential trunk = make_mlp(torch::kFloat32);
-  torch::nn::Sequential first{torch::nn::Linear(3, 5), torch::nn::Linear(5, 1)};
-  torch::nn::Sequential second{torch::nn::Linear(3, 4), torch::nn::Linear(4, 1)};
-  std::unique_ptr<torch::optim::SGD> inner;
-  std::optional<DistributedOptimizer> optimizer;
-};
-
-TEST_F(DistributedOptimizerTest, SteadyTrainingNeedsNoControlTrafficButHeadersOfOneSize) {
-  Runtime runtime(patient());
-  TwoHeads model(runtime);
-  const auto run = [&](int first, int steps) {
-    for (int i = first; i < first + steps; ++i) model.step(i, runtime.rank(), false);
-    return runtime.world().metrics();
-  };
-  const ProcessSet::Metrics before = run(0, 50);
-  const ProcessSet::Metrics after = run(50, 1000);
-  EXPECT_EQ(after.negotiations, before.negotiations);
-  EXPECT_EQ(after.bytes_packed, before.bytes_packed);
-  EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
-      << after.wake_up_requests - before.wake_up_requests;
-  // Every header has the same size; the last one may belong to an exchange that goes on.
-  const std::uint64_t bytes = after.header_bytes - before.header_bytes;
-  const std::uint64_t exchanges = after.exchanges - before.exchanges;
-  ASSERT_GE(exchanges, 1000U);
-  if (runtime.size() == 1) {
-    EXPECT_EQ(bytes, 0U);  // there is nobody to show them to
-    return;
-  }
-  EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";
-}
-
-TEST_F(DistributedOptimizerTest, LayersThatSwitchEveryTenStepsNeedNoControlTrafficOnceKnown) {
-  Runtime runtime(patient());
-  TwoHeads model(runtime);
-  const auto run = [&](int first, int steps) {
-    for (int i = first; i < first + steps; ++i) {
-      model.step(i, runtime.rank(), i / 10 % 2 == 1);
-    }
-    return runtime.world().metrics();
-  };
-  const ProcessSet::Metrics before = run(0, 60);
-  const ProcessSet::Metrics after = run(60, 1000);
-  EXPECT_EQ(after.negotiations, before.negotiations);
-  EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
-      << after.wake_up_requests - before.wake_up_requests;
-}
-
-TEST_F(DistributedOptimizerTest, SchedulersAndBothSidesSetTheLearningRate) {
+TEST_F(DistributedOptimizerTest, LearningRate_IsSetBySchedulersAndBothSides) {
   const at::Tensor weight = torch::zeros({1}, torch::requires_grad());
   torch::optim::SGD inner({weight}, 1.0);
   DistributedOptimizer optimizer(inner, {{"weight", weight}});
@@ -390,7 +266,7 @@ TEST_F(DistributedOptimizerTest, SchedulersAndBothSidesSetTheLearningRate) {
   }
 }
 
-TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
+TEST_F(DistributedOptimizerTest, UnsupportedUses_AreRefused) {
   const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);
   const auto with = [&](auto change) {
@@ -410,7 +286,7 @@ TEST_F(DistributedOptimizerTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(DistributedOptimizer(lbfgs, {{"weight", weight}}), InvalidArgument);
 }
 
-TEST_F(DistributedOptimizerTest, SavesAndLoadsTheWrappedOptimizer) {
+TEST_F(DistributedOptimizerTest, TorchSave_SavesAndLoadsTheWrappedOptimizer) {
   using torch::optim::AdamParamState;
   const at::Tensor weight = torch::zeros({3}, torch::requires_grad());
   torch::optim::Adam inner({weight}, torch::optim::AdamOptions(0.5).betas({0.75, 0.5}));

@@ -1,4 +1,4 @@
-// What the double of CUDA takes for ordered, and what not.
+// Which work the fake of CUDA considers ordered.
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,7 +43,7 @@ void expect_hazard(const std::vector<std::string>& hazards, const std::string& p
   expect_contains(hazards.front(), part);
 }
 
-TEST(CudaOrderTest, AnotherStreamHasToWait) {
+TEST(CudaOrderTest, AnotherStream_MustWait) {
   for (const bool waits : {false, true}) {
     const auto hazards = hazards_of([&](CudaRank& rank) {
       const c10::Stream own = current_cuda_stream(rank.device());
@@ -67,7 +67,7 @@ TEST(CudaOrderTest, AnotherStreamHasToWait) {
   }
 }
 
-TEST(CudaOrderTest, ElementsBetweenThoseOfAnotherStreamAreNoHazard) {
+TEST(CudaOrderTest, InterleavedElements_AreNoHazard) {
   run_cuda_ranks(1, [&](CudaRank& rank) {
     const c10::Stream own = current_cuda_stream(rank.device());
     const c10::Stream other = other_stream(rank);
@@ -83,7 +83,7 @@ TEST(CudaOrderTest, ElementsBetweenThoseOfAnotherStreamAreNoHazard) {
   });
 }
 
-TEST(CudaOrderTest, NobodyLearnsFromRunningAtOnce) {
+TEST(CudaOrderTest, ConcurrentKernels_AreNotOrdered) {
   // The value is there, and its reader has still not waited for it.
   expect_hazard(hazards_of([&](CudaRank& rank) {
                   at::Tensor x = at::ones({5}, rank.options());
@@ -94,7 +94,7 @@ TEST(CudaOrderTest, NobodyLearnsFromRunningAtOnce) {
                 "'aten::sum' (rank 0, stream");
 }
 
-TEST(CudaOrderTest, RunningStatisticsAreWrittenWhateverTheSchemaSays) {
+TEST(CudaOrderTest, RunningStatistics_CountAsWritten) {
   expect_hazard(hazards_of([&](CudaRank& rank) {
                   const at::Tensor x = at::ones({4, 2}, rank.options());
                   const at::Tensor mean = at::zeros({2}, rank.options());
@@ -108,7 +108,7 @@ TEST(CudaOrderTest, RunningStatisticsAreWrittenWhateverTheSchemaSays) {
                 "'aten::native_batch_norm'");
 }
 
-TEST(CudaOrderTest, WhatMakesTheHostWaitOrdersAll) {
+TEST(CudaOrderTest, HostWait_OrdersEverything) {
   run_cuda_ranks(1, [&](CudaRank& rank) {
     at::Tensor x = at::ones({5}, rank.options());
     c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeStream(current_cuda_stream(rank.device()));
@@ -118,7 +118,7 @@ TEST(CudaOrderTest, WhatMakesTheHostWaitOrdersAll) {
   });
 }
 
-TEST(CudaOrderTest, MemoryIsGivenUpOnTheStreamItWasAllocatedOn) {
+TEST(CudaOrderTest, Memory_IsFreedOnTheStreamOfItsAllocation) {
   enum class Care { None, Wait, RecordStream };
   for (const Care care : {Care::None, Care::Wait, Care::RecordStream}) {
     const auto hazards = hazards_of([&](CudaRank& rank) {
@@ -145,7 +145,7 @@ TEST(CudaOrderTest, MemoryIsGivenUpOnTheStreamItWasAllocatedOn) {
   }
 }
 
-TEST(CudaOrderTest, CountsWhatMakesTheHostWait) {
+TEST(CudaOrderTest, HostWaits_AreCounted) {
   run_cuda_ranks(1, [](CudaRank& rank) {
     const auto expect_syncs = [&](int more, const auto& call) {
       const int before = rank.host_syncs();
@@ -174,7 +174,7 @@ TensorView view_of(const at::Tensor& tensor, const CudaRank& rank) {
           Device{DeviceKind::Cuda, rank.rank()}};
 }
 
-TEST(CudaOrderTest, ACollectiveIsOrderedByTheStreamItIsGiven) {
+TEST(CudaOrderTest, Collective_IsOrderedByItsStream) {
   for (const bool is_given : {true, false}) {
     const auto hazards = hazards_of_cuda_ranks(cuda_setting(3), [&](CudaRank& rank) {
       const c10::StreamGuard guard(other_stream(rank));

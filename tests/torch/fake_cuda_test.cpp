@@ -1,4 +1,4 @@
-// Tensors on the double of CUDA have the values that tensors on the CPU have.
+// Tensors on the fake of CUDA have the values of tensors on the CPU.
 #include <functional>
 #include <string>
 #include <vector>
@@ -33,7 +33,7 @@ void PrintTo(const Case& tried, std::ostream* out) { *out << tried.name; }
 
 class CudaTensorTest : public testing::TestWithParam<Case> {};
 
-TEST_P(CudaTensorTest, HasTheValuesOfTheCpu) {
+TEST_P(CudaTensorTest, Operators_HaveTheValuesOfTheCpu) {
   const at::Tensor expected = GetParam().compute(numbers({4, 6}), numbers({4, 6}, 5));
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const at::Tensor got =
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Softmax", [](Tensor a, Tensor b) { return at::log_softmax(a, 1) * b.softmax(0); }}),
     [](const testing::TestParamInfo<Case>& tried) { return tried.param.name; });
 
-TEST(CudaTensorDeviceTest, DrawsFromItsOwnGenerator) {
+TEST(CudaTensorDeviceTest, RandomNumbers_ComeFromTheDevicesGenerator) {
   at::Tensor drawn[2];
   run_cuda_ranks(2, [&](CudaRank& rank) {
     at::Generator generator = at::globalContext().defaultGenerator(rank.device());
@@ -123,7 +123,7 @@ TEST(CudaTensorDeviceTest, DrawsFromItsOwnGenerator) {
   EXPECT_GT(drawn[0].std().item<float>(), 0.1F);
 }
 
-TEST(CudaTensorDeviceTest, MayNotBeMixed) {
+TEST(CudaTensorDeviceTest, DevicesInOneOperator_AreRefused) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const at::Tensor here = at::ones({3}, rank.options());
     expect_contains(text_thrown_by<c10::Error>([&] { here + at::ones({3}); }), "cpu");

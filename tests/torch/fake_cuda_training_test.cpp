@@ -1,4 +1,4 @@
-// Whole models on the double of CUDA, several ranks at once, come out as on the CPU.
+// Models on the fake of CUDA, on several ranks at once, train as on the CPU.
 #include <memory>
 #include <vector>
 
@@ -66,7 +66,7 @@ torch::nn::Sequential copy_of(torch::nn::Sequential& model) {
 
 class CudaTrainingTest : public testing::TestWithParam<Training> {};
 
-TEST_P(CudaTrainingTest, EndsWhereItDoesOnTheCpu) {
+TEST_P(CudaTrainingTest, Training_EndsWhereItDoesOnTheCpu) {
   constexpr int kRanks = 3;
   torch::manual_seed(1);
   std::vector<torch::nn::Sequential> models;
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Training{"ConvolutionalAdamW", &convolutional, {5, 1, 4, 4}, true}),
     [](const testing::TestParamInfo<Training>& tried) { return tried.param.name; });
 
-TEST(CudaBackwardTest, RunsOnTheStreamOfTheForwardPass) {
+TEST(CudaBackwardTest, Backward_RunsOnTheStreamOfForward) {
   run_cuda_ranks(2, [](CudaRank& rank) {
     const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
     const c10::Stream own = cuda.getStream(rank.device());

@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ForgedCheckpointTest,
                            return "Shard" + std::to_string(static_cast<int>(test.param));
                          });
 
-TEST_P(ForgedCheckpointTest, RandomStateOfAnotherTypeOrSizeIsRefused) {
+TEST_P(ForgedCheckpointTest, RandomStateOfAnotherTypeOrSize_IsRefused) {
   const std::int64_t bytes = good_.tensors.at("random.0").shape.at(0);
   expect_refused(
       [&](CheckpointImage& image) { set_shape(image, "random.0", DType::Float64, {bytes}); },
@@ -77,7 +77,7 @@ TEST_P(ForgedCheckpointTest, RandomStateOfAnotherTypeOrSizeIsRefused) {
       "'random.0' is not a valid generator state");
 }
 
-TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShapeIsRefused) {
+TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShape_IsRefused) {
   const std::string name = "optimizer.exp_avg.2.weight";
   const auto mark = [&](CheckpointImage& image, bool is_elementwise) {
     image.details["state"]["2.weight"]["tensors"]["exp_avg"] = is_elementwise;

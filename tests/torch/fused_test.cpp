@@ -59,7 +59,7 @@ class FusedTest : public GradScalerTest, public testing::WithParamInterface<Opti
 INSTANTIATE_TEST_SUITE_P(Optimizers, FusedTest, testing::ValuesIn(cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(FusedTest, IsCloseToTheOrdinaryStepAndTheSameInAllModes) {
+TEST_P(FusedTest, FusedStep_IsCloseToTheOrdinaryOneAndTheSameInAllModes) {
   const at::Tensor ordinary = train(with(Shard::None));
   const at::Tensor whole = train(fused(with(Shard::None)));
   EXPECT_LT(largest_difference(whole, ordinary), 1e-6);
@@ -71,7 +71,7 @@ TEST_P(FusedTest, IsCloseToTheOrdinaryStepAndTheSameInAllModes) {
   }
 }
 
-TEST_P(FusedTest, ItsStateIsThatOfTheOrdinaryStep) {
+TEST_P(FusedTest, State_IsThatOfTheOrdinaryStep) {
   const at::Tensor ordinary = train(with(Shard::None));
   for (const bool is_fused_first : {true, false}) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -86,7 +86,7 @@ TEST_P(FusedTest, ItsStateIsThatOfTheOrdinaryStep) {
   }
 }
 
-TEST_P(FusedTest, ClipsAndScales) {
+TEST_P(FusedTest, ClippingAndScaling_Work) {
   const auto train = [&](const DistributedOptimizer::Options& options) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     const auto inner = GetParam().make(model->parameters());
@@ -110,7 +110,7 @@ TEST_P(FusedTest, ClipsAndScales) {
   }
 }
 
-TEST_P(FusedTest, StepsSeveralTypesAndGroupsAndLeavesWhatHasNoGradient) {
+TEST_P(FusedTest, SeveralTypesAndGroups_StepAndUnusedParametersStay) {
   for (const Shard shard : kAllModes) {
     const auto train = [&](bool is_fused) {
       Parameters parameters;
@@ -154,7 +154,7 @@ class OwnAdam final : public Adam {
   using Adam::Adam;
 };
 
-TEST_F(FusedErrorsTest, OtherClassesAreRefusedByName) {
+TEST_F(FusedErrorsTest, OtherClasses_AreRefusedByName) {
   for (const Shard shard : kAllModes) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     RMSprop rms_prop(model->parameters());
@@ -166,7 +166,7 @@ TEST_F(FusedErrorsTest, OtherClassesAreRefusedByName) {
   }
 }
 
-TEST_F(FusedErrorsTest, RanksThatDifferAreNamed) {
+TEST_F(FusedErrorsTest, RanksThatDiffer_AreNamed) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to differ from";
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   SGD sgd(model->parameters(), 0.1);
@@ -176,7 +176,7 @@ TEST_F(FusedErrorsTest, RanksThatDifferAreNamed) {
                                 "fused");
 }
 
-TEST_F(FusedErrorsTest, ParametersAreContiguous) {
+TEST_F(FusedErrorsTest, NonContiguousParameters_AreRefused) {
   const at::Tensor weight = torch::ones({3, 4}).t().requires_grad_();
   SGD sgd({weight}, 0.1);
   expect_refused(
@@ -184,7 +184,7 @@ TEST_F(FusedErrorsTest, ParametersAreContiguous) {
       "parameter 'weight': it is not contiguous");
 }
 
-TEST_F(FusedErrorsTest, GradientsAreDense) {
+TEST_F(FusedErrorsTest, SparseGradients_AreRefused) {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 3).sparse(true));
   SGD sgd(embedding->parameters(), 0.1);
   DistributedOptimizer optimizer(sgd, *embedding, fused(with(Shard::None)));
@@ -196,7 +196,7 @@ TEST_F(FusedErrorsTest, GradientsAreDense) {
 }
 
 /// The kernels do not look at sizes: they would read and write beyond what a program has put there.
-TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
+TEST_F(FusedErrorsTest, StateOfAnotherShapeOrType_IsRefused) {
   const at::Tensor weight = torch::ones({64, 64}).requires_grad_();
   const auto step = [&](Optimizer& inner, const auto& spoil) {
     DistributedOptimizer optimizer(inner, {{"weight", weight}}, fused(with(Shard::None)));
@@ -240,7 +240,7 @@ TEST_F(FusedErrorsTest, StateOfAnotherShapeOrTypeIsRefused) {
   }
 }
 
-TEST_F(FusedErrorsTest, ASparseGradientKeepsTheOtherParametersFromTheirStep) {
+TEST_F(FusedErrorsTest, SparseGradient_PreventsTheStepOfOtherParameters) {
   const at::Tensor weight = torch::ones({3}).requires_grad_();
   torch::nn::Embedding rows(torch::nn::EmbeddingOptions(4, 2).sparse(true));
   AdamW adamw({weight, rows->weight}, AdamWOptions(1e-2));

@@ -1,5 +1,4 @@
-// What a GradScaler refuses: all that torch.amp.GradScaler does, on all ranks, which go on
-// afterwards.
+// Uses that a GradScaler refuses like torch.amp.GradScaler, on all ranks, which work afterwards.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -29,7 +28,7 @@ class GradScalerMisuseTest : public TorchTest, public testing::WithParamInterfac
 INSTANTIATE_TEST_SUITE_P(Modes, GradScalerMisuseTest, testing::ValuesIn(kAllModes),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-TEST_P(GradScalerMisuseTest, CallsBeforeScale) {
+TEST_P(GradScalerMisuseTest, CallsBeforeScale_AreRefused) {
   weight_.sum().backward();
   expect_refused([&] { scaler_.unscale_(optimizer_); }, "unscale_() before any scale()");
   expect_refused([&] { scaler_.step(optimizer_); }, "step() before any scale()");
@@ -37,11 +36,11 @@ TEST_P(GradScalerMisuseTest, CallsBeforeScale) {
   expect_refused([&] { scaler_.update(2.0); }, "update() before any scale()");
 }
 
-TEST_P(GradScalerMisuseTest, CallsTwiceOrInAnotherOrder) {
+TEST_P(GradScalerMisuseTest, CallsTwiceOrInAnotherOrder_AreRefused) {
   for (int step = 0; step < 2; ++step) {
     optimizer_.zero_grad();
     backward();
-    expect_refused([&] { scaler_.update(); }, "no gradients were looked at since the last one");
+    expect_refused([&] { scaler_.update(); }, "no gradients were checked since the last one");
     scaler_.unscale_(optimizer_);
     expect_refused([&] { scaler_.unscale_(optimizer_); }, "unscale_() a second time");
     EXPECT_TRUE(scaler_.step(optimizer_));
@@ -52,13 +51,13 @@ TEST_P(GradScalerMisuseTest, CallsTwiceOrInAnotherOrder) {
   EXPECT_TRUE(torch::equal(weight_.detach(), torch::full({3}, 0.5)));
 }
 
-TEST_P(GradScalerMisuseTest, NoGradientsOnAnyRank) {
+TEST_P(GradScalerMisuseTest, NoGradientsOnAnyRank_AreRefused) {
   for (int step = 0; step < 3; ++step) {
     if (step != 1) backward();
     if (step == 1) {
       scaler_.scale(torch::ones({1}));
       expect_refused([&] { scaler_.step(optimizer_); }, "no rank has a gradient");
-      expect_refused([&] { scaler_.update(); }, "no gradients were looked at");
+      expect_refused([&] { scaler_.update(); }, "no gradients were checked");
       scaler_.update(scaler_.get_scale());
     } else {
       EXPECT_TRUE(scaler_.step(optimizer_));
@@ -69,7 +68,7 @@ TEST_P(GradScalerMisuseTest, NoGradientsOnAnyRank) {
   EXPECT_TRUE(torch::equal(weight_.detach(), torch::full({3}, 0.5)));
 }
 
-TEST_P(GradScalerMisuseTest, GradientsOnOneRankAreEnough) {
+TEST_P(GradScalerMisuseTest, GradientsOnOneRank_AreEnough) {
   for (int owner = 0; owner < size(); ++owner) {
     optimizer_.zero_grad();
     if (rank() == owner) {
@@ -83,7 +82,7 @@ TEST_P(GradScalerMisuseTest, GradientsOnOneRankAreEnough) {
   EXPECT_TRUE(torch::allclose(weight_.detach(), torch::full({3}, 0.75)));
 }
 
-TEST_P(GradScalerMisuseTest, HalfGradients) {
+TEST_P(GradScalerMisuseTest, HalfGradients_AreRefused) {
   const at::Tensor half = torch::ones({2}, at::kHalf).requires_grad_();
   torch::optim::SGD inner({half}, 0.1);
   DistributedOptimizer optimizer(inner, {{"half", half}}, with(GetParam()));
@@ -92,7 +91,7 @@ TEST_P(GradScalerMisuseTest, HalfGradients) {
   expect_refused([&] { scaler_.step(optimizer); }, "parameter 'half' are float16");
 }
 
-TEST_P(GradScalerMisuseTest, ScalesThatDiffer) {
+TEST_P(GradScalerMisuseTest, ScalesThatDiffer_AreRefused) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to differ from";
   for (const bool clips : {false, true}) {
     optimizer_.zero_grad();
@@ -117,7 +116,7 @@ TEST_P(GradScalerMisuseTest, ScalesThatDiffer) {
   }
 }
 
-TEST_P(GradScalerMisuseTest, ABackwardAfterUnscaling) {
+TEST_P(GradScalerMisuseTest, BackwardAfterUnscaling_IsRefused) {
   backward();
   scaler_.unscale_(optimizer_);
   expect_refused([&] { backward(); }, "got a gradient after synchronize()");
@@ -133,7 +132,7 @@ TEST_P(GradScalerMisuseTest, ABackwardAfterUnscaling) {
   EXPECT_TRUE(scaler_.step(optimizer_));
 }
 
-TEST(GradScalerOptionsTest, OutOfRange) {
+TEST(GradScalerOptionsTest, OptionsOutOfRange_AreRefused) {
   const auto expect_refusal = [](const GradScaler::Options& options, const std::string& text) {
     expect_contains(text_thrown_by<InvalidArgument>([&] { const GradScaler scaler(options); }),
                     text);
@@ -152,7 +151,7 @@ TEST(GradScalerOptionsTest, OutOfRange) {
   }
 }
 
-TEST(GradScalerOptionsTest, NewScalesAndStatesOutOfRange) {
+TEST(GradScalerOptionsTest, NewScalesAndStatesOutOfRange_AreRefused) {
   GradScaler scaler;
   scaler.scale(torch::ones({}));
   const GradScaler::State good = scaler.state();

@@ -1,4 +1,5 @@
-// Steps that a GradScaler skips, on all ranks together, and what else takes part in steps.
+// Steps that a GradScaler skips on all ranks together, and its use with join, sets and several
+// optimizers.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -53,7 +54,7 @@ class GradScalerSkipTest : public GradScalerTest {
   }
 };
 
-TEST_F(GradScalerSkipTest, AllRanksSkipWhereOneOverflows) {
+TEST_F(GradScalerSkipTest, OverflowOnOneRank_SkipsTheStepOnAll) {
   for (const DistributedOptimizer::Options& options : all_layouts()) {
     for (const bool clips : {false, true}) {
       const Trained expected = train(options, std::nullopt, 0, clips);
@@ -68,7 +69,7 @@ TEST_F(GradScalerSkipTest, AllRanksSkipWhereOneOverflows) {
   }
 }
 
-TEST_F(GradScalerTest, GradientsOfASkippedStepAreAsAfterAStep) {
+TEST_F(GradScalerTest, GradientsOfASkippedStep_AreAsAfterAStep) {
   for (const Shard shard : kAllModes) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);
@@ -88,7 +89,7 @@ TEST_F(GradScalerTest, GradientsOfASkippedStepAreAsAfterAStep) {
   }
 }
 
-TEST_F(GradScalerTest, GradientsThatAProgramHasChangedCount) {
+TEST_F(GradScalerTest, GradientsThatTheProgramChanged_Count) {
   for (int culprit = 0; culprit < size(); ++culprit) {
     Single model({.shard = Shard::None});
     GradScaler scaler;
@@ -100,7 +101,7 @@ TEST_F(GradScalerTest, GradientsThatAProgramHasChangedCount) {
   }
 }
 
-TEST_F(GradScalerTest, WorksAsWithHorovodUnderSkipSynchronize) {
+TEST_F(GradScalerTest, SkipSynchronize_WorksAsWithHorovod) {
   Single model({.shard = Shard::None});
   GradScaler scaler;
   for (int step = 0; step < 3; ++step) {
@@ -117,7 +118,7 @@ TEST_F(GradScalerTest, WorksAsWithHorovodUnderSkipSynchronize) {
   EXPECT_NEAR(model.value(), 1.0 - 2 * 0.25 * 2.0, 1e-5);
 }
 
-TEST_F(GradScalerTest, StepsOfThisRankAloneConcernNoOther) {
+TEST_F(GradScalerTest, StepsOfThisRankAlone_DoNotConcernOthers) {
   Single model({.shard = Shard::None});
   GradScaler scaler;
   const auto no_sync = model.optimizer.no_sync();
@@ -133,7 +134,7 @@ TEST_F(GradScalerTest, StepsOfThisRankAloneConcernNoOther) {
   EXPECT_EQ(scaler.get_scale(), 32768.0);
 }
 
-TEST_F(GradScalerTest, ServesSeveralOptimizers) {
+TEST_F(GradScalerTest, SeveralOptimizers_AreServed) {
   for (const Shard shard : kAllModes) {
     Single generator(with(shard));
     Single discriminator(with(shard));
@@ -154,7 +155,7 @@ TEST_F(GradScalerTest, ServesSeveralOptimizers) {
   }
 }
 
-TEST_F(GradScalerTest, UpdateAsksWhereNoStepHas) {
+TEST_F(GradScalerTest, Update_FindsOverflowsIfNoStepHas) {
   Single model({.shard = Shard::Gradients});
   GradScaler scaler;
   for (int step = 0; step < 2; ++step) {
@@ -168,7 +169,7 @@ TEST_F(GradScalerTest, UpdateAsksWhereNoStepHas) {
 
 // --- together with others ---
 
-TEST_F(GradScalerTest, KeepsToItsProcessSet) {
+TEST_F(GradScalerTest, ProcessSet_DoesNotConcernOthers) {
   if (size() == 1) GTEST_SKIP() << "a set of fewer ranks has none";
   std::vector<int> members(static_cast<std::size_t>(size() - 1));
   for (int i = 0; i < size() - 1; ++i) members[static_cast<std::size_t>(i)] = i + 1;
@@ -189,9 +190,8 @@ TEST_F(GradScalerTest, KeepsToItsProcessSet) {
   }
 }
 
-/// The last rank goes on alone after two steps, of which the fourth overflows. Rank 0 has the
-/// weight.
-TEST_F(GradScalerTest, RanksThatHaveJoinedFollow) {
+/// The last rank continues alone after two steps; the fourth step overflows. Rank 0 has the weight.
+TEST_F(GradScalerTest, JoinedRanks_Follow) {
   for (DistributedOptimizer::Options options : all_layouts()) {
     for (const bool clips : {false, true}) {
       options.join_divisor = JoinDivisor::Active;
@@ -214,7 +214,7 @@ TEST_F(GradScalerTest, RanksThatHaveJoinedFollow) {
   }
 }
 
-TEST_F(GradScalerTest, OverflowsOnTheWireAreFound) {
+TEST_F(GradScalerTest, OverflowsInCompression_AreFound) {
   for (const Shard shard : kAllModes) {
     Single model({.compression = Compression::fp16(), .shard = shard});
     GradScaler scaler;
@@ -234,7 +234,7 @@ TEST_F(GradScalerTest, OverflowsOnTheWireAreFound) {
   }
 }
 
-TEST_F(GradScalerTest, TrainsUnderAutocast) {
+TEST_F(GradScalerTest, Autocast_Trains) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const Shard shard : kAllModes) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);

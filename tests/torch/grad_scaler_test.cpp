@@ -1,4 +1,4 @@
-// What a GradScaler does to its scale and to gradients, whatever the ranks divide.
+// What a GradScaler does to its scale and to gradients, in every shard mode.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -29,7 +29,7 @@ std::vector<double> expected_scales(int steps, const std::set<int>& bad) {
   return scales;
 }
 
-TEST_F(GradScalerTest, ScaleFollowsItsClosedForm) {
+TEST_F(GradScalerTest, Scale_FollowsItsClosedForm) {
   const std::set<int> bad{2, 7, 8, 15};
   const std::vector<double> expected = expected_scales(20, bad);
   for (const Shard shard : kAllModes) {
@@ -49,7 +49,7 @@ TEST_F(GradScalerTest, ScaleFollowsItsClosedForm) {
   }
 }
 
-TEST_F(GradScalerTest, ScaleStaysWhereFloatsEnd) {
+TEST_F(GradScalerTest, Scale_StaysWhereFloatsEnd) {
   for (const bool grows : {true, false}) {
     Single model;
     const double first = grows ? 0x1p127 : 0x1p-126;
@@ -62,7 +62,7 @@ TEST_F(GradScalerTest, ScaleStaysWhereFloatsEnd) {
   }
 }
 
-TEST_F(GradScalerTest, ANewScaleIsTakenAsItIs) {
+TEST_F(GradScalerTest, NewScale_IsTakenAsItIs) {
   Single model;
   GradScaler scaler({.init_scale = 8.0, .growth_interval = 2});
   for (int step = 0; step < 2; ++step) {
@@ -75,7 +75,7 @@ TEST_F(GradScalerTest, ANewScaleIsTakenAsItIs) {
   EXPECT_EQ(scaler.state().growth_tracker, 1);  // as torch: the step counts for nothing
 }
 
-TEST_F(GradScalerTest, GoesOnFromItsState) {
+TEST_F(GradScalerTest, State_IsRestored) {
   const auto run = [&](bool changes_hands) {
     Single model;
     GradScaler scaler({.init_scale = 8.0, .growth_interval = 3});
@@ -98,7 +98,7 @@ TEST_F(GradScalerTest, GoesOnFromItsState) {
   EXPECT_EQ(run(true), run(false));
 }
 
-TEST_F(GradScalerTest, KeepsTheTypeOfALossThatCanHoldIt) {
+TEST_F(GradScalerTest, Loss_KeepsATypeThatCanHoldIt) {
   GradScaler scaler;
   const auto scaled = [&](at::ScalarType type, at::IntArrayRef shape) {
     return scaler.scale(torch::full(shape, 1.5, type));
@@ -109,7 +109,7 @@ TEST_F(GradScalerTest, KeepsTheTypeOfALossThatCanHoldIt) {
   EXPECT_EQ(scaled(at::kHalf, {}).item<double>(), 1.5 * 65536.0);  // not infinite
 }
 
-TEST_F(GradScalerTest, PassesThroughWhereItIsNotEnabled) {
+TEST_F(GradScalerTest, DisabledScaler_PassesThrough) {
   Single model;
   GradScaler scaler({.enabled = false});
   const at::Tensor loss = model.weight.sum();
@@ -126,7 +126,7 @@ TEST_F(GradScalerTest, PassesThroughWhereItIsNotEnabled) {
 
 // --- gradients ---
 
-TEST_F(GradScalerTest, UnscalesGradientsOfAllTypes) {
+TEST_F(GradScalerTest, GradientsOfAllTypes_AreUnscaled) {
   std::vector<at::Tensor> parameters;
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     parameters.push_back(torch::ones({5}, type).requires_grad_());
@@ -160,7 +160,7 @@ TEST_F(GradScalerTest, UnscalesGradientsOfAllTypes) {
   }
 }
 
-TEST_F(GradScalerTest, TrainsBitByBitAsWithoutIt) {
+TEST_F(GradScalerTest, Training_HasTheBitsOfThatWithoutIt) {
   const auto train = [&](Shard shard, std::optional<GradScaler> scaler, double max_norm) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
@@ -193,7 +193,7 @@ TEST_F(GradScalerTest, TrainsBitByBitAsWithoutIt) {
   }
 }
 
-TEST_F(GradScalerTest, TellsWithTheNormInOneReduction) {
+TEST_F(GradScalerTest, Overflow_IsToldWithTheNormInOneReduction) {
   const auto bytes_of_a_step = [&](Shard shard, bool scales, bool clips) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);

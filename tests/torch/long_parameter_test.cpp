@@ -1,4 +1,4 @@
-// Parameters so long that a rank's part of one is updated in several pieces.
+// Parameters so long that a rank's shard of one has several leaves.
 #include <filesystem>
 #include <string>
 #include <unistd.h>
@@ -39,7 +39,7 @@ struct Pull {
   DistributedOptimizer optimizer;
 };
 
-TEST_F(ShardedOptimizerTest, UpdatesLongParametersAsWholeOnes) {
+TEST_F(ShardedOptimizerTest, LongParameters_AreUpdatedLikeWholeOnes) {
   Pull whole(runtime_.world(), Shard::None);
   whole.run(4);
   at::Tensor alone = torch::linspace(0.5, 1.5, kElements);
@@ -58,7 +58,7 @@ TEST_F(ShardedOptimizerTest, UpdatesLongParametersAsWholeOnes) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, SavesAndLoadsTheStateOfLongParameters) {
+TEST_F(ShardedOptimizerTest, StateOfLongParameters_IsSavedAndLoaded) {
   const fs::path folder = broadcast_object(
       (fs::temp_directory_path() / ("kolo-long-" + std::to_string(getpid()))).string(), 0);
   ProcessSet& first = runtime_.add_process_set({0});

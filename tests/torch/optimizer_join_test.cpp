@@ -26,7 +26,7 @@ class OptimizerJoinTest : public testing::Test {
   Runtime runtime_;
 };
 
-constexpr std::int64_t kElements = 37;  // where they are divided, some for each of four ranks
+constexpr std::int64_t kElements = 37;  // if sharded, some for each of four ranks
 
 at::Tensor make_weight() {
   return torch::ones({kElements}, torch::dtype(torch::kFloat64).requires_grad(true));
@@ -92,8 +92,8 @@ INSTANTIATE_TEST_SUITE_P(, UnevenShardTest,
                                   std::string(name_of(std::get<1>(test.param)));
                          });
 
-TEST_P(UnevenShardTest, NumbersOfBatchesTrainAsInOneProcess) {
-  constexpr int kEpochs = 3;  // all go on together: momentum and layouts must agree by then
+TEST_P(UnevenShardTest, UnevenNumbersOfBatches_TrainAsInOneProcess) {
+  constexpr int kEpochs = 3;  // all continue together, with equal momentum and layouts
   const auto& [uneven, shard] = GetParam();
   std::vector<int> steps = uneven.steps;
   steps.resize(static_cast<std::size_t>(size()));
@@ -115,7 +115,7 @@ TEST_P(UnevenShardTest, NumbersOfBatchesTrainAsInOneProcess) {
   }
 }
 
-TEST_F(OptimizerJoinTest, JoinRefusesGradientsInFlight) {
+TEST_F(OptimizerJoinTest, GradientsInFlight_PreventJoin) {
   const at::Tensor weight = make_weight();
   const auto inner = make_inner(weight);
   DistributedOptimizer optimizer(*inner, {{"weight", weight}});
@@ -162,7 +162,7 @@ class TrainedBySet {
   std::optional<DistributedOptimizer> optimizer_;
 };
 
-TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSetsDoNotWaitForOneAnother) {
+TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSets_DoNotWaitForOneAnother) {
   if (size() < 3) GTEST_SKIP() << "sets of fewer than three ranks do not overlap in part";
   // All but the last, and all but the first; those between are in both.
   std::vector<int> ranks;
@@ -185,7 +185,7 @@ TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSetsDoNotWaitForOneAnother) {
   b.expect_trained(kSteps);
 }
 
-TEST_F(OptimizerJoinTest, AdasumOnASetCombinesItsGradientsOnly) {
+TEST_F(OptimizerJoinTest, AdasumOnASet_CombinesItsGradientsOnly) {
   std::vector<int> ranks;
   for (int r = 0; r < size(); r += 2) ranks.push_back(r);
   ProcessSet& set = runtime_.add_process_set(ranks);
@@ -208,7 +208,7 @@ TEST_F(OptimizerJoinTest, AdasumOnASetCombinesItsGradientsOnly) {
   barrier();  // the world works on
 }
 
-TEST_F(OptimizerJoinTest, JoinAndStateOnASetLeaveTheOthersAlone) {
+TEST_F(OptimizerJoinTest, JoinAndStateOnASet_LeaveTheOthersAlone) {
   std::vector<int> ranks;
   for (int r = 0; r < size(); r += 2) ranks.push_back(r);
   ProcessSet& set = runtime_.add_process_set(ranks);

@@ -68,7 +68,7 @@ class OptimizerOptionsTest : public testing::Test {
   Runtime runtime_;
 };
 
-TEST_F(OptimizerOptionsTest, WhatOneRankChoosesDifferentlyIsAnErrorOnAll) {
+TEST_F(OptimizerOptionsTest, OptionsThatDiffer_AreAnErrorOnAllRanks) {
   if (size() == 1) GTEST_SKIP() << "one rank agrees with itself";
   struct Case {
     std::vector<std::string> texts;
@@ -121,7 +121,7 @@ TEST_F(OptimizerOptionsTest, WhatOneRankChoosesDifferentlyIsAnErrorOnAll) {
   expect_means(parameters);
 }
 
-TEST_F(OptimizerOptionsTest, ParametersThatDifferAreAnErrorOnAllRanks) {
+TEST_F(OptimizerOptionsTest, ParametersThatDiffer_AreAnErrorOnAllRanks) {
   if (size() == 1) GTEST_SKIP() << "one rank agrees with itself";
   const auto make = [&](std::vector<at::Tensor> parameters, const std::string& name) {
     torch::optim::SGD inner(parameters, 1.0);
@@ -147,7 +147,7 @@ TEST_F(OptimizerOptionsTest, ParametersThatDifferAreAnErrorOnAllRanks) {
       {"number of parameters is 2 on rank 0", "is 1 on " + last()});
 }
 
-TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
+TEST_F(OptimizerOptionsTest, MistakeOnOneRank_IsAnErrorOnAll) {
   const auto tensor = torch::zeros({2}, torch::requires_grad());
   const auto with = [&](const std::function<void(Options&)>& change,
                         DistributedOptimizer::NamedParameters names = {}) {
@@ -168,7 +168,7 @@ TEST_F(OptimizerOptionsTest, AMistakeOnOneRankIsAnErrorOnAll) {
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor}, {tensor}}; }); },
                                 {where, "groups[1]", "in a group already"});
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor.clone()}}; }); },
-                                {where, "groups[0]", "no parameter of the optimizer"});
+                                {where, "groups[0]", "not a parameter of the optimizer"});
   expect_error<InvalidArgument>(
       [&] {
         with([&](auto& o) {
@@ -206,7 +206,7 @@ std::vector<std::vector<std::int64_t>> buckets_of(DistributedOptimizer& optimize
   return buckets;
 }
 
-TEST_F(OptimizerOptionsTest, AGroupIsABucket) {
+TEST_F(OptimizerOptionsTest, Group_IsABucket) {
   using Buckets = std::vector<std::vector<std::int64_t>>;
   const std::vector<at::Tensor> parameters = make_parameters(6);
   torch::optim::SGD inner(parameters, 0.0);
@@ -230,7 +230,7 @@ TEST_F(OptimizerOptionsTest, AGroupIsABucket) {
   EXPECT_EQ(buckets_with(options), (Buckets{{1, 6}, {2}, {3}, {4}, {5}}));
 }
 
-TEST_F(OptimizerOptionsTest, PredivisionHappensWithAndWithoutGroups) {
+TEST_F(OptimizerOptionsTest, Predivision_HappensWithAndWithoutGroups) {
   // 2^-100 divided by 2^100 is zero in float32, whatever it is multiplied by afterwards.
   for (const int groups : {0, 2}) {
     for (const bool is_predivided : {false, true}) {
@@ -250,7 +250,7 @@ TEST_F(OptimizerOptionsTest, PredivisionHappensWithAndWithoutGroups) {
   }
 }
 
-TEST_F(OptimizerOptionsTest, HooksReduceInTheirOwnWay) {
+TEST_F(OptimizerOptionsTest, Hooks_ReduceInTheirOwnWay) {
   const std::vector<at::Tensor> parameters = make_parameters(5);
   torch::optim::SGD inner(parameters, 0.0);
   Options options;
@@ -293,7 +293,7 @@ TEST_F(OptimizerOptionsTest, HooksReduceInTheirOwnWay) {
   expect_gradients({}, [](double mean) { return mean; });
 }
 
-TEST_F(OptimizerOptionsTest, AHookThatReturnsSomethingElseIsAnError) {
+TEST_F(OptimizerOptionsTest, HookThatReturnsAnotherSize_IsAnError) {
   const std::vector<at::Tensor> parameters = make_parameters(2);
   torch::optim::SGD inner(parameters, 1.0);
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
@@ -309,7 +309,7 @@ TEST_F(OptimizerOptionsTest, AHookThatReturnsSomethingElseIsAnError) {
   expect_means(parameters);
 }
 
-TEST_F(OptimizerOptionsTest, AdasumCombinesEachParameterByItself) {
+TEST_F(OptimizerOptionsTest, Adasum_CombinesEachParameterByItself) {
   // Along one direction equal gradients average, in orthogonal ones they add up.
   const at::Tensor alike = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
   const at::Tensor apart = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(, AddedGroupTest, testing::Values(Side::Wrapper, Side::
                            return test.param == Side::Wrapper ? "Wrapper" : "Wrapped";
                          });
 
-TEST_P(AddedGroupTest, TakesPartFromTheNextCallOn) {
+TEST_P(AddedGroupTest, AddedGroup_TakesPartFromTheNextCallOn) {
   // Added before zero_grad(), so that backward() finds it; and before step() only.
   for (const bool before_backward : {true, false}) {
     const at::Tensor first = make();
@@ -73,7 +73,7 @@ TEST_P(AddedGroupTest, TakesPartFromTheNextCallOn) {
   }
 }
 
-TEST_F(OptimizerParametersTest, GroupsAddedOnBothSidesAreAnError) {
+TEST_F(OptimizerParametersTest, GroupsAddedOnBothSides_AreAnError) {
   const at::Tensor first = make();
   torch::optim::SGD inner({first}, 1.0);
   DistributedOptimizer optimizer(inner, {{"first", first}});
@@ -82,7 +82,7 @@ TEST_F(OptimizerParametersTest, GroupsAddedOnBothSidesAreAnError) {
   EXPECT_THROW(optimizer.zero_grad(), InvalidArgument);
 }
 
-TEST_F(OptimizerParametersTest, RequiresGradMayChange) {
+TEST_F(OptimizerParametersTest, RequiresGrad_MayChange) {
   const at::Tensor always = make();
   const at::Tensor later = make().requires_grad_(false);
   torch::optim::SGD inner({always, later}, 1.0);
@@ -100,7 +100,7 @@ TEST_F(OptimizerParametersTest, RequiresGradMayChange) {
   EXPECT_TRUE(torch::allclose(-always, mean(1) * 12 + torch::arange(3) * 54));
 }
 
-TEST_F(OptimizerParametersTest, SeveralOptimizersOverOneModel) {
+TEST_F(OptimizerParametersTest, SeveralOptimizers_ShareOneModel) {
   const at::Tensor first = make();
   const at::Tensor second = make();
   torch::optim::SGD first_inner({first}, 1.0);
@@ -122,7 +122,7 @@ TEST_F(OptimizerParametersTest, SeveralOptimizersOverOneModel) {
   }
 }
 
-TEST_F(OptimizerParametersTest, OneOptimizerOverSeveralModelsAndTiedParameters) {
+TEST_F(OptimizerParametersTest, OneOptimizer_TrainsSeveralModelsAndTiedParameters) {
   const auto train = [&](bool is_distributed) {
     torch::nn::Sequential encoder = make_mlp(torch::kFloat64);
     torch::nn::Sequential decoder{torch::nn::Linear(3, 9), torch::nn::Linear(9, 9)};
@@ -202,7 +202,7 @@ at::Tensor train_gan(const Runtime& runtime, bool is_distributed, bool uses_mode
   return torch::cat({flat(*generator), flat(*discriminator)});
 }
 
-TEST_F(OptimizerParametersTest, AGanTrainsAsInOneProcess) {
+TEST_F(OptimizerParametersTest, Gan_TrainsAsInOneProcess) {
   const at::Tensor alone = train_gan(runtime_, false, false);
   for (const bool uses_model_zero_grad : {false, true}) {
     const at::Tensor together = train_gan(runtime_, true, uses_model_zero_grad);

@@ -17,7 +17,7 @@ class OptimizerSparseTest : public testing::Test {
   Runtime runtime_;
 };
 
-TEST_F(OptimizerSparseTest, SparseGradientsBecomeDenseWhereThatIsWished) {
+TEST_F(OptimizerSparseTest, SparseAsDense_MakesGradientsDense) {
   const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
   torch::optim::SGD inner({table}, 1.0);
   const auto look_up = [&](std::int64_t row) {
@@ -39,7 +39,7 @@ TEST_F(OptimizerSparseTest, SparseGradientsBecomeDenseWhereThatIsWished) {
   }
 }
 
-TEST_F(OptimizerSparseTest, SparseGradientsStaySparseFromTheSecondStepOn) {
+TEST_F(OptimizerSparseTest, SparseGradients_StaySparseFromTheSecondStepOn) {
   const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
   const at::Tensor dense = torch::zeros({3}, torch::requires_grad());
   torch::optim::SGD inner({dense, table}, 1.0);
@@ -79,7 +79,7 @@ TEST_F(OptimizerSparseTest, SparseGradientsStaySparseFromTheSecondStepOn) {
   }
 }
 
-TEST_F(OptimizerSparseTest, OfSingleElementsAndMissingOnSomeRanks) {
+TEST_F(OptimizerSparseTest, SingleElementsAndMissingGradients_AreReduced) {
   const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
   torch::optim::SGD inner({table}, 1.0);
   DistributedOptimizer optimizer(inner, {{"table", table}});
@@ -105,7 +105,7 @@ TEST_F(OptimizerSparseTest, OfSingleElementsAndMissingOnSomeRanks) {
   }
 }
 
-TEST_F(OptimizerSparseTest, AdasumMakesThemDense) {
+TEST_F(OptimizerSparseTest, Adasum_MakesGradientsDense) {
   const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
   torch::optim::SGD inner({table}, 1.0);
   DistributedOptimizer optimizer(inner, {{"table", table}}, {.op = ReduceOp::Adasum});

@@ -44,7 +44,7 @@ at::Tensor ramp(double factor, double offset = 0) {
   return torch::arange(4, torch::kFloat64) * factor + offset;
 }
 
-TEST_F(OptimizerStepsTest, SynchronizeIsIdempotentAndStepUsesWhatItLeft) {
+TEST_F(OptimizerStepsTest, Synchronize_IsIdempotentAndStepUsesItsResult) {
   OneWeight model;
   for (int step = 1; step <= 3; ++step) {
     model.optimizer.zero_grad();
@@ -59,7 +59,7 @@ TEST_F(OptimizerStepsTest, SynchronizeIsIdempotentAndStepUsesWhatItLeft) {
   }
 }
 
-TEST_F(OptimizerStepsTest, ClipsByTheNormOfTheReducedGradients) {
+TEST_F(OptimizerStepsTest, Clip_UsesTheNormOfTheReducedGradients) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double type : {1.0, 2.0, 3.0, infinity}) {
     for (const double max_norm : {0.5, 1e6}) {
@@ -79,7 +79,7 @@ TEST_F(OptimizerStepsTest, ClipsByTheNormOfTheReducedGradients) {
   }
 }
 
-TEST_F(OptimizerStepsTest, NoSyncAddsUpOnThisRankUntilABackwardWithoutIt) {
+TEST_F(OptimizerStepsTest, NoSync_AddsUpOnThisRankUntilABackwardWithoutIt) {
   const at::Tensor early = torch::zeros({2}, torch::requires_grad());  // used under no_sync only
   const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD inner({early, weight}, 1.0);
@@ -101,7 +101,7 @@ TEST_F(OptimizerStepsTest, NoSyncAddsUpOnThisRankUntilABackwardWithoutIt) {
   }
 }
 
-TEST_F(OptimizerStepsTest, SkipSynchronizeStepsThisRankAlone) {
+TEST_F(OptimizerStepsTest, SkipSynchronize_StepsThisRankAlone) {
   OneWeight model;
   {
     const auto apart = model.optimizer.no_sync();
@@ -121,7 +121,7 @@ TEST_F(OptimizerStepsTest, SkipSynchronizeStepsThisRankAlone) {
   EXPECT_TRUE(torch::allclose(-model.weight, ramp(rank() + 1) + ramp(1.0, mean_rank())));
 }
 
-TEST_F(OptimizerStepsTest, StepReducesWhatThereIsBeforeAllPassesAreDone) {
+TEST_F(OptimizerStepsTest, StepBeforeAllPasses_ReducesWhatHasArrived) {
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 3;
   OneWeight model(options);
@@ -134,7 +134,7 @@ TEST_F(OptimizerStepsTest, StepReducesWhatThereIsBeforeAllPassesAreDone) {
   }
 }
 
-TEST_F(OptimizerStepsTest, EvaluatesAClosureOnceAndReducesItsGradients) {
+TEST_F(OptimizerStepsTest, Closure_IsEvaluatedOnceAndItsGradientsReduced) {
   const at::Tensor weight = torch::ones({1}, torch::requires_grad());
   torch::optim::SGD inner({weight}, 1.0);
   DistributedOptimizer optimizer(inner, {{"weight", weight}});
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(, DroppingTest,
                                          Dropping::ByHand),
                          [](const auto& item) { return name_of(item.param); });
 
-TEST_P(DroppingTest, WhatIsInFlightIsThrownAway) {
+TEST_P(DroppingTest, GradientsInFlight_AreDiscarded) {
   OneWeight model;
   for (int step = 0; step < 4; ++step) {
     model.weight.detach().zero_();
@@ -192,7 +192,7 @@ TEST_P(DroppingTest, WhatIsInFlightIsThrownAway) {
   }
 }
 
-TEST_P(DroppingTest, PassesAreCountedAnew) {
+TEST_P(DroppingTest, Passes_AreCountedAnew) {
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 2;
   OneWeight model(options);
@@ -208,7 +208,7 @@ TEST_P(DroppingTest, PassesAreCountedAnew) {
   }
 }
 
-TEST_P(DroppingTest, ASynchronizedStepNeedNotBeTaken) {
+TEST_P(DroppingTest, SynchronizedStep_NeedNotBeTaken) {
   OneWeight model;
   for (int step = 0; step < 3; ++step) {
     model.weight.detach().zero_();
@@ -222,7 +222,7 @@ TEST_P(DroppingTest, ASynchronizedStepNeedNotBeTaken) {
   }
 }
 
-TEST_F(OptimizerStepsTest, TheFirstStepMayBeBegunAgain) {
+TEST_F(OptimizerStepsTest, FirstStep_MayBeRestarted) {
   std::vector<at::Tensor> weights;
   for (int i = 0; i < 4; ++i) weights.push_back(torch::zeros({i + 1}, torch::requires_grad()));
   torch::optim::SGD inner(weights, 1.0);
@@ -245,7 +245,7 @@ TEST_F(OptimizerStepsTest, TheFirstStepMayBeBegunAgain) {
   }
 }
 
-TEST_F(OptimizerStepsTest, GradientsThatComeTooLateAreRefusedBeforeTheyChangeAnything) {
+TEST_F(OptimizerStepsTest, LateGradients_AreRefusedBeforeTheyChangeAnything) {
   OneWeight model;
   const auto expect_refused = [&](const std::string& why) {
     try {
@@ -259,8 +259,8 @@ TEST_F(OptimizerStepsTest, GradientsThatComeTooLateAreRefusedBeforeTheyChangeAny
   for (int step = 0; step < 3; ++step) {
     model.weight.detach().zero_();
     model.backward(rank(), step);
-    expect_refused("more often than backward_passes_per_step = 1");
-    expect_refused("more often than backward_passes_per_step = 1");
+    expect_refused("more than backward_passes_per_step = 1");
+    expect_refused("more than backward_passes_per_step = 1");
     model.optimizer.synchronize();
     expect_refused("after synchronize()");
     model.optimizer.step();
@@ -269,7 +269,7 @@ TEST_F(OptimizerStepsTest, GradientsThatComeTooLateAreRefusedBeforeTheyChangeAny
   }
 }
 
-TEST_F(OptimizerStepsTest, RanksWithoutAnyGradientTakePart) {
+TEST_F(OptimizerStepsTest, RanksWithoutAnyGradient_TakePart) {
   OneWeight model;
   at::Tensor expected = ramp(0);
   for (int step = 0; step < 3 * size(); ++step) {
@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, DifferentHeadsTest, testing::Values(0, 1, 2),
                          testing::PrintToStringParamName());
 
 /// Where heads share a group with others, it is complete on no rank.
-TEST_P(DifferentHeadsTest, OnDifferentRanks) {
+TEST_P(DifferentHeadsTest, DifferentRanks_TrainDifferentHeads) {
   const auto heads_of = [&](int step, int r) { return (step + r) % 3; };  // of 3, one each
   std::vector<at::Tensor> heads;
   for (int i = 0; i < 3; ++i) heads.push_back(torch::zeros({5}, torch::requires_grad()));

@@ -101,7 +101,7 @@ class OptionSyncTest : public testing::TestWithParam<OptionCase> {
 INSTANTIATE_TEST_SUITE_P(Optimizers, OptionSyncTest, testing::ValuesIn(option_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(OptionSyncTest, EitherSideSetsEveryOption) {
+TEST_P(OptionSyncTest, EveryOption_IsSetOnEitherSide) {
   Wrapped training(GetParam(), Set::One);
   expect_options(training.optimizer, Set::One, Set::Other, "wrapper at first");
   GetParam().set(training.optimizer.param_groups()[0].options(), Set::Other);
@@ -113,7 +113,7 @@ TEST_P(OptionSyncTest, EitherSideSetsEveryOption) {
   expect_options(*training.inner, Set::Other, Set::One, "wrapped, as it was set");
 }
 
-TEST_P(OptionSyncTest, CheckpointsBringBackEveryOption) {
+TEST_P(OptionSyncTest, EveryOption_IsRestoredFromCheckpoints) {
   const CommonFolder folder;
   Wrapped(GetParam(), Set::One).optimizer.save(folder.path());
   Wrapped after(GetParam(), Set::Other);

@@ -28,7 +28,7 @@ class ParameterSyncTest : public testing::Test {
   Runtime runtime_;
 };
 
-TEST_F(ParameterSyncTest, BroadcastsParametersAndBuffers) {
+TEST_F(ParameterSyncTest, ParametersAndBuffers_AreBroadcast) {
   torch::manual_seed(static_cast<std::uint64_t>(rank()));
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
   model->forward(torch::randn({8, 3}));  // running statistics differ now
@@ -96,7 +96,7 @@ class StateSyncTest : public ParameterSyncTest, public testing::WithParamInterfa
 INSTANTIATE_TEST_SUITE_P(Optimizers, StateSyncTest, testing::ValuesIn(state_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(StateSyncTest, BroadcastsAllFieldsToRanksThatHaveNone) {
+TEST_P(StateSyncTest, AllFields_AreBroadcastToRanksThatHaveNone) {
   const int root = size() - 1;
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   const auto optimizer = GetParam().make(model->parameters());
@@ -122,7 +122,7 @@ TEST_P(StateSyncTest, BroadcastsAllFieldsToRanksThatHaveNone) {
   }
 }
 
-TEST_F(ParameterSyncTest, BroadcastsTensorsByNameOrByOrder) {
+TEST_F(ParameterSyncTest, Tensors_AreBroadcastByNameOrByOrder) {
   const int root = size() - 1;
   const auto make = [&](double factor) {
     return torch::arange(4, torch::kFloat64) * factor + rank();
@@ -147,7 +147,7 @@ TEST_F(ParameterSyncTest, BroadcastsTensorsByNameOrByOrder) {
   EXPECT_TRUE(torch::equal(tensors[2], expected(5)));
 }
 
-TEST_F(ParameterSyncTest, BroadcastsOptimizerStateThatNoRankHas) {
+TEST_F(ParameterSyncTest, OptimizerStateThatNoRankHas_IsBroadcast) {
   const at::Tensor weight = torch::ones({3}, torch::requires_grad());
   torch::optim::SGD optimizer({weight},
                               torch::optim::SGDOptions(0.5).momentum(0.9).weight_decay(0.1));
@@ -159,7 +159,7 @@ TEST_F(ParameterSyncTest, BroadcastsOptimizerStateThatNoRankHas) {
   EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
 }
 
-TEST_F(ParameterSyncTest, BroadcastsOptimizerStateOfSomeParametersAndAllOptions) {
+TEST_F(ParameterSyncTest, StateOfSomeParametersAndAllOptions_AreBroadcast) {
   using torch::optim::SGDOptions;
   const auto weight = [] { return torch::ones({3}, torch::requires_grad()); };
   const std::vector<at::Tensor> weights{weight(), weight().requires_grad_(false), weight()};
@@ -211,14 +211,14 @@ void expect_sync_refused(Optimizer& optimizer, const Runtime& runtime, const std
   EXPECT_DOUBLE_EQ(another.param_groups()[0].options().get_lr(), 0.5 + root);
 }
 
-TEST_F(ParameterSyncTest, StateThatTheRootCannotWriteIsAnErrorOnAll) {
+TEST_F(ParameterSyncTest, StateThatTheRootCannotWrite_IsAnErrorOnAll) {
   Unwritable unwritable({torch::ones({3})}, 0.1);
   expect_sync_refused(unwritable, runtime_,
                       "on rank " + std::to_string(size() - 1) +
                           ": the optimizer's state cannot be written: no ink");
 }
 
-TEST_F(ParameterSyncTest, StateThatARankCannotReadIsAnErrorOnAll) {
+TEST_F(ParameterSyncTest, StateThatARankCannotRead_IsAnErrorOnAll) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody's state to read";
   std::vector<torch::optim::OptimizerParamGroup> groups{
       torch::optim::OptimizerParamGroup({torch::ones({2})})};

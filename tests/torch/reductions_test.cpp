@@ -19,7 +19,7 @@ class ReductionsTest : public TorchTest {
   }
 };
 
-TEST_F(ReductionsTest, SumsOfEveryType) {
+TEST_F(ReductionsTest, SumsOfEveryType_AreExact) {
   for (const at::ScalarType type : kNumbers) {
     const std::string name = c10::toString(type);
     const at::Tensor input = own({2, 3}, type);
@@ -33,7 +33,7 @@ TEST_F(ReductionsTest, SumsOfEveryType) {
   }
 }
 
-TEST_F(ReductionsTest, OrOfBools) {
+TEST_F(ReductionsTest, MaxOfBools_IsOr) {
   // Element i is true on rank i, element `size` nowhere.
   const at::Tensor mine = at::arange(size() + 1) == rank();
   const at::Tensor any = at::arange(size() + 1) < size();
@@ -42,7 +42,7 @@ TEST_F(ReductionsTest, OrOfBools) {
   expect_equal(reduce_scatter(mine, {.op = ReduceOp::Max}), rows_of(any));
 }
 
-TEST_F(ReductionsTest, EveryReduction) {
+TEST_F(ReductionsTest, EveryReduction_HasItsClosedForm) {
   const at::Tensor mine = own({7}) + 1;
   at::Tensor low = values(0, {7}) + 1;
   at::Tensor high = low.clone();
@@ -64,7 +64,7 @@ TEST_F(ReductionsTest, EveryReduction) {
   EXPECT_TRUE(at::allclose(reduce_scatter(own({7}), scaled), rows_of(mean)));
 }
 
-TEST_F(ReductionsTest, AnyStrides) {
+TEST_F(ReductionsTest, AnyStrides_AreReduced) {
   const AllreduceOptions options{.op = ReduceOp::Sum};
   const Shape shape{2, 3, 4, 5};
   const at::Tensor expected = sum(shape);
@@ -90,7 +90,7 @@ TEST_F(ReductionsTest, AnyStrides) {
   expect_equal(whole.slice(1, 1, 6, 2), at::full({2, 3}, -1.0f));
 }
 
-TEST_F(ReductionsTest, ScalarsAndNothing) {
+TEST_F(ReductionsTest, ScalarsAndEmptyTensors_AreReduced) {
   expect_equal(allreduce(own({}), {.op = ReduceOp::Sum}), sum({}));
   expect_equal(allreduce(at::empty({0, 4})), at::empty({0, 4}));
   expect_equal(reduce_scatter(at::empty({size(), 0})), at::empty({1, 0}));
@@ -99,7 +99,7 @@ TEST_F(ReductionsTest, ScalarsAndNothing) {
   expect_equal(allreduce_(nothing), at::empty({3, 0}));
 }
 
-TEST_F(ReductionsTest, RowsThatDoNotDivideEvenly) {
+TEST_F(ReductionsTest, UnevenRows_AreScattered) {
   for (std::int64_t rows = 0; rows <= 2 * size() + 1; ++rows) {  // fewer rows than ranks, too
     for (const auto op : {ReduceOp::Sum, ReduceOp::Max}) {
       at::Tensor expected = sum({rows, 3}, at::kDouble);
@@ -110,7 +110,7 @@ TEST_F(ReductionsTest, RowsThatDoNotDivideEvenly) {
   }
 }
 
-TEST_F(ReductionsTest, AdasumAddsWhatIsOrthogonalAndAveragesWhatIsAlike) {
+TEST_F(ReductionsTest, Adasum_AddsOrthogonalAndAveragesParallelVectors) {
   const auto apart = [&](int r) {  // column r of rank r
     at::Tensor tensor = at::zeros({3, size()}, at::kDouble);
     tensor.select(1, r).copy_(values(r, {3}, at::kDouble) + 1);
@@ -122,7 +122,7 @@ TEST_F(ReductionsTest, AdasumAddsWhatIsOrthogonalAndAveragesWhatIsAlike) {
   const AllreduceOptions options{.op = ReduceOp::Adasum};
   EXPECT_TRUE(at::allclose(allreduce(apart(rank()), options), sum));
   EXPECT_TRUE(at::allclose(allreduce(alike.t(), options), alike.t()));
-  // Each tensor of a group by itself.
+  // Each tensor of a group separately.
   const std::vector<at::Tensor> both = grouped_allreduce({apart(rank()), alike}, options);
   EXPECT_TRUE(at::allclose(both[0], sum) && at::allclose(both[1], alike)) << both;
   // On a set that the first rank is not in.
@@ -153,7 +153,7 @@ class CustomReductionsTest : public ReductionsTest {
   CustomReductionsTest() : ReductionsTest({{"magnitude", combine_magnitudes, fill_zeros}}) {}
 };
 
-TEST_F(CustomReductionsTest, ReduceTensors) {
+TEST_F(CustomReductionsTest, CustomReduction_ReducesTensors) {
   const auto input = [](int r) { return values(r, {4, 3}) * (r % 2 == 0 ? 1 : -1); };
   at::Tensor largest = input(0);
   for (int r = 1; r < size(); ++r) {
@@ -168,7 +168,7 @@ TEST_F(CustomReductionsTest, ReduceTensors) {
                  "median");
 }
 
-TEST_F(ReductionsTest, AveragesOf16BitNumbersAreFinite) {
+TEST_F(ReductionsTest, AveragesOf16BitNumbers_AreFinite) {
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     const at::Tensor large = at::full({size() + 3}, 30000, type) + at::full({1}, rank(), type);
     const at::Tensor mean = allreduce(large);
@@ -178,7 +178,7 @@ TEST_F(ReductionsTest, AveragesOf16BitNumbersAreFinite) {
   }
 }
 
-TEST_F(ReductionsTest, AveragesOfIntegersTruncate) {
+TEST_F(ReductionsTest, AveragesOfIntegers_Truncate) {
   const at::Tensor mine = own({9}, at::kInt) - 12;  // of both signs
   at::Tensor expected = sum({9}, at::kLong) - 12 * size();
   expected = at::div(expected, size(), "trunc").to(at::kInt);
@@ -186,7 +186,7 @@ TEST_F(ReductionsTest, AveragesOfIntegersTruncate) {
   expect_equal(reduce_scatter(mine), rows_of(expected));
 }
 
-TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes) {
+TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes_AreReduced) {
   const AllreduceOptions options{.op = ReduceOp::Sum};
   const std::vector<std::pair<Shape, at::ScalarType>> members{
       {{3, 4}, at::kFloat}, {{}, at::kLong}, {{0, 2}, at::kHalf}, {{5}, at::kFloat}};
@@ -215,7 +215,7 @@ TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes) {
   }
 }
 
-TEST_F(ReductionsTest, AsynchronousFormsInPlaceGiveTheCallersTensors) {
+TEST_F(ReductionsTest, AsyncInPlaceForms_ReturnTheCallersTensors) {
   const AllreduceOptions options{.op = ReduceOp::Sum};
   at::Tensor whole = at::full({10}, -1.0f);
   at::Tensor every_other = whole.slice(0, 0, 10, 2);
@@ -233,9 +233,9 @@ TEST_F(ReductionsTest, AsynchronousFormsInPlaceGiveTheCallersTensors) {
   expect_equal(group[1], sum({4}, at::kLong));
 }
 
-TEST_F(ReductionsTest, CompressionShortensFloatsOfMoreThan16BitsOnly) {
+TEST_F(ReductionsTest, Compression_ShortensFloatsOfMoreThan16BitsOnly) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    // The 13th bit behind the point fits neither half precision nor bfloat16.
+    // The 13th bit after the point fits neither half precision nor bfloat16.
     const at::Tensor mine = own({9}, type) + 1 + 0x1p-13;
     const at::Tensor rounded = sum({9}, type) + size();
     for (const Compression& compression : {Compression::fp16(), Compression::bf16()}) {
@@ -249,12 +249,12 @@ TEST_F(ReductionsTest, CompressionShortensFloatsOfMoreThan16BitsOnly) {
                sum({9}, at::kInt) + 100'001 * size());
 }
 
-TEST_F(ReductionsTest, AnEmptyGroupIsReadyWhenAllHaveIt) {
+TEST_F(ReductionsTest, EmptyGroup_IsReadyWhenAllHaveSubmittedIt) {
   EXPECT_TRUE(grouped_allreduce(std::vector<at::Tensor>{}).empty());
   EXPECT_TRUE(grouped_reduce_scatter(std::vector<at::Tensor>{}).empty());
 }
 
-TEST_F(ReductionsTest, ManyInFlightInAnotherOrderOnEveryRank) {
+TEST_F(ReductionsTest, ManyInFlight_MayBeSubmittedInAnyOrder) {
   std::vector<TensorHandle> handles(50);
   for (int i = 0; i < 50; ++i) {
     const int which = (i + 13 * rank()) % 50;
@@ -266,7 +266,7 @@ TEST_F(ReductionsTest, ManyInFlightInAnotherOrderOnEveryRank) {
   }
 }
 
-TEST_F(ReductionsTest, DroppedHandlesKeepTheirTensorsAlive) {
+TEST_F(ReductionsTest, DroppedHandles_KeepTheirTensorsAlive) {
   for (int i = 0; i < 20; ++i) {
     static_cast<void>(
         allreduce_async(at::full({100000}, 1.0 * i), {.name = "dropped" + std::to_string(i)}));
@@ -274,7 +274,7 @@ TEST_F(ReductionsTest, DroppedHandlesKeepTheirTensorsAlive) {
   expect_equal(allreduce(own({1}), {.op = ReduceOp::Sum}), sum({1}));
 }
 
-TEST_F(ReductionsTest, HandlesWaitForATimeAndGiveTheirResultAgain) {
+TEST_F(ReductionsTest, Handles_WaitForATimeAndReturnTheirResultAgain) {
   const AllreduceOptions options{.op = ReduceOp::Sum, .name = "awaited"};
   at::Tensor whole = at::full({6}, -1.0f);
   at::Tensor every_other = whole.slice(0, 0, 6, 2);  // whoever waits writes it back
@@ -295,7 +295,7 @@ TEST_F(ReductionsTest, HandlesWaitForATimeAndGiveTheirResultAgain) {
   EXPECT_THROW(TensorHandle().wait(), InvalidArgument);
 }
 
-TEST_F(ReductionsTest, OnOverlappingProcessSets) {
+TEST_F(ReductionsTest, OverlappingProcessSets_ReduceIndependently) {
   if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
   ProcessSet& first = runtime_.add_process_set({0, 1});
   std::vector<int> from_one;

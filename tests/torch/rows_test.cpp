@@ -45,7 +45,7 @@ class RowsTest : public TorchTest {
   }
 };
 
-TEST_F(RowsTest, GathersUnevenRowsInOrder) {
+TEST_F(RowsTest, Allgather_OrdersUnevenRows) {
   const auto shape_of = [](int rank) { return Shape{(2 * rank + 1) % 4, 3}; };
   for (const at::ScalarType type : kNumbers) {
     expect_equal(allgather(own(shape_of(rank()), type)),
@@ -56,20 +56,20 @@ TEST_F(RowsTest, GathersUnevenRowsInOrder) {
   expect_equal(allgather(bools[static_cast<std::size_t>(rank())]), at::cat(bools));
 }
 
-TEST_F(RowsTest, GathersNothing) {
+TEST_F(RowsTest, Allgather_TakesNoRows) {
   expect_equal(allgather(at::empty({0, 3})), at::empty({0, 3}));
   expect_equal(allgather(at::empty({rank() + 1, 0})), at::empty({size() * (size() + 1) / 2, 0}));
   const auto only_last = [&](int r) { return Shape{r == size() - 1 ? 2 : 0}; };
   expect_equal(allgather(own(only_last(rank()))), all_of(runtime_.world().ranks(), only_last));
 }
 
-TEST_F(RowsTest, GathersAnyStrides) {
+TEST_F(RowsTest, Allgather_TakesAnyStrides) {
   const auto shape_of = [](int r) { return Shape{r + 1, 4}; };
   const at::Tensor columns = own(shape_of(rank())).t().contiguous();
   expect_equal(allgather(columns.t()), all_of(runtime_.world().ranks(), shape_of));
 }
 
-TEST_F(RowsTest, GathersGroups) {
+TEST_F(RowsTest, Allgather_TakesGroups) {
   const auto some = [](int r) { return Shape{r + 1, 2}; };
   const auto others = [](int r) { return Shape{r % 2}; };
   const std::vector<at::Tensor> inputs{own(some(rank())), own(others(rank()), at::kLong)};
@@ -82,7 +82,7 @@ TEST_F(RowsTest, GathersGroups) {
   EXPECT_TRUE(grouped_allgather(std::vector<at::Tensor>{}).empty());
 }
 
-TEST_F(RowsTest, ExchangesUnevenRowsOfEveryType) {
+TEST_F(RowsTest, Alltoall_SendsUnevenRowsOfEveryType) {
   for (const at::ScalarType type : kNumbers) {
     expect_exchange([&](int r) { return splits_of(r); }, type);
   }
@@ -90,7 +90,7 @@ TEST_F(RowsTest, ExchangesUnevenRowsOfEveryType) {
   expect_equal(alltoall(bools).output, bools);
 }
 
-TEST_F(RowsTest, ExchangesEqualSharesWithoutSplits) {
+TEST_F(RowsTest, Alltoall_SendsEqualSharesWithoutSplits) {
   const auto [output, received] = alltoall(own({3 * size(), 2}));
   EXPECT_EQ(received, Rows(static_cast<std::size_t>(size()), 3));
   for (int from = 0; from < size(); ++from) {
@@ -99,7 +99,7 @@ TEST_F(RowsTest, ExchangesEqualSharesWithoutSplits) {
   }
 }
 
-TEST_F(RowsTest, OneRankSendsOrReceivesNothing) {
+TEST_F(RowsTest, Alltoall_LetsOneRankSendOrReceiveNothing) {
   const Rows none(static_cast<std::size_t>(size()), 0);
   expect_exchange([&](int r) { return r == 0 ? none : splits_of(r); });
   expect_exchange([&](int r) {
@@ -110,7 +110,7 @@ TEST_F(RowsTest, OneRankSendsOrReceivesNothing) {
   expect_exchange([&](int) { return none; });
 }
 
-TEST_F(RowsTest, ExchangesAnyStridesAndEmptyRows) {
+TEST_F(RowsTest, Alltoall_TakesAnyStridesAndEmptyRows) {
   const at::Tensor columns = own({2 * size(), 3}).t().contiguous();
   AlltoallHandle handle = alltoall_async(columns.t());
   std::vector<at::Tensor> parts;
@@ -121,7 +121,7 @@ TEST_F(RowsTest, ExchangesAnyStridesAndEmptyRows) {
   expect_equal(alltoall(at::empty({size(), 0})).output, at::empty({size(), 0}));
 }
 
-TEST_F(RowsTest, OnProcessSets) {
+TEST_F(RowsTest, ProcessSets_ExchangeTheirOwnRows) {
   if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
   std::vector<int> from_one;
   for (int r = 1; r < size(); ++r) from_one.push_back(r);

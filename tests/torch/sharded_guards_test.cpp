@@ -1,5 +1,5 @@
-// What a program does to a wrapped optimizer or to its parameters behind the DistributedOptimizer's
-// back is found, and what it may do is not refused.
+// Uses of the wrapped optimizer or of parameters that bypass the DistributedOptimizer are detected,
+// and legitimate ones are not refused.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -64,23 +64,23 @@ class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInter
   /// What the third step of the wrapped optimizer must have led to at the latest.
   static std::string expected_text() {
     const auto [mode, algorithm, zeroing, steps_before] = GetParam();
-    const bool is_divided = mode != Shard::None && steps_before > 0;
-    if (is_divided && mode == Shard::Optimizer && algorithm == Algorithm::Adam) {
+    const bool is_sharded = mode != Shard::None && steps_before > 0;
+    if (is_sharded && mode == Shard::Optimizer && algorithm == Algorithm::Adam) {
       return "has state of the whole parameter '0.weight'";
     }
-    const bool has_parts = is_divided && mode == Shard::Gradients;  // and no gradients to step by
-    if (has_parts && zeroing == Zeroing::ByWrapper) return "";
-    if (has_parts || zeroing == Zeroing::Never) {
+    const bool has_shards = is_sharded && mode == Shard::Gradients;  // and no gradients to step by
+    if (has_shards && zeroing == Zeroing::ByWrapper) return "";
+    if (has_shards || zeroing == Zeroing::Never) {
       return "of the DistributedOptimizer, not of the wrapped one";
     }
-    return "gradients have been thrown away twice without a step() between";
+    return "gradients were discarded twice without a step() between";
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(, WrappedStepTest, testing::ValuesIn(misuses()),
                          [](const auto& item) { return name_of(item.param); });
 
-TEST_P(WrappedStepTest, IsFound) {
+TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
   const auto [mode, algorithm, zeroing, steps_before] = GetParam();
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   const auto inner = algorithm == Algorithm::Sgd
@@ -147,14 +147,14 @@ at::Tensor train_wgan(Runtime& runtime, Shard mode, bool is_alone) {
   return torch::cat({flat(*generator), flat(*critic)});
 }
 
-TEST_F(ShardedGuardsTest, AGanMayClampItsWeights) {
+TEST_F(ShardedGuardsTest, Gan_MayClampItsWeights) {
   const at::Tensor alone = train_wgan(runtime_, Shard::None, true);
   for (const Shard mode : kAllModes) {
     EXPECT_LT(largest_difference(train_wgan(runtime_, mode, false), alone), 1e-9);
   }
 }
 
-TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSyncAreItsOwnAffair) {
+TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSync_AreAllowed) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, with(Shard::None));
@@ -198,7 +198,7 @@ std::int64_t elements_in(const std::string& kind, Optimizer& optimizer) {
   return count;
 }
 
-TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
+TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizer_IsRefused) {
   for (const auto& [kind, make] : known_optimizers()) {
     for (const Shard mode : kModes) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -206,7 +206,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
       std::ostringstream stream;
       {
         DistributedOptimizer optimizer(*inner, *model, with(mode));
-        torch::save(*inner, stream);  // nothing is divided yet
+        torch::save(*inner, stream);  // nothing is sharded yet
         backward(model, 0);
         optimizer.step();
         expect_refused([&, &of = *inner] { torch::save(of, stream); },
@@ -223,7 +223,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizerIsRefused) {
   }
 }
 
-TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizerIsFound) {
+TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizer_IsDetected) {
   for (const Shard mode : kModes) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
@@ -232,7 +232,7 @@ TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizerIsFound) {
     std::stringstream saved;
     torch::save(*inner, saved);
     DistributedOptimizer optimizer(*inner, *model, with(mode));
-    torch::load(*inner, saved);  // nothing is divided yet
+    torch::load(*inner, saved);  // nothing is sharded yet
     optimizer.zero_grad();
     backward(model, 1);
     optimizer.step();
@@ -247,7 +247,7 @@ TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizerIsFound) {
   }
 }
 
-TEST_F(ShardedGuardsTest, ParametersOfAnotherTypeAreFound) {
+TEST_F(ShardedGuardsTest, ParametersOfAnotherType_AreDetected) {
   for (const Shard mode : kAllModes) {
     for (const int steps : {0, 2}) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -261,13 +261,13 @@ TEST_F(ShardedGuardsTest, ParametersOfAnotherTypeAreFound) {
       model->to(torch::kFloat64);
       loss_of(model, batch_rows(0, 0, 2, kWidth, torch::kFloat64)).backward();
       expect_refused([&] { optimizer.step(); },
-                     "parameter '0.weight' has got another type, device or shape");
+                     "parameter '0.weight' has another dtype, device or shape");
       expect_refused([&] { optimizer.synchronize(); }, "parameter '0.weight'");
     }
   }
 }
 
-TEST_F(ShardedGuardsTest, ParametersThatWereMovedAreFound) {
+TEST_F(ShardedGuardsTest, ParametersThatWereMoved_AreDetected) {
   std::stringstream saved;
   torch::save(make_mlp(torch::kFloat32), saved);
   const std::vector<std::function<void(torch::nn::Sequential&)>> moves{

@@ -1,9 +1,10 @@
-// What a sharded optimizer does besides training as an ordinary one: parameters of all kinds, what
-// each rank keeps, what becomes of gradients, and what it refuses.
+// What a sharded optimizer trains besides ordinary models: clipped gradients, parameters of all
+// kinds, views of parameters and parameters that are added later; and what it refuses.
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,6 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "runtime/runtimes.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::sharded_optimizer_test {
@@ -60,7 +60,7 @@ Clipped clip(Runtime& runtime, double p, Shard shard, ShardScope scope) {
   return result;
 }
 
-TEST_F(ShardedOptimizerTest, ClipReturnsTheNormBefore) {
+TEST_F(ShardedOptimizerTest, Clip_ReturnsTheNormBefore) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     const Clipped alone = clip_alone(runtime_.size(), p);
     for (const auto& [shard, scope] : {std::pair{Shard::None, ShardScope::World},
@@ -129,7 +129,7 @@ std::vector<at::Tensor> train_zoo(Runtime& runtime, Shard shard) {
   return parameters;
 }
 
-TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
+TEST_F(ShardedOptimizerTest, ParametersOfAllKinds_Train) {
   const std::vector<at::Tensor> whole = train_zoo(runtime_, Shard::None);
   const Zoo untouched;
   const auto names = untouched.named_parameters();
@@ -143,7 +143,7 @@ TEST_F(ShardedOptimizerTest, TrainsParametersOfAllKinds) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
+TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameter_FollowIt) {
   for (const Shard mode : kModes) {
     torch::manual_seed(3);
     torch::nn::Linear model(6, 5);
@@ -171,7 +171,7 @@ TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameterFollowIt) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
+TEST_F(ShardedOptimizerTest, LaterParameters_AreShardedToo) {
   const auto run = [&](Shard shard) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::nn::Sequential head = make_mlp(torch::kFloat32, 3, 1);
@@ -194,119 +194,7 @@ TEST_F(ShardedOptimizerTest, ParametersThatComeLaterAreDividedToo) {
   for (const Shard mode : kModes) expect_alike(run(mode), whole);
 }
 
-/// Elements in tensors that the optimizer keeps.
-std::int64_t state_elements(Optimizer& optimizer) {
-  std::int64_t count = 0;
-  for (const auto& [key, state] : optimizer.state()) {
-    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
-    count += adam.exp_avg().numel() + adam.exp_avg_sq().numel();
-  }
-  return count;
-}
-
-TEST_F(ShardedOptimizerTest, EachRankKeepsItsPartOfTheState) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32, 64, 3);
-  const std::int64_t elements = flat(*model).numel();
-  torch::optim::Adam inner(model->parameters(), 1e-3);
-  inner.zero_grad();
-  loss_of(model, batch_rows(0, 0, 4, 64, torch::kFloat32)).backward();
-  inner.step();
-  ASSERT_EQ(state_elements(inner), 2 * elements);
-
-  DistributedOptimizer optimizer(inner, *model, {.shard = Shard::Optimizer});
-  for (int step = 0; step < 2; ++step) {
-    optimizer.zero_grad();
-    loss_of(model, batch_rows(step, 0, 4, 64, torch::kFloat32)).backward();
-    optimizer.step();
-  }
-  const std::int64_t own = state_elements(inner);
-  EXPECT_LE(own, 2 * elements / runtime_.size() + 2 * 16 * 20);
-  at::Tensor sum = torch::full({1}, own, torch::kLong);
-  EXPECT_EQ(allreduce(sum, {.op = ReduceOp::Sum}).item<std::int64_t>(), 2 * elements);
-}
-
-TEST_F(ShardedOptimizerTest, LeavesNoStateBehind) {
-  for (const Shard mode : kModes) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::Adam inner(model->parameters(), 1e-3);
-    for (int wrapping = 0; wrapping < 3; ++wrapping) {
-      DistributedOptimizer optimizer(inner, *model, with(mode));
-      loss_of(model, batch_rows(0, 0, 4, kWidth, torch::kFloat32)).backward();
-      optimizer.step();
-      for (const auto& [key, state] : inner.state()) {
-        const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
-        const bool is_guard = adam.exp_avg().numel() == 0;
-        EXPECT_EQ(adam.step(), is_guard ? 0 : 1);
-      }
-    }
-    EXPECT_TRUE(inner.state().empty());
-  }
-}
-
-TEST_F(ShardedOptimizerTest, GradientsAreNoLongerThereAfterTheirReduction) {
-  for (const Shard mode : kModes) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::SGD inner(model->parameters(), 0.1);
-    DistributedOptimizer optimizer(inner, *model, with(mode));
-    for (int step = 0; step < 2; ++step) {
-      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-      optimizer.synchronize();
-      for (const at::Tensor& parameter : model->parameters()) {
-        EXPECT_FALSE(parameter.grad().defined());
-      }
-      EXPECT_EQ(torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0), 0.0);
-      EXPECT_GT(optimizer.clip_grad_norm_(1.0), 0.0);
-      // A second backward() would be lost: it is an error.
-      const at::Tensor loss = loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32));
-      EXPECT_THROW(loss.backward(), InvalidArgument);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-  }
-}
-
-/// Gradients that the parameters still have at the end of a backward() of the third step.
-int gradients_after_backward(Shard mode) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, with(mode));
-  int count = 0;
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-    count = 0;
-    for (const at::Tensor& parameter : model->parameters()) count += parameter.grad().defined();
-    optimizer.step();
-  }
-  return count;
-}
-
-TEST_F(ShardedOptimizerTest, ShardedGradientsEndWithTheirBucketsSubmission) {
-  EXPECT_EQ(gradients_after_backward(Shard::Optimizer), 10);
-  EXPECT_EQ(gradients_after_backward(Shard::Gradients), 0);
-}
-
-TEST_F(ShardedOptimizerTest, DroppedGradientsDoNotCount) {
-  const auto run = [&](bool drops, Shard mode) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
-    DistributedOptimizer optimizer(inner, *model, with(mode));
-    for (int step = 0; step < 6; ++step) {
-      const std::int64_t first = runtime_.rank() * 3;
-      optimizer.zero_grad();
-      if (drops && step == 3) {
-        loss_of(model, batch_rows(77, first, 3, kWidth, torch::kFloat32)).backward();
-        optimizer.zero_grad();
-      }
-      loss_of(model, batch_rows(step, first, 3, kWidth, torch::kFloat32)).backward();
-      optimizer.step();
-    }
-    return flat(*model);
-  };
-  for (const Shard mode : kModes) EXPECT_TRUE(torch::equal(run(true, mode), run(false, mode)));
-}
-
-TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
+TEST_F(ShardedOptimizerTest, UnsupportedUses_AreRefusedOnAllRanks) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);
   const auto expect_refusal = [&](const std::function<void()>& call, const std::string& text) {
@@ -323,14 +211,14 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
         options.op = ReduceOp::Adasum;
         const DistributedOptimizer optimizer(inner, *model, options);
       },
-      "op Adasum weighs whole gradients");
+      "op Adasum needs whole gradients");
   expect_refusal(
       [&] {
         DistributedOptimizer::Options options = with(Shard::Optimizer);
         options.accumulation = Accumulation::Reduced;
         const DistributedOptimizer optimizer(inner, *model, options);
       },
-      "accumulation = Reduced adds up reduced gradients, which takes shard = gradients");
+      "accumulation = Reduced requires shard = gradients");
   torch::nn::Linear transposed(4, 4);
   if (runtime_.rank() == 0) transposed->weight.set_data(transposed->weight.detach().t());
   torch::optim::SGD of_transposed(transposed->parameters(), 0.1);
@@ -360,166 +248,12 @@ TEST_F(ShardedOptimizerTest, WhatItCannotDoIsRefusedOnAllRanks) {
   torch::optim::SGD with_twins({model->parameters()[0], model->parameters()[0]}, 0.1);
   expect_refusal(
       [&] { const DistributedOptimizer twice(with_twins, *model, with(Shard::Optimizer)); },
-      "parameter 1 of the optimizer is in it already");
+      "parameter 1 of the optimizer is in it twice");
   {
     const auto guard = optimizer.skip_synchronize();
     expect_refusal([&] { optimizer.step(); }, "step() under skip_synchronize()");
   }
   expect_refusal([&] { optimizer.clip_grad_norm_(1.0, 0.0); }, "norm_type 0");
-}
-
-/// What rank r of `ranks` has to train on, in its own number of steps: with clipping, a rate that a
-/// scheduler changes, and a batch that the program gives up.
-at::Tensor train_unevenly(Runtime& runtime, Shard shard) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
-  DistributedOptimizer optimizer(inner, *model, with(shard));
-  for (int epoch = 0; epoch < 2; ++epoch) {
-    const int steps = 2 + (runtime.rank() + epoch) % runtime.size();
-    for (int step = 0; step < steps; ++step) {
-      optimizer.zero_grad();
-      loss_of(model, batch_rows(step, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-      if (step == 1) {
-        optimizer.zero_grad();
-        loss_of(model, batch_rows(9, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-        optimizer.synchronize();
-        optimizer.zero_grad();
-        loss_of(model, batch_rows(8, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-      }
-      if (step != 2) optimizer.clip_grad_norm_(0.05);
-      inner.param_groups()[0].options().set_lr(1e-2 / (step + 1));
-      optimizer.step();
-    }
-    EXPECT_EQ(optimizer.join(), runtime.size() - 1 - epoch % runtime.size());
-    inner.param_groups()[0].options().set_lr(5e-3);
-  }
-  return flat(*model);
-}
-
-TEST_F(ShardedOptimizerTest, RanksThatHaveJoinedUpdateTheirPart) {
-  const at::Tensor whole = train_unevenly(runtime_, Shard::None);
-  for (const Shard mode : kModes) {
-    const at::Tensor sharded = train_unevenly(runtime_, mode);
-    EXPECT_LT(largest_difference(sharded, whole), 1e-5);
-    expect_equal_on_all_ranks(sharded);
-  }
-}
-
-TEST_F(ShardedOptimizerTest, NodesKeepAllPartsEach) {
-  const auto run = [&](Shard shard, ShardScope scope) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
-    DistributedOptimizer::Options options = with(shard);
-    options.shard_scope = scope;
-    DistributedOptimizer optimizer(inner, *model, options);
-    for (int step = 0; step < 10; ++step) {
-      optimizer.zero_grad();
-      loss_of(model, batch_rows(step, runtime_.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-      EXPECT_GT(optimizer.clip_grad_norm_(1e6), 0.0);
-      optimizer.step();
-    }
-    if (shard != Shard::None) {
-      const int sharers = scope == ShardScope::Node ? runtime_.local_size() : runtime_.size();
-      at::Tensor kept = torch::full({1}, state_elements(inner), torch::kLong);
-      EXPECT_EQ(allreduce(kept, {.op = ReduceOp::Sum}).item<std::int64_t>(),
-                2 * flat(*model).numel() * runtime_.size() / sharers);
-    }
-    optimizer.join();
-    return flat(*model);
-  };
-  const at::Tensor whole = run(Shard::None, ShardScope::World);
-  for (const Shard mode : kModes) {
-    const at::Tensor sharded = run(mode, ShardScope::Node);
-    expect_alike(sharded, whole);
-    expect_equal_on_all_ranks(sharded);
-  }
-}
-
-TEST_F(ShardedOptimizerTest, PassesAreReducedOneByOne) {
-  constexpr int kPasses = 3;
-  const auto run = [&](Shard shard, Accumulation accumulation) {
-    Zoo zoo;
-    torch::optim::SGD inner(zoo.parameters(), torch::optim::SGDOptions(1e-2).momentum(0.5));
-    DistributedOptimizer::Options options = with(shard);
-    options.backward_passes_per_step = kPasses;
-    options.accumulation = accumulation;
-    DistributedOptimizer optimizer(inner, zoo, options);
-    for (int step = 0; step < 8; ++step) {
-      optimizer.zero_grad();
-      // The last step has fewer passes, and unused parameters keep buckets from being complete.
-      for (int pass = 0; pass < (step == 7 ? 2 : kPasses); ++pass) {
-        const std::int64_t first = 3 * (runtime_.rank() * kPasses + pass);
-        zoo.forward(batch_rows(step, first, 3, 7, torch::kFloat32), step + pass, runtime_.rank())
-            .backward();
-      }
-      if (step == 4) {  // another try
-        optimizer.zero_grad();
-        zoo.forward(batch_rows(77, runtime_.rank(), 3, 7, torch::kFloat32), 1, runtime_.rank())
-            .backward();
-      }
-      optimizer.step();
-    }
-    std::vector<at::Tensor> parameters;
-    for (const at::Tensor& parameter : zoo.parameters()) {
-      parameters.push_back(parameter.detach().clone());
-    }
-    return parameters;
-  };
-  const std::vector<at::Tensor> whole = run(Shard::None, Accumulation::Local);
-  const std::vector<at::Tensor> reduced = run(Shard::Gradients, Accumulation::Reduced);
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    if (whole[i].numel() == 0) continue;
-    EXPECT_LT(largest_difference(reduced[i], whole[i]), 1e-5) << i;
-  }
-}
-
-/// An optimizer that fails on one rank.
-class FailingOptimizer final : public torch::optim::SGD {
- public:
-  using SGD::SGD;
-  bool fails = false;
-  at::Tensor step(LossClosure closure = nullptr) override {
-    if (fails) throw std::runtime_error("no step today");
-    return SGD::step(std::move(closure));
-  }
-};
-
-TEST_F(ShardedOptimizerTest, AStepThatFailsOnOneRankDoesNotHoldTheOthers) {
-  constexpr int kFailing = 2;
-  /// The parameters after each of four steps, of which rank 0 may fail one.
-  const auto run = [&](Shard mode, bool is_to_fail) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
-    DistributedOptimizer::Options options = with(mode);
-    options.bucket_bytes = std::size_t{1} << 20;  // one
-    DistributedOptimizer optimizer(inner, *model, options);
-    std::vector<at::Tensor> after;
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-      inner.fails = is_to_fail && step == kFailing && runtime_.rank() == 0;
-      if (inner.fails) {
-        EXPECT_EQ(text_thrown_by<std::runtime_error>([&] { optimizer.step(); }), "no step today");
-      } else {
-        optimizer.step();
-      }
-      after.push_back(flat(*model).clone());
-      expect_equal_on_all_ranks(after.back());
-    }
-    return after;
-  };
-  for (const Shard mode : kModes) {
-    const std::vector<at::Tensor> failed = run(mode, true);
-    const std::vector<at::Tensor> whole = run(mode, false);
-    EXPECT_TRUE(torch::equal(failed[kFailing - 1], whole[kFailing - 1]));
-    // Rank 0's part stays as it was, all others' take the step.
-    const at::Tensor stays = failed[kFailing] == failed[kFailing - 1];
-    const at::Tensor steps = failed[kFailing] == whole[kFailing];
-    EXPECT_TRUE(stays.logical_xor(steps).all().item<bool>());
-    EXPECT_NEAR(stays.sum().item<double>(), static_cast<double>(stays.numel()) / runtime_.size(),
-                32.0);  // for padding
-    EXPECT_TRUE((failed[kFailing + 1] != failed[kFailing]).all().item<bool>());
-  }
 }
 
 }  // namespace kolo::test::sharded_optimizer_test

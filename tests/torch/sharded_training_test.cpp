@@ -89,7 +89,7 @@ class ShardedTrainingTest : public ShardedOptimizerTest,
 INSTANTIATE_TEST_SUITE_P(Optimizers, ShardedTrainingTest, testing::ValuesIn(cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(ShardedTrainingTest, HasTheBitsOfOrdinaryTraining) {
+TEST_P(ShardedTrainingTest, Training_HasTheBitsOfOrdinaryTraining) {
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None));
   for (const Shard mode : kModes) {
     const at::Tensor sharded = train(runtime_, GetParam(), with(mode));
@@ -98,7 +98,7 @@ TEST_P(ShardedTrainingTest, HasTheBitsOfOrdinaryTraining) {
   }
 }
 
-TEST_P(ShardedTrainingTest, EqualsOneProcess) {
+TEST_P(ShardedTrainingTest, Training_EqualsOneProcess) {
   const Variation wide{.type = torch::kFloat64};
   EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), wide),
                                train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch)),
@@ -108,7 +108,7 @@ TEST_P(ShardedTrainingTest, EqualsOneProcess) {
             1e-5);
 }
 
-TEST_P(ShardedTrainingTest, DividesStateThatIsThereAlready) {
+TEST_P(ShardedTrainingTest, ExistingState_IsSharded) {
   const Variation late{.steps_before_wrapping = 3};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), late);
   for (const Shard mode : kModes) {
@@ -116,7 +116,7 @@ TEST_P(ShardedTrainingTest, DividesStateThatIsThereAlready) {
   }
 }
 
-TEST_P(ShardedTrainingTest, FollowsSchedulersAndClosures) {
+TEST_P(ShardedTrainingTest, SchedulersAndClosures_AreFollowed) {
   const Variation variation{.has_scheduler = true, .uses_closure = true};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), variation);
   for (const Shard mode : kModes) {
@@ -124,8 +124,8 @@ TEST_P(ShardedTrainingTest, FollowsSchedulersAndClosures) {
   }
 }
 
-TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
-  constexpr double kMaxNorm = 0.05;  // a small part of the first steps' norms
+TEST_P(ShardedTrainingTest, Clipping_UsesTheNormOfAllRanks) {
+  constexpr double kMaxNorm = 0.05;  // a small fraction of the first steps' norms
   const Variation clipped{.max_norm = kMaxNorm};
   const Variation wide{.type = torch::kFloat64, .max_norm = kMaxNorm};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
@@ -136,7 +136,7 @@ TEST_P(ShardedTrainingTest, ClipsByTheNormOfAllRanks) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, TrainsByAnOptimizerOfTheUsersOwn) {
+TEST_F(ShardedOptimizerTest, OptimizerOfTheUsersOwn_Trains) {
   const OptimizerCase own{"own", [](Parameters parameters) {
                             return std::make_unique<OwnOptimizer>(std::move(parameters));
                           }};
@@ -153,7 +153,7 @@ TEST_F(ShardedOptimizerTest, TrainsByAnOptimizerOfTheUsersOwn) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, AddsUpTheGradientsOfSeveralPasses) {
+TEST_F(ShardedOptimizerTest, GradientsOfSeveralPasses_AddUp) {
   const Variation passes{.passes = 2};
   const OptimizerCase adam = cases()[3];
   const at::Tensor whole = train(runtime_, adam, with(Shard::None), passes);

@@ -23,7 +23,7 @@ constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
 
 class ShardedTrapsTest : public TorchTest {};
 
-TEST_F(ShardedTrapsTest, SeveralPassesAreAveragedOnce) {
+TEST_F(ShardedTrapsTest, SeveralPasses_AreAveragedOnce) {
   for (const Shard mode : kAllModes) {
     for (const Accumulation accumulation : {Accumulation::Local, Accumulation::Reduced}) {
       if (accumulation == Accumulation::Reduced && mode != Shard::Gradients) continue;
@@ -48,7 +48,7 @@ TEST_F(ShardedTrapsTest, SeveralPassesAreAveragedOnce) {
   }
 }
 
-TEST_F(ShardedTrapsTest, AnyWayToZeroGradientsIsRight) {
+TEST_F(ShardedTrapsTest, AnyWayToZeroGradients_Works) {
   using Zero = std::function<void(DistributedOptimizer&, Optimizer&, torch::nn::Sequential&)>;
   const std::vector<Zero> ways{
       [](auto& optimizer, auto&, auto&) { optimizer.zero_grad(true); },
@@ -129,7 +129,7 @@ Trained train_tricky(const Runtime& runtime, Shard mode, bool forward_is_inside)
   return trained;
 }
 
-TEST_F(ShardedTrapsTest, TrickyModelsTrainAsWithoutShardingToTheLastLoss) {
+TEST_F(ShardedTrapsTest, TrickyModels_TrainAsWithoutShardingToTheLastLoss) {
   const Trained whole = train_tricky(runtime_, Shard::None, true);
   for (const Shard mode : kAllModes) {
     for (const bool forward_is_inside : {true, false}) {
@@ -148,14 +148,14 @@ TEST_F(ShardedTrapsTest, TrickyModelsTrainAsWithoutShardingToTheLastLoss) {
   }
 }
 
-TEST_F(ShardedTrapsTest, BuffersAreEachRanksOwn) {
+TEST_F(ShardedTrapsTest, Buffers_AreEachRanksOwn) {
   const at::Tensor means = train_tricky(runtime_, Shard::Optimizer, true).buffers;
   const bool differ = !torch::equal(allreduce(means, {.op = ReduceOp::Max}),
                                     allreduce(means, {.op = ReduceOp::Min}));
   EXPECT_EQ(differ, size() > 1);
 }
 
-TEST_F(ShardedTrapsTest, RanksWithoutElementsTakePart) {
+TEST_F(ShardedTrapsTest, RanksWithoutElements_TakePart) {
   for (const Shard mode : kAllModes) {
     const at::Tensor weight = torch::zeros({2}).requires_grad_();
     torch::optim::SGD inner({weight}, 1.0);
@@ -182,7 +182,7 @@ TEST_F(ShardedTrapsTest, RanksWithoutElementsTakePart) {
   }
 }
 
-TEST_F(ShardedTrapsTest, SteadyStepsMoveTwiceTheModelAndNegotiateNothing) {
+TEST_F(ShardedTrapsTest, SteadySteps_MoveTwiceTheModelAndNegotiateNothing) {
   if (!is_rank_ordered()) {
     GTEST_SKIP() << "bytes are those of shared memory; messages and nodes move others";
   }
@@ -211,7 +211,7 @@ TEST_F(ShardedTrapsTest, SteadyStepsMoveTwiceTheModelAndNegotiateNothing) {
 }
 
 /// The last rank ends before the others, which then do different things with their gradients.
-TEST_F(ShardedTrapsTest, RanksThatPartWhileOneHasJoinedAreToldOnAll) {
+TEST_F(ShardedTrapsTest, CommandsThatDifferWhileOneHasJoined_AreAnErrorOnAll) {
   if (size() < 3) GTEST_SKIP() << "of two ranks, the one that has not joined differs from nobody";
   for (const Shard mode : {Shard::Optimizer, Shard::Gradients}) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -242,7 +242,7 @@ class LateRankTest : public testing::Test {
   Runtime runtime_{{.config = hasty()}};
 };
 
-TEST_F(LateRankTest, AReductionThatFailsEndsBackwardAndTheNextStepWorks) {
+TEST_F(LateRankTest, FailedReduction_EndsBackwardAndTheNextStepWorks) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank waits for nobody";
   for (const Accumulation accumulation : {Accumulation::Local, Accumulation::Reduced}) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);

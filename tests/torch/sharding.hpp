@@ -67,7 +67,7 @@ inline constexpr Shard kModes[] = {Shard::Optimizer, Shard::Gradients};
 inline DistributedOptimizer::Options with(Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
-  options.bucket_bytes = 500;  // several, with parameters that lie in two parts
+  options.bucket_bytes = 500;  // several, with parameters that lie in two shards
   return options;
 }
 

@@ -35,7 +35,7 @@ bool is_mapped(const void* address) {
   return false;
 }
 
-TEST_F(SharedTensorTest, IsAPlainTensorOfZeros) {
+TEST_F(SharedTensorTest, NewTensor_IsAnOrdinaryTensorOfZeros) {
   for (const at::ScalarType type : kNumbers) {
     const at::Tensor tensor = shared_empty({5, 3}, at::TensorOptions(type));
     expect_equal(tensor, at::zeros({5, 3}, type), c10::toString(type));
@@ -49,7 +49,7 @@ TEST_F(SharedTensorTest, IsAPlainTensorOfZeros) {
   EXPECT_THROW(shared_empty({4}).resize_({400}), c10::Error);
 }
 
-TEST_F(SharedTensorTest, OnlyTheWholeIsShared) {
+TEST_F(SharedTensorTest, Views_AreNotShared) {
   const bool can_share = size() > 1 && runtime_.config().shared_memory && cross_size() == 1;
   const at::Tensor tensor = shared_empty({6, 4});
   EXPECT_EQ(is_shared(tensor), can_share);
@@ -63,7 +63,7 @@ TEST_F(SharedTensorTest, OnlyTheWholeIsShared) {
   EXPECT_FALSE(is_shared(at::Tensor()));
 }
 
-TEST_F(SharedTensorTest, CollectivesOnIt) {
+TEST_F(SharedTensorTest, Collectives_Work) {
   const std::uint64_t packed = bytes_packed();
   for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16}) {
     const char* const what = c10::toString(type);
@@ -103,9 +103,9 @@ TEST_F(SharedTensorTest, CollectivesOnIt) {
   EXPECT_EQ(bytes_packed(), packed);
 }
 
-TEST_F(SharedTensorTest, PartsAndGroupsGoTheOrdinaryWay) {
+TEST_F(SharedTensorTest, ViewsAndGroups_AreTreatedAsOrdinaryTensors) {
   at::Tensor tensor = shared({size() + 1, 4});
-  // Another part on every rank: one row, which lies elsewhere.
+  // A different view on every rank: one row at another offset.
   at::Tensor row = tensor.narrow(0, rank(), 1);
   const at::Tensor before = tensor.clone();
   at::Tensor expected = at::zeros({1, 4});
@@ -122,7 +122,7 @@ TEST_F(SharedTensorTest, PartsAndGroupsGoTheOrdinaryWay) {
   expect_equal(second, sum_of(everybody(), {3}, at::kFloat, 2));
 }
 
-TEST_F(SharedTensorTest, GradientsFlowThroughIt) {
+TEST_F(SharedTensorTest, Gradients_FlowThrough) {
   at::Tensor weights = shared({size(), 2}).requires_grad_();
   const at::Tensor rows = reduce_scatter(weights, {.op = ReduceOp::Sum});
   (rows * (rank() + 1)).sum().backward();
@@ -131,7 +131,7 @@ TEST_F(SharedTensorTest, GradientsFlowThroughIt) {
   expect_equal(weights.grad(), expected);
 }
 
-TEST_F(SharedTensorTest, MemoryEndsWithTheLastTensor) {
+TEST_F(SharedTensorTest, Memory_IsFreedWithTheLastTensor) {
   at::Tensor tensor = shared({1 << 16});
   const bool was_shared = is_shared(tensor);
   const void* const memory = tensor.data_ptr();

@@ -18,7 +18,7 @@ class SparseTest : public TorchTest {
   }
 };
 
-TEST_F(SparseTest, Sums) {
+TEST_F(SparseTest, Sum_CombinesEntriesOfAllRanks) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kInt, at::kLong}) {
     const at::Tensor sum = sparse_allreduce(sparse(rank(), 6, type), {.op = ReduceOp::Sum});
     expect_equal(sum.to_dense(), dense_sum(6, type), c10::toString(type));
@@ -27,7 +27,7 @@ TEST_F(SparseTest, Sums) {
   }
 }
 
-TEST_F(SparseTest, AveragesAndScales) {
+TEST_F(SparseTest, AverageAndScales_AreApplied) {
   const at::Tensor mean = sparse_allreduce(sparse(rank(), 6));
   EXPECT_TRUE(at::allclose(mean.to_dense(), dense_sum(6) / size()));
   const at::Tensor scaled =
@@ -35,7 +35,7 @@ TEST_F(SparseTest, AveragesAndScales) {
   EXPECT_TRUE(at::allclose(scaled.to_dense(), dense_sum(6) * 3));
 }
 
-TEST_F(SparseTest, AnyNumberOfEntriesAndDimensions) {
+TEST_F(SparseTest, AnyNumberOfEntriesAndDimensions_Works) {
   // Rank r has r entries, so rank 0 none, in a matrix of scalars.
   const auto matrix = [&](int r) {
     const at::Tensor places = at::stack({at::arange(r), at::arange(r) * 2 % 5});
@@ -52,7 +52,7 @@ TEST_F(SparseTest, AnyNumberOfEntriesAndDimensions) {
   EXPECT_EQ(sparse_allreduce(entry).sizes(), at::IntArrayRef(huge));
 }
 
-TEST_F(SparseTest, AveragesOverTheActiveWhereSomeHaveJoined) {
+TEST_F(SparseTest, Average_DividesByTheActiveRanks) {
   const AllreduceOptions options{.join_divisor = JoinDivisor::Active, .name = "active"};
   if (is_last() && size() > 1) {
     join();
@@ -68,7 +68,7 @@ TEST_F(SparseTest, AveragesOverTheActiveWhereSomeHaveJoined) {
   if (size() > 1) join();
 }
 
-TEST_F(SparseTest, OnAProcessSet) {
+TEST_F(SparseTest, ProcessSet_CombinesItsOwnEntries) {
   if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
   ProcessSet& set = runtime_.add_process_set({0, size() - 1});
   if (!set.included()) {
@@ -80,11 +80,11 @@ TEST_F(SparseTest, OnAProcessSet) {
                            expected / 2));
 }
 
-TEST_F(SparseTest, ErrorsReachAllRanks) {
+TEST_F(SparseTest, Errors_ReachAllRanks) {
   const auto refused = [&](const at::Tensor& wrong, const std::string& text) {
     expect_refused([&] { sparse_allreduce(is_last() ? wrong : sparse(rank(), 6)); }, text);
   };
-  refused(own({6, 2}), "not a sparse one of layout COO");
+  refused(own({6, 2}), "not a sparse COO tensor");
   refused(at::Tensor{}, "undefined");
   refused(sparse(rank(), 6, at::kInt), "plain Sum only");
   refused(sparse(rank(), 6).to(at::kComplexDouble), "ComplexDouble");
@@ -93,7 +93,7 @@ TEST_F(SparseTest, ErrorsReachAllRanks) {
                  "compression");
 }
 
-TEST_F(SparseTest, RanksThatDisagree) {
+TEST_F(SparseTest, RanksThatDisagree_AreNamed) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
   expect_refused<MismatchError>([&] { sparse_allreduce(sparse(rank(), is_last() ? 7 : 6)); },
                                 "[7, 2] on rank " + std::to_string(size() - 1));

@@ -1,4 +1,4 @@
-// Tensors that no collective can take on one rank: all ranks hear of it, and Kolo goes on.
+// Tensors of one rank that no collective can take are an error on all, and Kolo works afterwards.
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::tensor_errors_test {
@@ -10,7 +10,7 @@ class TensorErrorsTest : public TorchTest {
   std::string last() const { return "rank " + std::to_string(size() - 1); }
 };
 
-TEST_F(TensorErrorsTest, WhatIsNoStridedTensorOfAKnownType) {
+TEST_F(TensorErrorsTest, UnsupportedTensors_AreRefusedOnAllRanks) {
   const std::vector<std::pair<at::Tensor, std::string>> cases{
       {at::Tensor{}, "the tensor is undefined"},
       {at::zeros({4}, at::kComplexFloat), "tensors of type ComplexFloat"},
@@ -34,14 +34,14 @@ TEST_F(TensorErrorsTest, WhatIsNoStridedTensorOfAKnownType) {
   }
 }
 
-TEST_F(TensorErrorsTest, HandlesTellIt) {
+TEST_F(TensorErrorsTest, Handles_ThrowTheError) {
   TensorHandle handle = allreduce_async(wrong_on_last(at::Tensor{}), {.name = "async"});
   expect_refused([&] { handle.wait(); }, "allreduce 'async'");
   EXPECT_TRUE(handle.is_ready());
   EXPECT_THROW(handle.result(), InvalidArgument);
 }
 
-TEST_F(TensorErrorsTest, ArgumentsThatTheOperationCannotTake) {
+TEST_F(TensorErrorsTest, UnsupportedArguments_AreRefused) {
   expect_refused([&] { allgather(is_last() ? own({}) : own({2})); }, "a scalar has no rows");
   expect_refused([&] { alltoall(is_last() ? own({}) : own({size()})); }, "a scalar has no rows");
   expect_refused([&] { reduce_scatter(is_last() ? own({}) : own({2})); },
@@ -53,7 +53,7 @@ TEST_F(TensorErrorsTest, ArgumentsThatTheOperationCannotTake) {
                  "root rank " + std::to_string(size()));
 }
 
-TEST_F(TensorErrorsTest, WrongSplits) {
+TEST_F(TensorErrorsTest, WrongSplits_AreRefused) {
   const std::size_t ranks = static_cast<std::size_t>(size());
   const std::vector<std::int64_t> good(ranks, 1);
   const auto refused = [&](std::vector<std::int64_t> wrong, const std::string& text) {
@@ -71,7 +71,7 @@ TEST_F(TensorErrorsTest, WrongSplits) {
   }
 }
 
-TEST_F(TensorErrorsTest, MemoryThatOverlapsIsReadButNotWritten) {
+TEST_F(TensorErrorsTest, OverlappingMemory_IsReadButNotWritten) {
   at::Tensor overlapping = own({1}).expand({4});
   expect_equal(allreduce(overlapping, {.op = ReduceOp::Sum}), sum({1}).expand({4}));
   at::Tensor tensor = wrong_on_last(overlapping);
@@ -81,7 +81,7 @@ TEST_F(TensorErrorsTest, MemoryThatOverlapsIsReadButNotWritten) {
   expect_equal(tensor, wrong_on_last(own({1}).expand({4})));
 }
 
-TEST_F(TensorErrorsTest, RanksThatDisagree) {
+TEST_F(TensorErrorsTest, RanksThatDisagree_AreNamed) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
   const at::Tensor longer = is_last() ? own({5}) : own({4});
   const at::Tensor wide = is_last() ? own({2, 3}) : own({2, 4});
@@ -97,7 +97,7 @@ TEST_F(TensorErrorsTest, RanksThatDisagree) {
   expect_refused<MismatchError>([&] { broadcast(own({2}), rank() == 0 ? 0 : 1); }, "root rank");
 }
 
-TEST_F(TensorErrorsTest, NamesInFlight) {
+TEST_F(TensorErrorsTest, NamesInFlight_AreRefused) {
   if (size() == 1) GTEST_SKIP() << "what one rank starts may have ended at once";
   const AllreduceOptions options{.op = ReduceOp::Sum, .name = "twice"};
   TensorHandle first;

@@ -33,13 +33,13 @@ TrainingReport report_of(Shard shard, DistributedOptimizer::Options options, int
   return optimizer.report();
 }
 
-/// Within padding: every part of a bucket ends at a multiple of 64 bytes.
+/// Within padding: every shard of a bucket ends at a multiple of 64 bytes.
 void expect_near(std::size_t bytes, std::size_t expected) {
   EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(expected),
               0.01 * static_cast<double>(expected) + 64 * 100);
 }
 
-TEST_F(ShardedOptimizerTest, ReportsWhatItKeepsBesideTheFormulas) {
+TEST_F(ShardedOptimizerTest, Report_ShowsWhatIsKeptBesideTheFormulas) {
   const auto parameters =
       static_cast<std::size_t>(kLayers * (kWidth * kWidth + kWidth) + 3 * kWidth + 3) * 4;
   const auto ranks = static_cast<std::size_t>(runtime_.size());
@@ -67,7 +67,7 @@ TEST_F(ShardedOptimizerTest, ReportsWhatItKeepsBesideTheFormulas) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, ReducingEveryPassMovesMore) {
+TEST_F(ShardedOptimizerTest, ReducingEveryPass_MovesMore) {
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 3;
   options.accumulation = Accumulation::Reduced;
@@ -77,7 +77,7 @@ TEST_F(ShardedOptimizerTest, ReducingEveryPassMovesMore) {
   if (is_rank_ordered()) expect_near(report.sent_per_step, report.expected_sent_per_step);
 }
 
-TEST_F(ShardedOptimizerTest, ReportsBeforeTheFirstStep) {
+TEST_F(ShardedOptimizerTest, Report_PredictsBeforeTheFirstStep) {
   const TrainingReport report = report_of(Shard::Gradients, {}, 0);
   EXPECT_EQ(report.now.optimizer_state, 0U);
   EXPECT_EQ(report.sent_per_step, 0U);
@@ -98,7 +98,7 @@ Resident resident() {
   return resident;
 }
 
-TEST_F(ShardedOptimizerTest, ReportsThePeaksOfTheProcess) {
+TEST_F(ShardedOptimizerTest, Report_ShowsThePeaksOfTheProcess) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   constexpr auto kUncertain = static_cast<double>(4 * kMiB);  // threads count pages in batches
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
@@ -115,7 +115,7 @@ TEST_F(ShardedOptimizerTest, ReportsThePeaksOfTheProcess) {
               kUncertain);
 }
 
-TEST(TrainingReportTest, IsPrintedRowByRow) {
+TEST(TrainingReportTest, Report_IsPrintedRowByRow) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   TrainingReport report;
   report.shard = Shard::Gradients;
@@ -137,13 +137,13 @@ TEST(TrainingReportTest, IsPrintedRowByRow) {
   std::ostringstream text;
   text << report;
   EXPECT_EQ(text.str(),
-            "shard = gradients, divided by 4 of 8 ranks\n"
+            "shard = gradients, sharded over 4 of 8 ranks\n"
             "  MiB on this rank                 now     formula\n"
             "  parameters                      1.00       16.00\n"
             "  gradients                       2.00       32.00\n"
             "  optimizer state                 4.00       64.00\n"
             "  buckets                         8.00      128.00\n"
-            "  together                       15.00      240.00\n"
+            "  total                          15.00      240.00\n"
             "  sent in a step                  3.00        2.50\n"
             "  process, peak                   7.00\n"
             "    at construction               6.00\n"

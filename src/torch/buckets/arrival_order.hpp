@@ -8,8 +8,8 @@
 
 namespace kolo::tensors {
 
-/// Records the order in which gradients first arrive on this rank, and which of them are sparse.
-/// Buckets are laid out by it.
+/// Records the order in which gradients arrive on this rank, and which of them are sparse. The next
+/// layout of buckets follows it.
 class ArrivalOrder {
  public:
   explicit ArrivalOrder(std::size_t parameters) : was_sparse_(parameters) {}
@@ -19,13 +19,13 @@ class ArrivalOrder {
   /// The layout that all ranks use.
   struct Agreed {
     std::vector<std::size_t> order;  ///< of all parameters
-    std::vector<bool> sparse;        ///< of each parameter: on any rank
+    std::vector<bool> sparse;        ///< of each parameter: sparse on any rank
   };
   /// The order of the first rank of the set that has not joined; parameters without a gradient come
   /// last. Collective, under the name `name`.
   Agreed agree(ProcessSet& set, const std::string& name) const;
 
-  /// `order` with each parameter once, and those that it lacks at the end.
+  /// `order` with every parameter once: missing ones are appended, the last parameter first.
   static std::vector<std::size_t> completed(std::vector<std::size_t> order, std::size_t parameters);
 
  private:

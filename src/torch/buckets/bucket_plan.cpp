@@ -26,7 +26,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards) {
   BucketPlan plan;
-  // The bucket of a group, an optimizer's group, and a type.
+  // The unfinished bucket of each group, optimizer group and dtype.
   std::map<std::tuple<int, std::size_t, DType>, std::size_t> open;
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];

@@ -7,20 +7,19 @@
 
 namespace kolo::tensors {
 
-/// A parameter as the plan sees it.
 struct PlannedParameter {
   static constexpr int kNoGroup = -1;
 
   std::size_t count = 0;  ///< elements in the bucket; none for sparse gradients
   DType dtype = DType::Float32;
-  int group = kNoGroup;             ///< parameters of one group share a bucket
-  std::size_t optimizer_group = 0;  ///< parameters of two groups share no bucket
+  int group = kNoGroup;             ///< its parameters share a bucket
+  std::size_t optimizer_group = 0;  ///< a bucket has parameters of one only
 };
 
-/// A contiguous range of memory that is reduced as one: the gradients of some parameters of one
-/// type, padded so that they divide into equal shards, then the flags: one element a member that is 1
-/// where this rank has the gradient, and one that is 1 unless the rank has joined. Offsets are in
-/// bytes from the start of the memory of all buckets; they and the shards' are multiples of 64.
+/// A contiguous range of memory that is reduced at once: gradients of one dtype, padded so that
+/// they divide into equal shards, then flags: one element for each member, which is 1 if this rank
+/// has its gradient, and one that is 1 unless the rank has joined. Offsets are in bytes from the
+/// start of the memory of all buckets; those of members and shards are multiples of 64.
 struct Bucket {
   struct Member {
     std::size_t parameter;  ///< its index
@@ -42,18 +41,18 @@ struct BucketPlan {
   std::size_t size_bytes = 0;  ///< of the memory of all buckets
 };
 
-/// Fills buckets with the parameters in `order`, separately for each type, up to `bucket_bytes`; a
-/// larger parameter has a bucket of its own. The first bucket is closed at a quarter of that, so that
-/// the first reduction starts early. A group makes one bucket for each type, of any size. Gradients
-/// are padded to divide into `shards` equal shards.
+/// Fills buckets with the parameters in `order`, separately for each dtype, up to `bucket_bytes`; a
+/// larger parameter has a bucket of its own. The first bucket is closed at a quarter of that, so
+/// that the first reduction starts early. A group makes one bucket for each dtype, of any size.
+/// Gradients are padded so that they divide into `shards` equal shards.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards = 1);
 
-/// The same buckets in the memory of `slots` of them: bucket i lies where bucket i - slots lay.
+/// The same buckets in `slots` slots of memory: bucket i lies in slot i % slots.
 BucketPlan share_slots(BucketPlan plan, std::size_t slots);
 
-/// The bucket size where the user gives none: a 16th of all gradients, 25 MiB at most.
+/// A 16th of all gradients, 25 MiB at most.
 std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters);
 
 }  // namespace kolo::tensors

@@ -15,14 +15,14 @@ struct Node;
 
 namespace kolo::tensors {
 
-/// Calls back for every gradient that backward() accumulates, until it is destroyed. What a
-/// callback throws comes out of backward().
+/// Calls back for every gradient that backward() accumulates. What a callback throws ends
+/// backward().
 class GradHooks {
  public:
   using Callback = std::function<void(std::size_t index)>;
 
-  /// On the thread of backward(), `before(i)` is called just before a new gradient is added to
-  /// parameters[i].grad(), and `after(i)` once it holds it.
+  /// Calls `before(i)` just before a new gradient is added to parameters[i].grad() and `after(i)`
+  /// just after it, on the thread of backward().
   GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after);
   ~GradHooks();
   GradHooks(const GradHooks&) = delete;  // the hooks refer to it
@@ -30,7 +30,7 @@ class GradHooks {
 
  private:
   struct Installed {
-    // Held weakly by the parameter: without an owner it would die, and the hooks with it.
+    // The parameter holds it weakly: without an owner it would be destroyed with its hooks.
     std::shared_ptr<torch::autograd::Node> accumulator;
     const torch::autograd::FunctionPreHook* before;
     std::uintptr_t after;

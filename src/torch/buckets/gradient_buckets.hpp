@@ -11,16 +11,16 @@
 
 namespace kolo::tensors {
 
-/// The memory of a plan's buckets, and the parameters' gradients as views of it.
+/// The memory of a plan's buckets, with the parameters' gradients as views of it.
 ///
-/// Autograd assigns a new gradient without a copy; `move_in` copies it into the bucket and makes the
-/// view the gradient. backward() then adds into the bucket until the gradient is cleared. The flags
-/// of a bucket say which gradients this rank has; on a GPU they lie in CPU memory, so that nobody
-/// waits for the GPU to read them.
+/// Autograd assigns a new gradient without copying it; `move_in` copies it into the bucket and
+/// makes the view the gradient. backward() then adds to the bucket until the gradient is cleared.
+/// The flags of a bucket say which gradients this rank has; for buckets on a GPU they lie in CPU
+/// memory, so that reading them does not wait for the GPU.
 class GradientBuckets {
  public:
-  /// All parameters are on one device. `sparse[i]`: parameter i has no place in its bucket.
-  /// Collective over the set of `options`, whose name is that of the memory.
+  /// All parameters are on one device. `sparse[i]`: the gradient of parameter i lies outside its
+  /// bucket. Collective over the set of `options`, whose name is that of the memory.
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                   const std::vector<bool>& sparse, const OperationOptions& options);
 
@@ -28,7 +28,7 @@ class GradientBuckets {
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
   at::Device device() const { return parameters_.front().device(); }
-  /// Whether flags are reduced by themselves, not behind the gradients of their bucket.
+  /// Whether flags are reduced by themselves, not with the gradients of their bucket.
   bool has_separate_flags() const { return !device().is_cpu(); }
 
   /// All gradients of a bucket as one tensor [n], without the flags.
@@ -40,11 +40,12 @@ class GradientBuckets {
   }
 
   bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
-  /// Whether the parameter's gradient is the view of its place; of a sparse one, whether it has any.
+  /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has
+  /// any.
   bool is_in_place(std::size_t parameter) const;
-  /// Copies the gradient to its place, where a sparse one becomes dense, and makes the view the
-  /// gradient. Returns the gradient that was replaced, if any: on a GPU its memory may be reused
-  /// only after the current stream has copied it.
+  /// Copies the gradient into its bucket, made dense, and makes the view the gradient. Returns the
+  /// replaced gradient, if any: on a GPU its memory may be reused only after the current stream has
+  /// copied it.
   at::Tensor move_in(std::size_t parameter);
   /// Zeroes missing gradients, moves in all others, and sets the presence and activity flags.
   /// Returns the gradients that were replaced on a GPU.
@@ -57,7 +58,7 @@ class GradientBuckets {
   bool is_present(const Bucket& bucket, std::size_t member) const;
   /// After the reduction: the reduced activity flags, which are 1 or 0 on each rank.
   double reduced_activity(const Bucket& bucket) const;
-  /// Undefines the gradients that lie in the buckets, or in one of them.
+  /// Undefines the gradients that lie in all buckets, or in one.
   void clear_gradients();
   void clear_gradients(const Bucket& bucket);
 
@@ -65,7 +66,7 @@ class GradientBuckets {
   std::vector<at::Tensor> parameters_;
   BucketPlan plan_;
   SharedBuffer memory_;
-  std::vector<at::Tensor> views_;  // of each parameter's place, where it has one
+  std::vector<at::Tensor> views_;  // of each parameter; undefined for sparse ones
   std::vector<at::Tensor> flags_;  // of each bucket
 };
 

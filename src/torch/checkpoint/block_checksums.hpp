@@ -7,13 +7,13 @@
 
 namespace kolo::tensors {
 
-/// Bytes of a shard file's data that have a checksum of their own; the last block may be shorter.
+/// Bytes of each block of a shard file's data that has a checksum; the last block may be shorter.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
 /// XXH3, 64 bits.
 std::uint64_t checksum_of(const void* data, std::size_t bytes);
 
-/// The checksums of a stream's blocks.
+/// Computes the checksums of a stream's blocks.
 class BlockChecksums {
  public:
   BlockChecksums();
@@ -22,7 +22,7 @@ class BlockChecksums {
   BlockChecksums& operator=(const BlockChecksums&) = delete;
 
   void append(const void* data, std::size_t bytes);
-  /// Ends the stream: of all blocks, in their order.
+  /// Ends the stream. Returns the checksums of all blocks in order.
   std::vector<std::uint64_t> finish();
 
  private:

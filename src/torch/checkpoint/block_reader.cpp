@@ -19,9 +19,10 @@ std::int64_t block_bytes(const CheckpointIndex::File& file, std::int64_t block) 
 BlockReader::BlockReader(const std::filesystem::path& folder, const CheckpointIndex::File& about)
     : about_(about), file_(folder / about.name) {
   if (file_.size() == about.bytes) return;
-  throw InvalidArgument("file '" + file_.path().string() + "' has " + std::to_string(file_.size()) +
-                        " bytes instead of " + std::to_string(about.bytes) +
-                        (file_.size() < about.bytes ? ": it is truncated" : ": it is another one"));
+  throw InvalidArgument(
+      "file '" + file_.path().string() + "' has " + std::to_string(file_.size()) +
+      " bytes instead of " + std::to_string(about.bytes) +
+      (file_.size() < about.bytes ? ": it is truncated" : ": it is another file"));
 }
 
 void BlockReader::verify_header() const {
@@ -29,7 +30,7 @@ void BlockReader::verify_header() const {
   file_.read(0, about_.header_bytes, header.data());
   if (checksum_of(header.data(), header.size()) == about_.header_checksum) return;
   throw InvalidArgument("file '" + file_.path().string() +
-                        "' is damaged or another one: the checksum of its header differs");
+                        "' is damaged or another file: the checksum of its header differs");
 }
 
 void BlockReader::read(std::int64_t offset, std::int64_t bytes, void* target) {

@@ -10,16 +10,16 @@
 
 namespace kolo::tensors {
 
-/// Reads a shard file's data in blocks, whose checksums it compares. Throws InvalidArgument naming
-/// the file, where it is missing, has another size, or is damaged; BackendError where the system
-/// cannot read it.
+/// Reads a shard file's data in blocks and verifies their checksums. Throws InvalidArgument, naming
+/// the file, if it is missing, has another size or is damaged; BackendError if the system cannot
+/// read it.
 class BlockReader {
  public:
   /// The file of that name in `folder`. `about` must outlive this.
   BlockReader(const std::filesystem::path& folder, const CheckpointIndex::File& about);
 
   void verify_header() const;
-  /// Copies bytes of the data, from `offset` on, into `target`; with null it only compares.
+  /// Copies bytes of the data, from `offset` on, to `target`; null: only verifies them.
   void read(std::int64_t offset, std::int64_t bytes, void* target);
 
  private:

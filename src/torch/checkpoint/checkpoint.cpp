@@ -19,23 +19,23 @@
 namespace kolo::tensors {
 namespace {
 
-/// What to append to `path` to have a checkpoint; nothing where it is one.
+/// The name of the newest checkpoint in `path`; empty if `path` is a checkpoint itself.
 std::string choose(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path / kIndexName, error)) return {};
   if (!std::filesystem::exists(path, error)) {
     throw InvalidArgument("there is no folder of that name");
   }
-  if (!std::filesystem::is_directory(path, error)) throw InvalidArgument("it is no folder");
+  if (!std::filesystem::is_directory(path, error)) throw InvalidArgument("it is not a folder");
   const std::vector<std::int64_t> numbers = list_checkpoints(path);
   if (numbers.empty()) {
     throw InvalidArgument("there is no checkpoint in it: neither " + std::string(kIndexName) +
-                          " nor " + checkpoint_name(1).string() + " or another number");
+                          " nor a folder such as " + checkpoint_name(1).string());
   }
   return checkpoint_name(numbers.back()).string();
 }
 
-/// The folder that programs lock which save checkpoints beside this one, or into it.
+/// The folder that programs lock when they save checkpoints beside `path` or into it.
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::exists(path / kIndexName, error) ? path / ".." : path;
@@ -51,7 +51,7 @@ CheckpointIndex read_index(const std::filesystem::path& path) {
     return index;
   } catch (const InvalidArgument& error) {
     throw InvalidArgument("file '" + file.path().string() +
-                          "' is no index of a checkpoint: " + error.what());
+                          "' is not a valid checkpoint index: " + error.what());
   }
 }
 

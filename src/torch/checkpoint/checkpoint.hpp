@@ -19,39 +19,37 @@
 
 namespace kolo::tensors {
 
-/// A checkpoint for reading, written by any number of ranks. One thread at a time uses it. As long
-/// as it lives on the set's first rank, no program that saves into its folder removes it.
+/// Reads a checkpoint that any number of ranks wrote. Not thread-safe. While it lives on the set's
+/// first rank, no program that saves into its folder removes the checkpoint.
 class Checkpoint {
  public:
   using Tensor = CheckpointIndex::Tensor;
 
   /// Opens `path`, or the newest checkpoint in it, which the set's first rank chooses for all.
-  /// Collective over the set of `options` and blocking. The ranks share out the files, to see that
-  /// they are there and are those that were written; elements are compared when they are read.
-  /// Where a program saves into the folder, it waits for half its timeout at most.
-  /// Throws on all ranks, naming rank, file and tensor: InvalidArgument where there is no
-  /// checkpoint, or its files are missing, truncated, damaged or others, BackendError where the
-  /// system cannot read them; as all collectives do.
+  /// Collective over the set of `options` and blocking. Each rank checks the sizes and headers of
+  /// some files; elements are verified when they are read. Waits for a program that saves into the
+  /// folder, half its timeout at most. Throws on all ranks, naming rank, file and tensor:
+  /// InvalidArgument if there is no checkpoint, or its files are missing, truncated, damaged or
+  /// others; BackendError if the system cannot read them; the errors of all collectives.
   Checkpoint(const std::filesystem::path& path, const OperationOptions& options);
 
   const std::map<std::string, Tensor>& tensors() const { return index_.tensors; }
   const nlohmann::json& details() const { return index_.details; }
-  /// Of the checkpoint itself.
+  /// The path of the checkpoint itself.
   const std::filesystem::path& path() const { return path_; }
 
-  /// Throws InvalidArgument, naming both, where a tensor is missing or of another type or shape
-  /// than the program has for it.
+  /// Throws InvalidArgument if a tensor is missing or has another dtype or shape than the
+  /// program's; names both.
   void require(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape) const;
 
-  /// Reads the blocks that hold these elements and compares their checksums. Not collective. Throws
-  /// InvalidArgument naming tensor, file, and what is wrong, such as a type that is not `dtype`;
-  /// BackendError where the system cannot read the file.
+  /// Reads the blocks that hold these elements and verifies their checksums. Not collective. Throws
+  /// InvalidArgument, naming tensor, file and the difference, such as another dtype; BackendError
+  /// if the system cannot read the file.
   void verify(const std::string& name, DType dtype, std::int64_t begin, std::int64_t count) const;
 
-  /// Fills `target` with the elements from `begin` on. What the caller has memory for decides how
-  /// many are read and of which type, never the file. Compares checksums too, and throws as
-  /// `verify` does: a file may change after it was verified, and comparing costs a small part of
-  /// reading. Where it throws, `target` may have been written to.
+  /// Fills `target` with the elements from `begin` on. The caller's memory decides how many are
+  /// read and of which dtype, never the file. Verifies checksums again, as files may change
+  /// meanwhile, and throws like `verify`; `target` may have been written to then.
   void read(const std::string& name, DType dtype, std::int64_t begin,
             std::span<std::byte> target) const;
 
@@ -63,7 +61,7 @@ class Checkpoint {
   std::optional<FolderLock> lock_;
   std::filesystem::path path_;
   CheckpointIndex index_;
-  // The last file that was read: one at a time, as there may be more than a process may open.
+  // The last file that was read: a checkpoint may have more files than a process may open.
   mutable std::size_t open_file_ = 0;
   mutable std::unique_ptr<BlockReader> reader_;
 };

@@ -19,9 +19,9 @@ constexpr std::string_view kCheckpoint = "checkpoint-";
 constexpr std::string_view kIncomplete = ".incomplete-";
 constexpr std::string_view kRemoved = ".removed-";
 constexpr std::size_t kDigits = 8;
-constexpr std::size_t kMostDigits = 18;  // which 64 bits hold
+constexpr std::size_t kMostDigits = 18;  // fit into 64 bits
 
-/// -1 for other names.
+/// The number in a checkpoint's name; -1 for other names.
 std::int64_t number_of(std::string_view name) {
   if (!name.starts_with(kCheckpoint)) return -1;
   name.remove_prefix(kCheckpoint.size());
@@ -42,7 +42,7 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-/// Renames unless it is gone, and says whether it did: of several programs one does.
+/// Renames a folder unless it is missing; returns whether it did. Of several programs, one does.
 bool claim(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return true;
   if (errno != ENOENT) throw_file_error("rename '" + from.string() + "' to", to);
@@ -68,7 +68,7 @@ std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder) 
 
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder) {
   remove_leftovers(folder);
-  // At random, so that a rank that comes late from an attempt given up finds its folder gone.
+  // Random, so that a late rank of an abandoned attempt does not find its folder again.
   std::string name = std::string(kIncomplete) + std::to_string(std::random_device()());
   make_folder(folder / name);
   return name;
@@ -81,7 +81,7 @@ void publish_checkpoint(const std::filesystem::path& folder, const std::filesyst
     const std::filesystem::path next =
         folder / checkpoint_name(numbers.empty() ? 1 : numbers.back() + 1);
     if (::rename((folder / name).c_str(), next.c_str()) == 0) break;
-    // Another program has just published one under that number.
+    // Another program has just published a checkpoint of this number.
     if (errno == ENOTEMPTY || errno == EEXIST) continue;
     throw_file_error("rename '" + (folder / name).string() + "' to", next);
   }
@@ -109,7 +109,7 @@ void remove_leftovers(const std::filesystem::path& folder) {
   for (const std::string& name : names_in(folder)) {
     if (name.starts_with(kRemoved)) remove_tree(folder / name);
     if (!name.starts_with(kIncomplete)) continue;
-    // Its program may be alive after all: now it finds that it has lost it.
+    // If its program is still alive, it now finds the folder missing.
     const std::filesystem::path claimed = folder / (std::string(kRemoved) + name.substr(1));
     if (claim(folder / name, claimed)) remove_tree(claimed);
   }

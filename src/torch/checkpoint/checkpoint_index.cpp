@@ -45,7 +45,7 @@ CheckpointIndex::File to_file(const Json& json) {
   for (const Json& checksum : json.at("block_checksums")) {
     file.block_checksums.push_back(to_unsigned(checksum));
   }
-  // As Kolo names files: it becomes part of a path, and of texts.
+  // Only names that Kolo gives to files: they become part of paths and error texts.
   if (file.name.empty() || file.name.front() == '.' ||
       file.name.find_first_not_of(kFileNameLetters) != std::string::npos) {
     throw InvalidArgument("a file is named '" + printable(file.name) + "'");
@@ -88,7 +88,7 @@ CheckpointIndex::Tensor to_tensor(const Json& json, const CheckpointIndex& index
   return tensor;
 }
 
-/// The checksum stands in the first line and is that of all others.
+/// The first line holds the checksum of all other lines.
 std::uint64_t checksum_below_first_line(const std::string& text) {
   const std::size_t end = std::min(text.find('\n'), text.size());
   return checksum_of(text.data() + end, text.size() - end);

@@ -14,7 +14,7 @@ namespace kolo::tensors {
 
 inline constexpr std::string_view kIndexName = "index.json";
 
-/// What the file index.json of a checkpoint says: where the elements of all tensors are.
+/// The contents of a checkpoint's index.json: where the elements of all tensors are.
 struct CheckpointIndex {
   struct File {
     std::string name;
@@ -26,7 +26,7 @@ struct CheckpointIndex {
     std::int64_t data_bytes() const { return bytes - header_bytes; }
   };
   struct Slice {
-    std::size_t file = 0;  ///< which of the files
+    std::size_t file = 0;  ///< index into `files`
     std::int64_t begin = 0;
     std::int64_t count = 0;
     std::int64_t offset = 0;  ///< in bytes, from the beginning of the file's data
@@ -34,16 +34,16 @@ struct CheckpointIndex {
   struct Tensor {
     DType dtype = DType::Float32;
     std::vector<std::int64_t> shape;
-    std::vector<Slice> slices;  ///< in the order of elements, none empty
+    std::vector<Slice> slices;  ///< in the order of elements; none is empty
   };
   std::vector<File> files;
   std::map<std::string, Tensor> tensors;
   nlohmann::json details = nlohmann::json::object();
 };
 
-/// Text with a checksum of itself, which `parse_index` wants to find right. `parse_index` throws
-/// InvalidArgument, naming the tensor, for anything else: other formats and versions, fields that
-/// are missing or of another type, slices outside their file.
+/// The index as text with a checksum of itself, and the inverse. `parse_index` throws
+/// InvalidArgument, naming the tensor, for a wrong checksum, other formats and versions, fields
+/// that are missing or of another type, and slices outside their file.
 std::string encode_index(const CheckpointIndex& index);
 CheckpointIndex parse_index(const std::string& text);
 

@@ -12,7 +12,7 @@ namespace kolo::tensors {
 
 FileReader::FileReader(std::filesystem::path path)
     : path_(std::move(path)),
-      // A pipe under this name must not be waited for.
+      // Do not wait for a pipe of this name.
       file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (!file_.is_open()) {
     if (errno != ENOENT && errno != ENOTDIR) throw_file_error("open", path_);
@@ -20,7 +20,7 @@ FileReader::FileReader(std::filesystem::path path)
   }
   struct stat about{};
   if (::fstat(file_.get(), &about) != 0) throw_file_error("examine", path_);
-  if (!S_ISREG(about.st_mode)) throw InvalidArgument("'" + path_.string() + "' is no file");
+  if (!S_ISREG(about.st_mode)) throw InvalidArgument("'" + path_.string() + "' is not a file");
   size_ = about.st_size;
 }
 

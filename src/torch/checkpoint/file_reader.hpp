@@ -7,8 +7,8 @@
 
 namespace kolo::tensors {
 
-/// Reads from any place of a file. Throws InvalidArgument where the file is not there or ends too
-/// early, BackendError where the system cannot read it; both name the file.
+/// Reads from any offset of a file. Throws InvalidArgument if the file is missing or ends too
+/// early, BackendError if the system cannot read it; both name the file.
 class FileReader {
  public:
   explicit FileReader(std::filesystem::path path);

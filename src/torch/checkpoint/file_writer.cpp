@@ -19,18 +19,18 @@ constexpr mode_t kReadWrite = 0666;  // less the umask
 FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
     : path_(std::move(path)),
       file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kReadWrite)) {
-  if (!file_.is_open()) throw_file_error("make", path_);
+  if (!file_.is_open()) throw_file_error("create", path_);
   if (bytes > 0) reserve(bytes);
 }
 
-/// Blocks next to each other are written, and freed, faster; and a disk that is too full says so
-/// now.
+/// Reserves the file's blocks: adjacent ones are written and freed faster, and a full disk is an
+/// error now.
 void FileWriter::reserve(std::int64_t bytes) {
   int result = 0;
   do {
     result = ::fallocate(file_.get(), 0, 0, bytes);
   } while (result != 0 && errno == EINTR);
-  // Not every file system can; posix_fallocate() would write zeros there.
+  // Where a file system cannot reserve, posix_fallocate() would write zeros.
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_file_error("reserve " + std::to_string(bytes) + " bytes for", path_);
   }
@@ -50,7 +50,7 @@ void FileWriter::append(const void* data, std::size_t bytes) {
 void FileWriter::sync() {
   write_out(small_.data(), small_.size());
   small_.clear();
-  if (::fsync(file_.get()) != 0) throw_file_error("bring to the disk", path_);
+  if (::fsync(file_.get()) != 0) throw_file_error("sync", path_);
 }
 
 void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
@@ -63,7 +63,7 @@ void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
     written_ += written;
   }
   if (written_ - on_their_way_ < kBatchBytes) return;
-  // Only a hint, which sync() makes good: errors are its.
+  // Only a hint: sync() reports errors.
   ::sync_file_range(file_.get(), on_their_way_, written_ - on_their_way_, SYNC_FILE_RANGE_WRITE);
   on_their_way_ = written_;
 }

@@ -9,16 +9,16 @@
 
 namespace kolo::tensors {
 
-/// Writes a new file from its first byte to its last. Large pieces go to the system straight from
-/// their memory; small ones are put together first. The disk is kept busy from the first pieces on.
-/// Throws BackendError naming file and cause.
+/// Writes a new file from start to end. Large pieces are written straight from their memory; small
+/// ones are buffered. The disk is kept busy from the first pieces on. Throws BackendError naming
+/// file and cause.
 class FileWriter {
  public:
-  /// Makes the file, which must not be there yet and gets room for `bytes`, all that it will have.
+  /// Creates the file, which must not exist, and reserves `bytes`, its final size.
   FileWriter(std::filesystem::path path, std::int64_t bytes);
 
   void append(const void* data, std::size_t bytes);
-  /// Returns when all that was appended is on the disk.
+  /// Blocks until everything is on the disk.
   void sync();
 
  private:
@@ -29,7 +29,7 @@ class FileWriter {
   comm::FileDescriptor file_;
   std::vector<std::byte> small_;   // not written yet
   std::int64_t written_ = 0;       // bytes
-  std::int64_t on_their_way_ = 0;  // of these, that the system has been told to bring to the disk
+  std::int64_t on_their_way_ = 0;  // of `written_`, that the system was told to flush
 };
 
 }  // namespace kolo::tensors

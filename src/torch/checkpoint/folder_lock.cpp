@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kLogAfter{1};
 
 comm::FileDescriptor open_lock(const std::filesystem::path& path, FolderLock::Kind kind) {
   const bool saves = kind == FolderLock::Kind::Save;
-  // Network file systems lock alone what is open for writing.
+  // Network file systems lock only files that are open for writing.
   const int flags = saves ? O_RDWR | O_CREAT : O_RDONLY;
   comm::FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kLockMode));
   if (!file.is_open() && saves) throw_file_error("open", path);
@@ -45,18 +45,18 @@ LockResult try_lock(int file, FolderLock::Kind kind) {
   return LockResult::Locked;
 }
 
-/// Who has saved there last, for the text of another program's error.
+/// Writes this process's name into the lock file, for another program's error text.
 void write_holder(int file) {
   std::array<char, kMostText> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string text =
       "process " + std::to_string(::getpid()) + " on " + std::string(host.data()) + "\n";
-  // A lock without a text is one all the same.
+  // The lock holds without a text too.
   [[maybe_unused]] const bool is_written =
       ::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) > 0;
 }
 
-/// A sentence with what `write_holder` wrote, or nothing.
+/// A sentence with the text that `write_holder` wrote, or an empty one.
 std::string holder_text(int file) {
   std::array<char, kMostText> text{};
   const ssize_t size = ::pread(file, text.data(), text.size(), 0);
@@ -71,8 +71,8 @@ std::string holder_text(int file) {
   throw BackendError("another program saves checkpoints into, or loads one from, '" +
                      folder.string() + "', and has not finished for " + std::to_string(seconds) +
                      " s. " + holder +
-                     "End it if it is left of an earlier job; give every job that saves a folder "
-                     "of its own otherwise.");
+                     "If it is left over from an earlier job, end it; otherwise give every job "
+                     "that saves a folder of its own.");
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder, Kind kind, Duration 
 }
 
 FolderLock::~FolderLock() {
-  // Closing is not enough where a child of fork() has the file open too.
+  // Closing is not enough if a child of fork() has the file open too.
   if (file_.is_open()) ::flock(file_.get(), LOCK_UN);
 }
 

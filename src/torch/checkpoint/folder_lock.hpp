@@ -12,8 +12,8 @@ inline constexpr const char* kLockName = ".lock";
 /// Holds an flock on the file `.lock` of a folder of checkpoints, so that one program saves into it
 /// at a time. The kernel releases the lock when the process ends, however it ends; the file stays.
 ///
-/// Without the lock, one program could remove the unfinished checkpoint of another one. A published
-/// checkpoint is complete even so (checkpoint_folder.hpp), so a file system without flock is no
+/// Without the lock, a program could remove the unfinished checkpoint of another one. A published
+/// checkpoint is complete even then (checkpoint_folder.hpp), so a file system without flock is no
 /// error.
 class FolderLock {
  public:
@@ -23,8 +23,8 @@ class FolderLock {
   };
   using Duration = std::chrono::nanoseconds;
 
-  /// Waits at most `patience` for other holders, then throws BackendError, which names them where
-  /// it can and says what to do. Throws it too if the file cannot be created.
+  /// Waits at most `patience` for other holders, then throws BackendError, which names them if it
+  /// can and says what to do. Also throws it if the file cannot be created.
   FolderLock(const std::filesystem::path& folder, Kind kind, Duration patience);
   FolderLock(FolderLock&&) noexcept = default;
   FolderLock& operator=(FolderLock&&) = delete;  // released once

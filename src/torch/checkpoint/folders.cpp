@@ -27,8 +27,8 @@ void make_folder(const std::filesystem::path& path) {
   if (parent != path) make_folder(parent);
   if (::mkdir(path.c_str(), kAll) != 0) {
     const int cause = errno;
-    // Another program may have been quicker.
-    if (!std::filesystem::is_directory(path, error)) throw_file_error("make folder", path, cause);
+    // Another program may have created it meanwhile.
+    if (!std::filesystem::is_directory(path, error)) throw_file_error("create folder", path, cause);
   }
   sync_folder(parent);
 }
@@ -36,8 +36,8 @@ void make_folder(const std::filesystem::path& path) {
 void sync_folder(const std::filesystem::path& path) {
   const comm::FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.is_open()) throw_file_error("open folder", path);
-  // Some network file systems know no fsync of folders, and need none.
-  if (::fsync(folder.get()) != 0 && errno != EINVAL) throw_file_error("bring to the disk", path);
+  // Some network file systems have no fsync of folders, and need none.
+  if (::fsync(folder.get()) != 0 && errno != EINVAL) throw_file_error("sync", path);
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {

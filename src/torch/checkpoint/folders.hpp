@@ -4,16 +4,16 @@
 
 namespace kolo::tensors {
 
-/// What a crash must not undo. All throw BackendError naming the folder and the cause.
+/// Changes to folders that survive a crash. All throw BackendError naming the folder and the cause.
 
-/// Makes the folder, and those above it, where they are missing.
+/// Creates the folder and those above it if they are missing.
 void make_folder(const std::filesystem::path& path);
-/// Returns when the folder's list of names is on the disk.
+/// Blocks until the folder's list of names is on the disk.
 void sync_folder(const std::filesystem::path& path);
-/// Renames within one folder, which it syncs. What has the new name already is replaced if it is a
-/// file, an error if it is a folder with something in it.
+/// Renames within one folder and syncs it. Replaces a file of the new name; a folder of that name
+/// that is not empty is an error.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
-/// Removes a file, or a folder with all that is in it.
+/// Removes a file, or a folder with its contents.
 void remove_tree(const std::filesystem::path& path);
 
 }  // namespace kolo::tensors

@@ -16,11 +16,11 @@
 /// to counts.
 namespace kolo::tensors {
 
-/// Throws InvalidArgument for a key that comes twice and for values in too many others, the
-/// library's own exceptions for what is no JSON.
+/// Throws InvalidArgument for duplicate keys and for values that are nested too deeply, and the
+/// library's own exceptions for text that is not JSON.
 inline nlohmann::json parse_json(std::string_view text) {
   constexpr int kDeepest = 100;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of the enclosing objects
   using Event = nlohmann::json::parse_event_t;
   return nlohmann::json::parse(text, [&](int depth, Event event, nlohmann::json& value) {
     if (depth > kDeepest) {
@@ -30,7 +30,7 @@ inline nlohmann::json parse_json(std::string_view text) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw InvalidArgument("'" + value.get<std::string>() + "' comes twice");
+      throw InvalidArgument("'" + value.get<std::string>() + "' appears twice");
     }
     return true;
   });

@@ -12,7 +12,7 @@ constexpr char kDone = 'd';
 constexpr char kInvalid = 'i';
 constexpr char kFailed = 'f';
 
-/// How it ended, then the result or the error's text.
+/// A rank's outcome: how it ended, then the result or the error's text.
 std::string outcome_of(const std::function<std::string()>& work) {
   try {
     return kDone + work();

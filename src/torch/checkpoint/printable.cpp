@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kLastCodePoint = 0x10FFFF;
 
-/// How many bytes the character at the beginning has; 0 where it is none that can be printed.
+/// The number of bytes of the first character; 0 if it cannot be printed.
 std::size_t printable_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);

@@ -35,10 +35,10 @@ std::string with_length(const std::string& json) {
 }
 
 SafetensorsMetadata to_metadata(const nlohmann::json& object) {
-  if (!object.is_object()) throw InvalidArgument("its metadata are no object");
+  if (!object.is_object()) throw InvalidArgument("its metadata is not a JSON object");
   SafetensorsMetadata metadata;
   for (const auto& [key, value] : object.items()) {
-    if (!value.is_string()) throw InvalidArgument("its metadata '" + key + "' are no text");
+    if (!value.is_string()) throw InvalidArgument("its metadata '" + key + "' is not a string");
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -61,7 +61,7 @@ SafetensorsHeader::Place to_place(const std::string& name, const nlohmann::json&
   const std::vector<std::int64_t> offsets = to_counts(entry.at("data_offsets"));
   const std::vector<std::int64_t> shape = to_counts(entry.at("shape"));
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
-    throw InvalidArgument("its data_offsets are no range");
+    throw InvalidArgument("its data_offsets are not a range");
   }
   if (offsets[1] - offsets[0] != whole_bytes(name, *dtype, shape)) {
     throw InvalidArgument("its shape takes " + std::to_string(whole_bytes(name, *dtype, shape)) +
@@ -146,7 +146,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
   std::string where = "its header";
   try {
     const nlohmann::json object = parse_json(json);
-    if (!object.is_object()) throw InvalidArgument("it is no JSON object");
+    if (!object.is_object()) throw InvalidArgument("it is not a JSON object");
     for (const auto& [name, entry] : object.items()) {
       where = name == kMetadata ? "its header" : "tensor '" + printable(name) + "'";
       if (name == kMetadata) {

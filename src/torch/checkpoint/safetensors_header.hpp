@@ -31,9 +31,9 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 std::string_view safetensors_name(DType dtype);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 
-/// The beginning of a file whose data are these tensors, in this order; the data then begin at a
-/// multiple of 64 bytes. Throws InvalidArgument where a name comes twice, is not UTF-8 or is
-/// "__metadata__", or a shape is none.
+/// The start of a file with the data of these tensors, in this order; the data begins at a multiple
+/// of 64 bytes. Throws InvalidArgument if two names are equal, a name is not UTF-8 or is
+/// "__metadata__", or a shape is impossible.
 std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                       const SafetensorsMetadata& metadata);
 
@@ -41,15 +41,15 @@ struct SafetensorsHeader {
   struct Place {
     DType dtype = DType::Float32;
     std::vector<std::int64_t> shape;
-    std::int64_t offset = 0;  ///< in bytes, from the beginning of the data
+    std::int64_t offset = 0;  ///< in bytes, from the start of the data
   };
   std::map<std::string, Place> tensors;
   SafetensorsMetadata metadata;
 };
 
-/// Reads a header, without the length before it, of a file that has `data_bytes` after it. Throws
-/// InvalidArgument where it is not as the format wants it: other keys, types, dtypes or lengths,
-/// tensors that overlap or leave gaps.
+/// Parses a header, without the length before it, of a file with `data_bytes` of data. Throws
+/// InvalidArgument if it violates the format: other keys, types, dtypes or lengths, tensors that
+/// overlap or leave gaps.
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes);
 
 }  // namespace kolo::tensors

@@ -10,7 +10,7 @@ namespace kolo::tensors {
 namespace {
 
 constexpr auto kHeaderBegin = static_cast<std::int64_t>(kLengthBytes);
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // as the format wants it
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's limit
 
 std::string read_header(const FileReader& file) {
   std::array<unsigned char, kLengthBytes> bytes{};
@@ -39,7 +39,8 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(
     data_begin_ = kHeaderBegin + static_cast<std::int64_t>(header.size());
     header_ = parse_safetensors_header(header, file_.size() - data_begin_);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument("file '" + path.string() + "' is no safetensors file: " + error.what());
+    throw InvalidArgument("file '" + path.string() +
+                          "' is not a safetensors file: " + error.what());
   }
 }
 

@@ -12,9 +12,8 @@
 
 namespace kolo::tensors {
 
-/// Reads a safetensors file, of whatever program wrote it. Throws InvalidArgument naming file and
-/// tensor where the file is missing or not as the format wants it, BackendError where the system
-/// cannot read it.
+/// Reads a safetensors file that any program wrote. Throws InvalidArgument, naming file and tensor,
+/// if the file is missing or violates the format; BackendError if the system cannot read it.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::filesystem::path& path);
@@ -22,7 +21,7 @@ class SafetensorsReader {
   const std::map<std::string, SafetensorsHeader::Place>& tensors() const { return header_.tensors; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
 
-  /// Fills `target` with a tensor's elements from `begin` on, which must be of type `dtype`.
+  /// Fills `target` with a tensor's elements, which must be of `dtype`, from `begin` on.
   void read(const std::string& name, DType dtype, std::int64_t begin,
             std::span<std::byte> target) const;
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kUnfinished = ".incomplete-";
 
-/// Whether `name` is what an attempt at `file` had: with a number between, or without.
+/// Whether `name` is that of an attempt at `file`, with or without a number.
 bool is_leftover(std::string_view name, std::string_view file) {
   if (!name.starts_with(kUnfinished) || !name.ends_with(file)) return false;
   name.remove_prefix(kUnfinished.size());
@@ -25,7 +25,7 @@ bool is_leftover(std::string_view name, std::string_view file) {
   return name.empty() || (end == name.size() - 1 && name[end] == '-');
 }
 
-/// Of attempts at this file that died. One that is alive fails at its end, as it has lost its file.
+/// Removes the files of earlier attempts. One that is still running fails at its end.
 void remove_leftovers(const std::filesystem::path& folder, const std::string& file) {
   std::error_code error;
   const std::filesystem::directory_iterator end;
@@ -46,7 +46,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     missing_bytes_ += bytes_of(tensor.dtype, elements_of(tensor.shape).value());
   }
   const std::string name = path.filename().string();
-  // At random, so that of two programs that write one file none publishes the other's half.
+  // Random, so that of two programs that write one file none publishes the other's unfinished one.
   incomplete_ = path.parent_path() /
                 (std::string(kUnfinished) + std::to_string(std::random_device()()) + "-" + name);
   if (path.has_parent_path()) make_folder(path.parent_path());

@@ -11,14 +11,13 @@
 
 namespace kolo::tensors {
 
-/// Writes one safetensors file of whole tensors as a stream of their elements, with little memory
-/// beside what is appended. Until `close` the file has another name, ".incomplete-", a number, and
-/// its own; without `close` it is removed. What had the name before stays until then. Of two
-/// programs that write one file at a time the later one removes what the other has, whose `close`
-/// then fails. Throws BackendError naming file and cause.
+/// Writes one safetensors file of whole tensors as a stream of their elements, in little memory.
+/// Until `close` the file is named ".incomplete-<number>-<name>", and an older file of its name
+/// stays; without `close` it is removed. If two programs write one file at a time, the later one
+/// removes the other's, whose `close` then fails. Throws BackendError naming file and cause.
 class SafetensorsWriter {
  public:
-  /// The folder is made if absent. Throws InvalidArgument as encode_safetensors_header does.
+  /// Creates the folder if it is missing. Throws InvalidArgument like encode_safetensors_header.
   SafetensorsWriter(const std::filesystem::path& path,
                     const std::vector<SafetensorsTensor>& tensors,
                     const SafetensorsMetadata& metadata);
@@ -26,10 +25,10 @@ class SafetensorsWriter {
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   ~SafetensorsWriter();
 
-  /// The next elements: those of the tensors in their order, in pieces of any size. Throws
-  /// InvalidArgument where they are more than the tensors have.
+  /// Appends elements: those of all tensors in order, in pieces of any size. Throws InvalidArgument
+  /// for more than the tensors have.
   void append(const void* data, std::size_t bytes);
-  /// Returns when the file is on the disk under its name. Throws InvalidArgument where elements are
+  /// Blocks until the file is on the disk under its name. Throws InvalidArgument if elements are
   /// missing.
   void close();
 

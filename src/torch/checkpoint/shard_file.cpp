@@ -11,7 +11,7 @@
 namespace kolo::tensors {
 namespace {
 
-// What is written at once is small enough for the cache, in which the checksum has just put it.
+// Written at once: small enough to be still in the cache after its checksum was computed.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 std::string name_in_file(const TensorSlice& slice) {
@@ -49,7 +49,7 @@ ShardFile::ShardFile(const std::vector<TensorSlice>& slices) : all_(slices) {
     require_valid(slice);
     if (slice.count > 0) written_.push_back(slice);
   }
-  // Large elements first: then all are aligned in the file.
+  // Large elements first, so that all are aligned in the file.
   std::stable_sort(written_.begin(), written_.end(), [](const auto& a, const auto& b) {
     return size_of(a.dtype) > size_of(b.dtype);
   });

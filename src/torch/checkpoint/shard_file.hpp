@@ -10,19 +10,19 @@
 
 namespace kolo::tensors {
 
-/// What one rank writes: a safetensors file with its slices, each a tensor of one dimension, named
-/// like the whole tensor or, where it is a part of it, "name[begin:end]". Empty slices are left
+/// The file that one rank writes: a safetensors file of its slices, each a tensor of one dimension
+/// named like the whole tensor or, if it is a part of it, "name[begin:end]". Empty slices are left
 /// out.
 class ShardFile {
  public:
-  /// Throws InvalidArgument naming the tensor where a slice is not within its tensor, or is named
-  /// like another.
+  /// Throws InvalidArgument, naming the tensor, if a slice is not within its tensor or two slices
+  /// have the same name.
   explicit ShardFile(const std::vector<TensorSlice>& slices);
 
-  /// As an index that lists this file alone has them.
+  /// The entries of an index of this file alone.
   std::map<std::string, CheckpointIndex::Tensor> tensors() const;
 
-  /// Writes a new file; returns when it is on the disk. Throws BackendError naming it and the
+  /// Writes a new file and blocks until it is on the disk. Throws BackendError naming file and
   /// cause.
   CheckpointIndex::File write(const std::filesystem::path& path) const;
 

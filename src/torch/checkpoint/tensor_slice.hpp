@@ -13,21 +13,21 @@
 
 namespace kolo::tensors {
 
-/// A run of elements of a tensor: what one rank writes of it.
+/// A range of elements of a tensor, which one rank writes.
 struct TensorSlice {
   std::string name;  ///< of the whole tensor
   DType dtype = DType::Float32;
   std::vector<std::int64_t> shape;  ///< of the whole tensor
-  std::int64_t begin = 0;           ///< first element, among those of the whole in row-major order
+  std::int64_t begin = 0;           ///< first element in the whole tensor, in row-major order
   std::int64_t count = 0;
   const void* data = nullptr;
-  /// Instead of `data`, where the elements do not lie in the CPU's memory: copies their bytes from
-  /// `offset` on to `place`.
+  /// Instead of `data`, for elements that are not in CPU memory: copies their bytes, from `offset`
+  /// on, to `place`.
   std::function<void(std::size_t offset, std::span<std::byte> place)> copy_to{};
 };
 
-/// How many elements a tensor of this shape has; nothing where an extent is negative, or where
-/// their bytes could not be counted.
+/// The number of elements of this shape; nothing if an extent is negative or the number of bytes
+/// would overflow.
 inline std::optional<std::int64_t> elements_of(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) {

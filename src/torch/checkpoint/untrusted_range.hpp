@@ -9,11 +9,11 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-/// Before bytes of a file get into a program's memory: what the program has room for counts, and
-/// what the file says is compared with it.
+/// Checks before bytes of a file are copied to memory: the program's memory decides the range, and
+/// the file is compared with it.
 namespace kolo::tensors {
 
-/// How many elements there is room for. Throws InvalidArgument where one has room for its half.
+/// The number of elements that fit into `room`. Throws InvalidArgument if its size is no multiple.
 inline std::int64_t elements_in(std::span<const std::byte> room, DType dtype) {
   if (room.size() % size_of(dtype) == 0) {
     return static_cast<std::int64_t>(room.size() / size_of(dtype));
@@ -22,8 +22,8 @@ inline std::int64_t elements_in(std::span<const std::byte> room, DType dtype) {
                         " bytes, which are no whole number of " + std::string(name_of(dtype)));
 }
 
-/// Throws InvalidArgument unless a tensor that is `saved` in a file with this shape has elements of
-/// the type `dtype` from `begin` to `begin + count`.
+/// Throws InvalidArgument unless a tensor of type `saved` and this shape in a file has elements of
+/// type `dtype` from `begin` to `begin + count`.
 inline void require_range(DType saved, const std::vector<std::int64_t>& shape, DType dtype,
                           std::int64_t begin, std::int64_t count) {
   if (saved != dtype) {

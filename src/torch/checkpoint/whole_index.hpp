@@ -6,13 +6,13 @@
 
 namespace kolo::tensors {
 
-/// The index of a whole checkpoint out of those of the ranks' own files. Details are merged, inner
-/// objects too; of values under one key the last stays. Throws MismatchError, naming tensor and
-/// files, where ranks differ about a tensor's dtype or shape.
+/// Merges the indexes of the ranks' files into that of the checkpoint. Details are merged
+/// recursively; of values under one key the last one stays. Throws MismatchError, naming tensor and
+/// files, if ranks disagree about a tensor's dtype or shape.
 CheckpointIndex merge_indexes(std::vector<CheckpointIndex> parts);
 
-/// Throws InvalidArgument, naming tensor, elements and files, where a tensor's elements are not in
-/// its slices once each, in their order.
+/// Throws InvalidArgument, naming tensor, elements and files, unless every tensor's slices hold
+/// each of its elements once, in order.
 void require_whole(const CheckpointIndex& index);
 
 }  // namespace kolo::tensors

@@ -24,7 +24,8 @@
 namespace kolo::tensors {
 namespace {
 
-/// The folder of a checkpoint that is being written; gone with this object unless it was published.
+/// The folder of a checkpoint that is being written; the destructor removes it unless it is
+/// published.
 class Attempt {
  public:
   Attempt(std::filesystem::path folder, FolderLock::Duration patience)
@@ -52,11 +53,11 @@ class Attempt {
     name_.clear();
   }
 
-  /// All that has to be done in the folder is done.
+  /// Nothing is left to do in the folder.
   void end() { lock_.reset(); }
 
  private:
-  /// Of a rank's file: one that sees another file system under this name has written elsewhere.
+  /// Checks that a rank's file exists: a rank that sees another file system wrote it elsewhere.
   void require_there(const CheckpointIndex::File& file) const {
     const std::filesystem::path path = folder_ / name_ / file.name;
     std::error_code error;
@@ -64,9 +65,8 @@ class Attempt {
     if (!error && bytes == static_cast<std::uintmax_t>(file.bytes)) return;
     throw BackendError(
         "file '" + path.string() +
-        "' was written and is not there any more, so the checkpoint is "
-        "given up. Does another program remove files there, or has the rank that wrote it another "
-        "file system under this name?");
+        "' was written but is missing, so the checkpoint is abandoned. Either another program "
+        "removes files there, or the rank that wrote it has another file system under this name.");
   }
 
   std::filesystem::path folder_;
@@ -75,19 +75,19 @@ class Attempt {
   std::optional<FolderLock> lock_;
 };
 
-/// JSON has neither infinite numbers nor text that is not UTF-8.
+/// JSON cannot hold infinite numbers, nor text that is not UTF-8.
 void require_storable(const nlohmann::json& details) {
-  if (!details.is_object()) throw InvalidArgument("its details are no JSON object");
+  if (!details.is_object()) throw InvalidArgument("its details are not a JSON object");
   nlohmann::json stored;
   try {
     stored = nlohmann::json::parse(details.dump());
   } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(std::string("its details are no text: ") + error.what());
+    throw InvalidArgument(std::string("JSON cannot hold its details: ") + error.what());
   }
   if (stored == details) return;
-  throw InvalidArgument("its details have at " +
+  throw InvalidArgument("JSON cannot hold the value of its details at " +
                         nlohmann::json::diff(stored, details).at(0).at("path").get<std::string>() +
-                        " what JSON cannot hold, such as a number that is not finite");
+                        ", such as a number that is not finite");
 }
 
 std::string facts_of(const std::filesystem::path& folder, int keep_last) {
@@ -95,7 +95,7 @@ std::string facts_of(const std::filesystem::path& folder, int keep_last) {
   return "into '" + folder.string() + "' with keep_last = " + std::to_string(keep_last);
 }
 
-/// What the first rank returned, where all have the same facts.
+/// Throws unless all ranks have the same facts. Returns what the first rank has appended to them.
 std::string require_same(const std::vector<std::string>& facts, const ProcessSet& set) {
   for (std::size_t i = 1; i < facts.size(); ++i) {
     if (facts[i] == facts[0].substr(0, facts[0].find('\0'))) continue;
@@ -154,7 +154,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
     return {};
   });
   if (keep_last == 0) return;  // `attempt` ends
-  // Freeing a large file takes its time: every rank removes one, the first one what is left then.
+  // Freeing a large file takes time: every rank removes one, then the first rank all others.
   on_all(".remove", [&]() -> std::string {
     remove_retired(folder, shard_name(set.rank()));
     return {};

@@ -10,23 +10,23 @@
 
 namespace kolo::tensors {
 
-/// Writes a new checkpoint into `folder`, which is made if absent and which all ranks must see
-/// under this name: folder/checkpoint-00000007, with a shard file of each rank and index.json.
-/// Collective over the set of `options` and blocking; when it returns, all is on the disk. A crash
-/// at any moment leaves the checkpoints that were there, and this one whole or not at all. Then
-/// removes those older than the newest `keep_last`; 0 keeps all. Where another program saves into
-/// the folder, it waits for half its timeout at most, then throws BackendError with what is known
-/// of that one.
+/// Writes a new checkpoint into `folder`, which it creates if missing and which all ranks must see
+/// under this name: folder/checkpoint-00000007, with index.json and a shard file of each rank. Then
+/// removes checkpoints older than the newest `keep_last`; 0 keeps all. Collective over the set of
+/// `options` and blocking; when it returns, all is on the disk. A crash at any moment leaves the
+/// earlier checkpoints, and this one whole or not at all. If another program saves into the folder,
+/// waits for half its timeout at most, then throws BackendError, which names that program if it
+/// can.
 ///
-/// `own` slices of all ranks together hold the elements of every tensor once; a tensor without
-/// elements is named by at least one rank. They are written straight from their memory. `details`
-/// of all ranks, objects, are merged, inner objects too; of values under one key the last rank's
+/// The slices `own` of all ranks together hold each element of every tensor once; at least one rank
+/// names a tensor without elements. They are written straight from their memory. `details` of all
+/// ranks, which must be objects, are merged recursively; of values under one key the last rank's
 /// stays.
 ///
 /// Throws on all ranks, naming rank, tensor or file, and cause: InvalidArgument for slices that
 /// overlap, leave gaps or do not fit their tensor and for details that JSON cannot hold,
-/// MismatchError where ranks differ about folder, keep_last, dtypes or shapes, BackendError where
-/// files cannot be made or written; as all collectives do.
+/// MismatchError if ranks disagree about folder, keep_last, dtypes or shapes, BackendError if files
+/// cannot be created or written; the errors of all collectives.
 void write_checkpoint(const std::filesystem::path& folder, const std::vector<TensorSlice>& own,
                       const nlohmann::json& details, int keep_last,
                       const OperationOptions& options);

@@ -69,10 +69,8 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   Progress& progress = *progress_of(optimizer);
   require(!progress.overflow, "step() a second time since update(). Call update() first.");
   const Found found = optimizer.engine_->found_in_gradients();
-  require(
-      found != Found::NoGradients,
-      "step(): no rank has a gradient to look for overflows in. Call it after backward() of the "
-      "scaled loss.");
+  require(found != Found::NoGradients,
+          "step(): no rank has a gradient. Call it after backward() of the scaled loss.");
   if (found == Found::Finite) {
     optimizer.step();
   } else {
@@ -100,8 +98,8 @@ void GradScaler::update(std::optional<double> new_scale) {
       overflow = overflow || found == Found::Overflow;
     }
     require(any,
-            "update(): no gradients were looked at since the last one. Call step() before, or "
-            "give a new scale.");
+            "update(): no gradients were checked since the last one. Call step() first, or pass a "
+            "new scale.");
     follow(overflow);
   }
   progress_.clear();

@@ -20,7 +20,7 @@ void JoinCommands::announce(const StepCommand& command) {
 
 StepCommand JoinCommands::receive() { return command_from(allgather(nullptr)); }
 
-/// Ranks that have joined send null. Returns what the first active rank sends.
+/// Joined ranks send null. Returns the command of the first active rank.
 nlohmann::json JoinCommands::allgather(const nlohmann::json& own) {
   const std::vector<nlohmann::json> commands =
       allgather_object(own, {.name = context_.prefix + ".command", .process_set = &context_.set});
@@ -58,7 +58,7 @@ void copy_from(int root, TrainingContext& context, OptionSync& option_sync) {
 }  // namespace
 
 void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync) {
-  // Steps, and what the names of operations depend on.
+  // The names of operations depend on additions and layouts.
   struct Progress {
     std::int64_t steps, additions, layouts;
     auto operator<=>(const Progress&) const = default;

@@ -9,18 +9,18 @@
 
 namespace kolo::tensors {
 
-/// Tells the ranks that have joined what the active ones do, as long as a sharded optimizer needs
-/// them for their shards.
+/// Announces what active ranks do to joined ranks, which a sharded optimizer needs for their
+/// shards.
 class JoinCommands {
  public:
   explicit JoinCommands(const TrainingContext& context) : context_(context) {}
 
-  /// On active ranks: tells the others, if any have joined. Collective then. Throws MismatchError
-  /// where active ranks do different things.
+  /// Called by active ranks; collective if any rank has joined, otherwise does nothing. Throws
+  /// MismatchError if active ranks announce different commands.
   void announce(const StepCommand& command);
-  /// On a rank that has joined: what the active ranks do. Collective.
+  /// Called by joined ranks: returns what the active ranks announce. Collective.
   StepCommand receive();
-  /// The last rank that has announced anything since this was asked; nothing where none has.
+  /// The last rank that has announced anything since the last call, if any has.
   std::optional<int> take_last_active() { return std::exchange(last_active_, std::nullopt); }
 
  private:
@@ -30,9 +30,9 @@ class JoinCommands {
   std::optional<int> last_active_;
 };
 
-/// After a join of ranks that took different numbers of steps: gives all ranks the parameters,
-/// optimizer state and options of one that has taken the most. Rebuilds `batches` where ranks have
-/// laid out buckets differently. Collective.
+/// After a join: if ranks took different numbers of steps, gives all the parameters, optimizer
+/// state and options of one that took the most. Rebuilds `batches` if ranks have laid out buckets
+/// differently. Collective.
 void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync);
 
 }  // namespace kolo::tensors

@@ -58,10 +58,10 @@ std::string problem_with_groups(WrappedOptimizer& optimizer,
     for (const at::Tensor& tensor : options.groups[i]) {
       const std::string where = "a tensor of groups[" + std::to_string(i) + "] ";
       if (!known.contains(tensor.unsafeGetTensorImpl())) {
-        return where + "is no parameter of the optimizer. Take it out.";
+        return where + "is not a parameter of the optimizer. Remove it.";
       }
       if (!grouped.insert(tensor.unsafeGetTensorImpl()).second) {
-        return where + "is in a group already. Put it into one.";
+        return where + "is in a group already. List it once.";
       }
     }
   }
@@ -78,7 +78,7 @@ std::string problem_with_names(const DistributedOptimizer::NamedParameters& name
   return {};
 }
 
-/// What keeps a parameter's elements from being moved to where they are sharded.
+/// Why a parameter's elements cannot be moved into sharded memory.
 std::string problem_with_storage(const ReducedParameter& parameter,
                                  std::unordered_map<const void*, std::string>& storages) {
   const at::Tensor& tensor = parameter.tensor;
@@ -91,7 +91,7 @@ std::string problem_with_storage(const ReducedParameter& parameter,
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
 }
 
-/// Its shards would be updated once a step, where LibTorch updates it twice.
+/// A parameter that is listed twice would be stepped once a step if sharded, but twice by LibTorch.
 std::string problem_with_members(WrappedOptimizer& optimizer) {
   std::unordered_set<const void*> known;
   std::size_t index = 0;
@@ -99,8 +99,8 @@ std::string problem_with_members(WrappedOptimizer& optimizer) {
     for (const at::Tensor& parameter : group.params()) {
       if (!known.insert(parameter.unsafeGetTensorImpl()).second) {
         return "parameter " + std::to_string(index) +
-               " of the optimizer is in it already. LibTorch lists tied parameters several times: "
-               "give it each once.";
+               " of the optimizer is in it twice. LibTorch lists tied parameters several times: "
+               "pass each once.";
       }
       ++index;
     }
@@ -108,7 +108,7 @@ std::string problem_with_members(WrappedOptimizer& optimizer) {
   return {};
 }
 
-/// State of a class without serialize() cannot be sharded. One entry stands for all.
+/// State of a class without serialize() cannot be sharded. Checks one entry.
 std::string problem_with_state(WrappedOptimizer& optimizer) {
   for (const auto& group : optimizer.groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -127,14 +127,13 @@ std::string problem_with_state(WrappedOptimizer& optimizer) {
 std::string problem_with_sharding(WrappedOptimizer& optimizer,
                                   const DistributedOptimizerOptions& options) {
   if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
-    return "accumulation = Reduced adds up reduced gradients, which takes shard = gradients; it "
-           "is " +
+    return "accumulation = Reduced requires shard = gradients; it is " +
            std::string(name_of(*options.shard)) + ". Use Accumulation::Local.";
   }
   if (options.shard == Shard::None) return {};
   if (options.op == ReduceOp::Adasum) {
-    return "op Adasum weighs whole gradients, of which shard = " +
-           std::string(name_of(*options.shard)) + " leaves none. Use Average, or shard = none.";
+    return "op Adasum needs whole gradients, which shard = " +
+           std::string(name_of(*options.shard)) + " does not keep. Use Average, or shard = none.";
   }
   if (std::string problem = problem_with_scope(*options.process_set, options.shard_scope);
       !problem.empty()) {
@@ -166,7 +165,7 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
     const std::string where = "parameter '" + parameter.name + "': ";
     if (std::string problem = problem_with(parameter.tensor); !problem.empty())
       return where + problem;
-    // backward() has a thread for each device, and their hooks would share the state of a step.
+    // backward() has a thread for each device: hooks of two would race for the state of the step.
     if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
              first.name + "' on " + first.tensor.device().str() +

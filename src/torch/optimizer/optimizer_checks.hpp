@@ -10,8 +10,8 @@
 
 namespace kolo::tensors {
 
-/// What is wrong with this rank's arguments to a DistributedOptimizer, and what to do about it; empty
-/// if nothing is.
+/// What is wrong with this rank's arguments to a DistributedOptimizer, and what to do; empty if
+/// nothing is.
 std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options);
@@ -20,7 +20,7 @@ std::string problem_with(WrappedOptimizer& optimizer,
 std::string problem_with(const std::vector<ReducedParameter>& parameters,
                          const ReducedParameter& first, const DistributedOptimizerOptions& options);
 
-/// What all ranks must have chosen alike.
+/// What must be equal on all ranks.
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
                            const std::vector<ReducedParameter>& parameters);
 

@@ -40,7 +40,7 @@ std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t i
   return found != names_.end() ? found->second : "parameter " + std::to_string(index);
 }
 
-/// In the order of their groups, each once.
+/// In the order of groups, each once.
 std::vector<ReducedParameter> ParameterBatches::unknown_parameters() const {
   std::unordered_set<const void*> known;
   for (const auto& reducer : reducers_) {
@@ -64,7 +64,7 @@ std::vector<ReducedParameter> ParameterBatches::unknown_parameters() const {
   return unknown;
 }
 
-/// Every parameter to its group of the options: an explicit one, or one of `num_groups` equal ones.
+/// Sets each parameter's group of the options: an explicit one, or one of `num_groups` equal ones.
 void ParameterBatches::assign_groups(std::vector<ReducedParameter>& parameters) const {
   const DistributedOptimizerOptions& options = context_.options;
   std::unordered_map<const void*, int> explicit_groups;

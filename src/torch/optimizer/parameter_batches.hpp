@@ -15,36 +15,36 @@
 
 namespace kolo::tensors {
 
-/// The parameters of an optimizer in batches that were added together: those known at construction,
-/// and each lot that came later. Every batch has a reducer.
+/// The parameters of an optimizer in batches: those known at construction, and those of each later
+/// addition. Every batch has a reducer.
 class ParameterBatches {
  public:
   using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
 
-  /// `names` names parameters for texts and checkpoints. `before_gradient` is called before any
-  /// gradient is added.
+  /// `names` names parameters in error texts and checkpoints. `before_gradient` is called before
+  /// each gradient is added.
   ParameterBatches(TrainingContext& context, const TrainingContext::NamedTensors& names,
                    std::function<void()> before_gradient);
 
-  /// Adds the parameters of all groups that get gradients and have no reducer yet, after all ranks
-  /// have agreed on them. A non-empty `problem` with this rank's arguments becomes an error on all
-  /// ranks. Collective.
+  /// Adds the parameters of all groups that require gradients and have no reducer yet, after all
+  /// ranks have agreed on them. A `problem` with this rank's arguments, unless empty, becomes an
+  /// error on all ranks. Collective.
   void add_first(const std::string& problem);
-  /// The same for parameters that were added later; not collective where there are none.
+  /// The same for later parameters; not collective if there are none.
   void add_new();
-  /// Begins anew with all parameters as first ones, numbered from `additions` on. Collective.
+  /// Replaces all batches by one, whose number is `additions`. Collective.
   void rebuild(std::int64_t additions);
 
   std::string name_of(const at::Tensor& parameter, std::size_t index) const;
   Reducers::const_iterator begin() const { return reducers_.begin(); }
   Reducers::const_iterator end() const { return reducers_.end(); }
-  /// What the names of operations depend on: equal on all ranks unless some have joined.
+  /// The names of operations depend on both: they are equal on all ranks unless some have joined.
   std::int64_t additions() const { return additions_; }
   std::int64_t layouts() const;
 
   bool any(bool (GradientReducer::*has)() const) const;
-  /// Reduces all gradients of the step that are not reduced yet. Throws the first error after all
-  /// reductions have ended.
+  /// Reduces the gradients of the step that are not reduced yet. Throws the first error after all
+  /// buckets have completed.
   void reduce_all();
   std::vector<at::Tensor> gradients() const;
   void clear_gradients();

@@ -6,8 +6,8 @@
 
 namespace kolo::tensors {
 
-/// What an active rank is about to do with the gradients of a sharded optimizer. Ranks that have
-/// joined do the same for their shards.
+/// What an active rank is about to do with the gradients of a sharded optimizer. Joined ranks do
+/// the same with their shards.
 struct ClipCommand {
   double max_norm;
   double norm_type;
@@ -24,7 +24,7 @@ struct DiscardCommand {};
 using StepCommand = std::variant<ClipCommand, UnscaleCommand, FindOverflowCommand, UpdateCommand,
                                  SkipCommand, DiscardCommand>;
 
-/// The form in which ranks send commands to each other, and its inverse.
+/// The form in which ranks send commands, and its inverse.
 nlohmann::json to_json(const StepCommand& command);
 StepCommand command_from(const nlohmann::json& json);
 

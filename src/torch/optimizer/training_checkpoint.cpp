@@ -27,7 +27,7 @@ nlohmann::json describe(const GradScaler& scaler) {
           {"growth_tracker", state.growth_tracker}};
 }
 
-/// Whether both have equally many groups, with equally many options of the same names.
+/// Whether both have the same number of groups, and options of the same names and lengths.
 bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
   if (saved.size() != own.size()) return false;
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -96,7 +96,7 @@ TrainingView TrainingCheckpoint::view() const {
   return view;
 }
 
-/// The order of parameters in buckets, by names, and which are reduced as sparse ones.
+/// The names of parameters in the order of buckets, and of those that are reduced as sparse ones.
 nlohmann::json TrainingCheckpoint::layout() const {
   nlohmann::json order = nlohmann::json::array();
   nlohmann::json sparse = nlohmann::json::array();
@@ -146,7 +146,7 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
 }
 
 Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {
-  std::error_code unreadable;  // which opening it as a checkpoint tells more of
+  std::error_code unreadable;  // opening it as a checkpoint has the better error text
   if (!std::filesystem::is_regular_file(path, unreadable)) return load_checkpoint(path, options);
   load_model_file(view(), path, options.strict, next_name("load"));
   return {.path = path};

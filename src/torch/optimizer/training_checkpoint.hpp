@@ -15,8 +15,8 @@
 
 namespace kolo::tensors {
 
-/// Saves and loads the training state of an optimizer; see DistributedOptimizer. All of it is
-/// collective.
+/// Saves and loads the training state of an optimizer; see DistributedOptimizer. Saving and loading
+/// are collective.
 class TrainingCheckpoint {
  public:
   TrainingCheckpoint(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
@@ -41,7 +41,7 @@ class TrainingCheckpoint {
   OptionSync& option_sync_;
   const TrainingContext::NamedTensors parameters_;
   const TrainingContext::NamedTensors buffers_;
-  std::int64_t operations_ = 0;  // so far: the names of collectives depend on it
+  std::int64_t operations_ = 0;  // so far; a suffix of operations' names
 };
 
 }  // namespace kolo::tensors

@@ -23,7 +23,7 @@ struct TrainingContext {
   using NamedTensors = DistributedOptimizer::NamedParameters;
 
   ProcessSet& set;
-  const std::string prefix;  ///< of the names of operations
+  const std::string prefix;  ///< of operations' names
   DistributedOptimizerOptions options;
   WrappedOptimizer& wrapped;
   Groups& groups;  ///< the wrapper's own, equal to those of `wrapped`
@@ -33,7 +33,7 @@ struct TrainingContext {
   std::int64_t steps = 0;  ///< taken so far
 
   bool is_sharded() const { return options.shard != Shard::None; }
-  /// Whether some ranks have joined, as the reductions of this step have told.
+  /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
   ReductionSetup reduction_setup() { return {options, sets, hook, step}; }
 };

@@ -20,7 +20,7 @@ ProcessSet& set_of(const DistributedOptimizerOptions& options) {
   return options.process_set != nullptr ? *options.process_set : Runtime::current().world();
 }
 
-/// With the values that are not given.
+/// The options with defaults for the values that are not given.
 DistributedOptimizerOptions completed(DistributedOptimizerOptions options, ProcessSet& set) {
   options.process_set = &set;
   if (!options.shard) options.shard = shard_named(set.runtime().config().shard);
@@ -68,8 +68,8 @@ void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapp
 
 // --- gradients ---
 
-/// Before the first gradient of a backward(). If the program has dropped gradients since the last
-/// step, with the model's zero_grad() for one, then this is another attempt at the step.
+/// Called before the first gradient of a backward(). If the program has dropped gradients since the
+/// last step, as by the model's zero_grad(), this is another attempt at the step.
 void TrainingEngine::begin_backward() {
   guards_.require_untouched();
   BackwardPass& backward = context_.step.backward;
@@ -86,7 +86,7 @@ void TrainingEngine::begin_backward() {
   } else {
     const std::string changed = batches_.changed_since_arrival();
     for (const auto& reducer : batches_) reducer->forget_dropped();
-    backward.end();  // where the next line throws
+    backward.end();  // the next line may throw
     guards_.discard_after_change(changed);
   }
   backward.begin();
@@ -162,8 +162,8 @@ void TrainingEngine::unscale(double scale) {
     }
   }
   commands_.announce(UnscaleCommand{scale});
-  // Reduced gradients concern all ranks, though a program or a bucket hook may have changed them on
-  // one; gradients that have not been reduced concern this rank alone.
+  // Reduced gradients concern all ranks, even if a program or a bucket hook has changed them on
+  // one; other gradients concern this rank alone.
   const bool is_local = context_.step.phases.current() != StepPhase::Synchronized;
   gradients_.unscale(batches_.gradients(), scale, is_local);
 }
@@ -212,7 +212,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
   return loss;
 }
 
-/// Bucket by bucket: one is sent to the other ranks while the next is updated.
+/// Bucket by bucket: one is gathered while the next is stepped.
 void TrainingEngine::update_shards() {
   std::vector<Handle> gathers;
   std::exception_ptr error;
@@ -227,7 +227,7 @@ void TrainingEngine::update_shards() {
           wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
         }
       } catch (...) {
-        error = std::current_exception();  // the other ranks gather all the same
+        error = std::current_exception();  // the other ranks gather even so
       }
       gathers.push_back(reducer->gather_parameters(i));
     }
@@ -237,7 +237,7 @@ void TrainingEngine::update_shards() {
   if (error) std::rethrow_exception(error);
 }
 
-/// Like a step, but nothing is updated and nothing counts it.
+/// Ends a step without an update and without counting it.
 void TrainingEngine::skip_step() {
   commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();

@@ -14,16 +14,16 @@
 
 namespace kolo::tensors {
 
-/// What stands behind a DistributedOptimizer: it knows the order in which a step happens, and leaves
-/// each part of the work to an object of its own. Its functions are those of DistributedOptimizer
-/// and GradScaler.
+/// The implementation of DistributedOptimizer: it knows the order of a step, and leaves each part
+/// of the work to an object of its own. Its functions are those of DistributedOptimizer and
+/// GradScaler.
 class TrainingEngine {
  public:
   using Groups = TrainingContext::Groups;
   using NamedTensors = TrainingContext::NamedTensors;
   using LossClosure = WrappedOptimizer::LossClosure;
 
-  /// `groups` are the wrapper's own, and outlive this. Collective.
+  /// `groups` are the wrapper's own and outlive this. Collective.
   TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
                  const NamedTensors& parameters, const NamedTensors& buffers,
                  DistributedOptimizerOptions options);
@@ -33,14 +33,14 @@ class TrainingEngine {
 
   void synchronize();
   at::Tensor step(const LossClosure& closure);
-  /// Throws away what has arrived since the last step, after its reductions have ended.
+  /// Discards the gradients that have arrived since the last step, after they have been reduced.
   void discard();
   double clip_grad_norm(double max_norm, double norm_type);
   int join();
   void set_hook(BucketHook hook);
 
-  /// Divides the gradients by the scale of the loss. `found_overflow` then says on all ranks alike
-  /// what came of it; after an overflow `skip_step` ends the step without an update.
+  /// Divides the gradients by the scale of the loss. `found_in_gradients` then returns on all ranks
+  /// alike whether they overflowed; if so, `skip_step` ends the step without an update.
   void unscale(double scale);
   GlobalGradients::Found found_in_gradients();
   void skip_step();

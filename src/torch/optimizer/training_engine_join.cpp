@@ -14,8 +14,8 @@ int TrainingEngine::join() {
   return last;
 }
 
-/// A rank that has joined is needed for its shards: it takes part in the steps of the others,
-/// without gradients of its own, until no rank is active.
+/// A joined rank is needed for its shards: it takes part in the steps of the others, without
+/// gradients of its own, until no rank is active.
 int TrainingEngine::join_sharded() {
   if (context_.step.phases.current() == StepPhase::Synchronized) discard();
   const auto make_active = [](StepState* step) {
@@ -33,7 +33,7 @@ int TrainingEngine::join_sharded() {
   return commands_.take_last_active().value_or(context_.set.ranks().back());
 }
 
-/// Does what the active ranks do, to the end of their step.
+/// Does what the active ranks do until the end of their step.
 void TrainingEngine::follow_one_step() {
   for (;;) {
     const StepCommand command = commands_.receive();

@@ -29,13 +29,13 @@ std::ostream& operator<<(std::ostream& stream, const TrainingReport& report) {
   const auto row = [&](const char* what, auto measured, auto formula) {
     print_row(stream, what, static_cast<double>(measured), static_cast<double>(formula));
   };
-  stream << "shard = " << name_of(report.shard) << ", divided by " << report.sharers << " of "
+  stream << "shard = " << name_of(report.shard) << ", sharded over " << report.sharers << " of "
          << report.ranks << " ranks\n  MiB on this rank                 now     formula\n";
   row("parameters", now.parameters, expected.parameters);
   row("gradients", now.gradients, expected.gradients);
   row("optimizer state", now.optimizer_state, expected.optimizer_state);
   row("buckets", now.buckets, expected.buckets);
-  row("together", now.total(), expected.total());
+  row("total", now.total(), expected.total());
   row("sent in a step", report.sent_per_step, report.expected_sent_per_step);
   print_row(stream, "process, peak", static_cast<double>(report.peak_resident));
   print_row(stream, "  at construction", static_cast<double>(report.peak_at_construction));

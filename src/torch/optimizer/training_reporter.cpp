@@ -6,7 +6,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Bytes of the tensors in a leaf's state, and how many tensors have the leaf's shape.
+/// Bytes of the tensors in a leaf's state, and the number of tensors of the leaf's shape.
 struct StateSize {
   std::size_t bytes = 0;
   std::size_t elementwise = 0;
@@ -24,7 +24,7 @@ StateSize size_of_state(const TrainingView::Leaf& leaf, const WrappedOptimizer& 
   return size;
 }
 
-/// What a rank moves when `ranks` of them reduce-scatter or all-gather `bytes` in a ring.
+/// What each of `ranks` ranks sends when they reduce-scatter or all-gather `bytes` in a ring.
 std::uint64_t ring_bytes(std::uint64_t bytes, int ranks) {
   const auto n = static_cast<std::uint64_t>(ranks);
   return bytes * (n - 1) / n;

@@ -10,12 +10,12 @@
 
 namespace kolo::tensors {
 
-/// Counts what an optimizer keeps and moves.
+/// Counts the bytes that an optimizer keeps and moves.
 class TrainingReporter {
  public:
   explicit TrainingReporter(const TrainingContext& context) : context_(context) {}
 
-  /// The optimizer is constructed: what it has cost so far belongs to no step.
+  /// The optimizer is constructed: its traffic so far belongs to no step.
   void start();
   /// A step has ended.
   void step();

@@ -15,7 +15,7 @@ void UsageGuards::require_unsharded(const std::string& what) const {
 void UsageGuards::require_whole_state(const std::string& what) const {
   if (!batches_.are_sharded()) return;
   throw InvalidArgument("DistributedOptimizer: " + what +
-                        " moves whole state, of which each rank has a shard only with shard = " +
+                        " needs whole state, but each rank has only a shard of it with shard = " +
                         std::string(kolo::name_of(*context_.options.shard)) +
                         ". Use the optimizer's save(folder) and load(folder).");
 }
@@ -30,12 +30,12 @@ void UsageGuards::require_untouched() const {
 void UsageGuards::discard_after_change(const std::string& changed) {
   if (changed.empty() || ++discards_after_change_ < 2) return;
   throw InvalidArgument(
-      "DistributedOptimizer: gradients have been thrown away twice without a step() between, and "
-      "each time parameters such as '" +
+      "DistributedOptimizer: gradients were discarded twice without a step() between, and each "
+      "time parameters such as '" +
       changed +
-      "' had changed since their gradients came. Call step() of the DistributedOptimizer, not of "
-      "the wrapped one, which uses this rank's gradients alone. Where a program changes parameters "
-      "in another way, let it run such a backward() under no_sync().");
+      "' had changed since their gradients arrived. Call step() of the DistributedOptimizer, not "
+      "of the wrapped optimizer, which uses this rank's gradients alone. If the program changes "
+      "parameters in another way, run such a backward() under no_sync().");
 }
 
 }  // namespace kolo::tensors

@@ -7,22 +7,22 @@
 
 namespace kolo::tensors {
 
-/// Notices uses of an optimizer that would train wrongly without a word. All throw InvalidArgument.
+/// Detects uses of an optimizer that would silently train wrongly. All throw InvalidArgument.
 class UsageGuards {
  public:
   UsageGuards(const TrainingContext& context, const ParameterBatches& batches)
       : context_(context), batches_(batches) {}
 
-  /// `what` is not possible with a sharded optimizer.
+  /// Throws if the optimizer is sharded, for which `what` is not possible.
   void require_unsharded(const std::string& what) const;
-  /// `what` writes or reads whole state, of which each rank has shards only.
+  /// Throws once state is sharded, since `what` writes or reads whole state.
   void require_whole_state(const std::string& what) const;
-  /// The program has neither moved parameters nor stepped the wrapped optimizer of a sharded one.
+  /// Throws if the program has moved parameters, or stepped the wrapped optimizer of a sharded one.
   void require_untouched() const;
 
-  /// Gradients are discarded after parameter `changed` (empty: none) has changed since they arrived.
-  /// The first time the program may have its reasons, as one that clamps the weights of a GAN. The
-  /// second time without a step between, the wrapped optimizer has been stepped instead.
+  /// Gradients are discarded, and parameter `changed` (empty: none) has changed since they arrived.
+  /// Throws the second time without a step between: the wrapped optimizer has been stepped instead.
+  /// Once a program may have its reasons, as one that clamps the weights of a GAN.
   void discard_after_change(const std::string& changed);
   void step() { discards_after_change_ = 0; }
 

@@ -22,7 +22,7 @@ bool Arrivals::add(std::size_t parameter) {
   ++counts_[parameter];
   const bool was_pending = is_pending_[parameter];
   is_pending_[parameter] = true;
-  // By pass, it adds to a gradient that waits for others of its bucket.
+  // By pass, backward() has added to a gradient that is counted already.
   if (by_pass_ && was_pending) return false;
   return --missing_[bucket_of_[parameter]] <= 0;
 }

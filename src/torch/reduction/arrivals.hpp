@@ -7,15 +7,14 @@
 
 namespace kolo::tensors {
 
-/// Counts the gradients that have arrived since the last step, and which ones each bucket still
-/// waits for.
+/// Counts the gradients that have arrived since the last step and those that buckets wait for.
 class Arrivals {
  public:
-  /// A bucket is complete once each of its parameters has got `passes` gradients. With `by_pass` one
-  /// is enough, and after `take` the bucket waits for the next pass.
+  /// A bucket is complete once each of its parameters has got `passes` gradients; with `by_pass`,
+  /// one each, and `take` makes it wait for the next pass.
   Arrivals(const std::vector<Bucket>& buckets, std::size_t parameters, int passes, bool by_pass);
 
-  /// Counts a gradient. Returns whether its bucket is complete with it.
+  /// Counts a gradient. Returns whether its bucket is complete.
   bool add(std::size_t parameter);
   /// The bucket has been submitted with what had arrived.
   void take(std::size_t bucket);
@@ -28,7 +27,7 @@ class Arrivals {
   int count(std::size_t parameter) const { return counts_[parameter]; }
   bool any() const;
   bool is_complete(std::size_t bucket) const { return missing_[bucket] <= 0; }
-  /// Whether the parameter has got a gradient that has not been submitted.
+  /// Whether the parameter has a gradient that has not been submitted.
   bool is_pending(std::size_t parameter) const { return is_pending_[parameter]; }
 
  private:
@@ -38,7 +37,7 @@ class Arrivals {
   std::vector<std::size_t> bucket_of_;             // of each parameter
   int passes_;
   bool by_pass_;
-  std::vector<int> missing_;      // of each bucket: gradients until it is complete
+  std::vector<int> missing_;      // of each bucket: gradients that it waits for
   std::vector<int> counts_;       // of each parameter
   std::vector<bool> is_pending_;  // of each parameter
 };

@@ -9,30 +9,30 @@
 
 namespace kolo::tensors {
 
-/// Decides when gradients may be copied into a bucket and when a bucket is submitted, which depends
-/// on how buckets share memory.
+/// Decides when gradients may be copied into a bucket and when buckets are submitted.
 class BucketPipeline {
  public:
   virtual ~BucketPipeline() = default;
 
-  /// Whether a gradient of the bucket may be copied into it on arrival. Completes the bucket that
-  /// held the memory before where that does not block; throws its error.
+  /// Whether gradients may be moved into the bucket on arrival. Completes the slot's previous
+  /// bucket if that does not block; throws its error.
   virtual bool is_writable(std::size_t bucket) = 0;
-  /// All gradients of the bucket have arrived: submits what can be submitted now. Throws the error
-  /// of a bucket that had to be completed before.
+  /// All gradients of the bucket have arrived: submits the buckets that can be submitted now.
+  /// Throws the error of a bucket that had to be completed first.
   virtual void bucket_arrived(std::size_t bucket) = 0;
   /// Submits all other buckets of the step.
   virtual void submit_rest() = 0;
-  /// Begins a new step. Returns the first error of the buckets that were completed meanwhile.
+  /// Begins a new step. Returns the first error of the buckets that it completed in the last one.
   virtual std::exception_ptr restart() = 0;
 };
 
-/// Every bucket has memory of its own, and is submitted when its gradients have arrived.
+/// Every bucket has its own memory and is submitted when all its gradients have arrived.
 std::unique_ptr<BucketPipeline> make_own_memory_pipeline(StepReductions& reductions);
 
-/// Buckets take turns in the memory of `slots` of them, and all ranks submit them in their order,
-/// `passes` times in a step. Gradients are copied on arrival if the slot's previous bucket has
-/// completed; otherwise once all of them have arrived. backward() waits when it is further ahead.
+/// Buckets share `slots` slots of memory, and all ranks submit them in the order of the layout,
+/// `passes` times a step. Gradients are moved into the bucket on arrival if the slot's previous
+/// bucket has completed, otherwise once all of them have arrived. A backward() that is further
+/// ahead waits.
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
                                                            Arrivals& arrivals, std::size_t slots,
                                                            int passes);

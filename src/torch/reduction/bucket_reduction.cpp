@@ -13,7 +13,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// One reduction for each parameter: Adasum weighs the ranks' gradients by the angle between them.
+/// One reduction for each parameter: Adasum weighs ranks by the angle between their gradients.
 Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
                     const AllreduceOptions& options) {
   std::vector<InputOutput> gradients;
@@ -38,7 +38,7 @@ AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, const 
   return reduction;
 }
 
-/// By themselves, whether or not the gradients' reduction succeeds.
+/// A separate reduction, which succeeds whether or not that of the gradients does.
 Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
                    ProcessSet* process_set) {
   AllreduceOptions options;
@@ -66,7 +66,7 @@ BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t ind
     return;
   }
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
-  if (bucket.gradient_count() == 0) return;  // all of them sparse
+  if (bucket.gradient_count() == 0) return;  // all are sparse
   if (is_plain) {
     gradients_ = allreduce_async(buckets.memory(), bucket.offset, bucket.gradient_count(),
                                  bucket.dtype, all);
@@ -112,7 +112,7 @@ void BucketReduction::advance() {
   try {
     gradients_->wait();  // does not block, but orders streams
   } catch (const Error&) {
-    // The other nodes wait for this one all the same, and wait() throws it again.
+    // The other nodes wait for this rank even so; wait() throws the error again.
   }
   begin_replica_sum();
 }
@@ -132,7 +132,7 @@ void BucketReduction::begin_replica_sum() {
 }
 
 void BucketReduction::wait() {
-  // All of them, even after an error: their memory and their names are needed again.
+  // All operations, even after an error: their memory and names are used again.
   std::exception_ptr first_error;
   const auto end = [&](Handle& handle) {
     try {
@@ -143,7 +143,7 @@ void BucketReduction::wait() {
   };
   end(handle_);
   if (gradients_) end(*gradients_);
-  if (pending_replica_sum_) begin_replica_sum();  // the other nodes wait for it, error or not
+  if (pending_replica_sum_) begin_replica_sum();  // even after an error: other nodes wait for it
   if (replica_sum_) end(*replica_sum_);
   stream_.come_before_current();
   if (first_error) std::rethrow_exception(first_error);

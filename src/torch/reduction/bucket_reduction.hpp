@@ -20,20 +20,20 @@ namespace kolo::tensors {
 /// The reduction of one bucket, from submission to completion.
 ///
 /// Average and Sum reduce the whole bucket at once, flags included. A sharded bucket is
-/// reduce-scattered, and each rank then sums its shard with the ranks that hold the same one. Then,
-/// with Adasum, with a program's hook and on a GPU, the flags are reduced by themselves.
+/// reduce-scattered, and each rank then sums its shard with its replicas. For sharded buckets,
+/// Adasum, bucket hooks and on a GPU, the flags are reduced by themselves.
 class BucketReduction {
  public:
-  /// Submits the bucket under the name `name`, which no other bucket in flight has.
+  /// Submits the bucket under `name`, which no other bucket in flight has.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
                   const DistributedOptimizerOptions& options, const BucketHook& hook);
-  /// The same for a sharded bucket: this rank's shard of the gradients goes to `shard` [n], which
+  /// The same for a sharded bucket; writes this rank's shard of the gradients to `shard` [n], which
   /// outlives this.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
                   const DistributedOptimizerOptions& options, const ShardSets& sets,
                   const at::Tensor& shard);
 
-  /// Begins the sum over replicas if it can begin now. Does not block.
+  /// Starts the sum over replicas if this rank's shard is ready. Does not block.
   void advance();
   /// Whether wait() would return at once.
   bool is_ready() const;
@@ -41,12 +41,12 @@ class BucketReduction {
   /// for the gradients. Throws the first error of its operations after all of them have ended.
   void wait();
 
-  /// Those of Handle, for the whole bucket or its flags.
+  /// Those of Handle, of the bucket's or its flags' reduction.
   std::chrono::steady_clock::time_point started() const { return handle_.started(); }
   std::chrono::steady_clock::time_point ended() const { return handle_.ended(); }
 
  private:
-  /// A sum over the ranks that hold the same shard, which waits for this rank's.
+  /// The sum over replicas, until this rank's shard is ready.
   struct ReplicaSum {
     at::Tensor shard;
     AllreduceOptions options;
@@ -54,9 +54,9 @@ class BucketReduction {
   void begin_replica_sum();
   void take_hook_result();
 
-  ProgramStream stream_;             // on which the operations below are ordered
+  ProgramStream stream_;             // orders the operations below
   Handle handle_;                    // of the whole bucket, or of its flags
-  std::optional<Handle> gradients_;  // where those are reduced without the flags
+  std::optional<Handle> gradients_;  // if they are reduced without the flags
   std::optional<ReplicaSum> pending_replica_sum_;
   std::optional<Handle> replica_sum_;
   std::optional<TensorHandle> hook_;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // as torch::nn::utils::clip_grad_norm_
 
-/// The norm of each gradient; waits for a GPU once.
+/// The norm of each gradient; synchronizes with a GPU once.
 std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& gradient : gradients) {
@@ -30,7 +30,7 @@ std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double no
   return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
-/// Not std::max, which may drop a NaN.
+/// std::max may drop a NaN.
 double larger(double a, double b) { return b <= a ? a : b; }
 
 }  // namespace
@@ -78,8 +78,7 @@ GlobalGradients::Found GlobalGradients::found() {
   return *found_;
 }
 
-/// Every rank fills its own row: sums with zeros are exact, and each rank combines rows as it
-/// needs.
+/// Every rank fills its own row of a sum, which is exact: the others add zeros.
 std::vector<GlobalGradients::Row> GlobalGradients::allgather_rows(double norm) {
   std::vector<Row> rows(static_cast<std::size_t>(set_.size()));
   Row& own = rows[static_cast<std::size_t>(set_.rank())];
@@ -105,7 +104,7 @@ GlobalGradients::Found GlobalGradients::found_in(const std::vector<Row>& rows) {
   return found;
 }
 
-/// Ranks without a scale have joined.
+/// Joined ranks have no scale.
 void GlobalGradients::require_equal_scales(const std::vector<Row>& rows) const {
   const auto has_scale = [](const Row& row) { return row[kScale] != 0.0; };
   const auto first = std::find_if(rows.begin(), rows.end(), has_scale);

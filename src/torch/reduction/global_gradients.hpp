@@ -13,33 +13,32 @@
 
 namespace kolo::tensors {
 
-/// Unscales and clips the gradients of a step, of which each rank may hold other elements, so that
-/// all ranks come to the same result. One small reduction carries both the norm and whether any
-/// gradient was not finite; a rank without gradients takes part in it.
+/// Unscales and clips the gradients of a step, whose elements may be sharded, with the same result
+/// on all ranks. One small reduction carries both the norm and whether any gradient was not finite;
+/// a rank without gradients takes part in it.
 class GlobalGradients {
  public:
   /// What unscaling has found on all ranks together.
   enum class Found : std::uint8_t { NoGradients, Finite, Overflow };
 
-  /// `name` is that of the reductions over `set`; `set` and `sets` outlive this.
+  /// `name` is the name of the reductions over `set`; `set` and `sets` outlive this.
   GlobalGradients(ProcessSet& set, const ShardSets& sets, std::string name);
 
   /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
-  /// finite. With `is_local` they concern this rank alone; otherwise the next clip() or found()
-  /// tells the other ranks.
+  /// finite. The next clip() or found() tells the other ranks, unless `is_local`.
   void unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_local);
 
   /// Scales this rank's gradients so that their norm over all ranks is at most `max_norm`, and
   /// returns the norm that they had. Collective. Semantics: torch::nn::utils::clip_grad_norm_.
   double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type);
 
-  /// What the last unscale() has found. Collective unless a clip() since then has told.
+  /// What the last unscale() found. Collective unless a clip() since then has told.
   Found found();
   bool has_found() const { return found_.has_value(); }
 
  private:
-  /// What a rank tells the others: its norm, or a power of it; 1 for an overflow; its number of
-  /// gradients; the scale that they had. All zero on a rank that has joined.
+  /// What a rank tells the others: the p-th power of its norm, or the infinity norm; 1 for an
+  /// overflow; the number of its gradients; their scale. All zero on a joined rank.
   enum Column : std::int64_t { kNorm, kOverflow, kGradients, kScale, kColumns };
   using Row = std::array<double, kColumns>;
 

@@ -1,4 +1,4 @@
-// How a GradientReducer lays out its buckets, and shards parameters by that layout.
+// How a GradientReducer lays out its buckets and shards parameters by that layout.
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace kolo::tensors {
 namespace {
 
-// While one bucket is filled, one is reduced, and one may be late.
+// One bucket is filled while one is reduced and one may be late.
 constexpr std::size_t kSlots = 3;
 
 int passes_of(const DistributedOptimizerOptions& options) {
@@ -57,7 +57,7 @@ void GradientReducer::follow_arrival(WrappedOptimizer& wrapped) {
   const DistributedOptimizerOptions& options = setup_.options;
   const ArrivalOrder::Agreed agreed = arrived_->agree(*options.process_set, prefix_ + ".order");
   arrived_.reset();
-  // What sparse_allreduce can do.
+  // sparse_allreduce takes no other reductions.
   const bool may_stay_sparse = !options.sparse_as_dense && !is_sharded() &&
                                (options.op == ReduceOp::Sum || options.op == ReduceOp::Average);
   if (may_stay_sparse) is_sparse_ = agreed.sparse;

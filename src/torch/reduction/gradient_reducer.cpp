@@ -38,7 +38,7 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
 
 // --- on the thread of backward() ---
 
-/// What a hook throws ends backward().
+/// An exception of a hook ends backward().
 void GradientReducer::install_hooks(std::function<void()> before_gradient) {
   const auto guarded = [this](const auto& work) {
     try {
@@ -57,7 +57,7 @@ void GradientReducer::install_hooks(std::function<void()> before_gradient) {
       [=, this](std::size_t parameter) { guarded([&] { take_gradient(parameter); }); });
 }
 
-/// Before the gradient is added: one too many would change memory that is being reduced.
+/// Checked before the gradient is added, since that could change memory that is being reduced.
 void GradientReducer::require_expected(std::size_t parameter) const {
   const Arrivals& arrivals = layout_->arrivals;
   const int passes = setup_.options.backward_passes_per_step;
@@ -67,11 +67,9 @@ void GradientReducer::require_expected(std::size_t parameter) const {
   } else if ((!layout_->reduces_by_pass &&
               layout_->reductions.is_submitted(arrivals.bucket_of(parameter))) ||
              (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes)) {
-    problem =
-        "got a gradient more often than backward_passes_per_step = " + std::to_string(passes) +
-        " times since the last step(). Call step() or zero_grad() of the "
-        "DistributedOptimizer, not of the wrapped one, after so many backward passes, or "
-        "raise it.";
+    problem = "got more than backward_passes_per_step = " + std::to_string(passes) +
+              " gradients since the last step(). After that many backward passes call step() or "
+              "zero_grad() of the DistributedOptimizer, not of the wrapped optimizer, or raise it.";
   } else {
     return;
   }
@@ -85,7 +83,7 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   if (arrived_) arrived_->record(parameter, tensors_[parameter].grad().is_sparse());
   step.start_clock();
   const std::size_t bucket = layout_->arrivals.bucket_of(parameter);
-  // While it is in the cache.
+  // Now, while it is in the cache.
   if (layout_->pipeline->is_writable(bucket)) layout_->buckets.move_in(parameter);
   layout_->reductions.note_stream(bucket);
   watch_.remember(parameter);
@@ -150,7 +148,7 @@ void GradientReducer::forget_dropped() {
 }
 
 bool GradientReducer::has_gradients() const {
-  if (shards_) return true;  // or other ranks have some: no program can drop them
+  if (shards_) return true;  // on this rank or others; programs cannot drop them
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (buckets().is_in_place(i)) return true;
   }

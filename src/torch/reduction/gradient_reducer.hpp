@@ -28,16 +28,16 @@ struct ReducedParameter {
   std::size_t optimizer_group = 0;
 };
 
-/// Reduces the gradients of some parameters over all ranks, from autograd's hooks to the gradients
-/// that the wrapped optimizer uses.
+/// Reduces the gradients of a batch of parameters over all ranks, from autograd's hooks to the
+/// gradients that the wrapped optimizer uses.
 ///
-/// Buckets are laid out anew after the first step, in the order in which gradients have arrived.
-/// A sharded optimizer's parameters are sharded then, and later steps give each rank the gradients
-/// of its shards alone.
+/// After the first reduction, buckets are laid out anew in the order in which gradients arrived.
+/// With a sharded optimizer, parameters are sharded then, and later reductions give each rank the
+/// gradients of its shards alone.
 class GradientReducer {
  public:
-  /// `before_gradient` is called before any gradient is added. `prefix` begins the names of
-  /// operations. Collective over the set of the options; what `setup` refers to outlives this.
+  /// `before_gradient` is called before each gradient is added. `prefix` is that of operations'
+  /// names. Collective over the set of the options; what `setup` refers to outlives this.
   GradientReducer(std::vector<ReducedParameter> parameters, const ReductionSetup& setup,
                   std::string prefix, std::function<void()> before_gradient);
 
@@ -46,11 +46,11 @@ class GradientReducer {
   /// Waits for all buckets and assigns their gradients. Returns the first error.
   std::exception_ptr finish();
 
-  /// After the first successful reduction: lays buckets out in the order of arrival, and shards the
-  /// parameters and the state that `wrapped` has for them. Collective that once.
+  /// After the first successful reduction: lays buckets out in the order of arrival, and shards
+  /// parameters and the state that `wrapped` has of them. Collective then; does nothing later.
   void follow_arrival(WrappedOptimizer& wrapped);
-  /// The same by a known order of parameters' indices, if nothing was reduced yet. `sparse[i]`:
-  /// gradients of parameter i are reduced as sparse ones.
+  /// The same by a known order of parameters, if nothing was reduced yet. `sparse[i]`: gradients of
+  /// parameter i are reduced as sparse ones.
   void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse,
                     WrappedOptimizer& wrapped);
   /// The order of the layout; empty before the first reduction.
@@ -63,16 +63,16 @@ class GradientReducer {
   /// Null while parameters are not sharded.
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
   std::size_t optimizer_group_of(std::size_t bucket) const;
-  /// Begins to send the bucket's updated leaves to all ranks.
+  /// Starts to all-gather the bucket's updated leaves.
   Handle gather_parameters(std::size_t bucket) const;
 
-  /// Adds the gradients of parameters, or of this rank's leaves, to `gradients`.
+  /// Appends the gradients of parameters, or of this rank's leaves.
   void append_gradients(std::vector<at::Tensor>& gradients) const;
   /// Undefines the gradients that lie in buckets and shards.
   void clear_gradients();
 
   bool has_arrivals() const { return layout_->arrivals.any(); }  ///< since the last step
-  /// Whether a gradient that has arrived was undefined by the program before it was reduced.
+  /// Whether the program has undefined a gradient between its arrival and its reduction.
   bool has_dropped() const;
   void forget_dropped();
   /// Whether reduced gradients are still there.
@@ -82,13 +82,13 @@ class GradientReducer {
   const ParameterWatch& watch() const { return watch_; }
 
  private:
-  /// One layout of the buckets, with all that refers to it.
+  /// A layout of the buckets, with the objects that refer to it.
   struct Layout {
-    /// `slots`: of memory that the buckets share; 0: each has its own.
+    /// `slots` of memory that buckets share; 0: each has its own.
     Layout(const GradientReducer& reducer, GradientBuckets new_buckets, std::size_t slots);
 
     const bool shares_slots;
-    const bool reduces_by_pass;  // each backward pass by itself
+    const bool reduces_by_pass;  // every backward pass is reduced
     GradientBuckets buckets;
     Arrivals arrivals;
     StepReductions reductions;
@@ -110,7 +110,7 @@ class GradientReducer {
   const ReductionSetup setup_;
   const std::string prefix_;
   ParameterWatch watch_;
-  std::vector<bool> is_sparse_;          // of each parameter: reduced as sparse gradients
+  std::vector<bool> is_sparse_;          // of each parameter: its gradient is reduced as sparse
   std::optional<ArrivalOrder> arrived_;  // until the layout follows it
   int layouts_ = 0;
   std::optional<ParameterShards> shards_;

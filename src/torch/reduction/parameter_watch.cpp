@@ -29,16 +29,15 @@ void ParameterWatch::require_in_place() const {
     const Place& place = places_[i];
     if (!parameter.options().type_equal(place.type) || parameter.sizes() != place.shape) {
       throw InvalidArgument("DistributedOptimizer: parameter '" + names_[i] +
-                            "' has got another type, device or shape. Change the model before it "
-                            "is wrapped.");
+                            "' has another dtype, device or shape than when it was wrapped. Change "
+                            "the model before you wrap its optimizer.");
     }
     if (is_pinned_ && parameter.const_data_ptr() != place.address) {
       throw InvalidArgument(
           "DistributedOptimizer: the elements of parameter '" + names_[i] +
-          "' have been moved out of the memory in which they are sharded, by set_data(), the "
-          "module's to() or torch::load: a step would not reach them. Copy into it with copy_(), "
-          "or use the "
-          "optimizer's load().");
+          "' have been moved out of sharded memory, by set_data(), the module's to() or "
+          "torch::load, so step() would not update them. Copy into the parameter with copy_(), or "
+          "use the optimizer's load().");
     }
   }
 }
@@ -50,14 +49,14 @@ void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) c
     throw InvalidArgument(
         "DistributedOptimizer: the wrapped optimizer has state of the whole parameter '" +
         names_[i] +
-        "', which is sharded: it has been stepped or loaded itself, on this rank alone. Call "
+        "', which is sharded: it was stepped or loaded directly, on this rank alone. Call "
         "step() and load() of the DistributedOptimizer.");
   }
 }
 
 ParameterWatch::Sample ParameterWatch::sample(const at::Tensor& parameter) {
   Sample elements{};
-  // To look at a GPU's memory would be to wait for the GPU.
+  // Reading a GPU's memory would wait for the GPU.
   const bool can_look = parameter.is_cpu() && parameter.is_non_overlapping_and_dense();
   const std::int64_t count = can_look ? parameter.numel() : 0;
   if (count == 0) return elements;

@@ -12,24 +12,24 @@
 
 namespace kolo::tensors {
 
-/// Notices what a program does to parameters outside of their optimizer: moves them to other memory,
-/// or steps the wrapped optimizer itself.
+/// Detects that a program has moved parameters to other memory, or stepped the wrapped optimizer
+/// itself.
 class ParameterWatch {
  public:
   ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names);
 
-  /// The parameters are sharded: from now on their elements stay where they are.
+  /// The parameters are sharded: from now on their elements must stay where they are.
   void pin();
 
-  /// Throws InvalidArgument for a parameter of another type, device or shape than at first; once
-  /// pinned, for one that lies elsewhere.
+  /// Throws InvalidArgument if a parameter has another dtype, device or shape than at construction,
+  /// or has moved since pin().
   void require_in_place() const;
-  /// Throws InvalidArgument where `optimizer`, pinned, has state of a whole parameter: only its own
+  /// Throws InvalidArgument if `optimizer` has state of a whole parameter after pin(): only its own
   /// step() or load() makes that.
   void require_no_whole_state(const WrappedOptimizer& optimizer) const;
 
-  /// Remembers some elements, by which `has_changed` tells whether they are others now. Not the
-  /// version: LibTorch's SGD updates without counting it.
+  /// Remembers some elements, which `has_changed` compares. LibTorch's SGD updates parameters
+  /// without counting their versions.
   void remember(std::size_t index) { remembered_[index] = sample(parameters_[index]); }
   bool has_changed(std::size_t index) const {
     return remembered_[index] != sample(parameters_[index]);

@@ -27,12 +27,12 @@ class SharedSlotsPipeline final : public BucketPipeline {
   Arrivals& arrivals_;
   const std::size_t slots_;
   const std::size_t passes_;
-  std::size_t next_ = 0;            // submission of this step, counted over all passes
-  std::exception_ptr first_error_;  // of this step, of buckets completed before its end
+  std::size_t next_ = 0;            // submission, counted over all passes of this step
+  std::exception_ptr first_error_;  // of buckets that this has completed in this step
 };
 
 bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
-  // A GPU has no cache to gain from, and backward()'s stream would wait.
+  // On a GPU there is no cache to gain from, and backward()'s stream would wait.
   if (!reductions_.buckets().device().is_cpu()) return false;
   if (passes_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
   if (bucket < slots_) return true;
@@ -59,8 +59,8 @@ void SharedSlotsPipeline::submit_rest() {
   while (next_ < submissions()) submit_next();
 }
 
-/// Submits the next bucket once its slot is free. Returns the error of the slot's previous bucket:
-/// all ranks submit all buckets, whatever becomes of one.
+/// Submits the next bucket after the slot's previous one has completed, whose error it returns: all
+/// ranks must submit all buckets, even if one fails.
 std::exception_ptr SharedSlotsPipeline::submit_next() {
   const std::size_t bucket = next_ % reductions_.size();
   std::exception_ptr error;

@@ -9,8 +9,7 @@
 
 namespace kolo::tensors {
 
-/// Begins the sparse all-reduce of a parameter's gradient, of which this rank may have none, under
-/// the name `name`.
+/// Starts the sparse all-reduce of a parameter's gradient, which this rank may lack, under `name`.
 TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
                                     const DistributedOptimizerOptions& options, std::string name);
 

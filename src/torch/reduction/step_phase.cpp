@@ -11,7 +11,7 @@ namespace {
 
 struct Rule {
   std::string_view name;
-  bool when_synchronized;  // all calls are allowed while accumulating, none while in flight
+  bool when_synchronized;  // all calls are allowed while accumulating, none while reducing
   std::string_view remedy;
 };
 

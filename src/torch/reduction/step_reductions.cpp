@@ -56,7 +56,7 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// Where this rank's shard of a bucket goes: after the first pass, to memory that is added to it.
+/// Where a reduction writes this rank's shard: after the first pass, to memory that is added to it.
 at::Tensor StepReductions::destination(std::size_t bucket) {
   const at::Tensor& shard = shards_->gradient_shard(bucket);
   if (states_[bucket].submissions == 1) return shard;
@@ -77,7 +77,7 @@ void StepReductions::advance() {
 void StepReductions::complete(std::size_t bucket) {
   State& state = states_[bucket];
   if (state.is_complete) return;
-  state.is_complete = true;  // also where it fails
+  state.is_complete = true;  // even if it fails
   state.reduction->wait();
   const Bucket& plan = buckets_.buckets()[bucket];
   if (shards_ == nullptr) {
@@ -93,7 +93,7 @@ void StepReductions::complete(std::size_t bucket) {
   buckets_.clear_gradients(plan);
 }
 
-/// Ranks that have joined take part with zeros, so the reduction has divided by all ranks.
+/// Joined ranks take part with zeros, so the reduction has divided by all ranks.
 void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();

@@ -18,7 +18,7 @@
 
 namespace kolo::tensors {
 
-/// What all reductions of an optimizer have in common.
+/// What all reductions of an optimizer share.
 struct ReductionSetup {
   const DistributedOptimizerOptions& options;
   const ShardSets& sets;
@@ -26,13 +26,13 @@ struct ReductionSetup {
   StepState& step;
 };
 
-/// The reductions of a step, one for each bucket: begins them, waits for them and assigns reduced
-/// gradients to what is updated by them, parameters or this rank's leaves. Which bucket is submitted
-/// when is a BucketPipeline's business.
+/// The reductions of a step, one for each bucket: submits them, waits for them and assigns reduced
+/// gradients to parameters or to this rank's leaves. A BucketPipeline decides which bucket is
+/// submitted when.
 class StepReductions {
  public:
-  /// `shards` is null while parameters are not sharded. Buckets lie in `slots` places of memory; 0:
-  /// each in its own. `name` begins the names of operations. All arguments outlive this.
+  /// `shards` is null while parameters are not sharded. Buckets share `slots` slots of memory; 0:
+  /// each has its own. `name` is the prefix of operations' names. All arguments outlive this.
   StepReductions(ReductionSetup setup, std::vector<at::Tensor> parameters, GradientBuckets& buckets,
                  const ParameterShards* shards, std::size_t slots, std::string name);
 
@@ -40,16 +40,15 @@ class StepReductions {
   const GradientBuckets& buckets() const { return buckets_; }
   StepState& step() { return setup_.step; }
 
-  /// A gradient of the bucket has been made on the current stream: that of forward().
+  /// A gradient of the bucket was computed on the current stream, which is that of its forward().
   void note_stream(std::size_t bucket);
-  /// Begins the reduction of what the bucket holds; its gradients may be submitted again only after
-  /// complete().
+  /// Submits the bucket with the gradients that it holds; again only after complete().
   void submit(std::size_t bucket);
-  /// Begins what waits for a shard of this rank. Does not block.
+  /// Starts sums over replicas whose shards are ready. Does not block.
   void advance();
 
-  /// Since finish(): whether the bucket was submitted at all; whether complete() would return at
-  /// once; whether complete() was called for the last submission.
+  /// Since finish(): whether the bucket was submitted; whether complete() would return at once;
+  /// whether complete() was called for the last submission.
   bool is_submitted(std::size_t bucket) const { return states_[bucket].reduction.has_value(); }
   bool is_ready(std::size_t bucket) const { return states_[bucket].reduction->is_ready(); }
   bool is_complete(std::size_t bucket) const { return states_[bucket].is_complete; }
@@ -57,7 +56,7 @@ class StepReductions {
   /// Waits for the bucket and assigns its gradients; does nothing the second time. Throws the
   /// reduction's error.
   void complete(std::size_t bucket);
-  /// Completes all buckets, all of which have been submitted, and begins a new step. Returns the
+  /// Completes all buckets, which must have been submitted, and begins a new step. Returns the
   /// first error.
   std::exception_ptr finish();
 
@@ -66,9 +65,9 @@ class StepReductions {
     int submissions = 0;  // since finish()
     std::optional<BucketReduction> reduction;
     bool is_complete = false;
-    /// Of members with sparse gradients, by their place among the members.
+    /// Reductions of sparse gradients, with their index among the members.
     std::vector<std::pair<std::size_t, TensorHandle>> sparse;
-    std::vector<ProgramStream> streams;  // on which gradients have been made
+    std::vector<ProgramStream> streams;  // that computed gradients
     StepState::Clock::time_point submitted{};
   };
 
@@ -82,7 +81,7 @@ class StepReductions {
   const ParameterShards* const shards_;
   const std::string name_;
   std::vector<State> states_;
-  std::vector<at::Tensor> later_passes_;  // of each slot: this rank's shard, to be added
+  std::vector<at::Tensor> later_passes_;  // of each slot: this rank's shard of a later pass
 };
 
 }  // namespace kolo::tensors

@@ -9,7 +9,7 @@
 
 namespace kolo::tensors {
 
-/// Whether a backward() runs. Its end is reported by autograd, possibly after the optimizer's.
+/// Whether a backward() runs. Autograd reports its end, perhaps after the optimizer is destroyed.
 class BackwardPass {
  public:
   bool is_running() const { return *is_running_; }

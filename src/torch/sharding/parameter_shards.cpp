@@ -13,13 +13,13 @@
 namespace kolo::tensors {
 namespace {
 
-/// Optimizers read their tensors several times: leaves of this size stay in a core's cache meanwhile,
-/// with their gradients and state. On a GPU each leaf would cost kernels of its own.
+/// Optimizers read their tensors several times: leaves of this size, with their gradients and
+/// state, stay in a core's cache meanwhile. On a GPU each leaf costs kernel launches.
 std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
-/// Moves the tensor's elements to their place in `memory`, and makes that its storage.
+/// Moves the tensor's elements to `offset` in `memory`, and makes that its storage.
 void move_to(const SharedBuffer& memory, std::size_t offset, const at::Tensor& tensor) {
   tensor_over(memory, offset, tensor.sizes(), tensor.options()).copy_(tensor.detach());
   auto* const keeper = new std::shared_ptr<void>(memory.owner());
@@ -53,7 +53,7 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
   }
 }
 
-/// Those over the shard that begins at byte `begin` and has the given gradients.
+/// The leaves of the shard that begins at byte `begin` and has these gradients.
 std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bucket,
                                                                 std::size_t begin,
                                                                 const at::Tensor& gradients) const {

@@ -17,8 +17,8 @@ std::string problem_with_scope(const ProcessSet& set, ShardScope scope) {
            ", but Node shards the world only. Use shard_scope = World.";
   }
   if (!set.runtime().is_homogeneous()) {
-    return "shard_scope = Node, but not all nodes have the same number of ranks. Start as many on "
-           "each, or use shard_scope = World.";
+    return "shard_scope = Node, but not all nodes have the same number of ranks. Start equally "
+           "many on each, or use shard_scope = World.";
   }
   return {};
 }

@@ -11,8 +11,7 @@
 namespace kolo::tensors {
 namespace {
 
-// A rank's part on the wire: its problem, then names and values in turn, each with a zero at its
-// end.
+// The encoding of a rank's part: its problem, then names and values in turn, all zero-terminated.
 std::string encode(const std::vector<Fact>& facts, const std::string& problem) {
   std::string bytes = problem + '\0';
   for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';

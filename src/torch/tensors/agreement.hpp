@@ -7,16 +7,16 @@
 
 namespace kolo::tensors {
 
-/// Something that all ranks must have chosen alike: {"op", "average"}. No zero bytes.
+/// A value that must be equal on all ranks: {"op", "average"}. Without zero bytes.
 struct Fact {
   std::string name;
   std::string value;
 };
 
-/// Compares what the ranks of a set are about to do, so that a mistake on one of them is an error
-/// on all. Collective and blocking, under the name `name`. Throws InvalidArgument where any rank
-/// has a `problem`, with its text and the rank, otherwise MismatchError where facts differ, with
-/// both values; texts begin with `what`.
+/// Compares facts between the ranks of a set, so that a mistake on one is an error on all.
+/// Collective and blocking, under the name `name`. Throws InvalidArgument with the text and the
+/// rank if any rank has a `problem`, or MismatchError with both values if facts differ; texts begin
+/// with `what`.
 void agree(ProcessSet& set, const std::string& name, const std::string& what,
            const std::vector<Fact>& facts, const std::string& problem);
 

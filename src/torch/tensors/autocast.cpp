@@ -41,7 +41,7 @@ Autocast::~Autocast() {
   at::autocast::set_autocast_cache_enabled(was_cache_enabled_);
 }
 
-/// LibTorch finds a cast by its parameter alone, whatever its type is.
+/// LibTorch looks up cached casts by parameter, not by dtype.
 void Autocast::change_dtype(c10::ScalarType dtype) const {
   if (at::autocast::get_autocast_dtype(device_) == dtype) return;
   at::autocast::clear_cache();

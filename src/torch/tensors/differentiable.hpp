@@ -6,16 +6,15 @@
 
 namespace kolo::tensors {
 
-/// Whether autograd has to know of an operation on these tensors.
+/// Whether autograd must record an operation on these tensors.
 bool needs_gradient(const Tensors& inputs);
 
-/// Given gradients with respect to the floating outputs of an operation, in their order, returns
-/// those with respect to the inputs at the same places. It is given zeros where the loss does not
-/// depend on an output: backward communicates, and its ranks must call alike.
+/// Maps the gradients of an operation's floating outputs, in order, to those of the inputs at the
+/// same places. It gets zeros for outputs on which the loss does not depend: backward communicates,
+/// so all ranks must make the same calls.
 using Gradient = std::function<Tensors(const Tensors& gradients)>;
 
-/// Makes `outputs`, new tensors, results of as many `inputs` for autograd. Only floating ones can
-/// be.
+/// Makes the new tensors `outputs` results of as many `inputs` for autograd, the floating ones.
 void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient);
 
 }  // namespace kolo::tensors

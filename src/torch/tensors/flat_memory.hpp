@@ -8,14 +8,14 @@
 
 namespace kolo::tensors {
 
-/// Memory of `device` that tensors lie in and ranks reduce as it is: on the CPU shared by them
-/// where possible, on a GPU this rank's own. Zero at first. Collective on the CPU; `options` has a
-/// name.
+/// Allocates zeroed memory on `device` for tensors that collectives work on in place: on the CPU
+/// the ranks share it where possible, on a GPU it is this rank's own. Collective on the CPU;
+/// `options` must have a name.
 SharedBuffer make_flat_memory(std::size_t size_bytes, const at::Device& device,
                               const OperationOptions& options);
 
-/// A tensor of `shape` and `type` over the memory from `offset_bytes` on, which it keeps alive. Not
-/// a view in autograd's sense: zero_grad detaches gradients in place, and views refuse that.
+/// A tensor of `shape` and `type` at `offset_bytes` of the memory, which it keeps alive. Not a view
+/// for autograd: zero_grad detaches gradients in place, which views refuse.
 at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset_bytes, at::IntArrayRef shape,
                        const at::TensorOptions& type);
 

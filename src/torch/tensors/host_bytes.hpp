@@ -7,8 +7,7 @@
 
 namespace kolo::tensors {
 
-/// Copies the bytes of a contiguous tensor from `offset` on to `place`, from whichever device it
-/// lies on; waits for that.
+/// Copies bytes of a contiguous tensor on any device, from `offset` on, to `place`. Blocks.
 void copy_bytes(const at::Tensor& tensor, std::size_t offset, std::span<std::byte> place);
 
 }  // namespace kolo::tensors

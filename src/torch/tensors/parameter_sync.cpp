@@ -29,7 +29,7 @@ OperationOptions named(std::string name, ProcessSet* process_set) {
   return options;
 }
 
-/// What keeps this rank from doing its part: the others must hear of it instead of waiting for it.
+/// Runs `part`, and returns its error as text, since the other ranks must hear of it.
 template <class Part>
 std::string problem_with(const std::string& what, Part&& part) {
   try {
@@ -42,7 +42,7 @@ std::string problem_with(const std::string& what, Part&& part) {
   }
 }
 
-/// Of its parameters: the root's may have another number.
+/// The device of the parameters; its index may differ from the root's.
 at::Device device_of(const torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     if (!group.params().empty()) return group.params().front().device();

@@ -8,27 +8,26 @@
 
 namespace kolo::tensors {
 
-/// The stream on which the program makes an operation's tensors and uses its results. On the CPU
-/// there is none, and nothing to do.
+/// The stream on which the program produces an operation's tensors and uses its results. On the CPU
+/// there is none, and all functions do nothing.
 class ProgramStream {
  public:
   ProgramStream() = default;
-  /// The one that is current on the calling thread.
+  /// The calling thread's current stream.
   static ProgramStream current(const c10::Device& device);
-  /// Another one, behind what is on the current one now: what is then put on it, waits for
-  /// operations too, holds up nothing of the program's.
+  /// Another stream, ordered after what is on the current one now. What waits there, for operations
+  /// too, does not delay the program's kernels.
   static ProgramStream beside_current(const c10::Device& device);
 
   /// For OperationOptions::stream.
   void* handle() const { return stream_ ? stream_->native_handle() : nullptr; }
-  /// As long as the guard lives, memory that the calling thread allocates is this stream's.
+  /// While the guard lives, the calling thread allocates memory for this stream.
   [[nodiscard]] c10::OptionalStreamGuard make_current() const {
     return c10::OptionalStreamGuard(stream_);
   }
-  /// What the calling thread puts on its current stream from now on comes behind what is on this
-  /// one.
+  /// Orders what is on this stream before later work on the calling thread's current stream.
   void come_before_current() const;
-  /// What is put on this one from now on comes behind what is on the calling thread's current one.
+  /// Orders what is on the calling thread's current stream before later work on this one.
   void come_behind_current() const;
 
   bool operator==(const ProgramStream& other) const = default;

@@ -8,10 +8,10 @@
 
 namespace kolo::tensors {
 
-/// The buffer of which a tensor that shared_empty made holds all elements in their order; null for
-/// any other tensor. It lives as long as the tensor's storage.
+/// The buffer of a whole, contiguous tensor made by shared_empty; null for any other tensor. Lives
+/// as long as the tensor's storage.
 const SharedBuffer* shared_memory_of(const at::Tensor& tensor);
-/// That of a group's only tensor: groups of several take the ordinary way.
+/// The buffer of a group's only tensor; null for larger groups, which are treated as ordinary ones.
 const SharedBuffer* shared_memory_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace kolo::tensors

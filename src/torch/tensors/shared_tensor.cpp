@@ -16,12 +16,12 @@
 namespace kolo {
 namespace {
 
-/// The storage's deleter; the storages that have it are those over a SharedBuffer.
+/// The deleter of storages over a SharedBuffer, by which they are recognized.
 void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
 std::string problem_with(at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) {
-    return "shared memory is the CPU's, not that of " + options.device().str();
+    return "shared memory is that of the CPU, not that of " + options.device().str();
   }
   if (std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size < 0; })) {
     return "a dimension of the tensor is negative";

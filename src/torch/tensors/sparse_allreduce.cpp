@@ -19,20 +19,20 @@ using tensors::Tensors;
 std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& options) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kSparse) {
-    return "the tensor is not a sparse one of layout COO. Use tensor.to_sparse(), or allreduce.";
+    return "the tensor is not a sparse COO tensor. Use tensor.to_sparse(), or allreduce.";
   }
   if (std::string problem = tensors::problem_with(tensor._values()); !problem.empty())
     return problem;
   if (options.op != ReduceOp::Sum && options.op != ReduceOp::Average) {
-    return "sparse tensors know Sum and Average only, not " + std::string(name_of(options.op));
+    return "sparse tensors support Sum and Average only, not " + std::string(name_of(options.op));
   }
   if (options.compression != Compression::none()) {
-    return "sparse tensors take no compression";
+    return "sparse tensors support no compression";
   }
   const bool is_scaled =
       options.op == ReduceOp::Average || options.prescale != 1.0 || options.postscale != 1.0;
   if (is_scaled && !tensor.is_floating_point()) {
-    return "sparse tensors that are not floating know plain Sum only";
+    return "sparse tensors that are not floating support plain Sum only";
   }
   if (tensor.scalar_type() == at::kBool) return "bool cannot be summed";
   return {};
@@ -52,8 +52,8 @@ void add_gather(Operation& operation, const at::Tensor& input,
       };
 }
 
-/// Gathers nothing, of a row shape on which the ranks then have to agree: `shape`. Counts the ranks
-/// that take part in `ranks`.
+/// Gathers no rows of `shape`, on which all ranks must then agree, and one empty row of each rank,
+/// which counts the ranks that take part into `ranks`.
 void add_agreement(Operation& operation, std::vector<std::int64_t> shape, Device device,
                    const std::shared_ptr<std::int64_t>& ranks) {
   shape.insert(shape.begin(), 0);
@@ -66,7 +66,6 @@ void add_agreement(Operation& operation, std::vector<std::int64_t> shape, Device
   };
 }
 
-/// What arrives.
 struct Gathered {
   std::shared_ptr<std::int64_t> ranks = std::make_shared<std::int64_t>();
   std::shared_ptr<at::Tensor> indices = std::make_shared<at::Tensor>();
@@ -75,8 +74,8 @@ struct Gathered {
 
 }  // namespace
 
-// An all-gather of indices and values, with the request of a reduction, so that ranks that disagree
-// about that hear of it.
+// An all-gather of indices and values whose request has the fields of a reduction, so that ranks
+// that disagree about those get an error.
 TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
   ProcessSet& set = tensors::member_set(options.process_set);
   OperationOptions common{options.name, options.timeout, &set, options.keep_alive};
@@ -85,7 +84,7 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
     return tensors::refused<at::Tensor>(Collective::AllGather, std::move(problem), common);
   }
   const at::Tensor own = tensor.detach().coalesce();
-  const at::Tensor indices = own.indices().t().contiguous();  // an entry a row, like values
+  const at::Tensor indices = own.indices().t().contiguous();  // one row for each entry, like values
   const at::Tensor values = own.values().contiguous();
   const std::vector<std::int64_t> shape = own.sizes().vec();
   auto operation = runtime::make_operation(set, Collective::AllGather,

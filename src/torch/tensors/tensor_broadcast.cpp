@@ -70,7 +70,7 @@ Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptio
     backward.process_set = forward.process_set;
     Tensors means = grouped_allreduce(gradients, backward);
     if (forward.process_set->runtime().rank() == root) return means;
-    // Zeros that come from the means: what is differentiated once more communicates on all ranks.
+    // Zeros computed from the means, so that a second backward communicates on all ranks.
     const at::Tensor everywhere = at::ones({}, means.front().options().dtype(at::kBool));
     for (at::Tensor& mean : means) mean = mean.masked_fill(everywhere, 0);
     return means;

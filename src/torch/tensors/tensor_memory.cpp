@@ -55,7 +55,7 @@ std::string problem_with(const at::Tensor& tensor) {
   }
   if (!tensor.is_cpu() && !tensor.is_cuda()) {
     return "the tensor lies on " + tensor.device().str() +
-           ", and Kolo moves tensors of the CPU and of CUDA devices only. Use tensor.cpu().";
+           ", but Kolo supports the CPU and CUDA devices only. Use tensor.cpu().";
   }
   if (!dtype_of(tensor.scalar_type())) {
     return std::string("tensors of type ") + c10::toString(tensor.scalar_type()) +
@@ -78,7 +78,7 @@ std::string in_place_problem_with(const std::vector<at::Tensor>& tensors) {
   if (std::string problem = problem_with(tensors); !problem.empty()) return problem;
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-      return "elements of the tensor share memory, so that it cannot be written to. Use "
+      return "elements of the tensor share memory, so it cannot be written to. Use "
              "tensor.clone().";
     }
   }

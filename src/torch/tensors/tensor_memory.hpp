@@ -10,23 +10,21 @@
 
 namespace kolo::tensors {
 
-/// Why no collective can move the tensor, for an error text; empty where it can: strided memory of
-/// the CPU or of a CUDA device, of a type that Kolo knows.
+/// Why collectives cannot take the tensor, for an error text; empty if they can: it must be
+/// strided, on the CPU or a CUDA device, of a dtype that Kolo knows.
 std::string problem_with(const at::Tensor& tensor);
-/// The first problem in a group, naming the tensor.
+/// The first problem in a group, with the tensor's index.
 std::string problem_with(const std::vector<at::Tensor>& tensors);
 
-/// Why nothing can be written to any of the tensors in place; empty where it can.
+/// The same for tensors that are written to in place.
 std::string in_place_problem_with(const std::vector<at::Tensor>& tensors);
 
-/// Kolo's name of the CPU, or of a CUDA device.
 Device device_of(const at::Device& device);
 
-/// LibTorch's name of a type.
 at::ScalarType scalar_type_of(DType dtype);
 
-/// The tensor's memory. It must be contiguous and stay alive. Throws InvalidArgument, naming
-/// `operation`, where the tensor has a problem.
+/// The memory of a contiguous tensor, which must stay alive. Throws InvalidArgument, naming
+/// `operation`, if the tensor has a problem.
 TensorView view_of(const at::Tensor& tensor, std::string_view operation);
 
 }  // namespace kolo::tensors

@@ -8,7 +8,7 @@ namespace kolo::tensors {
 
 ProcessSet& member_set(ProcessSet* set) {
   ProcessSet& chosen = runtime::chosen(set);
-  static_cast<void>(chosen.lane());  // for the check
+  static_cast<void>(chosen.lane());  // throws if this rank is no member
   return chosen;
 }
 

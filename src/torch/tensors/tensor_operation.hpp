@@ -14,27 +14,28 @@
 #include "runtime/api/submit.hpp"
 #include "torch/tensors/program_stream.hpp"
 
-/// What the collectives on tensors have in common. All of them work on contiguous tensors that take
-/// no part in autograd, and write their results to where the caller wants them at the end.
+/// What the collectives on tensors have in common: they work on contiguous, detached tensors, and
+/// copy the results to the caller's at the end.
 namespace kolo::tensors {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The set that options name. Throws InvalidArgument where this rank is no member.
+/// The set that options name. Throws InvalidArgument if this rank is no member.
 ProcessSet& member_set(ProcessSet* set);
 
 /// The current stream of the device that a group lies on.
 ProgramStream stream_of(const Tensors& tensors);
 
-/// The same values one after another: the tensor's own memory where it can be.
+/// A contiguous tensor of the same values, over the tensor's own memory if possible.
 at::Tensor contiguous(const at::Tensor& tensor);
 Tensors contiguous(const Tensors& tensors);
 
-/// Puts `results`, computed in what `contiguous` made of `tensors`, into these, and tells autograd.
+/// Copies `results`, computed in contiguous(tensors), to `tensors` if they lie elsewhere, and bumps
+/// the versions that autograd checks.
 void write_back(const Tensors& results, const Tensors& tensors);
 
-/// The options with an owner of the tensors, since an operation goes on when its handle is dropped,
-/// and with the stream that is current.
+/// The options with an owner of the tensors, since an operation outlives its handle, and with the
+/// current stream.
 template <class Options>
 Options keeping(Options options, Tensors tensors) {
   using Owners = std::pair<std::shared_ptr<void>, Tensors>;
@@ -43,7 +44,7 @@ Options keeping(Options options, Tensors tensors) {
   return options;
 }
 
-/// The options with the set and the name that the operation is going to have, for its gradient.
+/// The options with the set and the name that the operation will have, for its gradient.
 template <class Options>
 Options settled(Options options, Collective collective) {
   ProcessSet& set = member_set(options.process_set);
@@ -52,14 +53,14 @@ Options settled(Options options, Collective collective) {
   return options;
 }
 
-/// The options of the gradient of an operation with settled options.
+/// The options of the gradient of an operation whose options are settled.
 template <class Options>
 Options of_gradient(Options options) {
   options.name += ".gradient";
   return options;
 }
 
-/// An operation that ends with InvalidArgument and `problem` on all ranks.
+/// Submits an operation that ends with InvalidArgument and `problem` on all ranks.
 template <class Result, class Options>
 ResultHandle<Result> refused(Collective collective, std::string problem, const Options& options) {
   OperationOptions common;
@@ -69,8 +70,8 @@ ResultHandle<Result> refused(Collective collective, std::string problem, const O
   return {runtime::submit_invalid(collective, std::move(problem), common), {}};
 }
 
-/// `finish` for the results of an operation on such `tensors`, which is submitted now: it and what
-/// the program does next on its stream of that time come behind the operation.
+/// Wraps `finish`, which makes the result of an operation on `tensors`: orders the stream that is
+/// current now, and thus the operation, before the stream that is current when `finish` runs.
 template <class Finish>
 auto after_operation(const Tensors& tensors, Finish finish) {
   return [stream = stream_of(tensors), finish = std::move(finish)] {
@@ -79,7 +80,6 @@ auto after_operation(const Tensors& tensors, Finish finish) {
   };
 }
 
-/// A group of one.
 inline TensorHandle single(TensorsHandle group) {
   return std::move(group).then([](const Tensors& tensors) { return tensors.front(); });
 }

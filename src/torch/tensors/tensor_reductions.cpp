@@ -32,7 +32,7 @@ Tensors both(Tensors inputs, const Tensors& outputs) {
   return inputs;
 }
 
-/// Only sums, and what is a multiple of them, know a gradient here.
+/// Only sums and their multiples have a gradient.
 void check_has_gradient(const AllreduceOptions& options, Collective collective) {
   if (options.op == ReduceOp::Sum || options.op == ReduceOp::Average) return;
   throw InvalidArgument(std::string(name_of(collective)) + " '" + options.name +

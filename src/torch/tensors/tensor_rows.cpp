@@ -18,8 +18,7 @@ using tensors::Tensors;
 
 using Received = std::shared_ptr<AlltoallResult>;
 
-/// Makes the tensor for the rows that arrive, once it is known how many come from each rank, as the
-/// submitting thread would.
+/// Allocates the tensor for the rows that arrive, on the submitting thread's stream.
 AllocateRows allocate_in(Received place, const at::Tensor& input) {
   return [place = std::move(place), shape = input.sizes().vec(), options = input.options(),
           stream = tensors::ProgramStream::current(input.device())](
@@ -65,7 +64,7 @@ Tensors outputs_of(const std::vector<Received>& places) {
   return outputs;
 }
 
-/// The sum, or the average, of what all ranks have for this rank's rows: they send it all here.
+/// The sum or average of all ranks' gradients for this rank's rows, which they send here.
 at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_t>& rows,
                        const GatherOptions& options) {
   const std::int64_t size = options.process_set->size();
@@ -73,7 +72,7 @@ at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_
   shape.front() = rows[static_cast<std::size_t>(options.process_set->rank())];
   shape.insert(shape.begin(), size);
   const at::Tensor all = alltoall(gradient, rows, common_options(options)).output.reshape(shape);
-  // A mean of 16-bit numbers is finite where their sum may not be.
+  // A sum of 16-bit numbers may overflow where their mean does not.
   const at::ScalarType type = gradient.scalar_type();
   const at::ScalarType wide = type == at::kDouble ? type : at::kFloat;
   const at::Tensor sum = all.sum(0, /*keepdim=*/false, wide);

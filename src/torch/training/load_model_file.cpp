@@ -16,11 +16,11 @@
 namespace kolo::tensors {
 namespace {
 
-/// A file with tensors under the names that a model has for them.
+/// A file of tensors under the model's names.
 class ModelFile {
  public:
   virtual ~ModelFile() = default;
-  /// Undefined where there is none of that name.
+  /// The tensor of that name; undefined if there is none.
   virtual at::Tensor read(const std::string& name, bool is_buffer) = 0;
 };
 
@@ -42,7 +42,7 @@ class SafetensorsFile final : public ModelFile {
   SafetensorsReader reader_;
 };
 
-/// What torch::save writes of a module: an archive in an archive for every dot in a name.
+/// A module written by torch::save: every dot in a name is a nested archive.
 class TorchFile final : public ModelFile {
  public:
   explicit TorchFile(const std::filesystem::path& path) {
@@ -73,7 +73,8 @@ class TorchFile final : public ModelFile {
   torch::serialize::InputArchive archive_;
 };
 
-/// Copies those that fit, or where `strict` throws for the first that does not.
+/// Compares the tensors of `all` with the file's and, with `copies`, copies those that fit. With
+/// `strict` throws for the first that does not.
 void take(ModelFile& file, const TrainingView::Named& all, bool is_buffer, bool strict, bool copies,
           const std::string& what) {
   const at::NoGradGuard no_grad;

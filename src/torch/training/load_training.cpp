@@ -44,11 +44,11 @@ void require_same_model(const TrainingView& view, const SavedTraining& saved) {
     if (!key.starts_with(model_key("")) || known.contains(key)) continue;
     throw InvalidArgument(
         "the checkpoint " + saved.checkpoint.path().string() + " has '" + key +
-        "', which the program has not. Load with strict = false to leave it out.");
+        "', which the program does not have. Load with strict = false to leave it out.");
   }
 }
 
-/// What of the checkpoint goes where.
+/// Which elements of the checkpoint go where.
 struct Read {
   std::string key;
   std::int64_t begin;
@@ -79,7 +79,7 @@ void read_into(const Checkpoint& checkpoint, const Read& read) {
   if (!values.is_same(target)) target.copy_(values);
 }
 
-/// The state of a leaf. Its tensors have no values yet.
+/// The state of a leaf, with tensors that have no values yet.
 struct LeafState {
   const TrainingView::Leaf* leaf;
   std::vector<StateField> fields;
@@ -103,7 +103,7 @@ std::vector<LeafState> plan_state(const TrainingView& view, const SavedTraining&
   return states;
 }
 
-/// Generators and the states that they get.
+/// Generators with their saved states.
 using RandomStates = std::vector<std::pair<RandomSource, at::Tensor>>;
 
 RandomStates read_random_states(const TrainingView& view, const Checkpoint& checkpoint) {
@@ -148,7 +148,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
     if (options.random_state) random_states = read_random_states(view, checkpoint);
   });
   if (options.optimizer_state) {
-    // First, so that the old and the new are not both in memory.
+    // Before the new state is read, so that both are never in memory.
     for (const TrainingView::Leaf& leaf : view.leaves) view.wrapped.erase_state(leaf.values);
   }
   on_all(".read", [&] {

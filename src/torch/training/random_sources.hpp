@@ -9,18 +9,18 @@
 
 namespace kolo::tensors {
 
-/// A generator of random numbers that a training run draws from.
+/// A random number generator of a training run.
 struct RandomSource {
-  std::string key;  ///< of its state on this rank, in a checkpoint
+  std::string key;  ///< of this rank's state in a checkpoint
   at::Generator generator;
 
   at::Tensor state() const;
   void restore(const at::Tensor& state);
-  /// Throws InvalidArgument, naming the key, where `restore` would fail.
+  /// Throws InvalidArgument, naming the key, if `restore` would fail.
   void require_valid(const at::Tensor& state) const;
 };
 
-/// The CPU's, and that of the model's CUDA device.
+/// The generators of the CPU and of the model's CUDA device.
 std::vector<RandomSource> random_sources(const TrainingView& view);
 
 }  // namespace kolo::tensors

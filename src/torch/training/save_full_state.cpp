@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 
-/// A state tensor, and the runs of its elements that this rank has.
+/// A state tensor, and the ranges of its elements that this rank has.
 struct ShardedTensor {
   SafetensorsTensor entry;
   std::vector<std::pair<std::int64_t, at::Tensor>> own;  // first element, elements
@@ -43,7 +43,7 @@ at::Tensor field_of(const TrainingView& view, const TrainingView::Leaf& leaf,
   return {};
 }
 
-/// The description of all state, merged from all ranks: types come from the ranks that have a leaf of
+/// The description of all state, merged from all ranks: dtypes come from ranks that have a leaf of
 /// the parameter.
 nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
   nlohmann::json own = describe_state(view);
@@ -87,7 +87,7 @@ std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::
   return tensors;
 }
 
-/// Elements [begin, end) of a tensor of which every rank gives what it has, in the order of ranks.
+/// Gathers elements [begin, end) of a tensor, of which every rank sends what it has, in rank order.
 void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t begin,
             std::int64_t end, std::vector<std::byte>& chunk, const std::string& name) {
   const std::size_t element = size_of(tensor.entry.dtype);
@@ -106,7 +106,7 @@ void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t 
             {.name = name, .process_set = &view.sharded});
 }
 
-/// Writes on the root; on others, and once something has failed, it does nothing.
+/// Writes on the root; does nothing on other ranks, nor after an error.
 class Output {
  public:
   Output(bool is_root, const std::filesystem::path& file,
@@ -141,7 +141,7 @@ class Output {
     try {
       work();
     } catch (const Error&) {
-      error_ = std::current_exception();  // the other ranks hear of it at the end
+      error_ = std::current_exception();  // thrown on all ranks at the end
     }
   }
 

@@ -17,12 +17,13 @@
 namespace kolo::tensors {
 namespace {
 
-/// The slices of tensors that this rank writes. What every rank has is split into equal shares.
+/// The slices of tensors that this rank writes. Tensors that every rank has are split into equal
+/// shares.
 class Slices {
  public:
   explicit Slices(const ProcessSet& set) : set_(set) {}
 
-  /// Elements that only this rank has, from element `begin` of a tensor of `shape` on.
+  /// Adds elements that only this rank has, from element `begin` of a tensor of `shape` on.
   void add(std::string name, const at::Tensor& elements, std::vector<std::int64_t> shape,
            std::int64_t begin) {
     const at::Tensor kept = keep(name, elements);
@@ -31,7 +32,7 @@ class Slices {
   void add(std::string name, const at::Tensor& tensor) {
     add(std::move(name), tensor, tensor.sizes().vec(), 0);
   }
-  /// A tensor that every rank has. All ranks add theirs in the same order.
+  /// Adds a tensor that every rank has. All ranks add the same tensors in the same order.
   void share(std::string name, const at::Tensor& tensor) {
     shared_.push_back({std::move(name), tensor});
     shared_bytes_ += tensor.nbytes();
@@ -69,7 +70,7 @@ class Slices {
     return kept_.emplace_back(tensor.contiguous());
   }
 
-  /// `count` of the elements of `kept`, from `skipped` on.
+  /// Adds `count` elements of `kept`, from `skipped` on.
   void add_slice(std::string name, const at::Tensor& kept, std::vector<std::int64_t> shape,
                  std::int64_t begin, std::int64_t skipped, std::int64_t count) {
     const TensorView view = view_of(kept, name);

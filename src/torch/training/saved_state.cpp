@@ -18,7 +18,7 @@ namespace {
 
 using ParameterState = TrainingDetails::State;
 
-/// A parameter's name in the checkpoint, and its state there; null where it has none.
+/// A parameter's name in the checkpoint, and its state there; null if it has none.
 std::pair<std::string, const ParameterState*> state_of(const SavedTraining& saved,
                                                        const TrainingView::Leaf& leaf) {
   const std::string& name = saved.name_of(leaf.name);
@@ -31,11 +31,10 @@ std::pair<std::string, const ParameterState*> state_of(const SavedTraining& save
   throw InvalidArgument("the checkpoint " + saved.checkpoint.path().string() +
                         " has optimizer state of " + saved.details.optimizer +
                         ", which is not that of the program's " + view.wrapped.class_name() + ": " +
-                        reason + ". Load with optimizer_state = false to train with a new state.");
+                        reason + ". Load with optimizer_state = false to start with new state.");
 }
 
-/// The state of one parameter, where LibTorch's class has just these fields. Its kernels rely on
-/// it.
+/// Checks the state of one parameter for a LibTorch class, whose kernels rely on its fields.
 void require_known_fields(const TrainingView& view, const SavedTraining& saved,
                           const TrainingView::Leaf& leaf, const std::vector<KnownField>& known) {
   const auto [name, state] = state_of(saved, leaf);
@@ -60,15 +59,15 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
     saved.checkpoint.require(state_key(field.name, name), view_of(leaf.parameter, name).dtype,
                              leaf.parameter.sizes().vec());
     if (!tensor->second) {
-      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not for its elements");
+      refuse(view, saved, "'" + field.name + "' of '" + name + "' is not elementwise");
     }
   }
   if (taken == state->numbers.size() + state->tensors.size()) return;
   refuse(view, saved, "'" + name + "' has other fields");
 }
 
-/// The state of one parameter, of a class that LibTorch does not know: whether that takes such
-/// fields is tried once for those of one kind.
+/// Checks the state of one parameter for another class: tries once for each kind of fields whether
+/// the class takes them.
 void require_own_fields(const TrainingView& view, const SavedTraining& saved,
                         const TrainingView::Leaf& leaf, std::set<std::string>& tried) {
   const auto [name, state] = state_of(saved, leaf);
@@ -91,7 +90,7 @@ void require_own_fields(const TrainingView& view, const SavedTraining& saved,
   refuse(view, saved, "'" + name + "' has other fields");
 }
 
-/// A tensor that no state has is one that a state has lost.
+/// Refuses tensors of state that belong to no parameter.
 void require_no_other_tensors(const TrainingView& view, const SavedTraining& saved) {
   std::unordered_set<std::string> known;
   for (const auto& [name, state] : saved.details.state) {

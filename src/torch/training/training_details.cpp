@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::string to_text(const Json& value) {
-  if (!value.is_string()) throw InvalidArgument("a text is expected");
+  if (!value.is_string()) throw InvalidArgument("a string is expected");
   return value.get<std::string>();
 }
 
@@ -62,7 +62,7 @@ auto to_map(const Json& object, Convert convert) {
   return map;
 }
 
-/// What `convert` makes of the field of an object.
+/// The field of an object, converted.
 template <class Convert>
 auto field(const Json& object, const char* name, Convert convert) {
   if (!object.is_object()) throw InvalidArgument("a JSON object is expected");
@@ -89,7 +89,7 @@ GradScaler::State to_scaler(const Json& json) {
       field(json, "scale", to_double), field(json, "growth_factor", to_double),
       field(json, "backoff_factor", to_double), field(json, "growth_interval", to_steps),
       field(json, "growth_tracker", to_steps)};
-  GradScaler().set_state(state);  // throws where it could not be restored
+  GradScaler().set_state(state);  // throws if it could not be restored
   return state;
 }
 

@@ -13,23 +13,22 @@
 
 namespace kolo::tensors {
 
-/// More steps than anybody takes, and far from where counting them overflows.
+/// More steps than any program takes, and far from overflow.
 inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 
-/// What a checkpoint of a training run says besides the elements of its tensors.
+/// What the checkpoint of a training run holds besides tensors.
 struct TrainingDetails {
   using Number = std::variant<bool, std::int64_t, double>;
-  /// What the optimizer keeps of one parameter.
+  /// The optimizer's state of one parameter. `tensors` says of each whether it is elementwise.
   struct State {
     std::map<std::string, Number> numbers;
-    std::map<std::string, bool>
-        tensors;  ///< whether they have an element for each of the parameter
+    std::map<std::string, bool> tensors;
   };
   using Options = std::map<std::string, std::vector<double>>;
 
   std::int64_t steps = 0;
   std::string optimizer;            ///< its class
-  std::vector<Options> groups;      ///< of each of its parameter groups
+  std::vector<Options> groups;      ///< of each parameter group
   std::vector<std::string> order;   ///< of parameters' gradients in buckets
   std::vector<std::string> sparse;  ///< parameters whose gradients are reduced as sparse ones
   std::map<std::string, std::string> extras;
@@ -38,8 +37,7 @@ struct TrainingDetails {
   std::optional<GradScaler::State> scaler;
 };
 
-/// Throws InvalidArgument, naming the field, where one is missing, of another type, or has a value
-/// that it cannot have.
+/// Throws InvalidArgument, naming the field, if one is missing or has a wrong type or value.
 TrainingDetails parse_training_details(const nlohmann::json& details);
 
 }  // namespace kolo::tensors

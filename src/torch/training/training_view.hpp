@@ -14,20 +14,20 @@
 
 namespace kolo::tensors {
 
-/// All that a checkpoint holds of a training run.
+/// The tensors of a training run that a checkpoint holds.
 struct TrainingView {
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
-  /// What the wrapped optimizer steps on this rank: a parameter, or a run of its elements.
+  /// What the wrapped optimizer steps on this rank: a parameter, or a range of its elements.
   struct Leaf {
     std::string name;  ///< of the parameter
     at::Tensor parameter;
     at::Tensor values;   ///< the parameter itself, or a leaf over its memory
-    std::int64_t begin;  ///< the leaf's first element among those of the parameter
+    std::int64_t begin;  ///< the leaf's first element in the parameter
   };
   ProcessSet& set;
   ProcessSet& sharded;    ///< ranks that hold different shards
   bool is_sharded;        ///< otherwise every rank holds all state
-  bool is_first_replica;  ///< among the ranks that hold the same shards
+  bool is_first_replica;  ///< first of the ranks that hold the same shards
   Named parameters;       ///< each once
   Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters

@@ -45,7 +45,7 @@ std::string text_of(const at::Tensor& tensor) {
                   tensor.is_contiguous() ? "" : ", not contiguous");
 }
 
-/// The kernels look at no sizes of a state: they walk over it as over the parameter.
+/// The kernels do not check the size of state: they index it like the parameter.
 void require_like(const at::Tensor& parameter, const at::Tensor& tensor, const char* name) {
   if (tensor.defined() && tensor.layout() == at::kStrided && tensor.sizes() == parameter.sizes() &&
       tensor.is_contiguous() && tensor.scalar_type() == parameter.scalar_type() &&
@@ -58,7 +58,7 @@ void require_like(const at::Tensor& parameter, const at::Tensor& tensor, const c
                         "parameter's shape and type.");
 }
 
-/// Calls `check(parameter, state)` for the parameters that have a gradient and a state.
+/// Calls `check(parameter, state)` for the parameters that have a gradient and state.
 template <class State, class Check>
 void check_states(Optimizer& optimizer, const OptimizerParamGroup& group, const Check& check) {
   for (const at::Tensor& parameter : group.params()) {
@@ -72,7 +72,7 @@ void check_states(Optimizer& optimizer, const OptimizerParamGroup& group, const 
 
 // --- steps ---
 
-/// The state of `parameter`, and whether it has only now been made.
+/// The state of `parameter`, and whether this call created it.
 template <class State>
 std::pair<State&, bool> state_of(Optimizer& optimizer, const at::Tensor& parameter) {
   auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
@@ -105,7 +105,7 @@ struct AdamTensors {
   Tensors parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
 };
 
-/// Counts a step; the state before the first is that of Adam.
+/// Counts a step, and creates Adam's state before the first one.
 template <class State>
 State& begin_step(Optimizer& optimizer, const at::Tensor& parameter, bool amsgrad) {
   const auto [state, is_new] = state_of<State>(optimizer, parameter);
@@ -133,7 +133,7 @@ template <class Kernel>
 void step_adam(Optimizer& optimizer, OptimizerParamGroup& group) {
   const auto& options = static_cast<const typename Kernel::Options&>(group.options());
   std::map<at::ScalarType, AdamTensors> of_type;
-  std::map<std::int64_t, at::Tensor> counters;  // most parameters have taken equally many steps
+  std::map<std::int64_t, at::Tensor> counters;  // by number of steps
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
     auto& state = begin_step<typename Kernel::State>(optimizer, parameter, options.amsgrad());
@@ -177,7 +177,7 @@ void check_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
 void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
   const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
   const bool has_momentum = options.momentum() != 0;
-  std::map<std::pair<at::ScalarType, bool>, SgdTensors> of_type;  // and of those stepped before
+  std::map<std::pair<at::ScalarType, bool>, SgdTensors> of_type;  // bool: the first step
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
     at::Tensor momentum;
@@ -206,7 +206,7 @@ struct FusedStep {
   OfGroup step = nullptr;
 };
 
-/// Of exactly these classes: one that derives from them may step in its own way.
+/// For exactly these classes: a derived one may override step().
 FusedStep fused_step_of(const Optimizer& optimizer) {
   if (typeid(optimizer) == typeid(torch::optim::Adam)) {
     return {check_adam<AdamKernel>, step_adam<AdamKernel>};

@@ -4,13 +4,12 @@
 
 namespace kolo::tensors {
 
-/// Whether fused_step knows the optimizer: Adam, AdamW or SGD of LibTorch, no class derived from
-/// one.
+/// Whether fused_step supports the optimizer: LibTorch's Adam, AdamW or SGD, no derived class.
 bool has_fused_step(const torch::optim::Optimizer& optimizer);
 
-/// What optimizer.step() does, by LibTorch's kernel that reads and writes everything once; state is
-/// the optimizer's own. Parameters are contiguous. Throws InvalidArgument for sparse gradients, and
-/// for state that is not of its parameter's shape and type.
+/// Does what optimizer.step() does by LibTorch's fused kernels, which read and write everything
+/// once, on the optimizer's own state. Parameters must be contiguous. Throws InvalidArgument for
+/// sparse gradients, and for state that is not of its parameter's shape and dtype.
 void fused_step(torch::optim::Optimizer& optimizer);
 
 }  // namespace kolo::tensors

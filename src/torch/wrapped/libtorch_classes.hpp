@@ -10,7 +10,7 @@
 
 namespace kolo::tensors {
 
-/// An optimizer of LibTorch with the classes of its options and of its state for a parameter.
+/// An optimizer class of LibTorch with its options and its state for a parameter.
 template <class OptimizerType, class OptionsType, class StateType>
 struct LibTorchClass {
   using Optimizer = OptimizerType;
@@ -28,8 +28,7 @@ using LibTorchClasses = std::tuple<
     LibTorchClass<torch::optim::Adagrad, torch::optim::AdagradOptions,
                   torch::optim::AdagradParamState>>;
 
-/// Calls `visit(class)`, a LibTorchClass, for classes in their order until it returns true. Returns
-/// whether it has.
+/// Calls `visit` with each LibTorchClass until it returns true; returns whether it did.
 template <class Visit>
 bool visit_libtorch_classes(Visit visit) {
   return std::apply([&](auto... known) { return (visit(known) || ...); }, LibTorchClasses{});

@@ -22,7 +22,7 @@ std::string LibTorchOptimizer::class_name() const {
 std::string LibTorchOptimizer::problem() const {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
-           "that ranks would part. Use an optimizer that does not.";
+           "that ranks would diverge. Use an optimizer that does not.";
   }
   if (fused_ && !has_fused_step(optimizer_)) {
     return "fused = true steps torch::optim::Adam, AdamW and SGD, not " + class_name() +

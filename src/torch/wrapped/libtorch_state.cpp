@@ -23,7 +23,7 @@ using torch::serialize::OutputArchive;
 
 constexpr bool kOptional = true;
 
-// One list for each class of LibTorch: `visit(name, reference, is_optional)` for every field.
+// The fields of each LibTorch class: calls `visit(name, reference, is_optional)`.
 template <class Visit>
 void visit_fields(torch::optim::SGDParamState& state, Visit visit) {
   visit("momentum_buffer", state.momentum_buffer(), !kOptional);
@@ -50,7 +50,7 @@ void visit_fields(torch::optim::AdagradParamState& state, Visit visit) {
   visit("sum", state.sum(), !kOptional);
 }
 
-/// Visits the fields of a state of one of LibTorch's classes. Returns whether it is one.
+/// Visits the fields of a LibTorch class; returns whether `state` is of one.
 template <class Visit>
 bool visit_known(OptimizerParamState& state, Visit visit) {
   return visit_libtorch_classes([&]<class Class>(Class) {
@@ -70,9 +70,11 @@ InputArchive to_input(OutputArchive& written) {
 
 [[noreturn]] void fail(const c10::Error& error) {
   throw InvalidArgument(
-      std::string("the wrapped optimizer has state that cannot be read or sharded, for want of its "
-                  "class's serialize(): ") +
-      error.what_without_backtrace() + " Write it, or wrap the optimizer before its first step().");
+      std::string(
+          "the wrapped optimizer has state that cannot be read or sharded without its class's "
+          "serialize(): ") +
+      error.what_without_backtrace() +
+      " Implement it, or wrap the optimizer before its first step().");
 }
 
 void set(const c10::IValue& value, at::Tensor& target) { target = value.toTensor(); }
@@ -82,7 +84,7 @@ void set(const c10::IValue& value, std::int64_t& target) { target = value.toInt(
 
 std::vector<StateField> fields_of(const OptimizerParamState& state) {
   std::vector<StateField> fields;
-  const std::unique_ptr<OptimizerParamState> copy = state.clone();  // of handles, not of elements
+  const std::unique_ptr<OptimizerParamState> copy = state.clone();  // shares the tensors
   const bool is_known = visit_known(*copy, [&](const char* name, const auto& value, bool) {
     const c10::IValue field(value);
     if (!field.isTensor() || field.toTensor().defined()) fields.push_back({name, field});
@@ -113,8 +115,7 @@ std::vector<KnownField> known_fields_of(OptimizerParamState& state) {
 std::unique_ptr<OptimizerParamState> state_with(std::unique_ptr<OptimizerParamState> state,
                                                 const std::vector<StateField>& fields) {
   if (state == nullptr) {
-    throw InvalidArgument(
-        "the wrapped optimizer makes no state when it steps, and so cannot be given any");
+    throw InvalidArgument("the wrapped optimizer keeps no state, so none can be loaded");
   }
   const bool is_known = visit_known(*state, [&](const std::string& name, auto& target, bool) {
     target = std::remove_reference_t<decltype(target)>();

@@ -9,20 +9,20 @@
 
 namespace kolo::tensors {
 
-/// The fields of a state, without undefined tensors. Of LibTorch's own classes the tensors are the
+/// The fields of a state, without undefined tensors. For LibTorch's own classes the tensors are the
 /// state's; other classes are read through their serialize(), which copies. Throws InvalidArgument
 /// for a class without serialize().
 std::vector<StateField> fields_of(const torch::optim::OptimizerParamState& state);
 
-/// An empty state of the class that `optimizer` keeps. Of a class that LibTorch does not know, it is
-/// the state after a step of one element: a clone of another state would share the tensors that
-/// serialize() may write into. Null where the optimizer keeps no state.
+/// An empty state of the class that `optimizer` keeps; null if it keeps none. For a class that is
+/// not LibTorch's, the state after a step of one element: a clone of another state would share
+/// tensors, into which serialize() may write.
 std::unique_ptr<torch::optim::OptimizerParamState> new_state(torch::optim::Optimizer& optimizer);
 
-/// All fields of a state of one of LibTorch's classes; empty for other classes.
+/// All fields of a LibTorch class; empty for other classes.
 std::vector<KnownField> known_fields_of(torch::optim::OptimizerParamState& state);
 
-/// Returns `state` with these fields. Throws InvalidArgument where the class cannot take them.
+/// Returns `state` with these fields. Throws InvalidArgument if the class cannot take them.
 std::unique_ptr<torch::optim::OptimizerParamState> state_with(
     std::unique_ptr<torch::optim::OptimizerParamState> state,
     const std::vector<StateField>& fields);

@@ -26,7 +26,7 @@ void from_values(const std::vector<double>& values, std::tuple<double, double>& 
   target = {values[0], values[1]};
 }
 
-// One list per type of options: `visit(name, reference)` for every option it has.
+// The options of each LibTorch class: calls `visit(name, reference)`.
 template <class Visit>
 void visit_fields(torch::optim::SGDOptions& options, Visit visit) {
   visit("lr", options.lr());
@@ -63,7 +63,7 @@ void visit_fields(torch::optim::AdagradOptions& options, Visit visit) {
   visit("eps", options.eps());
 }
 
-/// Of an optimizer that LibTorch does not know: the base class throws where there is no rate.
+/// For other classes; the base class throws if they have no learning rate.
 template <class Visit>
 void visit_learning_rate(OptimizerOptions& options, Visit visit) {
   double rate = 0.0;

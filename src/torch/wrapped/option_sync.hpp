@@ -9,11 +9,11 @@
 
 namespace kolo::tensors {
 
-/// Keeps two lists of parameter groups equal, whichever of the two somebody changes.
+/// Keeps the parameter groups of the wrapper and of the wrapped optimizer equal.
 ///
-/// Of options, a three-way merge against the values of the last call: per group and field the side
-/// that changed wins. For LibTorch's own optimizers every option is a field; for others the
-/// learning rate is, if they have one.
+/// Options are merged against the values of the last call: per group and field the side that
+/// changed wins. For LibTorch's own optimizers every option is a field; for others only the
+/// learning rate, if they have one.
 class OptionSync {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -21,15 +21,15 @@ class OptionSync {
   /// Both lists hold equal options now.
   explicit OptionSync(Groups& groups);
 
-  /// Adds parameters and groups that one side has got since to the other. Throws InvalidArgument
-  /// where both have got some.
+  /// Adds new parameters and groups of one side to the other. Throws InvalidArgument if both have
+  /// new ones.
   void match_members(Groups& ours, Groups& wrapped);
 
-  /// Throws InvalidArgument, naming the group and the field, where both sides changed it to
-  /// different values.
+  /// Throws InvalidArgument, naming the group and the field, if both sides changed it to different
+  /// values.
   void merge(Groups& ours, Groups& wrapped);
 
-  /// The options of all groups, in a form that ranks and files can take, and the inverse.
+  /// The options of all groups as JSON, and the inverse.
   static nlohmann::json describe(Groups& groups);
   static void apply(const nlohmann::json& options, Groups& groups);
 

@@ -4,12 +4,12 @@
 
 namespace kolo::tensors {
 
-/// While it lives, torch::save of an optimizer throws InvalidArgument that says what to call
-/// instead of writing this rank's shards of the state without a word.
+/// While it lives, torch::save of an optimizer throws InvalidArgument, which says what to call
+/// instead, rather than silently write this rank's shards of the state.
 ///
-/// It adds one entry to the optimizer's state, of the same class as the others and with empty
-/// tensors, so that a program may still visit all entries. Optimizers of classes that LibTorch does
-/// not know are left alone.
+/// It adds an entry to the optimizer's state, of the same class as the others and with empty
+/// tensors, so that programs can still visit all entries. Optimizers of classes that are not
+/// LibTorch's are left alone.
 class SaveGuard {
  public:
   explicit SaveGuard(torch::optim::Optimizer& optimizer);

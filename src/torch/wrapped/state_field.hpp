@@ -7,18 +7,18 @@
 
 namespace kolo::tensors {
 
-/// One entry of the state that an optimizer keeps for a parameter: a tensor or a number.
+/// A field of the state that an optimizer keeps for a parameter: a tensor or a number.
 struct StateField {
   std::string name;
   c10::IValue value;
 };
 
-/// An entry that an optimizer's class is known to keep. Its tensors have the parameter's shape and
-/// type, its numbers count steps.
+/// A field that an optimizer's class is known to keep: a tensor of the parameter's shape and dtype,
+/// or a number of steps.
 struct KnownField {
   std::string name;
   bool is_tensor;
-  bool is_optional;  ///< kept under some options of the optimizer only
+  bool is_optional;  ///< kept with some options only
 };
 
 /// Whether the field has one element for every element of the parameter.

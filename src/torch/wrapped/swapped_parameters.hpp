@@ -9,8 +9,7 @@
 
 namespace kolo::tensors {
 
-/// While it lives, group `group` of an optimizer holds other parameters and its other groups hold
-/// none.
+/// While it lives, one group of an optimizer holds other parameters and all other groups are empty.
 class SwappedParameters {
  public:
   SwappedParameters(torch::optim::Optimizer& optimizer, std::size_t group,

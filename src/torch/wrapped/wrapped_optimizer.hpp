@@ -13,9 +13,9 @@
 
 namespace kolo::tensors {
 
-/// The optimizer that a DistributedOptimizer wraps: all that the training layer asks of it. It is
-/// given leaves, which are parameters or shards of them, and steps them by their gradients with the
-/// options of a parameter group. What it remembers of a leaf is read and written as fields.
+/// What the training layer asks of the optimizer that a DistributedOptimizer wraps: to step leaves,
+/// which are parameters or shards of them, with the options of a parameter group, and to read and
+/// write its state of a leaf as fields.
 class WrappedOptimizer {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -24,35 +24,34 @@ class WrappedOptimizer {
   virtual ~WrappedOptimizer() = default;
 
   virtual std::string class_name() const = 0;
-  /// Why it cannot be wrapped, and what to do about it; empty if it can.
+  /// Why it cannot be wrapped, and what to do; empty if it can.
   virtual std::string problem() const = 0;
   virtual Groups& groups() = 0;
 
-  /// Steps the parameters of all groups, after `closure` where there is one; returns its result.
+  /// Steps the parameters of all groups, after `closure` if there is one; returns its result.
   virtual at::Tensor step(const LossClosure& closure) = 0;
   /// Steps `leaves`, all of which have a gradient, with the options of group `group`. The groups
   /// hold their own parameters again afterwards.
   virtual void step_leaves(std::size_t group, std::vector<at::Tensor> leaves) = 0;
 
   virtual bool has_state(const at::Tensor& leaf) const = 0;
-  /// The state of a leaf, nothing where there is none. Tensors may be the optimizer's own. Throws
-  /// InvalidArgument for state that cannot be read.
+  /// The state of a leaf, if it has any. Tensors may be the optimizer's own. Throws InvalidArgument
+  /// for state that cannot be read.
   virtual std::optional<std::vector<StateField>> state(const at::Tensor& leaf) const = 0;
-  /// Throws InvalidArgument where the optimizer cannot take these fields.
+  /// Throws InvalidArgument if the optimizer cannot take these fields.
   virtual void set_state(const at::Tensor& leaf, const std::vector<StateField>& fields) = 0;
   virtual void erase_state(const at::Tensor& leaf) = 0;
 
-  /// All fields that the optimizer's class keeps for a leaf; empty where the class is not known.
+  /// All fields that the optimizer's class keeps for a leaf; empty for an unknown class.
   virtual std::vector<KnownField> known_fields() = 0;
-  /// How many of these fields a new state would keep. Throws as set_state().
+  /// How many of these fields a new state would keep. Throws like set_state().
   virtual std::size_t count_accepted(const std::vector<StateField>& fields) = 0;
 
-  /// From now on the optimizer's own save() throws: state is sharded, and it would write this
-  /// rank's shards alone.
+  /// From now on the optimizer's own save() throws: it would write only this rank's shards.
   virtual void refuse_own_save() = 0;
   virtual void save(torch::serialize::OutputArchive& archive) const = 0;
   virtual void load(torch::serialize::InputArchive& archive) = 0;
-  /// Copies the state of rank `root` of the set's runtime to all ranks of `set`. Collective.
+  /// Copies the state of the world rank `root` to all ranks of `set`. Collective.
   virtual void broadcast_state(int root, ProcessSet& set) = 0;
 };
 

@@ -89,7 +89,7 @@ class DamageTest : public testing::Test {
   std::mt19937 random_{2026};
 };
 
-TEST_F(DamageTest, OfShards) {
+TEST_F(DamageTest, Shards_AreRefused) {
   run_runtimes(1, [&](Runtime&) {
     const int errors = errors_in(
         "rank-0001.safetensors", 1000, [&](std::string bytes) { return damaged(std::move(bytes)); },
@@ -99,7 +99,7 @@ TEST_F(DamageTest, OfShards) {
   });
 }
 
-TEST_F(DamageTest, OfTheIndex) {
+TEST_F(DamageTest, Index_IsRefused) {
   run_runtimes(1, [&](Runtime&) {
     const int errors = errors_in(
         "index.json", 2000, [&](std::string text) { return damaged(std::move(text)); },
@@ -109,7 +109,7 @@ TEST_F(DamageTest, OfTheIndex) {
 }
 
 /// As a program might have that writes checksums of nonsense.
-TEST_F(DamageTest, OfTheIndexWithTheRightChecksum) {
+TEST_F(DamageTest, IndexWithTheRightChecksum_IsRefusedOrHarmless) {
   run_runtimes(1, [&](Runtime&) {
     const int errors = errors_in(
         "index.json", 4000,
@@ -123,7 +123,7 @@ TEST_F(DamageTest, OfTheIndexWithTheRightChecksum) {
   });
 }
 
-TEST_F(DamageTest, OfSafetensorsFiles) {
+TEST_F(DamageTest, SafetensorsFiles_AreRefusedOrHarmless) {
   const fs::path path = folder_.path() / "checkpoint-00000001" / "rank-0001.safetensors";
   const std::size_t header = 1000;
   const int errors = errors_in(

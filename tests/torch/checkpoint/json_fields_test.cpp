@@ -13,19 +13,19 @@ namespace kolo::tensors::json_fields_test {
 
 std::string nested(std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
-TEST(ParseJsonTest, AKeyThatComesTwiceIsRefusedAtEveryLevel) {
+TEST(ParseJsonTest, DuplicateKey_IsRefusedAtEveryLevel) {
   EXPECT_EQ(parse_json(R"({"a":{"a":1},"b":{"a":2}})").at("b").at("a"), 2);
   EXPECT_THROW(parse_json(R"({"a":1,"b":2,"a":1})"), InvalidArgument);
   EXPECT_THROW(parse_json(R"({"a":[{"b":1,"b":2}]})"), InvalidArgument);
 }
 
-TEST(ParseJsonTest, NestingIsBounded) {
+TEST(ParseJsonTest, Nesting_IsBounded) {
   EXPECT_EQ(parse_json(nested(100)).size(), 1u);
   EXPECT_THROW(parse_json(nested(102)), InvalidArgument);
 }
 
 /// A file of that size must not overflow the stack of whoever prints or copies what is in it.
-TEST(ParseJsonTest, AnIndexOfDeepNestingIsRefused) {
+TEST(ParseJsonTest, DeeplyNestedIndex_IsRefused) {
   const std::string deep = nested(200'000);
   const auto error_of = [](const std::string& rest) -> std::string {
     try {

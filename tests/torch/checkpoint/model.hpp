@@ -57,7 +57,7 @@ inline std::vector<TestTensor> large_model() {
   return model;
 }
 
-/// How ranks divide tensors among them.
+/// How tensors are sharded over ranks.
 enum class Division { Evenly, ByTurns, LastHasAll };
 
 /// Slices of all tensors and the memory they are in.

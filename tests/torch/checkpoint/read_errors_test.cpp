@@ -52,7 +52,7 @@ class CheckpointReadTest : public testing::TestWithParam<int> {
     json changed = json::parse(before);
     change(changed);
     write_file(index(), signed_index(changed));
-    expect_refused({"index.json' is no index of a checkpoint: ", text});
+    expect_refused({"index.json' is not a valid checkpoint index: ", text});
     write_file(index(), before);
   }
 
@@ -61,7 +61,7 @@ class CheckpointReadTest : public testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(, CheckpointReadTest, testing::Values(1, 2, 3, 4));
 
-TEST_P(CheckpointReadTest, ByItsOwnNameAndThroughLinks) {
+TEST_P(CheckpointReadTest, OwnNameAndLinks_Open) {
   const TemporaryFolder elsewhere;
   fs::create_directory_symlink(folder_.path(), elsewhere.path() / "link");
   fs::create_directories(folder_.path() / ".incomplete-5");
@@ -73,23 +73,23 @@ TEST_P(CheckpointReadTest, ByItsOwnNameAndThroughLinks) {
   });
 }
 
-TEST_P(CheckpointReadTest, NoCheckpoint) {
+TEST_P(CheckpointReadTest, NoCheckpoint_IsRefused) {
   expect_refused(folder_.path() / "other", {"/other'", "on rank 0", "there is no folder"});
-  expect_refused(shard(1), {"rank-0001.safetensors'", "it is no folder"});
+  expect_refused(shard(1), {"rank-0001.safetensors'", "it is not a folder"});
   fs::create_directories(folder_.path() / "other" / ".incomplete-1");
   expect_refused(folder_.path() / "other", {"there is no checkpoint in it"});
   fs::remove(index());
   expect_refused({"file '" + index().string() + "' is missing"});
 }
 
-TEST_P(CheckpointReadTest, ShardsThatAreNotThere) {
+TEST_P(CheckpointReadTest, MissingShards_AreRefused) {
   fs::remove(shard(1));
   expect_refused({"file '" + shard(1).string() + "' is missing"});
   fs::create_directory(shard(1));
-  expect_refused({"'" + shard(1).string() + "' is no file"});
+  expect_refused({"'" + shard(1).string() + "' is not a file"});
 }
 
-TEST_P(CheckpointReadTest, ShardsOfAnotherSize) {
+TEST_P(CheckpointReadTest, ShardsOfAnotherSize_AreRefused) {
   const auto size = fs::file_size(shard(1));
   fs::resize_file(shard(1), size - 1);
   expect_refused({shard(1).string(), std::to_string(size - 1) + " bytes instead of " +
@@ -97,10 +97,10 @@ TEST_P(CheckpointReadTest, ShardsOfAnotherSize) {
   fs::resize_file(shard(1), 0);
   expect_refused({shard(1).string(), "it is truncated"});
   fs::resize_file(shard(1), size + 1);
-  expect_refused({shard(1).string(), "it is another one"});
+  expect_refused({shard(1).string(), "it is another file"});
 }
 
-TEST_P(CheckpointReadTest, ForeignShards) {
+TEST_P(CheckpointReadTest, ForeignShards_AreRefused) {
   std::string bytes = read_file(shard(0));
   fs::resize_file(shard(0), fs::file_size(shard(0)));
   bytes[100] ^= 1;
@@ -108,7 +108,7 @@ TEST_P(CheckpointReadTest, ForeignShards) {
   expect_refused({shard(0).string(), "checksum of its header differs"});
 }
 
-TEST_P(CheckpointReadTest, DamagedElements) {
+TEST_P(CheckpointReadTest, DamagedElements_AreRefused) {
   std::string bytes = read_file(shard(1));
   const json tensors = json::parse(read_file(index()))["tensors"];
   const json slice = tensors["large"]["slices"][1];
@@ -139,7 +139,7 @@ TEST_P(CheckpointReadTest, DamagedElements) {
   });
 }
 
-TEST_P(CheckpointReadTest, ElementsThatAreNotThere) {
+TEST_P(CheckpointReadTest, MissingElements_AreRefused) {
   run_runtimes(GetParam(), [&](Runtime&) {
     const Checkpoint good(folder_.path(), {});
     const auto text_of = [&](const std::string& name, std::int64_t begin, std::int64_t count) {
@@ -165,23 +165,24 @@ TEST_P(CheckpointReadTest, ElementsThatAreNotThere) {
   });
 }
 
-TEST_P(CheckpointReadTest, OtherIndexes) {
+TEST_P(CheckpointReadTest, OtherIndexes_AreRefused) {
   const std::string before = read_file(index());
   write_file(index(), "");
-  expect_refused({"index.json' is no index", "parse error"});
+  expect_refused({"index.json' is not a valid checkpoint index", "parse error"});
   write_file(index(), before.substr(0, before.size() / 2));
-  expect_refused({"index.json' is no index", "parse error"});
+  expect_refused({"index.json' is not a valid checkpoint index", "parse error"});
   write_file(index(), R"({"weight_map":{}})");
-  expect_refused({"index.json' is no index", "format"});
+  expect_refused({"index.json' is not a valid checkpoint index", "format"});
   write_file(index(), "[1, 2]");
-  expect_refused({"index.json' is no index"});
+  expect_refused({"index.json' is not a valid checkpoint index"});
   std::string changed = before;
   changed.replace(changed.find("\"number\":1"), 10, "\"number\":2");
   write_file(index(), changed);
-  expect_refused({"index.json' is no index", "it is damaged: its checksum differs"});
+  expect_refused(
+      {"index.json' is not a valid checkpoint index", "it is damaged: its checksum differs"});
 }
 
-TEST_P(CheckpointReadTest, IndexesWithOtherFields) {
+TEST_P(CheckpointReadTest, IndexesWithOtherFields_AreRefused) {
   expect_index_refused([](json& index) { index["version"] = 2; }, "version 2 of the format");
   expect_index_refused([](json& index) { index["format"] = "safetensors"; }, "format");
   for (const char* key : {"files", "tensors", "details"}) {
@@ -203,7 +204,7 @@ TEST_P(CheckpointReadTest, IndexesWithOtherFields) {
   }
 }
 
-TEST_P(CheckpointReadTest, IndexesWhoseSlicesAreNotTheTensors) {
+TEST_P(CheckpointReadTest, SlicesThatAreNotTheTensor_AreRefused) {
   const auto weight = [](json& index) -> json& { return index["tensors"]["weight"]; };
   expect_index_refused([&](json& index) { weight(index)["slices"].erase(0); },
                        "tensor 'weight': elements 0 to 1999 are in no file");
@@ -231,7 +232,7 @@ TEST_P(CheckpointReadTest, IndexesWhoseSlicesAreNotTheTensors) {
 }
 
 /// A damaged name must not move a terminal's cursor, nor end a text in mid-line.
-TEST_P(CheckpointReadTest, NamesThatCannotBePrinted) {
+TEST_P(CheckpointReadTest, UnprintableNames_AreEscaped) {
   const std::string name("rank\x1b[2J\0\n", 10);
   expect_index_refused([&](json& index) { index["files"][0]["name"] = name; },
                        "a file is named 'rank\\x1b[2J\\x00\n'");
@@ -244,7 +245,7 @@ TEST_P(CheckpointReadTest, NamesThatCannotBePrinted) {
   std::string text = read_file(index());
   text.replace(text.find("rank-0000"), 9, "rank\xff\xc3(\xed\xa0");
   write_file(index(), text);
-  expect_refused({"index.json' is no index of a checkpoint: ", "rank\\xff"});
+  expect_refused({"index.json' is not a valid checkpoint index: ", "rank\\xff"});
 }
 
 }  // namespace kolo::test::read_errors_test

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(, CheckpointTest,
                                           testing::Values(Division::Evenly, Division::ByTurns,
                                                           Division::LastHasAll)));
 
-TEST_P(CheckpointTest, GivesBackWhatWasSaved) {
+TEST_P(CheckpointTest, RoundTrip_ReturnsWhatWasSaved) {
   const auto [writers, readers, division] = GetParam();
   const TemporaryFolder folder;
   const std::vector<TestTensor> model = large_model();

@@ -80,14 +80,14 @@ class SafetensorsTest : public testing::Test {
   }
   void expect_refused(const std::string& header, std::size_t data, const std::string& text) const {
     const std::string thrown = text_refusing(header, data);
-    expect_contains(thrown, "file '" + path().string() + "' is no safetensors file: ");
+    expect_contains(thrown, "file '" + path().string() + "' is not a safetensors file: ");
     expect_contains(thrown, text);
   }
 
   TemporaryFolder folder_;
 };
 
-TEST_F(SafetensorsTest, GivesBackWhatWasWritten) {
+TEST_F(SafetensorsTest, RoundTrip_ReturnsWhatWasWritten) {
   for (const std::size_t piece :
        {std::size_t{999'983}, std::size_t{3} << 20, std::size_t{1} << 30}) {
     write(large_model(), 3, piece);
@@ -100,7 +100,7 @@ TEST_F(SafetensorsTest, GivesBackWhatWasWritten) {
   EXPECT_TRUE(SafetensorsReader(path()).tensors().empty());
 }
 
-TEST_F(SafetensorsTest, DataAreAligned) {
+TEST_F(SafetensorsTest, Data_IsAligned) {
   write(small_model(), 3, 100);
   const std::string bytes = read_file(path());
   std::size_t length = 0;
@@ -111,7 +111,7 @@ TEST_F(SafetensorsTest, DataAreAligned) {
   EXPECT_EQ(bytes[8], '{');
 }
 
-TEST_F(SafetensorsTest, TheOldFileStaysUntilTheNewOneIsWhole) {
+TEST_F(SafetensorsTest, OldFile_StaysUntilTheNewOneIsComplete) {
   write(small_model(), 3, 100);
   {
     SafetensorsWriter writer(path(), {{"a", DType::UInt8, {5}}}, {});
@@ -135,7 +135,7 @@ TEST_F(SafetensorsTest, TheOldFileStaysUntilTheNewOneIsWhole) {
   EXPECT_EQ(read_file(other), "of another file");
 }
 
-TEST_F(SafetensorsTest, OfTwoProgramsNonePublishesTheOthersHalf) {
+TEST_F(SafetensorsTest, TwoPrograms_PublishNoUnfinishedFile) {
   write(small_model(), 3, 100);
   SafetensorsWriter first(path(), {{"a", DType::UInt8, {5}}}, {});
   first.append("12345", 5);
@@ -150,7 +150,7 @@ TEST_F(SafetensorsTest, OfTwoProgramsNonePublishesTheOthersHalf) {
   EXPECT_EQ(std::memcmp(bytes.data(), "67890", 5), 0);
 }
 
-TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {
+TEST_F(SafetensorsTest, ImpossibleTensors_AreRefused) {
   const auto text_of = [&](const std::vector<SafetensorsTensor>& tensors) {
     return text_thrown_by<InvalidArgument>([&] { SafetensorsWriter writer(path(), tensors, {}); });
   };
@@ -161,7 +161,7 @@ TEST_F(SafetensorsTest, RefusesTensorsThatNoFileCanHave) {
   expect_contains(text_of({{"a", DType::Int8, {-1}}}), "impossible shape");
 }
 
-TEST_F(SafetensorsTest, RefusesElementsThatAreNotThere) {
+TEST_F(SafetensorsTest, MissingElements_AreRefused) {
   write(small_model(), 3, 100);
   const SafetensorsReader reader(path());
   std::vector<std::byte> bytes(100);
@@ -180,11 +180,11 @@ TEST_F(SafetensorsTest, RefusesElementsThatAreNotThere) {
                   "/missing' is missing");
 }
 
-TEST_F(SafetensorsTest, RefusesOtherFiles) {
+TEST_F(SafetensorsTest, OtherFiles_AreRefused) {
   write_file(folder_.path() / "short", "1234567");
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "short"); }),
-      "/short' is no safetensors file: it is truncated");
+      "/short' is not a safetensors file: it is truncated");
   write_file(folder_.path() / "text", "a text that is no such file");
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(folder_.path() / "text"); }),
@@ -202,12 +202,12 @@ TEST_F(SafetensorsTest, RefusesOtherFiles) {
                   "its tensors take");
 }
 
-TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
+TEST_F(SafetensorsTest, InvalidHeaders_AreRefused) {
   const std::string f32 = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
   expect_refused("{\"a\":{" + f32, 8, "parse error");
   expect_refused("[{" + f32 + "}]", 8, "its header does not begin with {");
-  expect_refused("{\"a\":{" + f32 + "},\"a\":{" + f32 + "}}", 8, "'a' comes twice");
-  expect_refused("{\"a\":{" + f32 + ",\"shape\":[2]}}", 8, "'shape' comes twice");
+  expect_refused("{\"a\":{" + f32 + "},\"a\":{" + f32 + "}}", 8, "'a' appears twice");
+  expect_refused("{\"a\":{" + f32 + ",\"shape\":[2]}}", 8, "'shape' appears twice");
   expect_refused("{\"a\":{" + f32 + ",\"more\":1}}", 8, "tensor 'a': it does not have exactly");
   expect_refused(R"({"a":{"dtype":"F32","shape":[2],"offsets":[0,8]}})", 8, "tensor 'a': ");
   expect_refused(R"({"a":7})", 0, "tensor 'a': it does not have exactly");
@@ -232,8 +232,8 @@ TEST_F(SafetensorsTest, RefusesHeadersThatTheFormatDoesNotHave) {
                  "tensor 'a' begins at byte 4 of the data instead of 0");
   expect_refused("{\"a\":{" + f32 + "}}", 9, "its tensors take 8 bytes, but it has data of 9");
   expect_refused("{\"a\":{" + f32 + "}}", 7, "its tensors take 8 bytes, but it has data of 7");
-  expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata 'a' are no text");
-  expect_refused(R"({"__metadata__":[]})", 0, "its metadata are no object");
+  expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata 'a' is not a string");
+  expect_refused(R"({"__metadata__":[]})", 0, "its metadata is not a JSON object");
   expect_refused("{\"\xff\":{" + f32 + "}}", 8, "parse error");
 }
 

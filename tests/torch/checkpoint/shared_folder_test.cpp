@@ -64,7 +64,7 @@ class SharedFolderTest : public testing::Test {
 
 // The steps of two programs, as if the file system had no locks.
 
-TEST_F(SharedFolderTest, WhatAnotherProgramHasRemovedIsNotPublished) {
+TEST_F(SharedFolderTest, RemovedCheckpoint_IsNotPublished) {
   run_runtimes(1, [&](Runtime&) { save(1); });
   const fs::path first = tensors::begin_checkpoint(folder_.path());
   write_file(folder_.path() / first / "rank-0000.safetensors", "first");
@@ -79,7 +79,7 @@ TEST_F(SharedFolderTest, WhatAnotherProgramHasRemovedIsNotPublished) {
   EXPECT_EQ(read_file(checkpoint(2) / "rank-0000.safetensors"), "second");
 }
 
-TEST_F(SharedFolderTest, ShardsThatAreGoneKeepACheckpointFromItsName) {
+TEST_F(SharedFolderTest, MissingShards_PreventPublishing) {
   for (const bool is_cut : {false, true}) {
     run_runtimes(2, [&](Runtime& runtime) {
       save(1);
@@ -103,14 +103,14 @@ TEST_F(SharedFolderTest, ShardsThatAreGoneKeepACheckpointFromItsName) {
       }
       const std::string text = text_thrown_by<BackendError>(
           [&] { tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", 2}}, 1, {}); });
-      expect_contains(text, "rank-0000.safetensors' was written and is not there any more");
+      expect_contains(text, "rank-0000.safetensors' was written but is missing");
       barrier();
     });
     EXPECT_EQ(newest(), 1U);
   }
 }
 
-TEST_F(SharedFolderTest, APublishedNumberIsNotTakenTwiceAndTheNewestIsNotRetired) {
+TEST_F(SharedFolderTest, PublishedNumber_IsNotTakenTwiceAndTheNewestIsNotRetired) {
   run_runtimes(1, [&](Runtime&) { save(1); });
   std::vector<fs::path> names;
   for (int i = 0; i < 8; ++i) names.push_back(".incomplete-mine-" + std::to_string(i));
@@ -139,7 +139,7 @@ TEST_F(SharedFolderTest, APublishedNumberIsNotTakenTwiceAndTheNewestIsNotRetired
 
 // The lock.
 
-TEST_F(SharedFolderTest, ASecondProgramFailsWithAnAdviceWhereTheFirstDoesNotEnd) {
+TEST_F(SharedFolderTest, SecondProgram_FailsWithAdviceIfTheFirstDoesNotEnd) {
   run_runtimes(2, [&](Runtime& runtime) {
     save(1);
     const OperationOptions brief{.timeout = milliseconds(400)};
@@ -166,7 +166,7 @@ TEST_F(SharedFolderTest, ASecondProgramFailsWithAnAdviceWhereTheFirstDoesNotEnd)
   EXPECT_EQ(newest(), 2U);
 }
 
-TEST_F(SharedFolderTest, ProgramsThatLoadDoSoAtATimeAndHoldUpTheOneThatWouldRemove) {
+TEST_F(SharedFolderTest, Loading_IsConcurrentAndDelaysRemoval) {
   run_runtimes(1, [&](Runtime&) {
     save(1);
     const tensors::Checkpoint first(folder_.path(), {});
@@ -180,7 +180,7 @@ TEST_F(SharedFolderTest, ProgramsThatLoadDoSoAtATimeAndHoldUpTheOneThatWouldRemo
   EXPECT_EQ(newest(), 2U);
 }
 
-TEST_F(SharedFolderTest, ManySavesOfTwoProgramsFollowEachOther) {
+TEST_F(SharedFolderTest, ManySavesOfTwoPrograms_FollowEachOther) {
   std::atomic<unsigned> saves{0};
   run_runtimes(1, [&](Runtime&) { save(1000); });
   std::vector<std::thread> programs;
@@ -200,7 +200,7 @@ TEST_F(SharedFolderTest, ManySavesOfTwoProgramsFollowEachOther) {
   EXPECT_EQ(tensors::list_checkpoints(folder_.path()), std::vector<std::int64_t>{25});
 }
 
-TEST_F(SharedFolderTest, AFolderThatNobodyLockedIsLoadedAllTheSame) {
+TEST_F(SharedFolderTest, FolderWithoutLockFile_IsLoaded) {
   run_runtimes(1, [&](Runtime&) { save(1); });
   fs::remove(folder_.path() / tensors::kLockName);
   EXPECT_EQ(newest(), 1U);

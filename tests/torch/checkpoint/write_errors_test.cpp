@@ -110,7 +110,7 @@ class CheckpointWriteTest : public testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(, CheckpointWriteTest, testing::Values(1, 2, 3, 4));
 
-TEST_P(CheckpointWriteTest, ElementsThatNobodyGives) {
+TEST_P(CheckpointWriteTest, MissingElements_AreRefused) {
   expect_refused<InvalidArgument>(
       [](Save& save, const Runtime& runtime) {
         if (runtime.rank() == runtime.size() - 1) --save.slice("weight").count;
@@ -120,7 +120,7 @@ TEST_P(CheckpointWriteTest, ElementsThatNobodyGives) {
       });
 }
 
-TEST_P(CheckpointWriteTest, ElementsInTheMiddleThatNobodyGives) {
+TEST_P(CheckpointWriteTest, MissingElementsInTheMiddle_AreRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "one slice has no middle";
   expect_refused<InvalidArgument>(
       [](Save& save, const Runtime& runtime) {
@@ -134,7 +134,7 @@ TEST_P(CheckpointWriteTest, ElementsInTheMiddleThatNobodyGives) {
       });
 }
 
-TEST_P(CheckpointWriteTest, ElementsThatTwoRanksGive) {
+TEST_P(CheckpointWriteTest, ElementsOfTwoRanks_AreRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "there is no second rank";
   expect_refused<InvalidArgument>(
       [](Save& save, const Runtime& runtime) {
@@ -154,7 +154,7 @@ TEST_P(CheckpointWriteTest, ElementsThatTwoRanksGive) {
       });
 }
 
-TEST_P(CheckpointWriteTest, TensorsThatRanksSeeDifferently) {
+TEST_P(CheckpointWriteTest, TensorsThatDiffer_AreRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has nobody to differ from";
   expect_refused<MismatchError>(
       [](Save& save, const Runtime& runtime) {
@@ -173,7 +173,7 @@ TEST_P(CheckpointWriteTest, TensorsThatRanksSeeDifferently) {
       });
 }
 
-TEST_P(CheckpointWriteTest, OptionsThatRanksSeeDifferently) {
+TEST_P(CheckpointWriteTest, OptionsThatDiffer_AreRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has nobody to differ from";
   expect_refused<MismatchError>(
       [](Save& save, const Runtime& runtime) { save.keep_last = runtime.rank(); },
@@ -187,7 +187,7 @@ TEST_P(CheckpointWriteTest, OptionsThatRanksSeeDifferently) {
       [](const Runtime&) { return std::vector<std::string>{"/other'", "on rank 1"}; });
 }
 
-TEST_P(CheckpointWriteTest, SlicesThatCannotBeOnOneRank) {
+TEST_P(CheckpointWriteTest, ImpossibleSlicesOfOneRank_AreRefused) {
   const auto spoil = [this](const std::function<void(TensorSlice&)>& change,
                             const std::string& expected) {
     expect_refused_on_last<InvalidArgument>([&](Save& save) { change(save.slice("i8")); },
@@ -204,13 +204,13 @@ TEST_P(CheckpointWriteTest, SlicesThatCannotBeOnOneRank) {
   spoil([](TensorSlice& slice) { slice.name = "bad \xff name"; }, "UTF-8");
 }
 
-TEST_P(CheckpointWriteTest, NamesThatComeTwice) {
+TEST_P(CheckpointWriteTest, DuplicateNames_AreRefused) {
   expect_refused_on_last<InvalidArgument>(
       [](Save& save) { save.own.slices.push_back(save.slice("mask")); },
       "two tensors are named 'mask");
 }
 
-TEST_P(CheckpointWriteTest, DetailsThatJsonCannotHold) {
+TEST_P(CheckpointWriteTest, DetailsThatJsonCannotHold_AreRefused) {
   const auto spoil = [this](const json& details, const std::string& expected) {
     expect_refused_on_last<InvalidArgument>([&](Save& save) { save.details = details; }, expected);
   };
@@ -219,21 +219,21 @@ TEST_P(CheckpointWriteTest, DetailsThatJsonCannotHold) {
   spoil({{"loss", std::numeric_limits<double>::quiet_NaN()}}, "/loss");
   spoil({{"text", "\xff"}}, "UTF-8");
   spoil({{"bytes", json::binary({1, 2})}}, "/bytes");
-  spoil(json::array({1}), "no JSON object");
+  spoil(json::array({1}), "not a JSON object");
 }
 
-TEST_P(CheckpointWriteTest, KeepLastIsNotNegative) {
+TEST_P(CheckpointWriteTest, NegativeKeepLast_IsRefused) {
   expect_refused_on_last<InvalidArgument>([](Save& save) { save.keep_last = -1; },
                                           "keep_last is -1");
 }
 
-TEST_P(CheckpointWriteTest, AFolderThatCannotBe) {
+TEST_P(CheckpointWriteTest, ImpossibleFolder_IsRefused) {
   write_file(folder_.path() / "file", "");
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     Save save{folder_.path() / "file" / "below",
               own_slices(model_, runtime.size(), runtime.rank(), 1), json::object(), 0};
     const std::string text = text_thrown_by<BackendError>([&] { save.run(); });
-    expect_contains(text, "on rank 0: cannot make folder '" + folder_.path().string() + "/file");
+    expect_contains(text, "on rank 0: cannot create folder '" + folder_.path().string() + "/file");
   });
 }
 
@@ -255,7 +255,7 @@ class FileSizeLimit {
   rlimit before_{};
 };
 
-TEST_P(CheckpointWriteTest, NoSpaceForOneRank) {
+TEST_P(CheckpointWriteTest, NoSpaceForOneRank_FailsOnAll) {
   run_runtimes(GetParam(), [&](Runtime& runtime) { save_good(runtime, 1); });
   const std::vector<TestTensor> model = large_model();
   {
@@ -279,7 +279,7 @@ TEST_P(CheckpointWriteTest, NoSpaceForOneRank) {
   });
 }
 
-TEST_P(CheckpointWriteTest, KeepsTheLast) {
+TEST_P(CheckpointWriteTest, KeepLast_RemovesOlderOnes) {
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     const auto expect_names = [&](const std::set<std::string>& names) {
       barrier();
@@ -300,7 +300,7 @@ TEST_P(CheckpointWriteTest, KeepsTheLast) {
   });
 }
 
-TEST_P(CheckpointWriteTest, RemovesWhatDeadAttemptsLeftAndNothingElse) {
+TEST_P(CheckpointWriteTest, Leftovers_AreRemovedAndNothingElse) {
   for (const char* name : {".incomplete-77/deep", ".removed-checkpoint-00000001", "my notes",
                            "checkpoint-7", "checkpoint-0000000x", ".hidden"}) {
     std::filesystem::create_directories(folder_.path() / name);
@@ -317,7 +317,7 @@ TEST_P(CheckpointWriteTest, RemovesWhatDeadAttemptsLeftAndNothingElse) {
   });
 }
 
-TEST_P(CheckpointWriteTest, NumbersGoOnPastEightDigits) {
+TEST_P(CheckpointWriteTest, Numbers_ContinuePastEightDigits) {
   std::filesystem::create_directories(folder_.path() / "checkpoint-99999999");
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     save_good(runtime, 1);
@@ -327,7 +327,7 @@ TEST_P(CheckpointWriteTest, NumbersGoOnPastEightDigits) {
   });
 }
 
-TEST_P(CheckpointWriteTest, OnAProcessSetAndUnderTheUmask) {
+TEST_P(CheckpointWriteTest, ProcessSetAndUmask_AreRespected) {
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     const int last = runtime.size() - 1;
     ProcessSet& set =

@@ -18,7 +18,7 @@ std::vector<Bucket> two_buckets() {
   return buckets;
 }
 
-TEST(ArrivalsTest, ABucketIsCompleteWithItsLastGradient) {
+TEST(ArrivalsTest, Bucket_IsCompleteWithItsLastGradient) {
   Arrivals arrivals(two_buckets(), 3, /*passes=*/1, /*by_pass=*/false);
   EXPECT_FALSE(arrivals.any());
   EXPECT_FALSE(arrivals.add(2));

@@ -53,7 +53,7 @@ TEST(BucketPlanTest, AParameterLargerThanABucket_HasItsOwn) {
   EXPECT_EQ(plan.buckets[1].gradient_count(), 1008U);  // 4000 bytes, in multiples of 64
 }
 
-TEST(BucketPlanTest, TypesAndOptimizerGroupsShareNoBucket) {
+TEST(BucketPlanTest, TypesAndOptimizerGroups_ShareNoBucket) {
   auto parameters = parameters_of({8, 8, 8, 8});
   parameters[1].dtype = DType::Float64;
   parameters[2].optimizer_group = 1;
@@ -62,7 +62,7 @@ TEST(BucketPlanTest, TypesAndOptimizerGroupsShareNoBucket) {
   EXPECT_EQ(plan.buckets[1].dtype, DType::Float64);
 }
 
-TEST(BucketPlanTest, AGroupIsOneBucketOfAnySize) {
+TEST(BucketPlanTest, Group_IsOneBucketOfAnySize) {
   auto parameters = parameters_of({600, 8, 600, 8});
   parameters[0].group = parameters[2].group = 0;
   const auto plan = plan_buckets(parameters, first_to_last(4), kBucketBytes);

@@ -21,7 +21,7 @@ Command sent(const Command& command) {
   return std::get<Command>(command_from(nlohmann::json::parse(to_json(command).dump())));
 }
 
-TEST(StepCommandTest, ValuesArriveUnchanged) {
+TEST(StepCommandTest, Values_ArriveUnchanged) {
   const ClipCommand clip = sent(ClipCommand{0.1, 3.5});
   EXPECT_EQ(clip.max_norm, 0.1);
   EXPECT_EQ(clip.norm_type, 3.5);
@@ -30,7 +30,7 @@ TEST(StepCommandTest, ValuesArriveUnchanged) {
   EXPECT_EQ(sent(UpdateCommand{options}).options, options);
 }
 
-TEST(StepCommandTest, EveryCommandIsToldApart) {
+TEST(StepCommandTest, EveryCommand_IsToldApart) {
   const StepCommand commands[] = {ClipCommand{1, 2},      UnscaleCommand{2}, FindOverflowCommand{},
                                   UpdateCommand{nullptr}, SkipCommand{},     DiscardCommand{}};
   for (const StepCommand& command : commands) {

@@ -25,7 +25,7 @@ std::string error_of(const StepPhases& phases, StepCall call) {
   }
 }
 
-TEST(StepPhaseTest, AStepGoesThroughItsPhases) {
+TEST(StepPhaseTest, Step_GoesThroughItsPhases) {
   StepPhases phases;
   EXPECT_EQ(phases.current(), StepPhase::Accumulating);
   phases.submit();
@@ -39,7 +39,7 @@ TEST(StepPhaseTest, AStepGoesThroughItsPhases) {
   EXPECT_EQ(phases.current(), StepPhase::Accumulating);
 }
 
-TEST(StepPhaseTest, AFailureLastsUntilAllReductionsHaveEnded) {
+TEST(StepPhaseTest, Failure_LastsUntilAllReductionsHaveEnded) {
   StepPhases phases;
   phases.submit();
   phases.fail();

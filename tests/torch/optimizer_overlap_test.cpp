@@ -1,0 +1,139 @@
+// Communication that overlaps with backward(), and the control traffic of steady training.
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/runtime.hpp"
+#include "torch/distributed_optimizer_fixture.hpp"
+#include "torch/models.hpp"
+
+namespace kolo::test::optimizer_overlap_test {
+
+constexpr std::int64_t kWidth = 9;
+
+/// Whether `condition` holds before a minute has passed.
+bool comes_true(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArrives) {
+  if (runtime_.size() == 1) GTEST_SKIP() << "one rank has nothing to overlap";
+  constexpr std::int64_t kColumns = 40;
+  torch::nn::Sequential model(torch::nn::Linear(kColumns, kColumns));
+  torch::nn::Sequential rest = make_mlp(torch::kFloat32, kColumns);
+  model->extend(*rest);
+  torch::optim::SGD inner(model->parameters(), 1e-3);
+  DistributedOptimizer::Options options;
+  options.bucket_bytes = kColumns * (kColumns + 1) * sizeof(float);  // a layer each
+  DistributedOptimizer optimizer(inner, *model, options);
+  const auto bytes_sent = [&] { return runtime_.world().metrics().bytes_sent; };
+  bool has_moved = false;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor rows = batch_rows(step, runtime_.rank(), 4, kColumns, torch::kFloat32);
+    const at::Tensor features = model[0]->as<torch::nn::Linear>()->forward(rows);
+    const std::uint64_t before = bytes_sent();
+    if (step == 2) {  // the first one lays the buckets out
+      // The first layer's gradients come last: they do not come before a bucket has moved.
+      features.register_hook([&](const at::Tensor&) {
+        has_moved = comes_true([&] { return bytes_sent() > before; });
+      });
+    }
+    rest->forward(features).square().sum().backward();
+    optimizer.step();
+  }
+  EXPECT_TRUE(has_moved);
+  const auto& times = optimizer.last_step_times();
+  ASSERT_GT(times.buckets.size(), 4U);
+  EXPECT_LT(times.buckets.front().started, times.last_gradient);
+}
+
+/// A world in which only what the protocol's rules demand makes ranks ask, not slowness.
+InitOptions patient() {
+  InitOptions options;
+  options.config.patience = std::chrono::seconds(10);
+  return options;
+}
+
+/// Trains on `model`'s two heads, `active` of which gets gradients; the trunk always does.
+struct TwoHeads {
+  explicit TwoHeads(Runtime& runtime) {
+    DistributedOptimizer::Options options;
+    options.bucket_bytes = 64;  // a bucket a parameter, or nearly
+    options.process_set = &runtime.world();
+    std::vector<at::Tensor> parameters = trunk->parameters();
+    for (const at::Tensor& parameter : first->parameters()) parameters.push_back(parameter);
+    for (const at::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
+    inner = std::make_unique<torch::optim::SGD>(parameters, 1e-3);
+    optimizer.emplace(*inner, DistributedOptimizer::NamedParameters{}, options);
+  }
+
+  void step(int number, int rank, bool with_second) {
+    optimizer->zero_grad();
+    const at::Tensor features =
+        trunk->forward(batch_rows(number, rank, 4, kWidth, torch::kFloat32));
+    (with_second ? second : first)->forward(features).square().sum().backward();
+    optimizer->step();
+  }
+
+  torch::nn::Sequential trunk = make_mlp(torch::kFloat32);
+  torch::nn::Sequential first{torch::nn::Linear(3, 5), torch::nn::Linear(5, 1)};
+  torch::nn::Sequential second{torch::nn::Linear(3, 4), torch::nn::Linear(4, 1)};
+  std::unique_ptr<torch::optim::SGD> inner;
+  std::optional<DistributedOptimizer> optimizer;
+};
+
+TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersOfOneSize) {
+  Runtime runtime(patient());
+  TwoHeads model(runtime);
+  const auto run = [&](int first, int steps) {
+    for (int i = first; i < first + steps; ++i) model.step(i, runtime.rank(), false);
+    return runtime.world().metrics();
+  };
+  const ProcessSet::Metrics before = run(0, 50);
+  const ProcessSet::Metrics after = run(50, 1000);
+  EXPECT_EQ(after.negotiations, before.negotiations);
+  EXPECT_EQ(after.bytes_packed, before.bytes_packed);
+  EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
+      << after.wake_up_requests - before.wake_up_requests;
+  // Every header has the same size; the last one may belong to an unfinished exchange.
+  const std::uint64_t bytes = after.header_bytes - before.header_bytes;
+  const std::uint64_t exchanges = after.exchanges - before.exchanges;
+  ASSERT_GE(exchanges, 1000U);
+  if (runtime.size() == 1) {
+    EXPECT_EQ(bytes, 0U);  // there is nobody to show them to
+    return;
+  }
+  EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";
+}
+
+TEST_F(DistributedOptimizerTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown) {
+  Runtime runtime(patient());
+  TwoHeads model(runtime);
+  const auto run = [&](int first, int steps) {
+    for (int i = first; i < first + steps; ++i) {
+      model.step(i, runtime.rank(), i / 10 % 2 == 1);
+    }
+    return runtime.world().metrics();
+  };
+  const ProcessSet::Metrics before = run(0, 60);
+  const ProcessSet::Metrics after = run(60, 1000);
+  EXPECT_EQ(after.negotiations, before.negotiations);
+  EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
+      << after.wake_up_requests - before.wake_up_requests;
+}
+
+}  // namespace kolo::test::optimizer_overlap_test

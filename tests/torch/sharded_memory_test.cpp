@@ -1,0 +1,126 @@
+// The state and gradients that each rank of a sharded optimizer keeps.
+#include <cstdint>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "torch/sharding.hpp"
+
+namespace kolo::test::sharded_memory_test {
+
+constexpr std::int64_t kWidth = 9;
+
+/// Elements in tensors that the optimizer keeps.
+std::int64_t state_elements(Optimizer& optimizer) {
+  std::int64_t count = 0;
+  for (const auto& [key, state] : optimizer.state()) {
+    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
+    count += adam.exp_avg().numel() + adam.exp_avg_sq().numel();
+  }
+  return count;
+}
+
+TEST_F(ShardedOptimizerTest, EachRank_KeepsItsShardOfTheState) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, 64, 3);
+  const std::int64_t elements = flat(*model).numel();
+  torch::optim::Adam inner(model->parameters(), 1e-3);
+  inner.zero_grad();
+  loss_of(model, batch_rows(0, 0, 4, 64, torch::kFloat32)).backward();
+  inner.step();
+  ASSERT_EQ(state_elements(inner), 2 * elements);
+
+  DistributedOptimizer optimizer(inner, *model, {.shard = Shard::Optimizer});
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 4, 64, torch::kFloat32)).backward();
+    optimizer.step();
+  }
+  const std::int64_t own = state_elements(inner);
+  EXPECT_LE(own, 2 * elements / runtime_.size() + 2 * 16 * 20);
+  at::Tensor sum = torch::full({1}, own, torch::kLong);
+  EXPECT_EQ(allreduce(sum, {.op = ReduceOp::Sum}).item<std::int64_t>(), 2 * elements);
+}
+
+TEST_F(ShardedOptimizerTest, Destruction_LeavesNoStateBehind) {
+  for (const Shard mode : kModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::Adam inner(model->parameters(), 1e-3);
+    for (int wrapping = 0; wrapping < 3; ++wrapping) {
+      DistributedOptimizer optimizer(inner, *model, with(mode));
+      loss_of(model, batch_rows(0, 0, 4, kWidth, torch::kFloat32)).backward();
+      optimizer.step();
+      for (const auto& [key, state] : inner.state()) {
+        const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
+        const bool is_guard = adam.exp_avg().numel() == 0;
+        EXPECT_EQ(adam.step(), is_guard ? 0 : 1);
+      }
+    }
+    EXPECT_TRUE(inner.state().empty());
+  }
+}
+
+TEST_F(ShardedOptimizerTest, ReducedGradients_AreUndefined) {
+  for (const Shard mode : kModes) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    for (int step = 0; step < 2; ++step) {
+      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+      optimizer.synchronize();
+      for (const at::Tensor& parameter : model->parameters()) {
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+      EXPECT_EQ(torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0), 0.0);
+      EXPECT_GT(optimizer.clip_grad_norm_(1.0), 0.0);
+      // A second backward() would be lost: it is an error.
+      const at::Tensor loss = loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32));
+      EXPECT_THROW(loss.backward(), InvalidArgument);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+}
+
+/// Gradients that the parameters still have at the end of a backward() of the third step.
+int gradients_after_backward(Shard mode) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, with(mode));
+  int count = 0;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+    count = 0;
+    for (const at::Tensor& parameter : model->parameters()) count += parameter.grad().defined();
+    optimizer.step();
+  }
+  return count;
+}
+
+TEST_F(ShardedOptimizerTest, FullGradients_EndWithTheirBucketsSubmission) {
+  EXPECT_EQ(gradients_after_backward(Shard::Optimizer), 10);
+  EXPECT_EQ(gradients_after_backward(Shard::Gradients), 0);
+}
+
+TEST_F(ShardedOptimizerTest, DroppedGradients_DoNotCount) {
+  const auto run = [&](bool drops, Shard mode) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    for (int step = 0; step < 6; ++step) {
+      const std::int64_t first = runtime_.rank() * 3;
+      optimizer.zero_grad();
+      if (drops && step == 3) {
+        loss_of(model, batch_rows(77, first, 3, kWidth, torch::kFloat32)).backward();
+        optimizer.zero_grad();
+      }
+      loss_of(model, batch_rows(step, first, 3, kWidth, torch::kFloat32)).backward();
+      optimizer.step();
+    }
+    return flat(*model);
+  };
+  for (const Shard mode : kModes) EXPECT_TRUE(torch::equal(run(true, mode), run(false, mode)));
+}
+
+}  // namespace kolo::test::sharded_memory_test

@@ -1,0 +1,173 @@
+// Ranks of a sharded optimizer that join, replicas on nodes, passes that are reduced one by one,
+// and a step that fails on one rank.
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "runtime/runtimes.hpp"
+#include "torch/sharding.hpp"
+
+namespace kolo::test::sharded_ranks_test {
+
+constexpr std::int64_t kWidth = 9;
+
+/// What rank r of `ranks` has to train on, in its own number of steps: with clipping, a rate that a
+/// scheduler changes, and a batch that the program gives up.
+at::Tensor train_unevenly(Runtime& runtime, Shard shard) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
+  DistributedOptimizer optimizer(inner, *model, with(shard));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const int steps = 2 + (runtime.rank() + epoch) % runtime.size();
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+      if (step == 1) {
+        optimizer.zero_grad();
+        loss_of(model, batch_rows(9, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+        optimizer.synchronize();
+        optimizer.zero_grad();
+        loss_of(model, batch_rows(8, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+      }
+      if (step != 2) optimizer.clip_grad_norm_(0.05);
+      inner.param_groups()[0].options().set_lr(1e-2 / (step + 1));
+      optimizer.step();
+    }
+    EXPECT_EQ(optimizer.join(), runtime.size() - 1 - epoch % runtime.size());
+    inner.param_groups()[0].options().set_lr(5e-3);
+  }
+  return flat(*model);
+}
+
+TEST_F(ShardedOptimizerTest, JoinedRanks_UpdateTheirShard) {
+  const at::Tensor whole = train_unevenly(runtime_, Shard::None);
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = train_unevenly(runtime_, mode);
+    EXPECT_LT(largest_difference(sharded, whole), 1e-5);
+    expect_equal_on_all_ranks(sharded);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, Nodes_EachKeepAllShards) {
+  const auto run = [&](Shard shard, ShardScope scope) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
+    DistributedOptimizer::Options options = with(shard);
+    options.shard_scope = scope;
+    DistributedOptimizer optimizer(inner, *model, options);
+    for (int step = 0; step < 10; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, runtime_.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
+      EXPECT_GT(optimizer.clip_grad_norm_(1e6), 0.0);
+      optimizer.step();
+    }
+    if (shard != Shard::None) {
+      const int sharers = scope == ShardScope::Node ? runtime_.local_size() : runtime_.size();
+      at::Tensor kept = torch::full({1}, state_elements(inner), torch::kLong);
+      EXPECT_EQ(allreduce(kept, {.op = ReduceOp::Sum}).item<std::int64_t>(),
+                2 * flat(*model).numel() * runtime_.size() / sharers);
+    }
+    optimizer.join();
+    return flat(*model);
+  };
+  const at::Tensor whole = run(Shard::None, ShardScope::World);
+  for (const Shard mode : kModes) {
+    const at::Tensor sharded = run(mode, ShardScope::Node);
+    expect_alike(sharded, whole);
+    expect_equal_on_all_ranks(sharded);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, Passes_AreReducedOneByOne) {
+  constexpr int kPasses = 3;
+  const auto run = [&](Shard shard, Accumulation accumulation) {
+    Zoo zoo;
+    torch::optim::SGD inner(zoo.parameters(), torch::optim::SGDOptions(1e-2).momentum(0.5));
+    DistributedOptimizer::Options options = with(shard);
+    options.backward_passes_per_step = kPasses;
+    options.accumulation = accumulation;
+    DistributedOptimizer optimizer(inner, zoo, options);
+    for (int step = 0; step < 8; ++step) {
+      optimizer.zero_grad();
+      // The last step has fewer passes, and unused parameters keep buckets from being complete.
+      for (int pass = 0; pass < (step == 7 ? 2 : kPasses); ++pass) {
+        const std::int64_t first = 3 * (runtime_.rank() * kPasses + pass);
+        zoo.forward(batch_rows(step, first, 3, 7, torch::kFloat32), step + pass, runtime_.rank())
+            .backward();
+      }
+      if (step == 4) {  // another try
+        optimizer.zero_grad();
+        zoo.forward(batch_rows(77, runtime_.rank(), 3, 7, torch::kFloat32), 1, runtime_.rank())
+            .backward();
+      }
+      optimizer.step();
+    }
+    std::vector<at::Tensor> parameters;
+    for (const at::Tensor& parameter : zoo.parameters()) {
+      parameters.push_back(parameter.detach().clone());
+    }
+    return parameters;
+  };
+  const std::vector<at::Tensor> whole = run(Shard::None, Accumulation::Local);
+  const std::vector<at::Tensor> reduced = run(Shard::Gradients, Accumulation::Reduced);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].numel() == 0) continue;
+    EXPECT_LT(largest_difference(reduced[i], whole[i]), 1e-5) << i;
+  }
+}
+
+/// An optimizer that fails on one rank.
+class FailingOptimizer final : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  bool fails = false;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (fails) throw std::runtime_error("no step today");
+    return SGD::step(std::move(closure));
+  }
+};
+
+TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
+  constexpr int kFailing = 2;
+  /// The parameters after each of four steps, of which rank 0 may fail one.
+  const auto run = [&](Shard mode, bool is_to_fail) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
+    DistributedOptimizer::Options options = with(mode);
+    options.bucket_bytes = std::size_t{1} << 20;  // one
+    DistributedOptimizer optimizer(inner, *model, options);
+    std::vector<at::Tensor> after;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+      inner.fails = is_to_fail && step == kFailing && runtime_.rank() == 0;
+      if (inner.fails) {
+        EXPECT_EQ(text_thrown_by<std::runtime_error>([&] { optimizer.step(); }), "no step today");
+      } else {
+        optimizer.step();
+      }
+      after.push_back(flat(*model).clone());
+      expect_equal_on_all_ranks(after.back());
+    }
+    return after;
+  };
+  for (const Shard mode : kModes) {
+    const std::vector<at::Tensor> failed = run(mode, true);
+    const std::vector<at::Tensor> whole = run(mode, false);
+    EXPECT_TRUE(torch::equal(failed[kFailing - 1], whole[kFailing - 1]));
+    // Rank 0's shard stays as it was, all others take the step.
+    const at::Tensor stays = failed[kFailing] == failed[kFailing - 1];
+    const at::Tensor steps = failed[kFailing] == whole[kFailing];
+    EXPECT_TRUE(stays.logical_xor(steps).all().item<bool>());
+    EXPECT_NEAR(stays.sum().item<double>(), static_cast<double>(stays.numel()) / runtime_.size(),
+                32.0);  // for padding
+    EXPECT_TRUE((failed[kFailing + 1] != failed[kFailing]).all().item<bool>());
+  }
+}
+
+}  // namespace kolo::test::sharded_ranks_test
