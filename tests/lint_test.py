@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Looks for mistakes with clang-tidy, by the checks of .clang-tidy.
 
-  tests/lint_test.py BUILD              the core's sources, without the static analyzer: a minute
+  tests/lint_test.py BUILD              the core's compilations, without the static analyzer, several
+                                        sources at once in a unity build: half a minute
   tests/lint_test.py --all BUILD        every source that BUILD compiles, with the analyzer: an hour
   tests/lint_test.py BUILD FILE...      these, with the analyzer
 
@@ -42,20 +43,29 @@ def sources(entry):
     return [str(path)]
 
 
-def commands(build):
-    """One compile command for each source, without what g++ alone understands."""
+def is_ours(source):
+    return source.endswith(".cpp") and "build" not in pathlib.Path(source).relative_to(ROOT).parts
+
+
+def commands(build, is_wanted):
+    """One compile command for each wanted source, without what g++ alone understands."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         command = re.sub(r" -o .*", "", entry["command"])
         command = re.sub(r" -W(no-subobject-linkage|no-maybe-uninitialized)", "", command)
-        for source in sources(entry):
-            if source.endswith(".cpp") and (build not in pathlib.Path(source).parents):
+        for source in filter(is_ours, sources(entry)):
+            if is_wanted(source):
                 yield {"directory": entry["directory"], "file": source,
                        "command": f"{command} -c {source}"}
 
 
-def is_core(entry):
-    path = pathlib.Path(entry["file"]).relative_to(ROOT)
-    return path.parts[0] in CORE and "torch/include" not in entry["command"]
+def core_commands(build):
+    """The compile commands of the core as they are: a unity build's headers are parsed once."""
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        own = [source for source in sources(entry) if is_ours(source)]
+        if own and "torch/include" not in entry["command"] and all(
+                pathlib.Path(source).relative_to(ROOT).parts[0] in CORE for source in own):
+            yield {**entry, "command": re.sub(
+                r" -o \S+| -W(no-subobject-linkage|no-maybe-uninitialized)", "", entry["command"])}
 
 
 def lint(tool, folder, source, checks):
@@ -86,8 +96,10 @@ def main():
         return 77
     wanted = {str(file.resolve()) for file in arguments.files}
     whole = arguments.all or wanted
-    entries = {entry["file"]: entry for entry in commands(arguments.build.resolve())
-               if entry["file"] in wanted or not wanted and (arguments.all or is_core(entry))}
+    build = arguments.build.resolve()
+    found = (commands(build, lambda source: arguments.all or source in wanted) if whole
+             else core_commands(build))
+    entries = {entry["file"]: entry for entry in found}
     found = set()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
         pathlib.Path(folder, "compile_commands.json").write_text(json.dumps([*entries.values()]))
