@@ -20,7 +20,7 @@ for preset in release asan tsan; do
   rm -f "$report"
   # Tests wait more than they compute, those under mpirun, which only this preset has, above all.
   at_once=$(($(nproc) + 1))
-  if [ "$preset" = release ]; then at_once=$((at_once + 3)); fi
+  if [ "$preset" = release ]; then at_once=$((at_once + 4)); fi
   # A failed test is counted below; the other presets are still worth running.
   (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \

@@ -120,10 +120,10 @@ std::string describe(const Program& program) {
        << " us" << (program.network.rendezvous ? ", rendezvous" : "")
        << (program.network.has_shared_memory ? "" : ", no shared memory") << "\n";
   const std::vector<ConfigEntry> defaults = kolo::describe(Config{});
-  const std::vector<ConfigEntry> knobs = kolo::describe(program.config);
-  for (std::size_t i = 0; i < knobs.size(); ++i) {
-    if (knobs[i].value == defaults[i].value) continue;
-    text << "  " << knobs[i].variable << "=" << knobs[i].value << "\n";
+  const std::vector<ConfigEntry> settings = kolo::describe(program.config);
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    if (settings[i].value == defaults[i].value) continue;
+    text << "  " << settings[i].variable << "=" << settings[i].value << "\n";
   }
   for (std::size_t set = 1; set < program.sets.size(); ++set) {
     text << "  set " << set << " " << ranks_of(program.sets[set])

@@ -5,7 +5,7 @@
 
 namespace kolo::programs {
 
-/// Fills in how the ranks are set up: knobs, network, the sets that they start with.
+/// Fills in how the ranks are set up: settings, network, the sets that they start with.
 void choose_settings(Program& program, simulator::Random& random);
 
 /// Some ranks of the program, ascending; at least `least`.

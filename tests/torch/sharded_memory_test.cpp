@@ -11,16 +11,6 @@ namespace kolo::test::sharded_memory_test {
 
 constexpr std::int64_t kWidth = 9;
 
-/// Elements in tensors that the optimizer keeps.
-std::int64_t state_elements(Optimizer& optimizer) {
-  std::int64_t count = 0;
-  for (const auto& [key, state] : optimizer.state()) {
-    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
-    count += adam.exp_avg().numel() + adam.exp_avg_sq().numel();
-  }
-  return count;
-}
-
 TEST_F(ShardedOptimizerTest, EachRank_KeepsItsShardOfTheState) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32, 64, 3);
   const std::int64_t elements = flat(*model).numel();

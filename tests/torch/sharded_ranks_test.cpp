@@ -11,6 +11,7 @@
 
 #include "runtime/runtimes.hpp"
 #include "torch/sharding.hpp"
+#include "torch/zoo.hpp"
 
 namespace kolo::test::sharded_ranks_test {
 

@@ -97,4 +97,14 @@ class ShardedOptimizerTest : public testing::Test {
   Runtime runtime_;
 };
 
+/// Elements in tensors that an Adam optimizer keeps.
+inline std::int64_t state_elements(Optimizer& optimizer) {
+  std::int64_t count = 0;
+  for (const auto& [key, state] : optimizer.state()) {
+    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
+    count += adam.exp_avg().numel() + adam.exp_avg_sq().numel();
+  }
+  return count;
+}
+
 }  // namespace kolo::test

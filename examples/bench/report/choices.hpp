@@ -14,7 +14,7 @@ std::string describe_choices(const kolo::Config& config, int ranks, bool has_win
 /// As in "64 KB": powers of 1024.
 std::string format_bytes(std::size_t bytes);
 
-/// The algorithm that the knobs prefer; empty: the fastest that fits.
+/// The algorithm that the settings prefer; empty: the fastest that fits.
 const std::string& preference(const kolo::Config& config, Operation operation);
 
 }  // namespace bench

@@ -12,14 +12,14 @@ std::string or_empty(const std::string& text) { return text.empty() ? "empty" : 
 }  // namespace
 
 std::string config_table() {
-  std::string text = "Kolo's knobs: variables of the environment, the same on all ranks.\n";
-  for (const kolo::ConfigEntry& knob : kolo::describe(kolo::Config::from_environment())) {
-    const bool is_set = std::getenv(knob.variable.c_str()) != nullptr;
-    text += '\n' + knob.variable + " = " + or_empty(knob.value) +
+  std::string text = "Kolo's settings: variables of the environment, the same on all ranks.\n";
+  for (const kolo::ConfigEntry& setting : kolo::describe(kolo::Config::from_environment())) {
+    const bool is_set = std::getenv(setting.variable.c_str()) != nullptr;
+    text += '\n' + setting.variable + " = " + or_empty(setting.value) +
             (is_set ? "  (from the environment)\n" : "  (default)\n");
-    text += "  " + knob.help + '\n';
+    text += "  " + setting.help + '\n';
     text +=
-        "  " + knob.unit + "; " + knob.range + "; default " + or_empty(knob.default_value) + '\n';
+        "  " + setting.unit + "; " + setting.range + "; default " + or_empty(setting.default_value) + '\n';
   }
   return text;
 }

@@ -4,7 +4,7 @@
 
 namespace bench {
 
-/// Every knob of Kolo's with its value and where that comes from, for people. Throws
+/// Every setting of Kolo's with its value and where that comes from, for people. Throws
 /// kolo::InvalidArgument where the environment has a malformed one.
 std::string config_table();
 
