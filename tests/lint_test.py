@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Looks for mistakes with clang-tidy, by the checks of .clang-tidy.
 
-  tests/lint_test.py BUILD              the core's compilations, without the static analyzer, several
-                                        sources at once in a unity build: half a minute
+  tests/lint_test.py BUILD              the core's compilations, several sources at once in a unity
+                                        build, without the static analyzer: half a minute
   tests/lint_test.py --all BUILD        every source that BUILD compiles, with the analyzer: an hour
   tests/lint_test.py BUILD FILE...      these, with the analyzer
 

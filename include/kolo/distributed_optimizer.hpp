@@ -137,7 +137,6 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @param optimizer steps the parameters; must outlive this
   /// @param model names the parameters, and gives save() and load() its buffers; parameters that it
   ///   does not have are numbered
-  /// @param names the same instead of a model, without buffers
   /// @param options the same on all ranks
   /// @throws InvalidArgument on all ranks if on any an option is out of range, two names are equal,
   ///   parameters are not dense floating tensors on one device, the CPU or a CUDA device, or the
@@ -146,6 +145,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   parameters differ between ranks
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
                        Options options = {});
+  /// The same with names instead of a model, and without buffers.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        Options options = {});
   ~DistributedOptimizer() override;

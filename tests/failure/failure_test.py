@@ -181,7 +181,7 @@ def expect_start_fails(job):
         require(rank.failed(), f"rank {rank.number} ended with {rank.ending}")
         require_prompt(job, rank)
         # Others that died of it may be named as well: nothing tells them apart at that time.
-        require(re.search(rf"caught: ranks? ([0-9, ]*, )?{job.victim}\b.* died", rank.stderr),
+        require(re.search(rf"caught: ranks? ([0-9]+(, | and ))*{job.victim}\b.* died", rank.stderr),
                 f"rank {rank.number} does not name rank {job.victim}")
     job.wait()
 

@@ -37,8 +37,8 @@ def main(gan, benchmark, kolo_bench, *mpirun):
     if run_in("64k", ["true"])[0] != 0:
         cases.print_skipped("full_memory", "cannot mount a /dev/shm of its own (it takes root)")
         return SKIPPED
-    no_agreement = "no shared memory for agreement, going by messages"
-    no_data = "no shared memory for data, going by messages"
+    no_agreement = "no shared memory for agreement, using messages instead"
+    no_data = "no shared memory for data, using messages instead"
     no_buffer = "private memory, not shared"
     scenarios = [
         # name, size, program, what it says, how often at least and at most

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that tests notice defects: puts each into a copy of the sources, one at a time, and expects
-the test that its patch names to fail, and to pass without it.
+"""Proves that tests notice defects: puts each into a copy of the sources, one at a time, and
+expects the test that its patch names to fail, and to pass without it.
 
     tests/mutations/defects.py [--suite defects|training] [--build FOLDER] [NAME...]
 

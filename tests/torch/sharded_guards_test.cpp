@@ -71,7 +71,7 @@ class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInter
     const bool has_shards = is_sharded && mode == Shard::Gradients;  // and no gradients to step by
     if (has_shards && zeroing == Zeroing::ByWrapper) return "";
     if (has_shards || zeroing == Zeroing::Never) {
-      return "of the DistributedOptimizer, not of the wrapped one";
+      return "of the DistributedOptimizer, not of the wrapped optimizer";
     }
     return "gradients were discarded twice without a step() between";
   }

@@ -18,8 +18,8 @@ std::string config_table() {
     text += '\n' + setting.variable + " = " + or_empty(setting.value) +
             (is_set ? "  (from the environment)\n" : "  (default)\n");
     text += "  " + setting.help + '\n';
-    text +=
-        "  " + setting.unit + "; " + setting.range + "; default " + or_empty(setting.default_value) + '\n';
+    text += "  " + setting.unit + "; " + setting.range + "; default " +
+            or_empty(setting.default_value) + '\n';
   }
   return text;
 }

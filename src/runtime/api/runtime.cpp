@@ -178,7 +178,8 @@ void Runtime::remove_process_set(ProcessSet& set) {
   operation->request.set_number = set.number();
   if (set.number() == 0) runtime::add_invalid_reason(*operation, "the world cannot be removed");
   if (parts_->find_set(set.number()) != &set) {
-    runtime::add_invalid_reason(*operation, "process set " + set.name() + " has been removed already");
+    runtime::add_invalid_reason(*operation,
+                                "process set " + set.name() + " has been removed already");
   }
   runtime::submit(world, operation).wait();
   parts_->remove_set(set.number());

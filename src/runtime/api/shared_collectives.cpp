@@ -48,13 +48,14 @@ class Stretch {
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
     if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
       add_invalid_reason(operation, std::to_string(view_.count()) + " elements of " +
-                                std::string(name_of(view_.dtype)) + " from byte " +
-                                std::to_string(offset_) + " on lie outside the shared buffer of " +
-                                std::to_string(buffer_.size_bytes()) + " bytes");
+                                        std::string(name_of(view_.dtype)) + " from byte " +
+                                        std::to_string(offset_) +
+                                        " on lie outside the shared buffer of " +
+                                        std::to_string(buffer_.size_bytes()) + " bytes");
     } else if (offset_ % size_of(view_.dtype) != 0) {
       add_invalid_reason(operation, "byte " + std::to_string(offset_) +
-                                " of the shared buffer cannot be the first of a " +
-                                std::string(name_of(view_.dtype)));
+                                        " of the shared buffer cannot be the first of a " +
+                                        std::string(name_of(view_.dtype)));
     }
   }
 
@@ -115,10 +116,11 @@ OperationPtr make_reduce_scatter(ProcessSet& set, const Stretch& stretch, const 
   const std::byte* const own =
       static_cast<const std::byte*>(input.data) + own_begin * (input.size_bytes() / rows);
   if (output.data != own) {
-    add_invalid_reason(*operation,
-               "the output overlaps the input, but is not this rank's rows of it, which begin " +
-                   std::to_string(own - static_cast<const std::byte*>(input.data)) +
-                   " bytes after its beginning");
+    add_invalid_reason(
+        *operation,
+        "the output overlaps the input, but is not this rank's rows of it, which begin " +
+            std::to_string(own - static_cast<const std::byte*>(input.data)) +
+            " bytes after its beginning");
   }
   return operation;
 }
@@ -129,7 +131,7 @@ OperationPtr make_allgather(ProcessSet& set, const SharedBuffer& buffer, std::si
   OperationPtr operation = runtime::make_operation(set, Collective::AllGather, options);
   if (counts.size() != static_cast<std::size_t>(set.size())) {
     add_invalid_reason(*operation, "there are " + std::to_string(counts.size()) + " counts for " +
-                               std::to_string(set.size()) + " ranks");
+                                       std::to_string(set.size()) + " ranks");
   }
   std::size_t total = 0;
   for (const std::int64_t count : counts) {
@@ -137,7 +139,7 @@ OperationPtr make_allgather(ProcessSet& set, const SharedBuffer& buffer, std::si
       add_invalid_reason(*operation, "a count is negative");
     } else if (static_cast<std::size_t>(count) > buffer.size_bytes() - total) {
       add_invalid_reason(*operation, "the counts lie outside the shared buffer of " +
-                                 std::to_string(buffer.size_bytes()) + " bytes");
+                                         std::to_string(buffer.size_bytes()) + " bytes");
     } else {
       total += static_cast<std::size_t>(count);
     }
@@ -171,8 +173,8 @@ OperationPtr make_alltoall(ProcessSet& set, const Stretch& input, const Stretch&
   place(*operation, set, input);
   output.check_bounds(*operation);
   if (operation->request.invalid_reason.empty() && input.overlaps(output.view())) {
-    add_invalid_reason(*operation,
-               "the output at " + output.place() + " overlaps the input at " + input.place());
+    add_invalid_reason(
+        *operation, "the output at " + output.place() + " overlaps the input at " + input.place());
   }
   operation->request.placement += " to " + output.place();
   keep_alive(*operation, output.owner());

@@ -31,8 +31,8 @@ void check_reduction(Operation& operation, const TensorView& tensor,
     add_invalid_reason(operation, "bool supports only Min (and), Max (or) and Custom, not " + op);
   }
   if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
-    add_invalid_reason(operation, "Adasum is for floating types, not " + std::string(name_of(dtype)) +
-                              ". Use Sum or Average.");
+    add_invalid_reason(operation, "Adasum is for floating types, not " +
+                                      std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
   if (tensor.device.kind == DeviceKind::Cuda && options.op == ReduceOp::Custom) {
     add_invalid_reason(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
@@ -52,8 +52,9 @@ void check_output(Operation& operation, const InputOutput& tensor, const Process
     add_invalid_reason(operation, "the input and the output are on different devices");
   }
   if (input.dtype != output.dtype) {
-    add_invalid_reason(operation, "the dtype of the output is " + std::string(name_of(output.dtype)) +
-                              ", that of the input " + std::string(name_of(input.dtype)));
+    add_invalid_reason(operation, "the dtype of the output is " +
+                                      std::string(name_of(output.dtype)) + ", that of the input " +
+                                      std::string(name_of(input.dtype)));
   }
   if (output.data == nullptr && output.size_bytes() > 0) {
     add_invalid_reason(operation, "the output has elements but no memory");
@@ -78,13 +79,13 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   if (splits.empty()) {
     if (rows % size != 0) {
       add_invalid_reason(operation, std::to_string(rows) + " rows do not divide evenly over " +
-                                std::to_string(size) + " ranks. Give splits.");
+                                        std::to_string(size) + " ranks. Give splits.");
     }
     return std::vector<std::int64_t>(ranks, rows / size);
   }
   if (splits.size() != ranks) {
     add_invalid_reason(operation, "there are " + std::to_string(splits.size()) + " splits for " +
-                              std::to_string(size) + " ranks");
+                                      std::to_string(size) + " ranks");
   }
   if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
     add_invalid_reason(operation, "a split is negative");
@@ -97,9 +98,9 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
     sum = overflows ? kMost : sum + std::max(split, std::int64_t{0});
   }
   if (overflows || sum != rows) {
-    add_invalid_reason(operation, "the splits add up to " + std::string(overflows ? "more than " : "") +
-                              std::to_string(sum) + " rows, the tensor has " +
-                              std::to_string(rows));
+    add_invalid_reason(operation,
+                       "the splits add up to " + std::string(overflows ? "more than " : "") +
+                           std::to_string(sum) + " rows, the tensor has " + std::to_string(rows));
   }
   return splits;
 }
@@ -165,8 +166,8 @@ void add_members(Operation& operation, const std::vector<int>& ranks, int world_
     add_invalid_reason(operation, "a process set needs at least one rank");
   } else if (ranks.front() < 0 || ranks.back() >= world_size) {
     const int wrong = ranks.front() < 0 ? ranks.front() : ranks.back();
-    add_invalid_reason(operation, "there is no rank " + std::to_string(wrong) + "; ranks are 0 to " +
-                              std::to_string(world_size - 1));
+    add_invalid_reason(operation, "there is no rank " + std::to_string(wrong) +
+                                      "; ranks are 0 to " + std::to_string(world_size - 1));
   } else if (const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
              twice != ranks.end()) {
     add_invalid_reason(operation, "rank " + std::to_string(*twice) + " is named twice");
@@ -187,8 +188,9 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   request.join_divisor = options.join_divisor;
   request.compression = options.compression.name();
   if (collective == Collective::ReduceScatter && options.op == ReduceOp::Adasum) {
-    add_invalid_reason(*operation,
-               "Adasum needs whole tensors, so its result cannot be scattered. Use allreduce.");
+    add_invalid_reason(
+        *operation,
+        "Adasum needs whole tensors, so its result cannot be scattered. Use allreduce.");
   }
   for (const InputOutput& tensor : tensors) {
     add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);
@@ -209,8 +211,9 @@ std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<Ten
   operation->request.root = root;
   const std::vector<int>& ranks = set.ranks();
   if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
-    add_invalid_reason(*operation, "root rank " + std::to_string(root) +
-                               " is not a member of the process set. Roots are world ranks.");
+    add_invalid_reason(*operation,
+                       "root rank " + std::to_string(root) +
+                           " is not a member of the process set. Roots are world ranks.");
   }
   for (const TensorView& tensor : tensors) {
     add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);

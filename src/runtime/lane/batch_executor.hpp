@@ -7,8 +7,8 @@
 #include <string>
 
 #include "comm/world.hpp"
-#include "runtime/data/host_runner.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/device/device_runner.hpp"
 #include "runtime/lane/batch_queue.hpp"
