@@ -8,9 +8,10 @@ import argparse
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
+
+from pinned_tool import find_tool
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSION = "20.1.8"  # as in cmake/setup.sh: other versions format differently
@@ -18,16 +19,6 @@ FOLDERS = ("include", "src", "ops", "compression", "tests", "examples")
 FORMATTED = (".cpp", ".hpp", ".cu", ".cuh")
 MEASURED = FORMATTED + (".py", ".sh", ".cmake", "CMakeLists.txt")
 COLUMNS = 100
-
-
-def clang_format():
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    for found in (cache / "kolo/tools/bin/clang-format", shutil.which("clang-format")):
-        if found and pathlib.Path(found).exists():
-            version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
-            if f"version {VERSION}" in version:
-                return str(found)
-    return None
 
 
 def sources(suffixes):
@@ -47,7 +38,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fix", action="store_true", help="format the files")
     fix = parser.parse_args().fix
-    tool = clang_format()
+    tool = find_tool("clang-format", VERSION)
     if tool is None:
         print(f"skipped: no clang-format {VERSION}; cmake/setup.sh installs it")
         return 77

@@ -14,25 +14,16 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from pinned_tool import find_tool
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSION = "22.1.8"  # as in cmake/setup.sh: other versions find other things
 CORE = ("src", "ops", "compression")
-
-
-def clang_tidy():
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    for found in (cache / "kolo/tools/bin/clang-tidy", shutil.which("clang-tidy")):
-        if found and pathlib.Path(found).exists():
-            version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
-            if f"version {VERSION}" in version:
-                return str(found)
-    return None
 
 
 def sources(entry):
@@ -87,7 +78,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     arguments = parser.parse_args()
-    tool = clang_tidy()
+    tool = find_tool("clang-tidy", VERSION)
     if tool is None:
         print(f"skipped: no clang-tidy {VERSION}; cmake/setup.sh --lint installs it")
         return 77

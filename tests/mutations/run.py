@@ -6,7 +6,7 @@ the test that must find them and expects it to fail.
     tests/mutations/run.py --suite algorithms [NAME...]
     tests/mutations/run.py --suite device [NAME...]
 
-protocol: the patches of this folder, in the coordinator; found by the protocol gate.
+protocol: those of protocol/, in the coordinator; found by the protocol gate.
 algorithms: those of algorithms/, in the collectives of ops/; found by their tests.
 device: those of device/, in the order of work on GPUs; found by the tests on the fake GPUs.
 
@@ -41,7 +41,7 @@ GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
 
 class Protocol:
     """The coordinator under the protocol gate."""
-    patches = FOLDER
+    patches = FOLDER / "protocol"
     sources = ([f"src/runtime/{name}.cpp" for name in CORE] +
                [f"tests/support/protocol/{name}.cpp" for name in SIMULATOR] +
                ["src/base/names.cpp", "ops/names.cpp", "tests/tools/protocol_gate.cpp"])

@@ -13,17 +13,6 @@ namespace kolo::runtime::coordinator_errors_test {
 
 using std::chrono::milliseconds;
 
-Coordinator::Options patient() {
-  Coordinator::Options options;
-  options.patience = milliseconds(5);
-  options.lost_after = milliseconds(1000);
-  return options;
-}
-
-bool has(const std::optional<Failure>& failure, ErrorKind kind, const std::string& part) {
-  return failure && failure->kind == kind && failure->text.find(part) != std::string::npos;
-}
-
 TEST(CoordinatorErrorsTest, ChangedRequest_IsAMismatchOnAllRanks) {
   Lockstep ranks(3, patient());
   for (UseId use = 0; use < 3; ++use) ranks.run_everywhere(use, "a");

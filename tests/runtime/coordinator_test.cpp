@@ -14,17 +14,6 @@ namespace kolo::runtime::coordinator_test {
 
 using std::chrono::milliseconds;
 
-Coordinator::Options patient() {
-  Coordinator::Options options;
-  options.patience = milliseconds(5);
-  options.lost_after = milliseconds(1000);
-  return options;
-}
-
-bool has(const std::optional<Failure>& failure, ErrorKind kind, const std::string& part) {
-  return failure && failure->kind == kind && failure->text.find(part) != std::string::npos;
-}
-
 TEST(CoordinatorTest, WhatAllRanksHave_RunsInOneOrder) {
   Lockstep ranks(3, patient());
   ranks.submit(0, 1, "a");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -137,5 +138,18 @@ class Lockstep {
   std::uint64_t wake_up_request_ = 0;
   Time now_{0};
 };
+
+/// Options under which ranks wait 5 ms for one another and count as lost after a second.
+inline Coordinator::Options patient() {
+  Coordinator::Options options;
+  options.patience = std::chrono::milliseconds(5);
+  options.lost_after = std::chrono::milliseconds(1000);
+  return options;
+}
+
+/// Whether there is a failure of this kind whose text contains `part`.
+inline bool has(const std::optional<Failure>& failure, ErrorKind kind, const std::string& part) {
+  return failure && failure->kind == kind && failure->text.find(part) != std::string::npos;
+}
 
 }  // namespace kolo::runtime

@@ -1,0 +1,83 @@
+# Tests of the examples. Paths are those of tests/CMakeLists.txt, which includes this file.
+
+if(KOLO_BUILD_EXAMPLES)
+  kolo_add_test(examples_test
+    SOURCES
+      examples/corpus_test.cpp
+      examples/evaluation_windows_test.cpp
+      examples/ngram_test.cpp
+      examples/options_test.cpp
+      examples/progress_bar_test.cpp
+      examples/shards_test.cpp
+      examples/statistics_test.cpp
+      examples/windows_test.cpp
+    LIBRARIES kolo_example_basics)
+  kolo_add_test(memory_report_test
+    SOURCES
+      examples/memory_report_test.cpp
+      "${PROJECT_SOURCE_DIR}/examples/shard/memory_report.cpp"
+    LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
+  kolo_add_test(efficiency_test
+    SOURCES
+      examples/efficiency_test.cpp
+      "${PROJECT_SOURCE_DIR}/examples/common/agreement.cpp"
+      "${PROJECT_SOURCE_DIR}/examples/common/efficiency.cpp"
+      "${PROJECT_SOURCE_DIR}/examples/common/training_error.cpp"
+    LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
+  kolo_add_test(bench_test
+    SOURCES
+      examples/bench/channel_test.cpp
+      examples/bench/measure_test.cpp
+      examples/bench/model_gradients_test.cpp
+      examples/bench/options_test.cpp
+      examples/bench/values_test.cpp
+      examples/bench/workload_test.cpp
+    LIBRARIES kolo_bench_control)
+  kolo_add_test(bench_device_test
+    SOURCES examples/bench/device_test.cpp LIBRARIES kolo_bench_calls)
+  if(NOT KOLO_SANITIZE)
+    add_test(NAME kolo-bench
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench/kolo_bench_test.py"
+        $<TARGET_FILE:kolo-bench> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(kolo-bench 3 120)
+    add_test(NAME bench_script
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench_script_test.py"
+        $<TARGET_FILE:kolo-bench>)
+    kolo_set_mpirun_properties(bench_script 2 120)
+  endif()
+  # kolo_add_example_test(<case of numbered_examples_test.py>): on 1, 2 and 3 ranks.
+  function(kolo_add_example_test case)
+    add_test(NAME example.${case}
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/numbered_examples_test.py"
+        $<TARGET_FILE_DIR:01_hello_allreduce> ${case} ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(example.${case} 3 120)
+  endfunction()
+  kolo_add_example_test(HelloAllreduce)
+  kolo_add_example_test(OwnAlgorithm)
+  if(TARGET kolo)
+    kolo_add_test(example_models_test
+      SOURCES examples/model_test.cpp LIBRARIES kolo_example_models)
+    add_test(NAME train_gpt
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_gpt_test.py"
+        $<TARGET_FILE:train_gpt> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(train_gpt 4 600)
+    foreach(case IN ITEMS HelloTensors Asynchronous WrapOptimizer Pretrained)
+      kolo_add_example_test(${case})
+    endforeach()
+    add_test(NAME train_mnist
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_mnist_test.py"
+        $<TARGET_FILE:train_mnist> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(train_mnist 3 300)
+    add_test(NAME shard_benchmark
+      COMMAND Python3::Interpreter
+        "${CMAKE_CURRENT_SOURCE_DIR}/examples/shard_benchmark_test.py"
+        $<TARGET_FILE:shard_benchmark> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(shard_benchmark 4 300)
+    add_test(NAME failure.full_memory
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/full_memory_test.py"
+        $<TARGET_FILE:train_gan> $<TARGET_FILE:synthetic_benchmark> $<TARGET_FILE:kolo-bench>
+        ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 2)
+    kolo_set_mpirun_properties(failure.full_memory 2 300)
+    set_tests_properties(failure.full_memory PROPERTIES SKIP_RETURN_CODE 77)
+  endif()
+endif()

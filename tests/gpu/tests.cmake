@@ -1,0 +1,31 @@
+# Tests of CUDA and NCCL. Paths are those of tests/CMakeLists.txt, which includes this file.
+
+if(KOLO_CUDA)
+  kolo_add_test(nccl_test SOURCES gpu/nccl_communicator_test.cpp gpu/nccl_types_test.cpp
+    LIBRARIES CUDA::cudart NCCL::NCCL)
+  kolo_add_test(cuda_gpu_test
+    SOURCES gpu/conversion_cases.cpp gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp
+    gpu/vector_cases.cpp LIBRARIES CUDA::cudart NCCL::NCCL)
+  set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
+  if(NOT KOLO_SANITIZE)
+    kolo_add_mpi_test(runtime_gpu_test SOURCES gpu/tensors_on_gpu.cpp mpi/runtime_mpi_test.cpp
+      LIBRARIES CUDA::cudart)
+    foreach(ranks IN ITEMS 1 2 3 4)
+      set_property(TEST runtime_gpu_test.np${ranks} APPEND PROPERTY LABELS gpu)
+      set_property(TEST runtime_gpu_test.np${ranks} APPEND PROPERTY ENVIRONMENT KOLO_SHARE_GPU=on)
+      set_property(TEST runtime_gpu_test.np${ranks} PROPERTY SKIP_REGULAR_EXPRESSION "no GPU here")
+    endforeach()
+  endif()
+  kolo_add_test(convert_kernel_test
+    SOURCES gpu/conversion_cases.cpp gpu/convert_kernel_test.cpp gpu/convert_on_cpu.cu
+    LIBRARIES CUDA::cudart)
+  kolo_add_test(vector_kernel_test
+    SOURCES gpu/vector_cases.cpp gpu/vector_kernel_test.cpp gpu/vectors_on_cpu.cu
+    LIBRARIES CUDA::cudart)
+  add_executable(convert_bandwidth
+    tools/convert_bandwidth.cpp "${PROJECT_SOURCE_DIR}/examples/bench/workload/model_gradients.cpp")
+  kolo_configure_target(convert_bandwidth)
+  kolo_internal_includes(convert_bandwidth)
+  target_include_directories(convert_bandwidth PRIVATE "${PROJECT_SOURCE_DIR}/examples")
+  target_link_libraries(convert_bandwidth PRIVATE kolo::core CUDA::cudart NCCL::NCCL)
+endif()

@@ -1,0 +1,17 @@
+"""Finds a tool in the one version that the project uses, as cmake/setup.sh --lint installs it."""
+import os
+import pathlib
+import shutil
+import subprocess
+
+
+def find_tool(name, version):
+    """Its path; None where it is not installed, or only in another version."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    for found in (cache / "kolo/tools/bin" / name, shutil.which(name)):
+        if found and pathlib.Path(found).exists():
+            text = subprocess.run([found, "--version"], capture_output=True, text=True,
+                                  check=False).stdout
+            if f"version {version}" in text:
+                return str(found)
+    return None

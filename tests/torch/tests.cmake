@@ -1,0 +1,113 @@
+# Tests of the training layer. Paths are those of tests/CMakeLists.txt, which includes this file.
+
+# The parts of the training layer that need no LibTorch.
+kolo_add_test(training_parts_test
+  SOURCES
+    torch/parts/arrivals_test.cpp
+    torch/parts/bucket_plan_test.cpp
+    torch/parts/step_command_test.cpp
+    torch/parts/step_phase_test.cpp
+    "${PROJECT_SOURCE_DIR}/src/torch/buckets/arrival_order.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/buckets/bucket_plan.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/optimizer/step_command.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/reduction/arrivals.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/reduction/step_phase.cpp"
+  LIBRARIES nlohmann_json::nlohmann_json
+  ONE_THREAD)
+if(TARGET kolo)
+  add_executable(bfloat16_rounding tools/bfloat16_rounding.cpp)
+  kolo_configure_target(bfloat16_rounding)
+  kolo_internal_includes(bfloat16_rounding)
+  target_link_libraries(bfloat16_rounding PRIVATE kolo::kolo)
+  add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
+  kolo_add_test(wrapped_optimizer_test SOURCES torch/parts/wrapped_optimizer_test.cpp
+    LIBRARIES kolo::kolo)
+  kolo_add_mpi_test(torch_test
+    SOURCES
+      torch/autocast_test.cpp
+      torch/autograd_test.cpp
+      torch/broadcast_test.cpp
+      torch/checkpoint_damage.cpp
+      torch/checkpoint_files_test.cpp
+      torch/damaged_training_test.cpp
+      torch/distributed_optimizer_test.cpp
+      torch/forged_checkpoint_test.cpp
+      torch/fused_test.cpp
+      torch/grad_scaler_misuse_test.cpp
+      torch/grad_scaler_steps_test.cpp
+      torch/grad_scaler_test.cpp
+      torch/long_parameter_test.cpp
+      torch/option_sync_test.cpp
+      torch/optimizer_join_test.cpp
+      torch/optimizer_options_test.cpp
+      torch/optimizer_overlap_test.cpp
+      torch/optimizer_parameters_test.cpp
+      torch/optimizer_sparse_test.cpp
+      torch/optimizer_steps_test.cpp
+      torch/parameter_sync_test.cpp
+      torch/reductions_test.cpp
+      torch/rows_test.cpp
+      torch/sharded_guards_test.cpp
+      torch/sharded_memory_test.cpp
+      torch/sharded_optimizer_test.cpp
+      torch/sharded_ranks_test.cpp
+      torch/sharded_training_test.cpp
+      torch/sharded_traps_test.cpp
+      torch/shared_tensor_test.cpp
+      torch/sparse_test.cpp
+      torch/tensor_errors_test.cpp
+      torch/training_checkpoint_test.cpp
+      torch/training_report_test.cpp
+    RANKS 1 2
+    LIBRARIES kolo::kolo)
+  if(NOT LibTorch_torch_cuda_LIBRARY)
+    # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.
+    add_library(kolo_fake_cuda STATIC
+      support/gpu/fake_cuda/allocator.cpp
+      support/gpu/fake_cuda/boxed_call.cpp
+      support/gpu/fake_cuda/byte_runs.cpp
+      support/gpu/fake_cuda/cpu_twins.cpp
+      support/gpu/fake_cuda/device.cpp
+      support/gpu/fake_cuda/guard.cpp
+      support/gpu/fake_cuda/hooks.cpp
+      support/gpu/fake_cuda/operator_traits.cpp
+      support/gpu/fake_cuda/operators.cpp
+    )
+    kolo_configure_target(kolo_fake_cuda)
+    kolo_internal_includes(kolo_fake_cuda)
+    target_include_directories(kolo_fake_cuda PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    target_compile_definitions(kolo_fake_cuda PRIVATE NDEBUG)  # as kolo, for LibTorch's headers
+    target_link_libraries(kolo_fake_cuda PUBLIC kolo_test_support LibTorch::LibTorch)
+    kolo_add_test(cuda_tensor_test
+      SOURCES
+        torch/cuda_checkpoint_test.cpp
+        torch/cuda_collectives_test.cpp
+        torch/cuda_optimizer_test.cpp
+        torch/cuda_streams_test.cpp
+        torch/fake_cuda_order_test.cpp
+        torch/fake_cuda_test.cpp
+        torch/fake_cuda_training_test.cpp
+      LIBRARIES kolo_fake_cuda kolo::kolo)
+  endif()
+  # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
+  # know of none of these, and with the optimizers that make a difference to what is sent: without
+  # state, with some, and one that is not LibTorch's. On two nodes sums have no order that all
+  # layouts of buckets share.
+  set(local_cases *FusedTest*:*DamagedTraining*:*ForgedCheckpoint*:*/plain_sgd:*/sgd_*:*/adam
+    */adam_*:*/adamw_*:*/rmsprop*:*/adagrad*)
+  list(JOIN local_cases ":" local_cases)
+  # Tests of what lies above the reductions: how those travel makes no difference to them.
+  set(above_reductions
+    ":GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
+  # kolo_add_torch_test(<name> <ranks> [<environment>] [<filter>])
+  function(kolo_add_torch_test name ranks)
+    kolo_add_mpirun_test(torch_test.${name} ${ranks} 300 $<TARGET_FILE:torch_test>
+      --gtest_filter=-${local_cases}${ARGV3})
+    set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
+  endfunction()
+  kolo_add_torch_test(np3 3)
+  kolo_add_torch_test(np4 4)
+  kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
+  kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2
+    "${above_reductions}:*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*")
+endif()
