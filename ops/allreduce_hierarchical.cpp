@@ -16,8 +16,8 @@
 //
 // All places use their links at once, and nothing is sent between nodes that could be combined
 // inside one. Sums are in rank order inside each node, but not across nodes; all ranks receive the
-// same bits. The prescale is applied in step
-// 1, the postscale in step 2; 16-bit floats are rounded in between.
+// same bits. The prescale is applied in step 1, the postscale in step 2; 16-bit floats are rounded
+// in between.
 //
 // Bytes, of N nodes with L ranks: a rank sends 2 (N-1)/N of a piece of 1/L, and reads 2 (L-1)/L of
 // the buffer inside. Worlds: nodes with as many ranks each, wherever the ranks are.

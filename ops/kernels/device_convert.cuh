@@ -1,4 +1,4 @@
-// What each thread of the kernels of convert_kernel.cu does. Nothing here needs a GPU: the test
+// What each thread of the kernels of device_convert.cu does. Nothing here needs a GPU: the test
 // runs the same code on the CPU, thread after thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// How the kernels of vector_kernel.cu reach the elements of several vectors.
+// How the kernels of device_vectors.cu reach the elements of several vectors.
 #pragma once
 
 #include <cstddef>

@@ -71,8 +71,7 @@ const std::array kSettings{
             "Let several ranks use one GPU, for experiments: slow. Off: each rank needs its own."},
     Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
             "All-reduce algorithm, by name; empty: the fastest that fits. On GPUs, direct sums "
-            "floating "
-            "types in rank order; all other names mean NCCL."},
+            "floating types in rank order; all other names mean NCCL."},
     Setting{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
             "All-gather algorithm, by name; empty: the fastest that fits."},
     Setting{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace kolo {
 
@@ -14,6 +15,12 @@ inline std::string list_ranks(std::span<const int> ranks) {
     text += std::to_string(ranks[i]);
   }
   return text;
+}
+
+/// The same for ranks of a process set, as the world ranks of its `members`.
+inline std::string list_world_ranks(std::vector<int> ranks, std::span<const int> members) {
+  for (int& rank : ranks) rank = members[static_cast<std::size_t>(rank)];
+  return list_ranks(ranks);
 }
 
 }  // namespace kolo

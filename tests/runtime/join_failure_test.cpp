@@ -135,7 +135,7 @@ TEST_P(JoinFailureTest, Death_EndsTheJoin) {
           return;
         }
         const std::string text = text_thrown_by<PeerLostError>([] { join(); });
-        expect_contains(text, "rank 1 died");
+        expect_contains(text, "join on process set world: rank 1 died");
         survivors_know.count_down();
       },
       setting.network);

@@ -18,6 +18,12 @@ std::shared_ptr<Operation> make(const std::string& name) {
   return operation;
 }
 
+std::shared_ptr<Operation> make_join() {
+  const auto operation = std::make_shared<Operation>();
+  operation->role = OperationRole::Join;
+  return operation;
+}
+
 std::vector<std::string> names_of(const TensorQueue::Taken& taken) {
   std::vector<std::string> names;
   for (const auto& operation : taken.operations) names.push_back(operation->request.name);
@@ -68,15 +74,15 @@ TEST(TensorQueueTest, NameInFlight_IsRejectedUntilReleased) {
 TEST(TensorQueueTest, Join_ComesAfterTheOperationsAndOnlyOnce) {
   TensorQueue queue("world");
   queue.submit(make("a"));
-  const auto join = make("");
+  const auto join = make_join();
   queue.join(join);
-  EXPECT_THROW(queue.join(make("")), InvalidArgument);
+  EXPECT_THROW(queue.join(make_join()), InvalidArgument);
   const TensorQueue::Taken taken = queue.take();
   EXPECT_EQ(names_of(taken), std::vector<std::string>{"a"});
   EXPECT_EQ(taken.join, join);
-  EXPECT_THROW(queue.join(make("")), InvalidArgument) << "taken, but not released";
+  EXPECT_THROW(queue.join(make_join()), InvalidArgument) << "taken, but not released";
   queue.release(*join);
-  queue.join(make(""));
+  queue.join(make_join());
 }
 
 TEST(TensorQueueTest, AutomaticNames_CountPerKindAndAnewAfterAJoin) {
@@ -88,7 +94,7 @@ TEST(TensorQueueTest, AutomaticNames_CountPerKindAndAnewAfterAJoin) {
   queue.submit(operation);
   queue.release(*operation);
   EXPECT_EQ(queue.next_name("allreduce"), "allreduce.unnamed.2");
-  const auto join = make("");
+  const auto join = make_join();
   queue.join(join);
   queue.release(*join);
   EXPECT_EQ(queue.next_name("allreduce"), "allreduce.unnamed.0");
@@ -106,7 +112,7 @@ TEST(TensorQueueTest, Stop_RejectsSubmissionsWithItsReason) {
   queue.submit(make("before"));
   queue.stop("Kolo has been shut down.");
   for (const auto& call : {std::function<void()>([&] { queue.submit(make("a")); }),
-                           std::function<void()>([&] { queue.join(make("")); })}) {
+                           std::function<void()>([&] { queue.join(make_join()); })}) {
     const std::string text = text_thrown_by<ShutdownError>(call);
     EXPECT_NE(text.find("on process set world: Kolo has been shut down."), std::string::npos)
         << text;

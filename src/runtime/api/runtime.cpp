@@ -69,15 +69,15 @@ class Runtime::Parts {
 
   ProcessSet& add_set(int number, const std::vector<int>& ranks) {
     std::shared_ptr<runtime::Lane> lane;
-    std::unique_ptr<runtime::ProgressThread> driver;
+    std::unique_ptr<runtime::ProgressThread> progress_thread;
     if (std::find(ranks.begin(), ranks.end(), topology().rank) != ranks.end()) {
       lane = lanes_.make(number, ranks);
       runtime::register_for_final_message(lane);
-      driver = std::make_unique<runtime::ProgressThread>(lane);
+      progress_thread = std::make_unique<runtime::ProgressThread>(lane);
     }
     const std::lock_guard lock(sets_lock_);
     sets_.push_back({std::make_unique<ProcessSet>(runtime_, number, ranks, std::move(lane)),
-                     std::move(driver)});
+                     std::move(progress_thread)});
     return *sets_.back().set;
   }
 
@@ -101,7 +101,8 @@ class Runtime::Parts {
  private:
   struct Set {
     std::unique_ptr<ProcessSet> set;
-    std::unique_ptr<runtime::ProgressThread> driver;  // null: closed, or this rank is no member
+    std::unique_ptr<runtime::ProgressThread>
+        progress_thread;  // null: closed, or this rank is no member
     bool is_removed = false;
   };
 
@@ -112,10 +113,10 @@ class Runtime::Parts {
   }
 
   static void close(Set& set, const char* why) {
-    if (set.driver == nullptr) return;
+    if (set.progress_thread == nullptr) return;
     const std::shared_ptr<runtime::Lane>& lane = set.set->lane();
     lane->shut_down();
-    set.driver.reset();
+    set.progress_thread.reset();
     lane->stop(why);
     runtime::unregister_from_final_message(lane);
   }

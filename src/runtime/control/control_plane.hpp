@@ -33,7 +33,6 @@ class ControlPlane {
   ControlPlane(Parts parts, const DataPath& set, comm::World& world);
 
   Coordinator& coordinator() { return coordinator_; }
-  const Coordinator& coordinator() const { return coordinator_; }
 
   /// Gives a sign of life and passes on the messages that have arrived; true if there were any.
   bool receive();

@@ -41,7 +41,7 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
 /// all processes as soon as one has ended.
 bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
-  if (std::find(dead.begin(), dead.end(), world_rank(loss.rank)) != dead.end()) return true;
+  if (std::find(dead.begin(), dead.end(), set_.world_rank(loss.rank)) != dead.end()) return true;
   if (!heard_at_) heard_at_ = now;
   report(loss);
   return now >= *heard_at_ + kTimeToHear;
@@ -56,7 +56,7 @@ std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
 
 void LossWatch::report(const Loss& loss) {
   if (std::exchange(is_reported_, true)) return;
-  KOLO_LOG(Error) << "process set " << set_.name << ": rank " << world_rank(loss.rank) << " "
+  KOLO_LOG(Error) << "process set " << set_.name << ": rank " << set_.world_rank(loss.rank) << " "
                   << loss.how;
 }
 

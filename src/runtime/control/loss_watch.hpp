@@ -32,7 +32,6 @@ class LossWatch {
 
  private:
   bool all_have_heard(const Loss& loss, Clock::time_point now);
-  int world_rank(int rank) const { return set_.world_ranks[static_cast<std::size_t>(rank)]; }
   std::optional<int> member(int world_rank) const;
 
   const DataPath& set_;

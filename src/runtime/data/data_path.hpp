@@ -41,7 +41,7 @@ struct DataPath {
   std::shared_ptr<SharedWindow> node_staging{};  ///< among those of this node; may be null
   std::optional<Nodes> nodes{};                  ///< a view of the two, if there are several nodes
 
-  int world_rank(std::size_t rank) const { return world_ranks[rank]; }
+  int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
 
   /// @return a call without buffers
   CollectiveCall make_call() const;

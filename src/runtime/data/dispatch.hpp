@@ -14,7 +14,8 @@ namespace kolo::runtime {
 /// Runs a batch: exchanges row counts, allocates outputs, and has `backend` move the elements.
 /// Collective: one batch at a time, in the same order on all ranks.
 /// @param batch operations that all ranks run together: several only if all are all-reduces
-/// @param absent for each operation, what find_absent found; none if no rank has joined
+/// @param absent for each operation, the ranks that find_absent found; an empty set if no rank has
+///   joined
 /// @throws AgreedFailure on all ranks if the operation cannot run without the absent ones
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
               const std::vector<Bits>& absent);

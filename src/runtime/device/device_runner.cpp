@@ -112,7 +112,8 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
     const auto same = std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(i), ids[i]);
     const auto other = static_cast<std::size_t>(same - ids.begin());
     if (other == i) continue;
-    const std::array same_gpu{path_.world_rank(other), path_.world_rank(i)};
+    const std::array same_gpu{path_.world_rank(static_cast<int>(other)),
+                              path_.world_rank(static_cast<int>(i))};
     throw AgreedFailure{
         {ErrorKind::InvalidArgument,
          describe(first) + " on process set " + path_.name + ": " + list_ranks(same_gpu) +

@@ -21,7 +21,6 @@ namespace kolo::runtime {
 class BatchExecutor {
  public:
   using Clock = Operation::Clock;
-  using Operations = BatchQueue::Operations;
 
   /// What moves data between GPUs.
   struct DeviceParts {

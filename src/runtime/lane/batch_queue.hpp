@@ -16,7 +16,6 @@ namespace kolo::runtime {
 class BatchQueue {
  public:
   using Clock = Operation::Clock;
-  using Operations = std::vector<std::shared_ptr<Operation>>;
   struct Batch {
     Task task;
     Operations operations;

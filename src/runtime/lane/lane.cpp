@@ -218,7 +218,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
 }
 
 void Lane::start(const Coordinator::Batch& batch) {
-  BatchExecutor::Operations operations;
+  Operations operations;
   for (const Coordinator::Batch::Item& item : batch.items) {
     operations.push_back(item.use ? operations_.extract(*item.use).mapped()
                                   : executor_.make_stand_in(*item.request));
@@ -227,17 +227,13 @@ void Lane::start(const Coordinator::Batch& batch) {
 }
 
 void Lane::report_stall(const Verdict::Stall& stall) const {
-  const std::string missing = stall.missing_ranks.empty() ? "nobody is missing any more"
-                                                          : list_world_ranks(stall.missing_ranks) +
-                                                                " did not submit it yet";
+  const std::string missing =
+      stall.missing_ranks.empty()
+          ? "nobody is missing any more"
+          : list_world_ranks(stall.missing_ranks, data_.world_ranks) + " did not submit it yet";
   KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
-                 << list_world_ranks(stall.waiting_ranks)
+                 << list_world_ranks(stall.waiting_ranks, data_.world_ranks)
                  << " waited for longer than KOLO_STALL_WARN; " << missing;
-}
-
-std::string Lane::list_world_ranks(std::vector<int> ranks) const {
-  for (int& rank : ranks) rank = world_rank(rank);
-  return list_ranks(ranks);
 }
 
 }  // namespace kolo::runtime

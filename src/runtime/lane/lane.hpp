@@ -15,10 +15,8 @@
 #include "base/home_process.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
-#include "kolo/config.hpp"
 #include "runtime/control/control_plane.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/lane/batch_executor.hpp"
 #include "runtime/lane/tensor_queue.hpp"
@@ -127,7 +125,6 @@ class Lane {
   void carry_out(Coordinator::Actions actions);
   void start(const Coordinator::Batch& batch);
   void report_stall(const Verdict::Stall& stall) const;
-  std::string list_world_ranks(std::vector<int> ranks) const;
 
   // Ends (lane_ends.cpp).
   void leave_when_closed();
@@ -135,7 +132,7 @@ class Lane {
   bool end_stopped_batches(Clock::time_point now);
   void declare_silent_rank_lost();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
-  int world_rank(int rank) const { return data_.world_rank(static_cast<std::size_t>(rank)); }
+  int world_rank(int rank) const { return data_.world_rank(rank); }
 
   comm::World& world_;
   const std::chrono::nanoseconds spin_;  // of callers

@@ -12,6 +12,14 @@
 #include "runtime/lane/lane.hpp"
 
 namespace kolo::runtime {
+namespace {
+
+/// For error texts; a join has no request.
+std::string what_of(const Operation& operation) {
+  return operation.role == OperationRole::Join ? "join" : describe(operation.request);
+}
+
+}  // namespace
 
 // --- in good order ---
 
@@ -83,10 +91,9 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
   LostBatches::Batches rested = executor_.take_rested(now);
   for (BatchQueue::Batch& batch : rested) {
     for (const auto& operation : batch.operations) {
-      complete(operation,
-               std::make_exception_ptr(PeerLostError(
-                   describe(operation->request) + " on process set " + data_.name + ": rank " +
-                   std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
+      complete(operation, std::make_exception_ptr(PeerLostError(
+                              what_of(*operation) + " on process set " + data_.name + ": rank " +
+                              std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
     }
     leak_intentionally(std::move(batch));
   }

@@ -30,7 +30,7 @@ bool LostBatches::is_at_rest(Clock::duration waited) {
 
 /// As far as this rank can see.
 bool LostBatches::lives(int rank, const std::vector<int>& dead) const {
-  const int in_world = path_.world_rank(static_cast<std::size_t>(rank));
+  const int in_world = path_.world_rank(rank);
   return std::ranges::find(dead, in_world) == dead.end();
 }
 

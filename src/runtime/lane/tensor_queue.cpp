@@ -23,10 +23,10 @@ void TensorQueue::submit(std::shared_ptr<Operation> operation) {
 void TensorQueue::join(std::shared_ptr<Operation> operation) {
   const std::lock_guard lock(mutex_);
   if (stopped_) throw ShutdownError(about("join") + *stopped_);
-  if (join_) {
+  if (std::exchange(has_joined_, true)) {
     throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
   }
-  join_ = operation->use = next_use_++;
+  operation->use = next_use_++;
   incoming_.join = std::move(operation);
   ++in_flight_;
 }
@@ -66,8 +66,8 @@ TensorQueue::Taken TensorQueue::take() {
 
 void TensorQueue::release(const Operation& operation) {
   const std::lock_guard lock(mutex_);
-  if (operation.use == join_) {
-    join_.reset();
+  if (operation.role == OperationRole::Join) {
+    has_joined_ = false;
     unnamed_.clear();  // ranks have made different calls; from here on they make the same again
   } else {
     names_in_flight_.erase(operation.request.name);

@@ -56,7 +56,7 @@ class TensorQueue {
   const std::string process_set_;
   std::mutex mutex_;
   Taken incoming_;
-  std::optional<std::uint64_t> join_;  // the use of the join in flight
+  bool has_joined_ = false;  // a join is in flight
   std::unordered_set<std::string> names_in_flight_;
   std::unordered_map<std::string, std::uint64_t> unnamed_;
   std::uint64_t next_use_ = 1;

@@ -1,4 +1,7 @@
 // How an exchange ends in a negotiation (rule 8): reports go up the tree, the verdict comes down.
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "runtime/protocol/coordinator.hpp"
 

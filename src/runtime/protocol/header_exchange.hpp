@@ -29,7 +29,7 @@ class HeaderExchange {
 
   struct Loss {
     int rank = 0;
-    std::string how;  ///< completes "rank 3 ", as in "died: its process ended"
+    std::string how;  ///< completes "rank 3 ", as in "died: its process has ended"
     bool operator==(const Loss&) const = default;
   };
   /// Tells all ranks that a rank is lost, possibly this one itself. Only the first call counts.

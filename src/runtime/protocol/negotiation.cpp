@@ -17,12 +17,6 @@ std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
   return all;
 }
 
-/// "rank 3", "ranks 0, 2 and 5": of world ranks.
-std::string list_world_ranks(std::vector<int> ranks, const SetNames& set) {
-  for (int& rank : ranks) rank = set.world_ranks[static_cast<std::size_t>(rank)];
-  return list_ranks(ranks);
-}
-
 /// Everything that the reports say about one name.
 struct NameReport {
   struct Variant {
@@ -66,7 +60,8 @@ std::optional<Failure> invalid_request(const NameReport& name, const SetNames& s
     if (request.invalid_reason.empty()) continue;
     return Failure{ErrorKind::InvalidArgument,
                    describe(request) + " on process set " + set.name + ": " +
-                       list_world_ranks(variant.item->ranks, set) + ": " + request.invalid_reason};
+                       list_world_ranks(variant.item->ranks, set.world_ranks) + ": " +
+                       request.invalid_reason};
   }
   return std::nullopt;
 }
@@ -80,8 +75,9 @@ Failure mismatch(NameReport name, const SetNames& set) {
   const Difference difference = first_difference(*a.request, *b.request);
   return {ErrorKind::Mismatch, "'" + a.request->name + "' on process set " + set.name + ": " +
                                    difference.field + " differs: " + difference.first + " on " +
-                                   list_world_ranks(a.item->ranks, set) + ", " + difference.second +
-                                   " on " + list_world_ranks(b.item->ranks, set) +
+                                   list_world_ranks(a.item->ranks, set.world_ranks) + ", " +
+                                   difference.second + " on " +
+                                   list_world_ranks(b.item->ranks, set.world_ranks) +
                                    ". All ranks must submit the same operation under one name."};
 }
 
@@ -91,11 +87,11 @@ Failure timeout(const NameReport& name, const Report& report, const SetNames& se
   std::vector<int> expired;
   for (const auto& variant : name.variants) expired = unite(expired, variant.item->expired_ranks);
   std::string text = describe(request) + " on process set " + set.name +
-                     ": the deadline passed on " + list_world_ranks(expired, set);
+                     ": the deadline passed on " + list_world_ranks(expired, set.world_ranks);
   if (missing.empty()) {
     text += " before all ranks had submitted it";
   } else {
-    text += " while " + list_world_ranks(missing, set) + " had not submitted it";
+    text += " while " + list_world_ranks(missing, set.world_ranks) + " had not submitted it";
   }
   return {ErrorKind::Timeout,
           text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};

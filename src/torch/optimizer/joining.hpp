@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "torch/optimizer/parameter_batches.hpp"
 #include "torch/optimizer/step_command.hpp"

@@ -82,11 +82,11 @@ std::vector<std::size_t> GradientReducer::order() const {
 }
 
 void GradientReducer::follow(const std::vector<std::size_t>& order, WrappedOptimizer& wrapped) {
-  const std::unique_ptr<Layout> old = std::move(layout_);
-  layout_ = std::make_unique<Layout>(*this, make_buckets(order), 0);
+  auto layout = std::make_unique<Layout>(*this, make_buckets(order), 0);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (tensors_[i].grad().defined()) layout_->buckets.move_in(i);
+    if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
   }
+  layout_ = std::move(layout);  // before sharding, which needs the old buckets' memory
   if (is_sharded()) shard_parameters(wrapped);
 }
 

@@ -15,7 +15,8 @@ enum class StepPhase : std::uint8_t {
 /// Calls that are not allowed in every phase.
 enum class StepCall : std::uint8_t { Join, Load, RegisterBucketHook, LocalStep };
 
-/// Holds the phase, and is the only place that knows its transitions and the calls that it allows.
+/// Holds the phase and knows which calls it allows. TrainingEngine and the reductions report its
+/// transitions.
 class StepPhases {
  public:
   StepPhase current() const { return phase_; }

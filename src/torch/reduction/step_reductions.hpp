@@ -32,7 +32,8 @@ struct ReductionSetup {
 class StepReductions {
  public:
   /// `shards` is null while parameters are not sharded. Buckets share `slots` slots of memory; 0:
-  /// each has its own. `name` is the prefix of operations' names. All arguments outlive this.
+  /// each has its own. `name` is the prefix of operations' names. `buckets`,
+  /// `shards` and what `setup` refers to outlive this.
   StepReductions(ReductionSetup setup, std::vector<at::Tensor> parameters, GradientBuckets& buckets,
                  const ParameterShards* shards, std::size_t slots, std::string name);
 
@@ -81,7 +82,7 @@ class StepReductions {
   const ParameterShards* const shards_;
   const std::string name_;
   std::vector<State> states_;
-  std::vector<at::Tensor> later_passes_;  // of each slot: this rank's shard of a later pass
+  std::vector<at::Tensor> later_passes_;  // of each slot; empty if buckets share none
 };
 
 }  // namespace kolo::tensors
