@@ -67,9 +67,9 @@ struct DistributedOptimizerOptions {
   /// updates the shards and gathers the parameters, which are then equal on all ranks, and
   /// bit-equal to those of None where reductions are rank-ordered (except after clipping). The
   /// wrapped optimizer must treat every element by itself: its step() is called for each bucket
-  /// in which this rank's shard has gradients, with those leaves in their parameter group. Parameters
-  /// must be contiguous, each in a storage of its own. Once reduced, gradients are taken from
-  /// grad(), which becomes undefined; sparse ones are made dense. State that the wrapped optimizer
+  /// in which this rank's shard has gradients, with those leaves in their parameter group.
+  /// Parameters must be contiguous, each in a storage of its own. Once reduced, gradients are taken
+  /// from grad(), which becomes undefined; sparse ones are made dense. State that the wrapped optimizer
   /// has already is sharded too. Destroying this object erases all sharded state.
   ///
   /// Gradients: in addition each rank keeps only its shard of the reduced gradients from the second
