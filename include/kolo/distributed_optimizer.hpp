@@ -69,8 +69,8 @@ struct DistributedOptimizerOptions {
   /// wrapped optimizer must treat every element by itself: its step() is called for each bucket
   /// in which this rank's shard has gradients, with those leaves in their parameter group.
   /// Parameters must be contiguous, each in a storage of its own. Once reduced, gradients are taken
-  /// from grad(), which becomes undefined; sparse ones are made dense. State that the wrapped optimizer
-  /// has already is sharded too. Destroying this object erases all sharded state.
+  /// from grad(), which becomes undefined; sparse ones are made dense. State that the wrapped
+  /// optimizer has already is sharded too. Destroying this object erases all sharded state.
   ///
   /// Gradients: in addition each rank keeps only its shard of the reduced gradients from the second
   /// step on, and frees a full gradient as soon as its bucket is submitted. Buckets share three
