@@ -101,9 +101,8 @@ bool LaunchOrder::has_question() {
   if (!question_) {
     const auto envelope = world_->probe(kQuestion);
     if (!envelope) return false;
-    question_.emplace();
-    question_->source = envelope->source;
-    question_->members.resize(envelope->size_bytes / sizeof(std::uint64_t));
+    question_.emplace(
+        Question{envelope->source, Numbers(envelope->size_bytes / sizeof(std::uint64_t)), {}});
     question_->transfer = world_->receive(std::as_writable_bytes(std::span(question_->members)),
                                           envelope->source, kQuestion);
   }
