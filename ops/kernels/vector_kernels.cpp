@@ -80,9 +80,9 @@ class Combiner {
   }
 
  private:
-  using D = Lanes::D;
-  using Vector = Lanes::Vector;
-  using Element = Lanes::Element;
+  using D = typename Lanes::D;
+  using Vector = typename Lanes::Vector;
+  using Element = typename Lanes::Element;
   using T = hn::TFromD<D>;
   static constexpr std::size_t kUnroll = 4;
   static constexpr bool kIsFloating = std::is_floating_point_v<T>;

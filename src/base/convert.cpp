@@ -22,8 +22,8 @@ namespace kolo::base::HWY_NAMESPACE {
 template <class From, class To>
 void convert_lanes(const void* in, void* out, std::size_t count, double scale) {
   constexpr std::size_t kUnroll = 4;
-  const auto* from = static_cast<const From::Element*>(in);
-  auto* to = static_cast<To::Element*>(out);
+  const auto* from = static_cast<const typename From::Element*>(in);
+  auto* to = static_cast<typename To::Element*>(out);
   const std::size_t lanes = From::size();
   const bool is_scaled = scale != 1.0;
   const auto factor = hn::Set(F32(), static_cast<float>(scale));
