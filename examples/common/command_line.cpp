@@ -27,7 +27,7 @@ void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard) {
   app.add_option_function<std::string>(
          "--shard", [&shard](const std::string& name) { shard = kolo::shard_named(name); },
          "what the ranks divide among themselves; without it KOLO_SHARD tells")
-      ->check(CLI::IsMember({"none", "optimizer", "gradients"}));
+      ->check(CLI::IsMember({"none", "optimizer", "gradients", "full"}));
 }
 
 void add_device_option(CLI::App& app, kolo::DeviceKind& device) {

@@ -11,6 +11,7 @@ enum class Shard : std::uint8_t {
   None,       ///< nothing: data-parallel training
   Optimizer,  ///< the optimizer's state and the work of step(): ZeRO-1
   Gradients,  ///< reduced gradients as well: ZeRO-2
+  Full,       ///< parameters as well, of which each node keeps one copy: ZeRO-3
 };
 
 /// Over which ranks.
@@ -19,7 +20,7 @@ enum class ShardScope : std::uint8_t {
   Node,   ///< sharded within a node, replicated across nodes
 };
 
-/// "none", "optimizer" or "gradients".
+/// "none", "optimizer", "gradients" or "full".
 std::string_view name_of(Shard shard);
 
 /// The inverse of name_of.

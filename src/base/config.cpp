@@ -82,8 +82,8 @@ const std::array kSettings{
             "Reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
             "KOLO_ALLREDUCE."},
     Setting{"KOLO_SHARD", &Config::shard, 0, 0,
-            "What DistributedOptimizer shards where the program does not say: none, optimizer or "
-            "gradients."},
+            "What DistributedOptimizer shards where the program does not say: none, optimizer, "
+            "gradients or full."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
     Setting{

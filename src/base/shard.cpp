@@ -11,13 +11,14 @@ std::string_view name_of(Shard shard) {
     case Shard::None: return "none";
     case Shard::Optimizer: return "optimizer";
     case Shard::Gradients: return "gradients";
+    case Shard::Full: return "full";
   }
   return "unknown";
 }
 
 Shard shard_named(std::string_view name) {
   std::string known;
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     if (name == name_of(shard)) return shard;
     known += (known.empty() ? "" : ", ") + std::string(name_of(shard));
   }

@@ -14,9 +14,6 @@
 namespace kolo::comm {
 namespace {
 
-// The counter and the key have a page of their own, so that the usable memory is page-aligned.
-constexpr std::size_t kPageBytes = 4096;
-
 /// Where a rank's segment is, or why there is none.
 struct Notice {
   SegmentAddress segment;
@@ -64,8 +61,9 @@ std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
                                           std::vector<Mapping> mappings) {
   std::vector<SharedWindow::Segment> segments;
   for (const Mapping& mapping : mappings) {
+    // The counter and the key have a page of their own, so that the usable memory is page-aligned.
     segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
-                        {mapping.data() + kPageBytes, segment_bytes}});
+                        {mapping.data() + page_bytes(), segment_bytes}});
   }
   return std::make_shared<SharedWindow>(
       rank, std::move(segments), std::make_shared<const std::vector<Mapping>>(std::move(mappings)));
@@ -85,8 +83,8 @@ void require_success(const std::vector<Notice>& all) {
 
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window) {
-  const std::size_t size_bytes =
-      kPageBytes + (segment_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::size_t page = page_bytes();
+  const std::size_t size_bytes = page + (segment_bytes + page - 1) / page * page;
   Notice own;
   NewSegment segment;
   attempt(own, [&] {

@@ -51,6 +51,11 @@ void Mapping::leave_out_of_core_dumps() const { ::madvise(memory_, size_bytes_, 
 
 // --- segments ---
 
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 NewSegment make_segment(std::size_t size_bytes) {
   NewSegment segment{FileDescriptor(::open("/dev/shm", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC,
                                            S_IRUSR | S_IWUSR)),

@@ -49,6 +49,9 @@ struct NewSegment {
   SegmentAddress address;
 };
 
+/// Of this system's memory.
+std::size_t page_bytes();
+
 /// Reserves all of the memory, so that a full /dev/shm is an error here and not a SIGBUS later.
 /// `size_bytes` is a multiple of the page size. Throws BackendError.
 NewSegment make_segment(std::size_t size_bytes);

@@ -7,12 +7,11 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kMostBytes = std::size_t{25} << 20;
 constexpr std::size_t kBuckets = 16;
 constexpr std::size_t kFirstShare = 4;
 
-std::size_t aligned(std::size_t bytes, std::size_t alignment = kAlignment) {
+std::size_t aligned(std::size_t bytes, std::size_t alignment = kBucketAlignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
@@ -24,7 +23,7 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
 
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
-                        std::size_t shards) {
+                        std::size_t shards, std::size_t alignment) {
   BucketPlan plan;
   // The unfinished bucket of each group, optimizer group and dtype.
   std::map<std::tuple<int, std::size_t, DType>, std::size_t> open;
@@ -52,9 +51,9 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
   for (Bucket& bucket : plan.buckets) {
     bucket.offset = plan.size_bytes;
     for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
-    bucket.size_bytes = aligned(bucket.size_bytes, shards * kAlignment);
+    bucket.size_bytes = aligned(bucket.size_bytes, shards * alignment);
     bucket.flags_offset = bucket.offset + bucket.size_bytes;
-    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype));
+    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype), alignment);
     plan.size_bytes += bucket.size_bytes;
   }
   return plan;

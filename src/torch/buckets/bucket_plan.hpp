@@ -7,6 +7,8 @@
 
 namespace kolo::tensors {
 
+inline constexpr std::size_t kBucketAlignment = 64;
+
 struct PlannedParameter {
   static constexpr int kNoGroup = -1;
 
@@ -44,10 +46,11 @@ struct BucketPlan {
 /// Fills buckets with the parameters in `order`, separately for each dtype, up to `bucket_bytes`; a
 /// larger parameter has a bucket of its own. The first bucket is closed at a quarter of that, so
 /// that the first reduction starts early. A group makes one bucket for each dtype, of any size.
-/// Gradients are padded so that they divide into `shards` equal shards.
+/// Gradients are padded so that they divide into `shards` equal shards; shards and buckets begin at
+/// multiples of `alignment`, which is a multiple of 64.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
-                        std::size_t shards = 1);
+                        std::size_t shards = 1, std::size_t alignment = kBucketAlignment);
 
 /// The same buckets in `slots` slots of memory: bucket i lies in slot i % slots.
 BucketPlan share_slots(BucketPlan plan, std::size_t slots);

@@ -126,8 +126,8 @@ std::string problem_with_state(WrappedOptimizer& optimizer) {
 
 std::string problem_with_sharding(WrappedOptimizer& optimizer,
                                   const DistributedOptimizerOptions& options) {
-  if (options.accumulation == Accumulation::Reduced && options.shard != Shard::Gradients) {
-    return "accumulation = Reduced requires shard = gradients; it is " +
+  if (options.accumulation == Accumulation::Reduced && !shards_gradients(*options.shard)) {
+    return "accumulation = Reduced requires shard = gradients or full; it is " +
            std::string(name_of(*options.shard)) + ". Use Accumulation::Local.";
   }
   if (options.shard == Shard::None) return {};

@@ -127,7 +127,7 @@ void TrainingCheckpoint::follow_layout(const TrainingDetails& details) {
       const auto place = places.find(name);
       if (place != places.end() && !context_.is_sharded()) sparse[place->second] = true;
     }
-    reducer->follow_order(order, sparse, context_.wrapped);
+    reducer->follow_order(order, sparse);
   }
 }
 

@@ -35,7 +35,7 @@ struct TrainingContext {
   bool is_sharded() const { return options.shard != Shard::None; }
   /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
-  ReductionSetup reduction_setup() { return {options, sets, hook, step}; }
+  ReductionSetup reduction_setup() { return {options, sets, hook, wrapped, step}; }
 };
 
 }  // namespace kolo::tensors

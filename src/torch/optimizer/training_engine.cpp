@@ -99,7 +99,7 @@ void TrainingEngine::synchronize() {
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();
   batches_.reduce_all();
-  for (const auto& reducer : batches_) reducer->follow_arrival(*wrapped_);
+  for (const auto& reducer : batches_) reducer->follow_arrival();
 }
 
 void TrainingEngine::discard() {
@@ -212,14 +212,15 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
   return loss;
 }
 
-/// Bucket by bucket: one is gathered while the next is stepped.
+/// Bucket by bucket: one may be gathered while the next is stepped.
 void TrainingEngine::update_shards() {
-  std::vector<Handle> gathers;
   std::exception_ptr error;
   for (const auto& reducer : batches_) {
+    const ParameterShards& shards = *reducer->shards();
+    shards.memory().begin_update();
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
       std::vector<at::Tensor> leaves;
-      for (const ParameterShards::Leaf& leaf : reducer->shards()->leaves(i)) {
+      for (const ParameterShards::Leaf& leaf : shards.leaves(i)) {
         if (leaf.values.grad().defined()) leaves.push_back(leaf.values);
       }
       try {
@@ -227,12 +228,12 @@ void TrainingEngine::update_shards() {
           wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
         }
       } catch (...) {
-        error = std::current_exception();  // the other ranks gather even so
+        error = std::current_exception();  // the other ranks go on even so
       }
-      gathers.push_back(reducer->gather_parameters(i));
+      shards.memory().end_bucket(i);
     }
   }
-  for (Handle& gather : gathers) gather.wait();
+  for (const auto& reducer : batches_) reducer->shards()->memory().end_update();
   batches_.clear_gradients();
   if (error) std::rethrow_exception(error);
 }

@@ -36,12 +36,11 @@ std::size_t peak_resident() {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
 }
 
-void count_memory(const GradientReducer& reducer, bool shards_gradients,
-                  TrainingReport::Kept& kept) {
+void count_memory(const GradientReducer& reducer, bool has_slots, TrainingReport::Kept& kept) {
   for (const ReducedParameter& parameter : reducer.parameters()) {
     kept.parameters += parameter.tensor.nbytes();
   }
-  const bool has_shards = reducer.shards() != nullptr && shards_gradients;
+  const bool has_shards = reducer.shards() != nullptr && has_slots;
   (has_shards ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
   for (std::size_t i = 0; has_shards && i < reducer.buckets().buckets().size(); ++i) {
     kept.gradients += reducer.shards()->gradient_shard(i).nbytes();
@@ -81,8 +80,8 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.shard = *context_.options.shard;
   report.ranks = context_.set.size();
   report.sharers = context_.is_sharded() ? context_.sets.sharded->size() : 1;
-  const bool shards_gradients = report.shard == Shard::Gradients;
-  for (const auto& reducer : batches) count_memory(*reducer, shards_gradients, report.now);
+  const bool has_slots = shards_gradients(report.shard);
+  for (const auto& reducer : batches) count_memory(*reducer, has_slots, report.now);
   std::size_t state_per_parameter = 0;
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const StateSize state = size_of_state(leaf, context_.wrapped);
@@ -92,7 +91,7 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   const auto sharers = static_cast<std::size_t>(report.sharers);
   const std::size_t parameters = report.now.parameters;
   report.expected = {.parameters = parameters,
-                     .gradients = shards_gradients ? parameters / sharers : parameters,
+                     .gradients = has_slots ? parameters / sharers : parameters,
                      .optimizer_state = state_per_parameter * parameters / sharers,
                      .buckets = 0};
   report.peak_resident = peak_resident();

@@ -23,6 +23,7 @@ void UsageGuards::require_whole_state(const std::string& what) const {
 void UsageGuards::require_untouched() const {
   for (const auto& reducer : batches_) {
     reducer->watch().require_in_place();
+    reducer->watch().require_unwritten();
     reducer->watch().require_no_whole_state(context_.wrapped);
   }
 }

@@ -17,7 +17,8 @@ class UsageGuards {
   void require_unsharded(const std::string& what) const;
   /// Throws once state is sharded, since `what` writes or reads whole state.
   void require_whole_state(const std::string& what) const;
-  /// Throws if the program has moved parameters, or stepped the wrapped optimizer of a sharded one.
+  /// Throws if the program has moved parameters, has written to those that ranks share, or has
+  /// stepped the wrapped optimizer of a sharded one.
   void require_untouched() const;
 
   /// Gradients are discarded, and parameter `changed` (empty: none) has changed since they arrived.

@@ -1,8 +1,13 @@
 // How a GradientReducer lays out its buckets and shards parameters by that layout.
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
+
+#include "comm/shared_segment.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
@@ -34,7 +39,7 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
                                   reduces_by_pass ? passes_of(reducer.setup_.options) : 1)
                             : make_own_memory_pipeline(reductions)) {}
 
-GradientBuckets GradientReducer::make_buckets(const std::vector<std::size_t>& order) {
+BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
   std::vector<PlannedParameter> planned;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const TensorView view = view_of(tensors_[i], parameters_[i].name);
@@ -43,16 +48,24 @@ GradientBuckets GradientReducer::make_buckets(const std::vector<std::size_t>& or
   }
   const std::size_t wanted = setup_.options.bucket_bytes;
   const std::size_t bytes = wanted > 0 ? wanted : default_bucket_bytes(planned);
-  const bool is_for_shards = !arrived_ && is_sharded();
-  ProcessSet* const set = is_for_shards ? setup_.sets.sharded : setup_.options.process_set;
-  const std::size_t shards = is_for_shards ? static_cast<std::size_t>(set->size()) : 1;
-  OperationOptions options;
-  options.name = prefix_ + ".memory." + std::to_string(layouts_++);
-  options.process_set = set;
-  return {tensors_, plan_buckets(planned, order, bytes, shards), is_sparse_, options};
+  const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
+  if (is_full()) return plan_buckets(planned, order, bytes, ranks, comm::page_bytes());
+  return plan_buckets(planned, order, bytes, is_for_shards() ? ranks : 1);
 }
 
-void GradientReducer::follow_arrival(WrappedOptimizer& wrapped) {
+/// Options of an operation on memory of this reducer.
+OperationOptions GradientReducer::named(const std::string& what) const {
+  OperationOptions options;
+  options.name = prefix_ + "." + what;
+  options.process_set = is_for_shards() ? setup_.sets.sharded : setup_.options.process_set;
+  return options;
+}
+
+GradientBuckets GradientReducer::make_buckets(BucketPlan plan) {
+  return {tensors_, std::move(plan), is_sparse_, named("memory." + std::to_string(layouts_++))};
+}
+
+void GradientReducer::follow_arrival() {
   if (!arrived_) return;
   const DistributedOptimizerOptions& options = setup_.options;
   const ArrivalOrder::Agreed agreed = arrived_->agree(*options.process_set, prefix_ + ".order");
@@ -61,15 +74,15 @@ void GradientReducer::follow_arrival(WrappedOptimizer& wrapped) {
   const bool may_stay_sparse = !options.sparse_as_dense && !is_sharded() &&
                                (options.op == ReduceOp::Sum || options.op == ReduceOp::Average);
   if (may_stay_sparse) is_sparse_ = agreed.sparse;
-  follow(agreed.order, wrapped);
+  follow(agreed.order);
 }
 
 void GradientReducer::follow_order(const std::vector<std::size_t>& order,
-                                   const std::vector<bool>& sparse, WrappedOptimizer& wrapped) {
+                                   const std::vector<bool>& sparse) {
   if (!arrived_) return;
   arrived_.reset();
   is_sparse_ = sparse;
-  follow(ArrivalOrder::completed(order, parameters_.size()), wrapped);
+  follow(ArrivalOrder::completed(order, parameters_.size()));
 }
 
 std::vector<std::size_t> GradientReducer::order() const {
@@ -81,39 +94,88 @@ std::vector<std::size_t> GradientReducer::order() const {
   return order;
 }
 
-void GradientReducer::follow(const std::vector<std::size_t>& order, WrappedOptimizer& wrapped) {
-  auto layout = std::make_unique<Layout>(*this, make_buckets(order), 0);
+void GradientReducer::follow(const std::vector<std::size_t>& order) {
+  if (is_full()) return order_buckets(order);
+  auto layout = std::make_unique<Layout>(*this, make_buckets(plan(order)), 0);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
   }
   layout_ = std::move(layout);  // before sharding, which needs the old buckets' memory
-  if (is_sharded()) shard_parameters(wrapped);
+  if (is_sharded()) shard_parameters();
 }
 
-void GradientReducer::shard_parameters(WrappedOptimizer& wrapped) {
+/// By the layout of the buckets, whose gradients become those of the shards.
+void GradientReducer::shard_parameters() {
   GradientBuckets& buckets = layout_->buckets;
-  for (const Bucket& bucket : buckets.buckets()) buckets.fill(bucket, setup_.step.is_active);
-  const bool shares_slots = setup_.options.shard == Shard::Gradients;
-  OperationOptions options;
-  options.name = prefix_ + ".parameters";
-  options.process_set = setup_.sets.sharded;
-  shards_.emplace(tensors_, buckets, shares_slots, options);
-  shards_->shard_state(wrapped);
-  watch_.pin();
-  wrapped.refuse_own_save();
+  const ProcessSet& set = *setup_.sets.sharded;
+  std::vector<at::Tensor> gradients;
+  for (const Bucket& bucket : buckets.buckets()) {
+    buckets.fill(bucket, setup_.step.is_active);
+    const std::int64_t count =
+        static_cast<std::int64_t>(bucket.gradient_count()) / static_cast<std::int64_t>(set.size());
+    at::Tensor shard = buckets.flat(bucket).narrow(0, set.rank() * count, count).detach();
+    if (shards_gradients(*setup_.options.shard)) shard = shard.clone();
+    gradients.push_back(std::move(shard));
+  }
+  shard(buckets.plan(), make_copy_per_rank(buckets.plan(), buckets.device(), named("parameters")),
+        std::move(gradients));
   for (std::size_t i = 0; i < buckets.buckets().size(); ++i) {
     shards_->assign_gradients(i, buckets, /*adds_up=*/false);
   }
   buckets.clear_gradients();
-  if (!shares_slots) {
+  if (shards_gradients(*setup_.options.shard)) {
+    lay_out_slots();
+  } else {
     layout_ = std::make_unique<Layout>(*this, std::move(buckets), 0);
-    return;
   }
-  options.name = prefix_ + ".slots";
-  BucketPlan slots = share_slots(buckets.plan(), kSlots);
+}
+
+/// Before the first step, by the order of the parameters.
+void GradientReducer::shard_at_once() {
+  const BucketPlan layout = plan(ArrivalOrder::completed({}, parameters_.size()));
+  const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
+  std::vector<at::Tensor> gradients;
+  for (const Bucket& bucket : layout.buckets) {
+    gradients.push_back(
+        at::zeros({static_cast<std::int64_t>(bucket.gradient_count() / ranks)},
+                  tensors_[bucket.members.front().parameter].options().requires_grad(false)));
+  }
+  shard(layout, make_copy_per_node(layout, named("parameters")), std::move(gradients));
+  lay_out_slots();
+}
+
+void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
+                            std::vector<at::Tensor> gradients) {
+  shards_.emplace(tensors_, plan, std::move(memory), std::move(gradients),
+                  setup_.sets.sharded->rank());
+  shards_->shard_state(setup_.wrapped);
+  watch_.pin();
+  setup_.wrapped.refuse_own_save();
+}
+
+void GradientReducer::lay_out_slots() {
   layout_.reset();  // before its successor needs memory
-  layout_ = std::make_unique<Layout>(
-      *this, GradientBuckets(tensors_, std::move(slots), is_sparse_, options), kSlots);
+  BucketPlan slots = share_slots({shards_->layout(), 0}, kSlots);
+  layout_ = std::make_unique<Layout>(*this, make_buckets(std::move(slots)), kSlots);
+}
+
+/// Submits the bucket first whose last gradient arrives first.
+void GradientReducer::order_buckets(const std::vector<std::size_t>& order) {
+  std::vector<std::size_t> arrival(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) arrival[order[i]] = i;
+  const auto completion = [&](std::size_t bucket) {
+    std::size_t last = 0;
+    for (const Bucket::Member& member : shards_->layout()[bucket].members) {
+      last = std::max(last, arrival[member.parameter]);
+    }
+    return last;
+  };
+  std::vector<std::size_t> numbers(shards_->layout().size());
+  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  std::ranges::sort(numbers, {}, completion);
+  if (std::ranges::is_sorted(numbers)) return;
+  shards_->renumber(numbers);
+  lay_out_slots();
 }
 
 }  // namespace kolo::tensors

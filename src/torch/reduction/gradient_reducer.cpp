@@ -31,8 +31,12 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       watch_(tensors_, names_of(parameters_)),
       is_sparse_(parameters_.size()),
       arrived_(parameters_.size()) {
-  layout_ = std::make_unique<Layout>(
-      *this, make_buckets(ArrivalOrder::completed({}, parameters_.size())), 0);
+  if (is_full()) {
+    shard_at_once();
+  } else {
+    layout_ = std::make_unique<Layout>(
+        *this, make_buckets(plan(ArrivalOrder::completed({}, parameters_.size()))), 0);
+  }
   install_hooks(std::move(before_gradient));
 }
 
@@ -104,13 +108,6 @@ std::exception_ptr GradientReducer::finish() {
 
 std::size_t GradientReducer::optimizer_group_of(std::size_t bucket) const {
   return parameters_[buckets().buckets()[bucket].members.front().parameter].optimizer_group;
-}
-
-Handle GradientReducer::gather_parameters(std::size_t bucket) const {
-  OperationOptions options;
-  options.process_set = setup_.sets.sharded;
-  options.stream = ProgramStream::current(buckets().device()).handle();
-  return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
 }
 
 void GradientReducer::append_gradients(std::vector<at::Tensor>& gradients) const {

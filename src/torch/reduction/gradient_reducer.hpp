@@ -33,7 +33,8 @@ struct ReducedParameter {
 ///
 /// After the first reduction, buckets are laid out anew in the order in which gradients arrived.
 /// With a sharded optimizer, parameters are sharded then, and later reductions give each rank the
-/// gradients of its shards alone.
+/// gradients of its shards alone. With Shard::Full they are sharded at construction, by the order
+/// of parameters, and only the order of buckets changes later.
 class GradientReducer {
  public:
   /// `before_gradient` is called before each gradient is added. `prefix` is that of operations'
@@ -47,12 +48,12 @@ class GradientReducer {
   std::exception_ptr finish();
 
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards
-  /// parameters and the state that `wrapped` has of them. Collective then; does nothing later.
-  void follow_arrival(WrappedOptimizer& wrapped);
+  /// parameters and the state that the wrapped optimizer has of them. Collective then; does nothing
+  /// later.
+  void follow_arrival();
   /// The same by a known order of parameters, if nothing was reduced yet. `sparse[i]`: gradients of
   /// parameter i are reduced as sparse ones.
-  void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse,
-                    WrappedOptimizer& wrapped);
+  void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse);
   /// The order of the layout; empty before the first reduction.
   std::vector<std::size_t> order() const;
   int layouts() const { return layouts_; }
@@ -63,8 +64,6 @@ class GradientReducer {
   /// Null while parameters are not sharded.
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
   std::size_t optimizer_group_of(std::size_t bucket) const;
-  /// Starts to all-gather the bucket's updated leaves.
-  Handle gather_parameters(std::size_t bucket) const;
 
   /// Appends the gradients of parameters, or of this rank's leaves.
   void append_gradients(std::vector<at::Tensor>& gradients) const;
@@ -96,14 +95,24 @@ class GradientReducer {
   };
 
   bool is_sharded() const { return setup_.options.shard != Shard::None; }
+  bool is_full() const { return setup_.options.shard == Shard::Full; }
   void install_hooks(std::function<void()> before_gradient);
   void require_expected(std::size_t parameter) const;
   void take_gradient(std::size_t parameter);
   bool is_dropped(std::size_t parameter) const;
 
-  GradientBuckets make_buckets(const std::vector<std::size_t>& order);
-  void follow(const std::vector<std::size_t>& order, WrappedOptimizer& wrapped);
-  void shard_parameters(WrappedOptimizer& wrapped);
+  /// Whether buckets are, or are about to be, those of shards.
+  bool is_for_shards() const { return is_full() || (!arrived_ && is_sharded()); }
+  BucketPlan plan(const std::vector<std::size_t>& order) const;
+  OperationOptions named(const std::string& what) const;
+  GradientBuckets make_buckets(BucketPlan plan);
+  void follow(const std::vector<std::size_t>& order);
+  void shard_parameters();
+  void shard_at_once();
+  void shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
+             std::vector<at::Tensor> gradients);
+  void lay_out_slots();
+  void order_buckets(const std::vector<std::size_t>& order);
 
   const std::vector<ReducedParameter> parameters_;
   const std::vector<at::Tensor> tensors_;  // of parameters_

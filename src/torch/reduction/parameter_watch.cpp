@@ -42,6 +42,23 @@ void ParameterWatch::require_in_place() const {
   }
 }
 
+void ParameterWatch::refuse_writes() {
+  versions_.clear();
+  for (const at::Tensor& parameter : parameters_) {
+    versions_.push_back(static_cast<std::uint32_t>(parameter._version()));
+  }
+}
+
+void ParameterWatch::require_unwritten() const {
+  for (std::size_t i = 0; i < versions_.size(); ++i) {
+    if (static_cast<std::uint32_t>(parameters_[i]._version()) == versions_[i]) continue;
+    throw InvalidArgument(
+        "DistributedOptimizer: parameter '" + names_[i] +
+        "' was written outside step(). With shard = full the ranks of a node share one copy of it, "
+        "to which each would write. Write in full_parameters(), and load by load().");
+  }
+}
+
 void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) const {
   if (!is_pinned_) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

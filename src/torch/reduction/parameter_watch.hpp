@@ -12,8 +12,8 @@
 
 namespace kolo::tensors {
 
-/// Detects that a program has moved parameters to other memory, or stepped the wrapped optimizer
-/// itself.
+/// Detects that a program has moved parameters to other memory, has written to those of which ranks
+/// share one copy, or has stepped the wrapped optimizer itself.
 class ParameterWatch {
  public:
   ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names);
@@ -24,6 +24,11 @@ class ParameterWatch {
   /// Throws InvalidArgument if a parameter has another dtype, device or shape than at construction,
   /// or has moved since pin().
   void require_in_place() const;
+  /// From now on nothing but updates may write to the parameters: ranks share one copy of them.
+  void refuse_writes();
+  /// Throws InvalidArgument if a parameter was written since refuse_writes(), as its version shows.
+  /// Updates write through leaves, which have versions of their own.
+  void require_unwritten() const;
   /// Throws InvalidArgument if `optimizer` has state of a whole parameter after pin(): only its own
   /// step() or load() makes that.
   void require_no_whole_state(const WrappedOptimizer& optimizer) const;
@@ -49,6 +54,7 @@ class ParameterWatch {
   std::vector<std::string> names_;
   std::vector<Place> places_;
   std::vector<Sample> remembered_;
+  std::vector<std::uint32_t> versions_;  // empty: writes are allowed
   bool is_pinned_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/parameter_shards.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
 
@@ -23,6 +24,7 @@ struct ReductionSetup {
   const DistributedOptimizerOptions& options;
   const ShardSets& sets;
   const BucketHook& hook;
+  WrappedOptimizer& wrapped;
   StepState& step;
 };
 

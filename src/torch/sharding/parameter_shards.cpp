@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <utility>
 
 #include <ATen/Functions.h>
@@ -19,37 +18,20 @@ std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
-/// Moves the tensor's elements to `offset` in `memory`, and makes that its storage.
-void move_to(const SharedBuffer& memory, std::size_t offset, const at::Tensor& tensor) {
-  tensor_over(memory, offset, tensor.sizes(), tensor.options()).copy_(tensor.detach());
-  auto* const keeper = new std::shared_ptr<void>(memory.owner());
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
-      memory.data() + offset, keeper,
-      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, tensor.device()));
-}
-
 }  // namespace
 
-ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
-                                 const GradientBuckets& buckets, bool shares_slots,
-                                 const OperationOptions& options)
+ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters, const BucketPlan& plan,
+                                 std::unique_ptr<ParameterMemory> memory,
+                                 std::vector<at::Tensor> gradients, int rank)
     : parameters_(parameters),
-      layout_(buckets.buckets()),
-      memory_(make_flat_memory(buckets.memory().size_bytes(), buckets.device(), options)) {
-  const auto ranks = static_cast<std::size_t>(options.process_set->size());
-  const auto rank = static_cast<std::size_t>(options.process_set->rank());
-  for (const Bucket& bucket : layout_) {
-    for (const Bucket::Member& member : bucket.members) {
-      move_to(memory_, member.offset, parameters_[member.parameter]);
-    }
-    const std::size_t count = bucket.gradient_count() / ranks;
-    const std::size_t begin = bucket.offset + rank * count * size_of(bucket.dtype);
-    const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
-    at::Tensor gradients =
-        tensor_over(buckets.memory(), begin, {static_cast<std::int64_t>(count)}, type);
-    if (shares_slots) gradients = gradients.clone();
-    leaves_.push_back(make_leaves(bucket, begin, gradients));
-    gradients_.push_back(std::move(gradients));
+      layout_(plan.buckets),
+      memory_(std::move(memory)),
+      gradients_(std::move(gradients)) {
+  memory_->move_in(parameters_, plan);
+  for (std::size_t i = 0; i < layout_.size(); ++i) {
+    const std::size_t begin =
+        layout_[i].offset + static_cast<std::size_t>(rank) * gradients_[i].nbytes();
+    leaves_.push_back(make_leaves(layout_[i], begin, gradients_[i]));
   }
 }
 
@@ -70,7 +52,7 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
       bytes = std::min(own_end - own_begin, most);
       const auto count = static_cast<std::int64_t>(bytes / element);
       Leaf leaf{index, i, static_cast<std::int64_t>((own_begin - offset) / element),
-                tensor_over(memory_, own_begin, {count}, parameter.options()),
+                tensor_over(memory_->buffer(), own_begin, {count}, parameter.options()),
                 gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
                     .detach()};
       leaf.values.set_requires_grad(true);
@@ -132,14 +114,15 @@ void ParameterShards::append_gradients(std::vector<at::Tensor>& gradients) const
   }
 }
 
-Handle ParameterShards::gather(std::size_t bucket, std::string name,
-                               const OperationOptions& options) const {
-  const auto ranks = static_cast<std::size_t>(options.process_set->size());
-  OperationOptions gathering = options;
-  gathering.name = std::move(name);
-  return allgather_async(memory_, layout_[bucket].offset,
-                         std::vector<std::int64_t>(ranks, gradients_[bucket].numel()),
-                         layout_[bucket].dtype, gathering);
+void ParameterShards::renumber(const std::vector<std::size_t>& order) {
+  const auto renumbered = [&](auto& all) {
+    auto old = std::move(all);
+    all.clear();
+    for (const std::size_t i : order) all.push_back(std::move(old[i]));
+  };
+  renumbered(layout_);
+  renumbered(gradients_);
+  renumbered(leaves_);
 }
 
 }  // namespace kolo::tensors

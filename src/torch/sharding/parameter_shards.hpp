@@ -2,26 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/handle.hpp"
-#include "kolo/process_set.hpp"
-#include "kolo/shared_buffer.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
+#include "torch/sharding/parameter_memory.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
 
 /// The parameters of some buckets, sharded: each rank updates one equal shard of every bucket.
 ///
-/// Parameters have the layout of their gradients in the buckets, in memory that the ranks share
-/// where possible. A shard is a range of a bucket. Each parameter that overlaps it has leaves
-/// there, several if it is long: autograd leaves over the parameter's memory, which the wrapped
-/// optimizer steps like parameters. One leaf for a whole shard would not do: a parameter without a
-/// gradient must not be stepped, nor its state.
+/// A shard is a range of a bucket. Each parameter that overlaps it has leaves there, several if it
+/// is long: autograd leaves over the parameter's memory, which the wrapped optimizer steps like
+/// parameters. One leaf for a whole shard would not do: a parameter without a gradient must not be
+/// stepped, nor its state.
 class ParameterShards {
  public:
   struct Leaf {
@@ -32,12 +29,11 @@ class ParameterShards {
     at::Tensor gradient;    ///< [n], reduced
   };
 
-  /// Moves the parameters' elements; the tensors and views of them stay valid. Reduced gradients
-  /// lie in the buckets or, with `shares_slots`, in memory of their own, into which the shards are
-  /// copied now. Collective over the set of `options`, whose name is that of the parameters'
-  /// memory.
-  ParameterShards(const std::vector<at::Tensor>& parameters, const GradientBuckets& buckets,
-                  bool shares_slots, const OperationOptions& options);
+  /// Moves the parameters into `memory`, which has the layout of `plan`. `gradients[i]` [n] is rank
+  /// `rank`'s shard of the gradients of bucket i. Collective over the set that shards.
+  ParameterShards(const std::vector<at::Tensor>& parameters, const BucketPlan& plan,
+                  std::unique_ptr<ParameterMemory> memory, std::vector<at::Tensor> gradients,
+                  int rank);
 
   const std::vector<Leaf>& leaves(std::size_t bucket) const { return leaves_[bucket]; }
   /// This rank's shard [n] of a bucket's gradients.
@@ -55,8 +51,12 @@ class ParameterShards {
   void clear_gradients(std::size_t bucket) const;
   void append_gradients(std::vector<at::Tensor>& gradients) const;
 
-  /// Starts to all-gather the bucket's updated leaves.
-  Handle gather(std::size_t bucket, std::string name, const OperationOptions& options) const;
+  ParameterMemory& memory() const { return *memory_; }
+  /// Numbers the buckets anew: bucket i becomes the one that was `order[i]`. Only for a memory that
+  /// does not know buckets by number.
+  void renumber(const std::vector<std::size_t>& order);
+  /// The buckets, each at its offset in the memory.
+  const std::vector<Bucket>& layout() const { return layout_; }
 
  private:
   std::vector<Leaf> make_leaves(const Bucket& bucket, std::size_t begin,
@@ -64,7 +64,7 @@ class ParameterShards {
 
   std::vector<at::Tensor> parameters_;
   std::vector<Bucket> layout_;
-  SharedBuffer memory_;
+  std::unique_ptr<ParameterMemory> memory_;
   std::vector<at::Tensor> gradients_;      // this rank's shard of each bucket
   std::vector<std::vector<Leaf>> leaves_;  // of each bucket
 };

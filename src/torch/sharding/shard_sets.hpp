@@ -13,6 +13,9 @@ struct ShardSets {
   ProcessSet* replicas = nullptr;  ///< the ranks that hold this rank's shard; null: no others
 };
 
+/// Whether each rank keeps only its shard of the reduced gradients.
+inline bool shards_gradients(Shard shard) { return shard >= Shard::Gradients; }
+
 /// Why state cannot be sharded over `set` with this scope; empty if it can.
 std::string problem_with_scope(const ProcessSet& set, ShardScope scope);
 

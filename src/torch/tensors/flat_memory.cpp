@@ -9,6 +9,15 @@
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
+namespace {
+
+using Owner = std::shared_ptr<void>;
+
+void release_copy_per_rank(void* owner) { delete static_cast<Owner*>(owner); }
+/// The deleter of storages with one copy, by which they are recognized.
+void release_copy_per_node(void* owner) { delete static_cast<Owner*>(owner); }
+
+}  // namespace
 
 SharedBuffer make_flat_memory(std::size_t size_bytes, const at::Device& device,
                               const OperationOptions& options) {
@@ -23,6 +32,18 @@ at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset_bytes, at:
   return at::from_blob(
       memory.data() + offset_bytes, shape, [owner = memory.owner()](void*) {},
       type.requires_grad(false), type.device());
+}
+
+void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
+                    Copies copies) {
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
+      memory.data() + offset_bytes, new Owner(memory.owner()),
+      copies == Copies::PerRank ? release_copy_per_rank : release_copy_per_node, tensor.device()));
+}
+
+bool has_one_copy(const at::Tensor& tensor) {
+  return tensor.has_storage() &&
+         tensor.storage().data_ptr().get_deleter() == &release_copy_per_node;
 }
 
 }  // namespace kolo::tensors

@@ -16,6 +16,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/flat_memory.hpp"
 
 namespace kolo {
 namespace {
@@ -58,7 +59,9 @@ void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* pro
   for (const auto& [name, tensor] : tensors) {
     // Tied parameters are one tensor under several names.
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    at::Tensor target = tensor;
+    // The ranks of a node all write the root's values to one copy, which is no write that a
+    // DistributedOptimizer should refuse: variable_data() has a version of its own.
+    at::Tensor target = tensors::has_one_copy(tensor) ? tensor.variable_data() : tensor;
     handles.push_back(
         broadcast_async_(target, root, named("broadcast_parameters." + name, process_set)));
   }

@@ -1,0 +1,99 @@
+#include <string>
+
+#include "comm/joined_mapping.hpp"
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "torch/sharding/parameter_memory.hpp"
+#include "torch/tensors/flat_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+std::size_t shard_bytes(const Bucket& bucket, std::size_t ranks) {
+  return (bucket.flags_offset - bucket.offset) / ranks;
+}
+
+/// Joins the ranks' segments, each of which holds that rank's shards of all buckets, so that the
+/// shards of a bucket lie one after another.
+SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options) {
+  const ProcessSet& set = *options.process_set;
+  const auto ranks = static_cast<std::size_t>(set.size());
+  if (ranks == 1) return SharedBuffer(plan.size_bytes, options);
+  std::size_t own_bytes = 0;
+  for (const Bucket& bucket : plan.buckets) own_bytes += shard_bytes(bucket, ranks);
+  const auto segments = std::make_shared<const SharedBuffer>(own_bytes, options);
+  if (!segments->is_shared()) {
+    throw InvalidArgument(
+        "DistributedOptimizer: shard = full keeps one copy of the parameters in memory that the "
+        "ranks of process set " +
+        set.name() +
+        " share, and they cannot: they are on several nodes, or KOLO_SHARED_MEMORY is off, or "
+        "/dev/shm is too small. Use shard_scope = Node on several nodes, or shard = gradients.");
+  }
+  const std::vector<std::byte*> peers = segments->peers(set);
+  std::vector<comm::JoinedMapping::Part> parts;
+  std::size_t used = 0;
+  for (const Bucket& bucket : plan.buckets) {
+    const std::size_t bytes = shard_bytes(bucket, ranks);
+    for (std::size_t rank = 0; bytes > 0 && rank < ranks; ++rank) {
+      parts.push_back({peers[rank] + used, bytes, bucket.offset + rank * bytes});
+    }
+    used += bytes;
+  }
+  const auto joined = std::make_shared<comm::JoinedMapping>(plan.size_bytes, parts);
+  const TensorView extent{
+      joined->data(), DType::UInt8, {static_cast<std::int64_t>(plan.size_bytes)}, Device{}};
+  return {options.name + ".joined", extent, joined};
+}
+
+class CopyPerNode final : public ParameterMemory {
+ public:
+  CopyPerNode(const BucketPlan& plan, const OperationOptions& options)
+      : ParameterMemory(make_memory(plan, options)), options_(options) {}
+
+  void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) override {
+    for_each(parameters, plan, [&](const at::Tensor& parameter, std::size_t offset) {
+      if (options_.process_set->rank() > 0) return;
+      tensor_over(buffer(), offset, parameter.sizes(), parameter.options())
+          .copy_(parameter.detach());
+      rebind_storage(parameter, buffer(), offset,
+                     Copies::PerNode);  // now, so that no more is kept twice
+    });
+    meet("values");
+    for_each(parameters, plan, [&](const at::Tensor& parameter, std::size_t offset) {
+      rebind_storage(parameter, buffer(), offset, Copies::PerNode);
+    });
+  }
+
+  void begin_update() override { meet("begin"); }
+  void end_bucket(std::size_t) override {}
+  void end_update() override { meet("end"); }
+
+ private:
+  template <class Visit>
+  static void for_each(const std::vector<at::Tensor>& parameters, const BucketPlan& plan,
+                       Visit visit) {
+    for (const Bucket& bucket : plan.buckets) {
+      for (const Bucket::Member& member : bucket.members) {
+        visit(parameters[member.parameter], member.offset);
+      }
+    }
+  }
+
+  void meet(const std::string& where) const {
+    OperationOptions options = options_;
+    options.name += "." + where;
+    barrier(options);
+  }
+
+  const OperationOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
+                                                    const OperationOptions& options) {
+  return std::make_unique<CopyPerNode>(plan, options);
+}
+
+}  // namespace kolo::tensors
