@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,6 +77,13 @@ struct DistributedOptimizerOptions {
   /// step on, and frees a full gradient as soon as its bucket is submitted. Buckets share three
   /// slots of memory and are submitted in a fixed order: a backward() that is further ahead waits,
   /// and throws the errors of what it waits for.
+  ///
+  /// Full: in addition the ranks of a node keep one copy of the parameters, from construction on,
+  /// with the values that the first of them has. Each updates its shards in place, after all have
+  /// entered step(); nothing is gathered. Parameters stay ordinary tensors, which every rank reads
+  /// where they lie. Write to them in full_parameters() only: other writes are errors, found by the
+  /// versions of the tensors. On CPUs that share memory; over several nodes with ShardScope::Node.
+  /// Parameters stay shared when this object is destroyed.
   std::optional<Shard> shard{};
   /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
   /// With the world only, and equally many ranks on every node.
@@ -210,6 +218,23 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @return the rank that joined last, as kolo::join
   /// @throws InvalidArgument while gradients are being reduced
   int join();
+
+  /// Runs `write`, which may change parameters: set, load, prune or clamp them. Collective, and
+  /// blocking. Needed with shard = Full alone, where the ranks of a node share one copy, which each
+  /// would write; in other modes just runs it. One rank may write a parameter, or several the same
+  /// values: afterwards all ranks have them. Meanwhile each rank has copies of all parameters.
+  /// Reading them needs no such call.
+  ///
+  ///   optimizer.full_parameters([&] {
+  ///     const torch::NoGradGuard no_grad;
+  ///     model->embedding->weight.clamp_(-1, 1);
+  ///   });
+  ///
+  /// @param write called once on every rank; given on all
+  /// @throws MismatchError on all ranks, which keep the old parameters, if ranks have written
+  ///   different values to one; InvalidArgument likewise if `write` throws on another rank; what it
+  ///   throws on this one
+  void full_parameters(const std::function<void()>& write);
 
   /// From now on reduces buckets by a hook instead of op, compression and predivision. Called on
   /// all ranks alike, between steps.

@@ -11,10 +11,10 @@ namespace kolo {
 /// Bytes that a DistributedOptimizer keeps on this rank and moves.
 struct TrainingReport {
   struct Kept {
-    std::size_t parameters = 0;       ///< that get gradients
+    std::size_t parameters = 0;       ///< that get gradients; with Shard::Full this rank's shards
     std::size_t gradients = 0;        ///< reduced: this rank's shards, or whole buckets
     std::size_t optimizer_state = 0;  ///< tensors
-    std::size_t buckets = 0;          ///< slots for gradients in flight, with Shard::Gradients
+    std::size_t buckets = 0;          ///< slots for gradients in flight, from Shard::Gradients on
 
     std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
   };
@@ -23,14 +23,16 @@ struct TrainingReport {
   int sharers = 1;  ///< ranks over which state is sharded
   Kept now;
   /// For P bytes of parameters with S bytes of state on n sharers: P + P + S with Shard::None,
-  /// P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients, without buckets.
+  /// P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients, (P + P + S) / n
+  /// with Shard::Full, without buckets.
   /// Before the first step of a sharded optimizer it predicts what will be kept.
   Kept expected;
   std::size_t peak_resident = 0;         ///< of the process so far, with shared memory
   std::size_t peak_at_construction = 0;  ///< the same when the optimizer had been made
   /// What this rank sent in the last step, or moved to or from other ranks' memory.
   std::uint64_t sent_per_step = 0;
-  /// What ring algorithms send without compression: 2 P (n - 1) / n; with ShardScope::Node the sum
+  /// What ring algorithms send without compression: 2 P (n - 1) / n, with Shard::Full half of it,
+  /// as nothing is gathered; with ShardScope::Node the sum
   /// of both levels; with Accumulation::Reduced the reductions of every pass.
   std::uint64_t expected_sent_per_step = 0;
   /// Seconds that reductions took on this rank's GPU, of those seen to end between the last two

@@ -31,7 +31,7 @@ TEST_F(CheckpointTest, ModelFiles_AreLoaded) {
     archive.save_to(file);
   }
   barrier();
-  for (const Shard mode : kAllModes) {
+  for (const Shard mode : all_modes()) {
     Training training(cases()[2], runtime_.world(), mode, 99);
     training.run(0, 2);
     training.optimizer->load(file);
@@ -43,7 +43,7 @@ TEST_F(CheckpointTest, ModelFiles_AreLoaded) {
 
 TEST_F(CheckpointTest, FullState_IsOneFile) {
   at::Tensor kept;
-  for (const Shard mode : kAllModes) {
+  for (const Shard mode : all_modes()) {
     Training training(cases()[2], runtime_.world(), mode);
     training.run(0, 3);
     const int root = runtime_.size() - 1;
@@ -151,10 +151,10 @@ TEST_F(CheckpointTest, GradientsInFlight_PreventLoading) {
 }
 
 TEST_F(CheckpointTest, TorchSave_NeedsWholeState) {
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     Training training(cases()[2], runtime_.world(), mode);
     std::ostringstream stream;
-    torch::save(*training.optimizer, stream);  // nothing is sharded yet
+    if (mode != Shard::Full) torch::save(*training.optimizer, stream);  // nothing is sharded yet
     training.run(0, 1);
     EXPECT_NE(error_of([&] { torch::save(*training.optimizer, stream); }).find("save(folder)"),
               std::string::npos);

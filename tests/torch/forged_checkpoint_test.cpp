@@ -10,6 +10,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint_image.hpp"
+#include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 
 namespace kolo::test::forged_checkpoint_test {
@@ -56,8 +57,7 @@ class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
   CheckpointImage good_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, ForgedCheckpointTest,
-                         testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients),
+INSTANTIATE_TEST_SUITE_P(Modes, ForgedCheckpointTest, testing::ValuesIn(all_modes()),
                          [](const auto& test) {
                            return "Shard" + std::to_string(static_cast<int>(test.param));
                          });

@@ -111,7 +111,7 @@ TEST_P(FusedTest, ClippingAndScaling_Work) {
 }
 
 TEST_P(FusedTest, SeveralTypesAndGroups_StepAndUnusedParametersStay) {
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     const auto train = [&](bool is_fused) {
       Parameters parameters;
       for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kFloat32}) {
@@ -155,7 +155,7 @@ class OwnAdam final : public Adam {
 };
 
 TEST_F(FusedErrorsTest, OtherClasses_AreRefusedByName) {
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     RMSprop rms_prop(model->parameters());
     expect_refused([&] { DistributedOptimizer optimizer(rms_prop, *model, fused(with(shard))); },

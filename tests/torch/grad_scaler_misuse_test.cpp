@@ -25,7 +25,7 @@ class GradScalerMisuseTest : public TorchTest, public testing::WithParamInterfac
   GradScaler scaler_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, GradScalerMisuseTest, testing::ValuesIn(kAllModes),
+INSTANTIATE_TEST_SUITE_P(Modes, GradScalerMisuseTest, testing::ValuesIn(all_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(GradScalerMisuseTest, CallsBeforeScale_AreRefused) {

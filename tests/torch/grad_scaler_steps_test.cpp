@@ -70,7 +70,7 @@ TEST_F(GradScalerSkipTest, OverflowOnOneRank_SkipsTheStepOnAll) {
 }
 
 TEST_F(GradScalerTest, GradientsOfASkippedStep_AreAsAfterAStep) {
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);
     DistributedOptimizer optimizer(inner, *model, with(shard));
@@ -135,7 +135,7 @@ TEST_F(GradScalerTest, StepsOfThisRankAlone_DoNotConcernOthers) {
 }
 
 TEST_F(GradScalerTest, SeveralOptimizers_AreServed) {
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     Single generator(with(shard));
     Single discriminator(with(shard));
     GradScaler scaler;
@@ -174,7 +174,7 @@ TEST_F(GradScalerTest, ProcessSet_DoesNotConcernOthers) {
   std::vector<int> members(static_cast<std::size_t>(size() - 1));
   for (int i = 0; i < size() - 1; ++i) members[static_cast<std::size_t>(i)] = i + 1;
   ProcessSet& set = runtime_.add_process_set(members);
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     if (!set.included()) continue;
     DistributedOptimizer::Options options = with(shard);
     options.process_set = &set;
@@ -215,7 +215,7 @@ TEST_F(GradScalerTest, JoinedRanks_Follow) {
 }
 
 TEST_F(GradScalerTest, OverflowsInCompression_AreFound) {
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     Single model({.compression = Compression::fp16(), .shard = shard});
     GradScaler scaler;
     int taken = 0;
@@ -236,7 +236,7 @@ TEST_F(GradScalerTest, OverflowsInCompression_AreFound) {
 
 TEST_F(GradScalerTest, Autocast_Trains) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    for (const Shard shard : kAllModes) {
+    for (const Shard shard : all_modes()) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
       torch::optim::AdamW inner(model->parameters(), 1e-2);
       DistributedOptimizer optimizer(inner, *model, with(shard));

@@ -32,7 +32,7 @@ std::vector<double> expected_scales(int steps, const std::set<int>& bad) {
 TEST_F(GradScalerTest, Scale_FollowsItsClosedForm) {
   const std::set<int> bad{2, 7, 8, 15};
   const std::vector<double> expected = expected_scales(20, bad);
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     Single model(with(shard));
     GradScaler scaler(
         {.init_scale = 8.0, .growth_factor = 4.0, .backoff_factor = 0.25, .growth_interval = 3});
@@ -185,7 +185,7 @@ TEST_F(GradScalerTest, Training_HasTheBitsOfThatWithoutIt) {
     }
     return flat(*model);
   };
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     for (const double max_norm : {0.0, 0.05}) {
       EXPECT_TRUE(torch::equal(train(shard, GradScaler({.growth_interval = 3}), max_norm),
                                train(shard, std::nullopt, max_norm)));
@@ -211,7 +211,7 @@ TEST_F(GradScalerTest, Overflow_IsToldWithTheNormInOneReduction) {
     }
     return runtime_.world().metrics().bytes_sent - before;
   };
-  for (const Shard shard : kAllModes) {
+  for (const Shard shard : all_modes()) {
     const std::uint64_t neither = bytes_of_a_step(shard, false, false);
     const std::uint64_t one = bytes_of_a_step(shard, true, false);
     EXPECT_EQ(bytes_of_a_step(shard, true, true), one);

@@ -50,7 +50,7 @@ TEST_F(ShardedOptimizerTest, LongParameters_AreUpdatedLikeWholeOnes) {
     adamw.step();
   }
   EXPECT_LT(largest_difference(whole.values(), alone), 1e-5);
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     Pull sharded(runtime_.world(), mode);
     sharded.run(4);
     expect_alike(sharded.values(), whole.values());

@@ -15,6 +15,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/models.hpp"
+#include "torch/sharding.hpp"
 
 namespace kolo::test::optimizer_join_test {
 
@@ -85,8 +86,7 @@ class UnevenShardTest : public OptimizerJoinTest,
 
 INSTANTIATE_TEST_SUITE_P(, UnevenShardTest,
                          testing::Combine(testing::ValuesIn(uneven_cases()),
-                                          testing::Values(Shard::None, Shard::Optimizer,
-                                                          Shard::Gradients)),
+                                          testing::ValuesIn(all_modes())),
                          [](const auto& test) {
                            return std::get<0>(test.param).name + "_" +
                                   std::string(name_of(std::get<1>(test.param)));

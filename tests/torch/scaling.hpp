@@ -19,12 +19,11 @@ namespace kolo::test {
 
 inline constexpr std::int64_t kWidth = 9;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
-inline constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
 
 /// Those, and one that is sharded within nodes only.
 inline std::vector<DistributedOptimizer::Options> all_layouts() {
   std::vector<DistributedOptimizer::Options> layouts;
-  for (const Shard shard : kAllModes) layouts.push_back(with(shard));
+  for (const Shard shard : all_modes()) layouts.push_back(with(shard));
   layouts.push_back(with(Shard::Gradients));
   layouts.back().shard_scope = ShardScope::Node;
   return layouts;

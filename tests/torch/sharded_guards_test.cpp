@@ -19,7 +19,6 @@
 namespace kolo::test::sharded_guards_test {
 
 constexpr std::int64_t kWidth = 9;
-constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
 
 class ShardedGuardsTest : public TorchTest {
  protected:
@@ -48,7 +47,7 @@ void PrintTo(const Misuse& misuse, std::ostream* stream) { *stream << name_of(mi
 
 std::vector<Misuse> misuses() {
   std::vector<Misuse> all;
-  for (const Shard mode : kAllModes) {
+  for (const Shard mode : all_modes()) {
     for (const Algorithm algorithm : {Algorithm::Sgd, Algorithm::Adam}) {
       for (const Zeroing zeroing :
            {Zeroing::ByWrapper, Zeroing::ByWrapped, Zeroing::ByModel, Zeroing::Never}) {
@@ -64,11 +63,11 @@ class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInter
   /// What the third step of the wrapped optimizer must have led to at the latest.
   static std::string expected_text() {
     const auto [mode, algorithm, zeroing, steps_before] = GetParam();
-    const bool is_sharded = mode != Shard::None && steps_before > 0;
+    const bool is_sharded = mode == Shard::Full || (mode != Shard::None && steps_before > 0);
     if (is_sharded && mode == Shard::Optimizer && algorithm == Algorithm::Adam) {
       return "has state of the whole parameter '0.weight'";
     }
-    const bool has_shards = is_sharded && mode == Shard::Gradients;  // and no gradients to step by
+    const bool has_shards = is_sharded && mode >= Shard::Gradients;  // and no gradients to step by
     if (has_shards && zeroing == Zeroing::ByWrapper) return "";
     if (has_shards || zeroing == Zeroing::Never) {
       return "of the DistributedOptimizer, not of the wrapped optimizer";
@@ -127,10 +126,11 @@ at::Tensor train_wgan(Runtime& runtime, Shard mode, bool is_alone) {
   const std::int64_t first = is_alone ? 0 : runtime.rank() * rows;
   for (int step = 0; step < 6; ++step) {
     for (int round = 0; round < 2; ++round) {
-      {
+      const auto clamp = [&] {
         const at::NoGradGuard no_grad;
         for (at::Tensor& weight : critic->parameters()) weight.clamp_(-0.2, 0.2);
-      }
+      };
+      is_alone ? clamp() : of_critic->full_parameters(clamp);
       is_alone ? critic_inner->zero_grad() : of_critic->zero_grad();
       const at::Tensor fake =
           generator->forward(batch_rows(step + 50, first, rows, 4, torch::kFloat64));
@@ -149,7 +149,7 @@ at::Tensor train_wgan(Runtime& runtime, Shard mode, bool is_alone) {
 
 TEST_F(ShardedGuardsTest, Gan_MayClampItsWeights) {
   const at::Tensor alone = train_wgan(runtime_, Shard::None, true);
-  for (const Shard mode : kAllModes) {
+  for (const Shard mode : all_modes()) {
     EXPECT_LT(largest_difference(train_wgan(runtime_, mode, false), alone), 1e-9);
   }
 }
@@ -200,7 +200,7 @@ std::int64_t elements_in(const std::string& kind, Optimizer& optimizer) {
 
 TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizer_IsRefused) {
   for (const auto& [kind, make] : known_optimizers()) {
-    for (const Shard mode : kModes) {
+    for (const Shard mode : sharded_modes()) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
       const auto inner = make(model->parameters());
       std::ostringstream stream;
@@ -224,7 +224,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizer_IsRefused) {
 }
 
 TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizer_IsDetected) {
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
     backward(model, 0);
@@ -248,7 +248,7 @@ TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizer_IsDetected) {
 }
 
 TEST_F(ShardedGuardsTest, ParametersOfAnotherType_AreDetected) {
-  for (const Shard mode : kAllModes) {
+  for (const Shard mode : all_modes()) {
     for (const int steps : {0, 2}) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
       torch::optim::SGD inner(model->parameters(), 0.1);
@@ -280,7 +280,7 @@ TEST_F(ShardedGuardsTest, ParametersThatWereMoved_AreDetected) {
         torch::load(model, saved);
       }};
   const char* const kNames[] = {"parameter '4.weight' have been moved", "' have been moved"};
-  for (const Shard mode : kAllModes) {
+  for (const Shard mode : all_modes()) {
     for (std::size_t move = 0; move < moves.size(); ++move) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
       torch::optim::SGD inner(model->parameters(), 0.1);

@@ -33,7 +33,7 @@ TEST_F(ShardedOptimizerTest, EachRank_KeepsItsShardOfTheState) {
 }
 
 TEST_F(ShardedOptimizerTest, Destruction_LeavesNoStateBehind) {
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::Adam inner(model->parameters(), 1e-3);
     for (int wrapping = 0; wrapping < 3; ++wrapping) {
@@ -51,7 +51,7 @@ TEST_F(ShardedOptimizerTest, Destruction_LeavesNoStateBehind) {
 }
 
 TEST_F(ShardedOptimizerTest, ReducedGradients_AreUndefined) {
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);
     DistributedOptimizer optimizer(inner, *model, with(mode));
@@ -110,7 +110,8 @@ TEST_F(ShardedOptimizerTest, DroppedGradients_DoNotCount) {
     }
     return flat(*model);
   };
-  for (const Shard mode : kModes) EXPECT_TRUE(torch::equal(run(true, mode), run(false, mode)));
+  for (const Shard mode : sharded_modes())
+    EXPECT_TRUE(torch::equal(run(true, mode), run(false, mode)));
 }
 
 }  // namespace kolo::test::sharded_memory_test

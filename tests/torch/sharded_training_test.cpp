@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, ShardedTrainingTest, testing::ValuesIn(case
 
 TEST_P(ShardedTrainingTest, Training_HasTheBitsOfOrdinaryTraining) {
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None));
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     const at::Tensor sharded = train(runtime_, GetParam(), with(mode));
     expect_alike(sharded, whole);
     expect_equal_on_all_ranks(sharded);
@@ -111,7 +111,7 @@ TEST_P(ShardedTrainingTest, Training_EqualsOneProcess) {
 TEST_P(ShardedTrainingTest, ExistingState_IsSharded) {
   const Variation late{.steps_before_wrapping = 3};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), late);
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     expect_alike(train(runtime_, GetParam(), with(mode), late), whole);
   }
 }
@@ -119,7 +119,7 @@ TEST_P(ShardedTrainingTest, ExistingState_IsSharded) {
 TEST_P(ShardedTrainingTest, SchedulersAndClosures_AreFollowed) {
   const Variation variation{.has_scheduler = true, .uses_closure = true};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), variation);
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     expect_alike(train(runtime_, GetParam(), with(mode), variation), whole);
   }
 }
@@ -130,7 +130,7 @@ TEST_P(ShardedTrainingTest, Clipping_UsesTheNormOfAllRanks) {
   const Variation wide{.type = torch::kFloat64, .max_norm = kMaxNorm};
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
   const at::Tensor alone = train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch, kMaxNorm);
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole), 1e-6);
     EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), wide), alone), 1e-10);
   }
@@ -143,7 +143,7 @@ TEST_F(ShardedOptimizerTest, OptimizerOfTheUsersOwn_Trains) {
   const Variation scheduled{.has_scheduler = true, .uses_closure = true};
   const at::Tensor plainly = train(runtime_, own, with(Shard::None));
   const at::Tensor by_schedule = train(runtime_, own, with(Shard::None), scheduled);
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     const at::Tensor sharded = train(runtime_, own, with(mode));
     expect_alike(sharded, plainly);
     expect_equal_on_all_ranks(sharded);
@@ -157,7 +157,7 @@ TEST_F(ShardedOptimizerTest, GradientsOfSeveralPasses_AddUp) {
   const Variation passes{.passes = 2};
   const OptimizerCase adam = cases()[3];
   const at::Tensor whole = train(runtime_, adam, with(Shard::None), passes);
-  for (const Shard mode : kModes) {
+  for (const Shard mode : sharded_modes()) {
     expect_alike(train(runtime_, adam, with(mode), passes), whole);
   }
 }

@@ -62,8 +62,6 @@ class OwnOptimizer final : public Optimizer {
   }
 };
 
-inline constexpr Shard kModes[] = {Shard::Optimizer, Shard::Gradients};
-
 inline DistributedOptimizer::Options with(Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
@@ -75,6 +73,18 @@ inline DistributedOptimizer::Options with(Shard shard) {
 inline bool is_rank_ordered() {
   const Config config = Config::from_environment();
   return config.shared_memory && config.fake_nodes == 0;
+}
+
+/// Full needs ranks that share memory.
+inline std::vector<Shard> sharded_modes() {
+  std::vector<Shard> modes{Shard::Optimizer, Shard::Gradients};
+  if (is_rank_ordered()) modes.push_back(Shard::Full);
+  return modes;
+}
+inline std::vector<Shard> all_modes() {
+  std::vector<Shard> modes = sharded_modes();
+  modes.insert(modes.begin(), Shard::None);
+  return modes;
 }
 
 inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,

@@ -52,6 +52,7 @@ if(TARGET kolo)
       torch/sharded_optimizer_test.cpp
       torch/sharded_ranks_test.cpp
       torch/sharded_training_test.cpp
+      torch/full_sharding_test.cpp
       torch/sharded_traps_test.cpp
       torch/shared_tensor_test.cpp
       torch/sparse_test.cpp

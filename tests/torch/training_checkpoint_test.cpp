@@ -26,13 +26,13 @@ TEST_P(CheckpointOfTest, Training_ResumesExactlyInEveryMode) {
   Training whole(GetParam(), runtime_.world(), Shard::None);
   whole.run(0, 7);
   const at::Tensor expected = flat_of(*whole.net);
-  for (const Shard saved : kAllModes) {
+  for (const Shard saved : all_modes()) {
     Training before(GetParam(), runtime_.world(), saved);
     before.run(0, 4);
     before.optimizer->save(folder_);
     before.run(4, 7);  // saving has changed nothing
     expect_alike(flat_of(*before.net), expected);
-    for (const Shard mode : kAllModes) {
+    for (const Shard mode : all_modes()) {
       Training after(GetParam(), runtime_.world(), mode, 99);
       EXPECT_EQ(after.optimizer->load(folder_).steps, 4);
       after.run(4, 7);
@@ -46,8 +46,7 @@ TEST_P(CheckpointOfTest, Training_ResumesExactlyInEveryMode) {
 }
 
 TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
-  std::vector<Shard> modes(std::begin(kAllModes), std::end(kAllModes));
-  for (const Shard saved : {Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard saved : sharded_modes()) {
     Training before(GetParam(), runtime_.world(), saved);
     before.run(0, 4);
     before.optimizer->save(folder_);
@@ -56,7 +55,7 @@ TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
       ProcessSet& set = first(ranks);
       if (!set.included()) continue;
       std::optional<at::Tensor> whole;
-      for (const Shard mode : modes) {
+      for (const Shard mode : all_modes()) {
         Training after(GetParam(), set, mode, 99);
         after.optimizer->load(folder_);
         after.run(4, 7);

@@ -25,7 +25,6 @@ using namespace torch::optim;
 
 inline constexpr std::int64_t kWidth = 9;
 inline constexpr std::int64_t kBatch = 24;
-inline constexpr Shard kAllModes[] = {Shard::None, Shard::Optimizer, Shard::Gradients};
 
 /// A class that LibTorch does not know, with a number, a tensor for every element, and another.
 class CountingState final : public OptimizerCloneableParamState<CountingState> {

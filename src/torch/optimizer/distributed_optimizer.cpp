@@ -75,6 +75,10 @@ DistributedOptimizer::Guard DistributedOptimizer::skip_synchronize() {
 
 int DistributedOptimizer::join() { return engine_->join(); }
 
+void DistributedOptimizer::full_parameters(const std::function<void()>& write) {
+  engine_->full_parameters(write);
+}
+
 void DistributedOptimizer::register_bucket_hook(BucketHook hook) {
   engine_->set_hook(std::move(hook));
 }

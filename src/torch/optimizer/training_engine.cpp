@@ -11,6 +11,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 
 namespace kolo::tensors {
@@ -249,6 +250,11 @@ void TrainingEngine::set_hook(BucketHook hook) {
   guards_.require_unsharded("register_bucket_hook()");
   context_.step.phases.require(StepCall::RegisterBucketHook);
   context_.hook = std::move(hook);
+}
+
+void TrainingEngine::full_parameters(const std::function<void()>& write) {
+  guards_.require_untouched();
+  write_full_parameters(context_, batches_, write);
 }
 
 // --- files ---

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "torch/optimizer/joining.hpp"
@@ -37,6 +38,7 @@ class TrainingEngine {
   void discard();
   double clip_grad_norm(double max_norm, double norm_type);
   int join();
+  void full_parameters(const std::function<void()>& write);
   void set_hook(BucketHook hook);
 
   /// Divides the gradients by the scale of the loss. `found_in_gradients` then returns on all ranks

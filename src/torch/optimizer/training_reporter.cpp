@@ -36,14 +36,21 @@ std::size_t peak_resident() {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
 }
 
-void count_memory(const GradientReducer& reducer, bool has_slots, TrainingReport::Kept& kept) {
-  for (const ReducedParameter& parameter : reducer.parameters()) {
-    kept.parameters += parameter.tensor.nbytes();
-  }
-  const bool has_shards = reducer.shards() != nullptr && has_slots;
-  (has_shards ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
+std::size_t bytes_of_parameters(const GradientReducer& reducer) {
+  std::size_t bytes = 0;
+  for (const ReducedParameter& parameter : reducer.parameters()) bytes += parameter.tensor.nbytes();
+  return bytes;
+}
+
+void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::Kept& kept) {
+  const bool has_shards = reducer.shards() != nullptr;
+  const bool has_slots = has_shards && shards_gradients(shard);
+  (has_slots ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
+  if (shard != Shard::Full) kept.parameters += bytes_of_parameters(reducer);
   for (std::size_t i = 0; has_shards && i < reducer.buckets().buckets().size(); ++i) {
-    kept.gradients += reducer.shards()->gradient_shard(i).nbytes();
+    if (has_slots) kept.gradients += reducer.shards()->gradient_shard(i).nbytes();
+    if (shard != Shard::Full) continue;
+    for (const auto& leaf : reducer.shards()->leaves(i)) kept.parameters += leaf.values.nbytes();
   }
 }
 
@@ -80,8 +87,11 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.shard = *context_.options.shard;
   report.ranks = context_.set.size();
   report.sharers = context_.is_sharded() ? context_.sets.sharded->size() : 1;
-  const bool has_slots = shards_gradients(report.shard);
-  for (const auto& reducer : batches) count_memory(*reducer, has_slots, report.now);
+  std::size_t parameters = 0;
+  for (const auto& reducer : batches) {
+    parameters += bytes_of_parameters(*reducer);
+    count_memory(*reducer, report.shard, report.now);
+  }
   std::size_t state_per_parameter = 0;
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const StateSize state = size_of_state(leaf, context_.wrapped);
@@ -89,9 +99,8 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
     state_per_parameter = std::max(state_per_parameter, state.elementwise);
   }
   const auto sharers = static_cast<std::size_t>(report.sharers);
-  const std::size_t parameters = report.now.parameters;
-  report.expected = {.parameters = parameters,
-                     .gradients = has_slots ? parameters / sharers : parameters,
+  report.expected = {.parameters = parameters / (report.shard == Shard::Full ? sharers : 1),
+                     .gradients = parameters / (shards_gradients(report.shard) ? sharers : 1),
                      .optimizer_state = state_per_parameter * parameters / sharers,
                      .buckets = 0};
   report.peak_resident = peak_resident();
@@ -107,7 +116,8 @@ std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_by
   const auto passes = static_cast<std::uint64_t>(
       options.accumulation == Accumulation::Reduced ? options.backward_passes_per_step : 1);
   const int sharers = context_.sets.sharded->size();
-  std::uint64_t bytes = (passes + 1) * ring_bytes(parameter_bytes, sharers);
+  const std::uint64_t gathers = *options.shard == Shard::Full ? 0 : 1;
+  std::uint64_t bytes = (passes + gathers) * ring_bytes(parameter_bytes, sharers);
   if (context_.sets.replicas != nullptr) {
     bytes += passes * 2 *
              ring_bytes(parameter_bytes / static_cast<std::size_t>(sharers),

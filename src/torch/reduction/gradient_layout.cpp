@@ -17,6 +17,9 @@ namespace {
 // One bucket is filled while one is reduced and one may be late.
 constexpr std::size_t kSlots = 3;
 
+// At least so many by default, so that what a shard is padded with is a small part of it.
+constexpr std::size_t kPagesPerShard = 16;
+
 int passes_of(const DistributedOptimizerOptions& options) {
   return options.backward_passes_per_step;
 }
@@ -47,10 +50,11 @@ BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
                        parameters_[i].optimizer_group});
   }
   const std::size_t wanted = setup_.options.bucket_bytes;
-  const std::size_t bytes = wanted > 0 ? wanted : default_bucket_bytes(planned);
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
-  if (is_full()) return plan_buckets(planned, order, bytes, ranks, comm::page_bytes());
-  return plan_buckets(planned, order, bytes, is_for_shards() ? ranks : 1);
+  const std::size_t alignment = is_full() ? comm::page_bytes() : kBucketAlignment;
+  std::size_t bytes = wanted > 0 ? wanted : default_bucket_bytes(planned);
+  if (is_full() && wanted == 0) bytes = std::max(bytes, kPagesPerShard * ranks * alignment);
+  return plan_buckets(planned, order, bytes, is_for_shards() ? ranks : 1, alignment);
 }
 
 /// Options of an operation on memory of this reducer.
@@ -150,6 +154,7 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
                   setup_.sets.sharded->rank());
   shards_->shard_state(setup_.wrapped);
   watch_.pin();
+  if (is_full()) watch_.refuse_writes();
   setup_.wrapped.refuse_own_save();
 }
 

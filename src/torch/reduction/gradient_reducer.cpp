@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kolo/error.hpp"
+#include "torch/tensors/flat_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -34,6 +35,10 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
   if (is_full()) {
     shard_at_once();
   } else {
+    // Of an earlier optimizer with Shard::Full, which would be written by every rank.
+    for (const at::Tensor& parameter : tensors_) {
+      if (has_one_copy(parameter)) make_own_copy(parameter);
+    }
     layout_ = std::make_unique<Layout>(
         *this, make_buckets(plan(ArrivalOrder::completed({}, parameters_.size()))), 0);
   }

@@ -79,6 +79,8 @@ class GradientReducer {
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
   std::string changed_since_arrival() const;
   const ParameterWatch& watch() const { return watch_; }
+  /// Parameters of which ranks share one copy have been written on all ranks alike.
+  void accept_writes() { watch_.refuse_writes(); }
 
  private:
   /// A layout of the buckets, with the objects that refer to it.

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 
 #include "torch/tensors/tensor_memory.hpp"
 
@@ -39,6 +41,12 @@ void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::s
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
       memory.data() + offset_bytes, new Owner(memory.owner()),
       copies == Copies::PerRank ? release_copy_per_rank : release_copy_per_node, tensor.device()));
+}
+
+void make_own_copy(const at::Tensor& tensor) {
+  at::DataPtr own = c10::GetAllocator(tensor.device().type())
+                        ->clone(tensor.storage().data(), tensor.storage().nbytes());
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(own));
 }
 
 bool has_one_copy(const at::Tensor& tensor) {

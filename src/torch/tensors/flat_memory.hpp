@@ -28,6 +28,9 @@ enum class Copies : std::uint8_t { PerRank, PerNode };
 void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
                     Copies copies);
 
+/// Gives the tensor memory of its own, with the same elements.
+void make_own_copy(const at::Tensor& tensor);
+
 /// Whether rebind_storage() has given the tensor memory of which ranks share one copy.
 bool has_one_copy(const at::Tensor& tensor);
 

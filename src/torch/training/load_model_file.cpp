@@ -10,6 +10,7 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
+#include "torch/tensors/flat_memory.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/load_training.hpp"
 
@@ -73,16 +74,24 @@ class TorchFile final : public ModelFile {
   torch::serialize::InputArchive archive_;
 };
 
+void copy_to(const at::Tensor& own, const at::Tensor& values, bool is_first_sharer) {
+  if (!has_one_copy(own)) {
+    at::Tensor(own).copy_(values);
+  } else if (is_first_sharer) {
+    own.variable_data().copy_(values);  // no write by the program, which its version would show
+  }
+}
+
 /// Compares the tensors of `all` with the file's and, with `copies`, copies those that fit. With
 /// `strict` throws for the first that does not.
 void take(ModelFile& file, const TrainingView::Named& all, bool is_buffer, bool strict, bool copies,
-          const std::string& what) {
+          bool is_first_sharer, const std::string& what) {
   const at::NoGradGuard no_grad;
   for (const auto& [key, own] : all) {
     const at::Tensor values = file.read(key, is_buffer);
     const bool fits = values.defined() && values.sizes() == own.sizes() &&
                       values.scalar_type() == own.scalar_type();
-    if (fits && copies) at::Tensor(own).copy_(values);
+    if (fits && copies) copy_to(own, values, is_first_sharer);
     if (fits || !strict) continue;
     throw InvalidArgument(what + " has " +
                           (values.defined() ? std::string(c10::toString(values.scalar_type())) +
@@ -107,8 +116,9 @@ void load_model_file(const TrainingView& view, const std::filesystem::path& path
                    } else if (!file) {
                      file = std::make_unique<TorchFile>(path);
                    }
-                   take(*file, view.parameters, false, strict, copies, path.string());
-                   take(*file, view.buffers, true, strict, copies, path.string());
+                   const bool is_first = view.sharded.rank() == 0;
+                   take(*file, view.parameters, false, strict, copies, is_first, path.string());
+                   take(*file, view.buffers, true, strict, copies, is_first, path.string());
                    return {};
                  });
   };

@@ -13,6 +13,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/tensors/flat_memory.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
 
@@ -57,14 +58,22 @@ struct Read {
   DType dtype() const { return view_of(target, key).dtype; }
 };
 
+/// Of parameters with one copy for all ranks of a node, each rank reads its own leaves.
 std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
-  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, std::int64_t begin,
+                       const at::Tensor& target) {
     const std::string place = model_key(saved.name_of(name));
     const bool is_there = is_same(saved.checkpoint, place, view_of(tensor, name));
-    if (options.strict || is_there) reads.push_back({place, 0, tensor.detach()});
+    if (options.strict || is_there) reads.push_back({place, begin, target.detach()});
+  };
+  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+    if (!has_one_copy(tensor)) add(name, tensor, 0, tensor);
   });
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (has_one_copy(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.values);
+  }
   return reads;
 }
 

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <functional>
+
+#include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/training_context.hpp"
+
+namespace kolo::tensors {
+
+/// Runs `write`, which may write to parameters; see DistributedOptimizer::full_parameters().
+/// Meanwhile this rank has private copies of those of which ranks share one copy.
+void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
+                           const std::function<void()>& write);
+
+}  // namespace kolo::tensors

@@ -1,0 +1,246 @@
+// Shard::Full with one copy of the parameters for all ranks of a node: when it is updated, who may
+// write to it, and what is refused.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "kolo/shared_buffer.hpp"
+#include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::full_sharding_test {
+
+using namespace std::chrono_literals;
+
+constexpr std::int64_t kElements = 5003;  // in several pages, shared by all ranks
+
+DistributedOptimizer::Options full() {
+  DistributedOptimizer::Options options = with(Shard::Full);
+  if (Config::from_environment().fake_nodes > 0) options.shard_scope = ShardScope::Node;
+  return options;
+}
+
+bool shares_memory() { return Config::from_environment().shared_memory; }
+
+/// Steepest descent that runs `before_update` before it writes anything.
+class Watched final : public Optimizer {
+ public:
+  Watched(Parameters parameters, std::function<void()> before_update)
+      : Optimizer(std::move(parameters), std::make_unique<OwnOptions>()),
+        before_update_(std::move(before_update)) {}
+  at::Tensor step(LossClosure = nullptr) override {
+    before_update_();
+    const at::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (at::Tensor& leaf : group.params()) leaf.sub_(leaf.grad());
+    }
+    return {};
+  }
+
+ private:
+  std::function<void()> before_update_;
+};
+
+class FullShardingTest : public TorchTest {
+ protected:
+  void SetUp() override {
+    if (!shares_memory() && size() > 1) GTEST_SKIP() << "these ranks share no memory";
+  }
+};
+
+at::Tensor make_weight() { return torch::ones({kElements}, torch::kFloat64).requires_grad_(); }
+
+TEST_F(FullShardingTest, NoRankUpdates_WhileAnotherHasNotEnteredStep) {
+  SharedBuffer flags(64);  // of each rank: that it has entered step(); that it has updated
+  auto* const own = reinterpret_cast<std::atomic<int>*>(flags.data());
+  at::Tensor weight = make_weight();
+  Watched inner({weight}, [&] { own[1] = 1; });
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  const bool is_late = rank() == size() - 1;
+  for (int step = 0; step < 3; ++step) {
+    barrier();
+    own[0] = own[1] = 0;
+    barrier();
+    (weight * (rank() + 1)).sum().backward();
+    optimizer.synchronize();
+    if (is_late && flags.is_shared()) {
+      for (std::byte* const peer : flags.peers(runtime_.world())) {
+        auto* const other = reinterpret_cast<std::atomic<int>*>(peer);
+        if (other == own) continue;
+        while (other[0] == 0) std::this_thread::yield();
+        std::this_thread::sleep_for(20ms);  // that long it could have updated
+        EXPECT_EQ(other[1].load(), 0);
+      }
+      EXPECT_TRUE(
+          torch::equal(weight.detach(), torch::full_like(weight, 1 - 0.5 * step * (size() + 1))));
+    }
+    own[0] = 1;
+    optimizer.step();
+  }
+}
+
+TEST_F(FullShardingTest, StepReturns_WhenAllShardsAreUpdated) {
+  at::Tensor weight = make_weight();
+  Watched inner({weight}, [&] {
+    if (rank() == 0) std::this_thread::sleep_for(5ms);
+  });
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  for (int step = 0; step < 4; ++step) {
+    (weight * (rank() + 1)).sum().backward();
+    optimizer.step();
+    const double expected = 1 - 0.5 * (step + 1) * (size() + 1);  // mean of 1 … size
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, expected))) << step;
+    barrier();  // nobody writes before all have compared
+  }
+}
+
+TEST_F(FullShardingTest, FirstRanksValues_AreThoseOfAll) {
+  at::Tensor weight = torch::full({kElements}, 7.0 + rank()).requires_grad_();
+  torch::optim::SGD inner({weight}, 0.1);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  const int first = rank() - runtime_.local_rank();
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7.0 + first)));
+  barrier();
+  broadcast_parameters({{"weight", weight}}, size() - 1);  // as users of Horovod do after wrapping
+  const int last = size() - runtime_.local_size();         // the first rank of the last node
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7.0 + last)));
+  barrier();
+  weight.sum().backward();
+  optimizer.step();
+}
+
+TEST_F(FullShardingTest, WritesOutsideOfFullParameters_AreErrors) {
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({weight}, 0.1);
+  DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full());
+  {
+    const at::NoGradGuard no_grad;
+    weight[0] = 3;
+  }
+  const std::string text = text_thrown_by<InvalidArgument>([&] { optimizer.step(); });
+  expect_contains(text, "'encoder.weight'");
+  expect_contains(text, "full_parameters()");
+}
+
+TEST_F(FullShardingTest, WhatOneRankWrites_AllSee) {
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  for (int writer = 0; writer < size(); ++writer) {
+    optimizer.full_parameters([&] {
+      if (rank() == writer) weight.data().fill_(10 + writer);
+    });
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 10 + writer))) << writer;
+    weight.sum().backward();
+    optimizer.step();
+    EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 9 + writer))) << writer;
+  }
+  optimizer.full_parameters([&] { weight.data().fill_(-1); });  // all the same
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, -1)));
+}
+
+TEST_F(FullShardingTest, DifferentWrites_AreErrorsOnAllRanks) {
+  if (size() == 1) return;
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full());
+  const std::string text = text_thrown_by<MismatchError>(
+      [&] { optimizer.full_parameters([&] { weight.data()[17] = 5 + rank(); }); });
+  expect_contains(text, "'encoder.weight'");
+  expect_contains(text, "ranks 0 and 1");
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::ones_like(weight)));
+}
+
+TEST_F(FullShardingTest, FunctionThatThrowsOnOneRank_ChangesNothing) {
+  if (size() == 1) return;
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  const auto write = [&] {
+    weight.data().zero_();
+    if (rank() == 1) throw std::range_error("no such file");
+  };
+  if (rank() == 1) {
+    EXPECT_THROW(optimizer.full_parameters(write), std::range_error);
+  } else {
+    expect_contains(text_thrown_by<InvalidArgument>([&] { optimizer.full_parameters(write); }),
+                    "no such file");
+  }
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::ones_like(weight)));
+  barrier();
+  weight.sum().backward();
+  optimizer.step();  // it is usable
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::zeros_like(weight)));
+}
+
+TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {
+  // Backward reaches the first parameters first: the order of the first layout is the wrong one.
+  const auto train = [&](DistributedOptimizer::Options options) {
+    torch::manual_seed(5);
+    Parameters weights;
+    DistributedOptimizer::NamedParameters names;
+    for (int i = 0; i < 6; ++i) {
+      weights.push_back(torch::randn({200}).requires_grad_());
+      names.emplace_back(std::to_string(i), weights.back());
+    }
+    torch::optim::AdamW inner(weights, torch::optim::AdamWOptions(1e-2));
+    DistributedOptimizer optimizer(inner, names, std::move(options));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      at::Tensor value = torch::full({200}, 0.1 * (rank() + 1));
+      for (int i = 5; i >= 0; --i) value = torch::tanh(value * weights[std::size_t(i)]);
+      value.sum().backward();
+      optimizer.step();
+    }
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& weight : weights) all.push_back(weight.detach().clone());
+    return torch::cat(all);
+  };
+  expect_alike(train(full()), train(with(Shard::None)));
+}
+
+TEST_F(FullShardingTest, ParametersMayBeWrappedAgain) {
+  at::Tensor weight = make_weight();
+  for (const Shard shard : {Shard::Full, Shard::None, Shard::Full, Shard::Full}) {
+    torch::optim::SGD inner({weight}, 1.0);
+    const at::Tensor before = weight.detach().clone();
+    barrier();
+    DistributedOptimizer optimizer(inner, {{"weight", weight}},
+                                   shard == Shard::Full ? full() : with(shard));
+    optimizer.zero_grad();
+    (weight * (rank() + 1)).sum().backward();
+    optimizer.step();
+    EXPECT_TRUE(torch::equal(weight.detach(), before - 0.5 * (size() + 1)));
+    barrier();
+  }
+}
+
+class UnsharedMemoryTest : public TorchTest {};
+
+TEST_F(UnsharedMemoryTest, Full_IsRefusedOnAllRanks) {
+  const bool is_refused = size() > 1 && !is_rank_ordered() && runtime_.local_size() < size();
+  const bool has_memory = shares_memory() || size() == 1;
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({weight}, 1.0);
+  const auto wrap = [&] { DistributedOptimizer(inner, {{"weight", weight}}, with(Shard::Full)); };
+  if (is_refused || !has_memory) {
+    expect_contains(text_thrown_by<InvalidArgument>(wrap), "shard = full keeps one copy");
+  } else {
+    wrap();
+  }
+}
+
+}  // namespace kolo::test::full_sharding_test
