@@ -86,28 +86,27 @@ void keep_alive(Operation& operation, const std::shared_ptr<void>& owner) {
 }
 
 /// Places the operation's only tensor in shared memory.
-void place(const Submission& submission, const Stretch& stretch) {
+Submission placed(Submission submission, const Stretch& stretch) {
   Operation& operation = *submission.operation;
   stretch.check_bounds(operation);
   operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = stretch.place();
   operation.tensors.front().peer_buffers = stretch.peers(submission.set);
   keep_alive(operation, stretch.owner());
+  return submission;
 }
 
 Submission make_allreduce(const Stretch& stretch, const AllreduceOptions& options) {
-  Submission submission =
-      runtime::make_reduction(Collective::AllReduce, {{stretch.view(), stretch.view()}}, options);
-  place(submission, stretch);
-  return submission;
+  return placed(
+      runtime::make_reduction(Collective::AllReduce, {{stretch.view(), stretch.view()}}, options),
+      stretch);
 }
 
 Submission make_reduce_scatter(const Stretch& stretch, const TensorView& output,
                                const AllreduceOptions& options) {
   const TensorView& input = stretch.view();
-  Submission submission =
-      runtime::make_reduction(Collective::ReduceScatter, {{input, output}}, options);
-  place(submission, stretch);
+  Submission submission = placed(
+      runtime::make_reduction(Collective::ReduceScatter, {{input, output}}, options), stretch);
   const auto& [set, operation] = submission;
   if (!operation->request.invalid_reason.empty() || !stretch.overlaps(output)) return submission;
   const auto rows = static_cast<std::size_t>(input.shape.front());
@@ -149,14 +148,11 @@ Submission make_allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
   memory.output = static_cast<std::byte*>(stretch.view().data);
   operation->request.tensors.front().shape.clear();  // a row is one element
   operation->request.rows = counts;
-  place(submission, stretch);
-  return submission;
+  return placed(std::move(submission), stretch);
 }
 
 Submission make_broadcast(const Stretch& stretch, int root, const OperationOptions& options) {
-  Submission submission = runtime::make_broadcast({stretch.view()}, root, options);
-  place(submission, stretch);
-  return submission;
+  return placed(runtime::make_broadcast({stretch.view()}, root, options), stretch);
 }
 
 /// `count` elements for each rank, as rows.
@@ -166,9 +162,10 @@ std::vector<std::int64_t> blocks(const OperationOptions& options, std::size_t co
 
 Submission make_alltoall(const Stretch& input, const Stretch& output,
                          const OperationOptions& options) {
-  Submission submission = runtime::make_alltoall(
-      input.view(), {}, [data = output.view().data](const auto&) { return data; }, options);
-  place(submission, input);
+  Submission submission = placed(
+      runtime::make_alltoall(
+          input.view(), {}, [data = output.view().data](const auto&) { return data; }, options),
+      input);
   Operation& operation = *submission.operation;
   output.check_bounds(operation);
   if (operation.request.invalid_reason.empty() && input.overlaps(output.view())) {
@@ -182,10 +179,8 @@ Submission make_alltoall(const Stretch& input, const Stretch& output,
 
 Submission make_alltoall(const Stretch& input, std::vector<std::int64_t> splits,
                          AllocateRows allocate, const OperationOptions& options) {
-  Submission submission =
-      runtime::make_alltoall(input.view(), std::move(splits), std::move(allocate), options);
-  place(submission, input);
-  return submission;
+  return placed(
+      runtime::make_alltoall(input.view(), std::move(splits), std::move(allocate), options), input);
 }
 
 }  // namespace
