@@ -37,16 +37,14 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 
 }  // namespace
 
-StepReductions::StepReductions(ReductionSetup setup, std::vector<at::Tensor> parameters,
-                               GradientBuckets& buckets, const ParameterShards* shards,
-                               std::size_t slots, std::string name)
+StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets,
+                               const ParameterShards* shards, std::string name)
     : setup_(setup),
-      parameters_(std::move(parameters)),
       buckets_(buckets),
       shards_(shards),
       name_(std::move(name)),
       states_(buckets.buckets().size()),
-      later_passes_(slots) {}
+      later_passes_(buckets.plan().slots) {}
 
 void StepReductions::note_stream(std::size_t bucket) {
   std::vector<ProgramStream>& streams = states_[bucket].streams;
@@ -61,7 +59,7 @@ void StepReductions::submit(std::size_t bucket) {
   const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.is_active);
   for (const ProgramStream& stream : state.streams) stream.come_behind_current();
   state.streams.clear();
-  if (!later_passes_.empty()) buckets_.clear_gradients(plan);
+  if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   setup_.step.start_clock();
   state.submitted = StepState::Clock::now();
   state.is_complete = false;
@@ -78,7 +76,7 @@ void StepReductions::submit(std::size_t bucket) {
     const std::size_t parameter = plan.members[i].parameter;
     if (!buckets_.is_sparse(parameter)) continue;
     state.sparse.emplace_back(
-        i, reduce_sparse_gradient(parameters_[parameter], setup_.options,
+        i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
                                   name_ + ".sparse." + std::to_string(parameter)));
   }
 }
@@ -166,7 +164,7 @@ std::exception_ptr StepReductions::finish() {
 void StepReductions::assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
   const at::Tensor result = sum.result();
   if (!buckets_.is_present(bucket, member)) return;
-  at::Tensor parameter = parameters_[bucket.members[member].parameter];
+  at::Tensor parameter = buckets_.parameters()[bucket.members[member].parameter];
   parameter.mutable_grad() = result.coalesce();
 }
 

@@ -99,7 +99,7 @@ void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t 
                std::span(own).subspan(place));
   }
   allgather({own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}},
-            [&](const std::vector<std::int64_t>&) -> void* { return chunk.data(); },
+            [&](const auto&) { return chunk.data(); },
             {.name = name, .process_set = &view.sharded});
 }
 
