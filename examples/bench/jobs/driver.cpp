@@ -31,7 +31,7 @@ std::string mpirun() {
 std::string version_of(const std::string& mpirun) {
   std::array<char, 256> line{};
   const std::string command = "'" + mpirun + "' --version 2>/dev/null </dev/null";
-  if (std::FILE* const output = ::popen(command.c_str(), "r")) {
+  if (std::FILE* const output = ::popen(command.c_str(), "r")) {  // NOLINT: the program asked for
     if (std::fgets(line.data(), line.size(), output) == nullptr) line[0] = '\0';
     ::pclose(output);
   }

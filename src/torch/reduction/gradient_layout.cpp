@@ -12,27 +12,19 @@ namespace {
 // One bucket is filled while one is reduced and one may be late.
 constexpr std::size_t kSlots = 3;
 
-int passes_of(const DistributedOptimizerOptions& options) {
-  return options.backward_passes_per_step;
-}
-
 }  // namespace
 
-GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets,
-                                std::size_t slots)
-    : shares_slots(slots > 0),
-      reduces_by_pass(shares_slots &&
+GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets)
+    : buckets(std::move(new_buckets)),
+      reduces_by_pass(shares_slots() &&
                       reducer.setup_.options.accumulation == Accumulation::Reduced &&
-                      passes_of(reducer.setup_.options) > 1),
-      buckets(std::move(new_buckets)),
-      arrivals(buckets.buckets(), reducer.parameters_.size(), passes_of(reducer.setup_.options),
-               reduces_by_pass),
-      reductions(reducer.setup_, reducer.tensors_, buckets, reducer.shards(), slots,
+                      reducer.passes() > 1),
+      arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
+      reductions(reducer.setup_, buckets, reducer.shards(),
                  reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
-      pipeline(shares_slots ? make_shared_slots_pipeline(
-                                  reductions, arrivals, slots,
-                                  reduces_by_pass ? passes_of(reducer.setup_.options) : 1)
-                            : make_own_memory_pipeline(reductions)) {}
+      pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
+                                                           reduces_by_pass ? reducer.passes() : 1)
+                              : make_own_memory_pipeline(reductions)) {}
 
 GradientBuckets GradientReducer::make_buckets(const std::vector<std::size_t>& order) {
   std::vector<PlannedParameter> planned;
@@ -46,10 +38,10 @@ GradientBuckets GradientReducer::make_buckets(const std::vector<std::size_t>& or
   const bool is_for_shards = !arrived_ && is_sharded();
   ProcessSet* const set = is_for_shards ? setup_.sets.sharded : setup_.options.process_set;
   const std::size_t shards = is_for_shards ? static_cast<std::size_t>(set->size()) : 1;
-  OperationOptions options;
-  options.name = prefix_ + ".memory." + std::to_string(layouts_++);
-  options.process_set = set;
-  return {tensors_, plan_buckets(planned, order, bytes, shards), is_sparse_, options};
+  return {tensors_,
+          plan_buckets(planned, order, bytes, shards),
+          is_sparse_,
+          {.name = prefix_ + ".memory." + std::to_string(layouts_++), .process_set = set}};
 }
 
 void GradientReducer::follow_arrival(WrappedOptimizer& wrapped) {
@@ -82,7 +74,7 @@ std::vector<std::size_t> GradientReducer::order() const {
 }
 
 void GradientReducer::follow(const std::vector<std::size_t>& order, WrappedOptimizer& wrapped) {
-  auto layout = std::make_unique<Layout>(*this, make_buckets(order), 0);
+  auto layout = std::make_unique<Layout>(*this, make_buckets(order));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
   }
@@ -94,10 +86,8 @@ void GradientReducer::shard_parameters(WrappedOptimizer& wrapped) {
   GradientBuckets& buckets = layout_->buckets;
   for (const Bucket& bucket : buckets.buckets()) buckets.fill(bucket, setup_.step.is_active);
   const bool shares_slots = setup_.options.shard == Shard::Gradients;
-  OperationOptions options;
-  options.name = prefix_ + ".parameters";
-  options.process_set = setup_.sets.sharded;
-  shards_.emplace(tensors_, buckets, shares_slots, options);
+  OperationOptions options{.name = prefix_ + ".parameters", .process_set = setup_.sets.sharded};
+  shards_.emplace(buckets, shares_slots, options);
   shards_->shard_state(wrapped);
   watch_.pin();
   wrapped.refuse_own_save();
@@ -106,14 +96,14 @@ void GradientReducer::shard_parameters(WrappedOptimizer& wrapped) {
   }
   buckets.clear_gradients();
   if (!shares_slots) {
-    layout_ = std::make_unique<Layout>(*this, std::move(buckets), 0);
+    layout_ = std::make_unique<Layout>(*this, std::move(buckets));
     return;
   }
   options.name = prefix_ + ".slots";
   BucketPlan slots = share_slots(buckets.plan(), kSlots);
   layout_.reset();  // before its successor needs memory
   layout_ = std::make_unique<Layout>(
-      *this, GradientBuckets(tensors_, std::move(slots), is_sparse_, options), kSlots);
+      *this, GradientBuckets(tensors_, std::move(slots), is_sparse_, options));
 }
 
 }  // namespace kolo::tensors

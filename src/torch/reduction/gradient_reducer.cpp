@@ -13,12 +13,6 @@ std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& paramete
   return tensors;
 }
 
-std::vector<std::string> names_of(const std::vector<ReducedParameter>& parameters) {
-  std::vector<std::string> names;
-  for (const ReducedParameter& parameter : parameters) names.push_back(parameter.name);
-  return names;
-}
-
 }  // namespace
 
 GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
@@ -28,11 +22,11 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       tensors_(tensors_of(parameters_)),
       setup_(setup),
       prefix_(std::move(prefix)),
-      watch_(tensors_, names_of(parameters_)),
+      watch_(parameters_),
       is_sparse_(parameters_.size()),
       arrived_(parameters_.size()) {
-  layout_ = std::make_unique<Layout>(
-      *this, make_buckets(ArrivalOrder::completed({}, parameters_.size())), 0);
+  layout_ = std::make_unique<Layout>(*this,
+                                     make_buckets(ArrivalOrder::completed({}, parameters_.size())));
   install_hooks(std::move(before_gradient));
 }
 
@@ -60,14 +54,13 @@ void GradientReducer::install_hooks(std::function<void()> before_gradient) {
 /// Checked before the gradient is added, since that could change memory that is being reduced.
 void GradientReducer::require_expected(std::size_t parameter) const {
   const Arrivals& arrivals = layout_->arrivals;
-  const int passes = setup_.options.backward_passes_per_step;
   std::string problem;
   if (setup_.step.phases.current() == StepPhase::Synchronized) {
     problem = "got a gradient after synchronize(). Call step() or zero_grad() first.";
   } else if ((!layout_->reduces_by_pass &&
               layout_->reductions.is_submitted(arrivals.bucket_of(parameter))) ||
-             (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes)) {
-    problem = "got more than backward_passes_per_step = " + std::to_string(passes) +
+             (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes())) {
+    problem = "got more than backward_passes_per_step = " + std::to_string(passes()) +
               " gradients since the last step(). After that many backward passes call step() or "
               "zero_grad() of the DistributedOptimizer, not of the wrapped optimizer, or raise it.";
   } else {
@@ -107,10 +100,9 @@ std::size_t GradientReducer::optimizer_group_of(std::size_t bucket) const {
 }
 
 Handle GradientReducer::gather_parameters(std::size_t bucket) const {
-  OperationOptions options;
-  options.process_set = setup_.sets.sharded;
-  options.stream = ProgramStream::current(buckets().device()).handle();
-  return shards_->gather(bucket, prefix_ + ".gather." + std::to_string(bucket), options);
+  return shards_->gather(bucket, {.name = prefix_ + ".gather." + std::to_string(bucket),
+                                  .process_set = setup_.sets.sharded,
+                                  .stream = ProgramStream::current(buckets().device()).handle()});
 }
 
 void GradientReducer::append_gradients(std::vector<at::Tensor>& gradients) const {
@@ -130,7 +122,7 @@ void GradientReducer::clear_gradients() {
 
 bool GradientReducer::is_dropped(std::size_t parameter) const {
   if (layout_->arrivals.count(parameter) == 0) return false;
-  if (!layout_->shares_slots) return !buckets().is_in_place(parameter);
+  if (!layout_->shares_slots()) return !buckets().is_in_place(parameter);
   return layout_->arrivals.is_pending(parameter) && !tensors_[parameter].grad().defined();
 }
 

@@ -8,7 +8,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -30,10 +30,9 @@ void move_to(const SharedBuffer& memory, std::size_t offset, const at::Tensor& t
 
 }  // namespace
 
-ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
-                                 const GradientBuckets& buckets, bool shares_slots,
+ParameterShards::ParameterShards(const GradientBuckets& buckets, bool shares_slots,
                                  const OperationOptions& options)
-    : parameters_(parameters),
+    : parameters_(buckets.parameters()),
       layout_(buckets.buckets()),
       memory_(make_flat_memory(buckets.memory().size_bytes(), buckets.device(), options)) {
   const auto ranks = static_cast<std::size_t>(options.process_set->size());
@@ -132,14 +131,11 @@ void ParameterShards::append_gradients(std::vector<at::Tensor>& gradients) const
   }
 }
 
-Handle ParameterShards::gather(std::size_t bucket, std::string name,
-                               const OperationOptions& options) const {
+Handle ParameterShards::gather(std::size_t bucket, const OperationOptions& options) const {
   const auto ranks = static_cast<std::size_t>(options.process_set->size());
-  OperationOptions gathering = options;
-  gathering.name = std::move(name);
   return allgather_async(memory_, layout_[bucket].offset,
                          std::vector<std::int64_t>(ranks, gradients_[bucket].numel()),
-                         layout_[bucket].dtype, gathering);
+                         layout_[bucket].dtype, options);
 }
 
 }  // namespace kolo::tensors

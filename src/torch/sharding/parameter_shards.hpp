@@ -36,8 +36,8 @@ class ParameterShards {
   /// lie in the buckets or, with `shares_slots`, in memory of their own, into which the shards are
   /// copied now. Collective over the set of `options`, whose name is that of the parameters'
   /// memory.
-  ParameterShards(const std::vector<at::Tensor>& parameters, const GradientBuckets& buckets,
-                  bool shares_slots, const OperationOptions& options);
+  ParameterShards(const GradientBuckets& buckets, bool shares_slots,
+                  const OperationOptions& options);
 
   const std::vector<Leaf>& leaves(std::size_t bucket) const { return leaves_[bucket]; }
   /// This rank's shard [n] of a bucket's gradients.
@@ -56,7 +56,7 @@ class ParameterShards {
   void append_gradients(std::vector<at::Tensor>& gradients) const;
 
   /// Starts to all-gather the bucket's updated leaves.
-  Handle gather(std::size_t bucket, std::string name, const OperationOptions& options) const;
+  Handle gather(std::size_t bucket, const OperationOptions& options) const;
 
  private:
   std::vector<Leaf> make_leaves(const Bucket& bucket, std::size_t begin,

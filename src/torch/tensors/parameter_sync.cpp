@@ -22,13 +22,6 @@ namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-OperationOptions named(std::string name, ProcessSet* process_set) {
-  OperationOptions options;
-  options.name = std::move(name);
-  options.process_set = process_set;
-  return options;
-}
-
 /// Runs `part`, and returns its error as text, since the other ranks must hear of it.
 template <class Part>
 std::string problem_with(const std::string& what, Part&& part) {
@@ -59,8 +52,8 @@ void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* pro
     // Tied parameters are one tensor under several names.
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     at::Tensor target = tensor;
-    handles.push_back(
-        broadcast_async_(target, root, named("broadcast_parameters." + name, process_set)));
+    handles.push_back(broadcast_async_(
+        target, root, {.name = "broadcast_parameters." + name, .process_set = process_set}));
   }
   for (TensorHandle& handle : handles) handle.wait();
 }
@@ -100,7 +93,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
     });
   }
   tensors::agree(set, name + ".written", name, {{"root", std::to_string(root)}}, problem);
-  bytes = broadcast_object(std::move(bytes), root, named(name, &set));
+  bytes = broadcast_object(std::move(bytes), root, {.name = name, .process_set = &set});
   if (!is_root) {
     problem = problem_with("cannot take the root's", [&] {
       std::istringstream stream(std::move(bytes));

@@ -100,17 +100,15 @@ void load_model_file(const TrainingView& view, const std::filesystem::path& path
                      const std::string& name) {
   std::unique_ptr<ModelFile> file;
   const auto on_all = [&](const char* step, bool copies) {
-    on_all_ranks({.name = name + step, .process_set = &view.set}, "loading " + path.string(),
-                 [&]() -> std::string {
-                   if (!file && path.extension() == ".safetensors") {
-                     file = std::make_unique<SafetensorsFile>(path);
-                   } else if (!file) {
-                     file = std::make_unique<TorchFile>(path);
-                   }
-                   take(*file, view.parameters, false, strict, copies, path.string());
-                   take(*file, view.buffers, true, strict, copies, path.string());
-                   return {};
-                 });
+    on_all_ranks({.name = name + step, .process_set = &view.set}, "loading " + path.string(), [&] {
+      if (!file && path.extension() == ".safetensors") {
+        file = std::make_unique<SafetensorsFile>(path);
+      } else if (!file) {
+        file = std::make_unique<TorchFile>(path);
+      }
+      take(*file, view.parameters, false, strict, copies, path.string());
+      take(*file, view.buffers, true, strict, copies, path.string());
+    });
   };
   on_all(".fits", false);
   on_all(".read", true);

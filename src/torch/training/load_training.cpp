@@ -132,12 +132,9 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   std::vector<Read> reads;
   std::vector<LeafState> states;
   RandomStates random_states;
-  const auto on_all = [&](const char* step, const std::function<void()>& work) {
+  const auto on_all = [&](const char* step, const auto& work) {
     on_all_ranks({.name = name + step, .process_set = &view.set},
-                 "loading the checkpoint " + checkpoint.path().string(), [&]() -> std::string {
-                   work();
-                   return {};
-                 });
+                 "loading the checkpoint " + checkpoint.path().string(), work);
   };
   on_all(".verify", [&] {
     reads = reads_of_the_model(view, saved, options);
