@@ -1,4 +1,4 @@
-// Time and memory of sharded training, beside training where nothing is divided.
+// Time and memory of sharded training, beside training without sharding.
 //
 //   mpirun -np 2 shard_benchmark --help
 #include <fstream>

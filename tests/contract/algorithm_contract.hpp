@@ -1,8 +1,8 @@
 #pragma once
 
 // What every algorithm must do for all kinds of world sizes, counts, types, operations, memory and
-// timing. Each collective has a suite in a header of its own; this one holds what they share. A test
-// file instantiates the suite of a collective for its algorithms:
+// timing. Each collective has a suite in a header of its own; this one holds what they share. A
+// test file instantiates the suite of a collective for its algorithms:
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, AllReduceContract, contract_cases({my_algorithm}),
 //                            name_contract_case);
@@ -91,8 +91,8 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
     });
   }
 
-  /// A failed run destroys its tasks at any point: polls call 0 a different number of times on every
-  /// rank, then destroys it. No memory may be damaged; the world is not used again.
+  /// A failed run destroys its tasks at any point: polls call 0 a different number of times on
+  /// every rank, then destroys it. No memory may be damaged; the world is not used again.
   void abandon_call(int polls, const MakeCall& make_call) const {
     run_on_ranks(size(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
       Task task = start(rank, make_call(0, rank.rank));

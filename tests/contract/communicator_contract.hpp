@@ -238,8 +238,8 @@ TYPED_TEST_P(CommunicatorContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
   });
 }
 
-// Receives that are given up in the middle of long messages: each message has then arrived completely,
-// or not at all, and the next receive gets it.
+// Receives that are given up in the middle of long messages: each message has then arrived
+// completely, or not at all, and the next receive gets it.
 TYPED_TEST_P(CommunicatorContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp) {
   static constexpr std::size_t kSize = std::size_t{1} << 18;  // more than MPI sends eagerly
   this->on_every_rank([](Communicator& communicator, comm::World&) {

@@ -153,8 +153,8 @@ std::vector<Place> odd_places(bool in_place) {
   return places;
 }
 
-/// As documented: floating types among themselves, integers and Bool to and from Int64, Int16 to and
-/// from Int32, every type to itself.
+/// As documented: floating types among themselves, integers and Bool to and from Int64, Int16 to
+/// and from Int32, every type to itself.
 bool is_promised(DType from, DType to) {
   const auto is_between = [&](DType a, DType b) {
     return (from == a && to == b) || (from == b && to == a);

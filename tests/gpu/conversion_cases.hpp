@@ -8,7 +8,8 @@
 
 namespace kolo::test {
 
-/// A conversion under test, from and to host memory; in place if `from` and `to` are the same memory.
+/// A conversion under test, from and to host memory; in place if `from` and `to` are the same
+/// memory.
 using HostConvert =
     std::function<void(std::span<const comm::DeviceRun> runs, std::span<const std::byte> from,
                        std::span<std::byte> to, comm::DeviceConversion conversion)>;

@@ -1,5 +1,5 @@
-// Reductions on GPUs by direct exchange, on the fake GPU, against the CPU: sums in rank order have the
-// same bits, Adasum the same values.
+// Reductions on GPUs by direct exchange, on the fake GPU, against the CPU: sums in rank order have
+// the same bits, Adasum the same values.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -144,8 +144,8 @@ TEST_P(DeviceExchangeTest, ScatteredSumsHaveTheBitsOfTheCpu) {
   });
 }
 
-/// Tensors of several lengths, in which pieces of the whole end: one operation for all on the GPU, one
-/// for each on the CPU.
+/// Tensors of several lengths, in which pieces of the whole end: one operation for all on the GPU,
+/// one for each on the CPU.
 std::vector<Twin> reduce_group(const Runtime& runtime, DType dtype, AllreduceOptions options) {
   std::vector<Twin> twins;
   std::vector<InputOutput> group;

@@ -84,8 +84,8 @@ TEST_P(CudaCollectivesTest, StreamsAtTheCallAndAtTheWait_AreOrdered) {
     const at::Tensor copy = result.mul(1.0);
     EXPECT_EQ(rank.host_syncs(), 0);
     expect_same(copy, sum_of_values(rank, 7));
-    // The result's memory belongs to the stream on which it was allocated: its owner decides when it
-    // may be reused.
+    // The result's memory belongs to the stream on which it was allocated: its owner decides when
+    // it may be reused.
     c10::Event used(c10::kCUDA);
     used.record(user);
     used.block(maker);

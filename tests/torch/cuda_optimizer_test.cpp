@@ -1,5 +1,5 @@
-// DistributedOptimizer on CUDA tensors, on the fake GPU: in every mode it trains like one process on
-// the CPU, without hazards and without making a host wait.
+// DistributedOptimizer on CUDA tensors, on the fake GPU: in every mode it trains like one process
+// on the CPU, without hazards and without making a host wait.
 #include <algorithm>
 #include <limits>
 #include <ostream>
@@ -191,7 +191,8 @@ TEST_P(CudaModesTest, Average_DividesByTheActiveRanks) {
   });
 }
 
-/// backward() has one thread per device, and the hooks' state of the step is not for several threads.
+/// backward() has one thread per device, and the hooks' state of the step is not for several
+/// threads.
 TEST(CudaOptimizerErrorTest, LaterParametersOnAnotherDevice_AreRefused) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const at::Tensor first = torch::ones({3}).requires_grad_();

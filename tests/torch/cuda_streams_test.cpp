@@ -15,8 +15,8 @@ namespace kolo::test::cuda_streams_test {
 class CudaStreamsTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaStreamsTest, every_mode(), name_of_mode);
 
-/// Runs one layer after another, each on its own stream. Returns all results; the program, not Kolo,
-/// must keep them until the streams are done.
+/// Runs one layer after another, each on its own stream. Returns all results; the program, not
+/// Kolo, must keep them until the streams are done.
 std::vector<at::Tensor> forward_on(const std::vector<c10::Stream>& streams,
                                    torch::nn::Sequential& model, const CudaRank& rank,
                                    const at::Tensor& rows) {

@@ -62,8 +62,8 @@ inline Setting cuda_setting(int size) {
   return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
 }
 
-/// Runs `body` on each rank, with its device as the thread's current one, and reports hazards. Kolo,
-/// not the test, must keep a rank's tensors that the others need.
+/// Runs `body` on each rank, with its device as the thread's current one, and reports hazards.
+/// Kolo, not the test, must keep a rank's tensors that the others need.
 inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
                                                       const std::function<void(CudaRank&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;

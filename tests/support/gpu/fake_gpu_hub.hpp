@@ -30,9 +30,9 @@ struct FakeKernel {
 struct FakeOptions;
 
 /// The GPUs of all fake ranks, one per rank. Memory is on the heap; streams run whenever somebody
-/// polls. Values are real, and work that is not ordered as it must be is a hazard even if the values
-/// are right. Each rank's host is one timeline: what one of its threads knows, all know. Any thread
-/// may call.
+/// polls. Values are real, and work that is not ordered as it must be is a hazard even if the
+/// values are right. Each rank's host is one timeline: what one of its threads knows, all know. Any
+/// thread may call.
 class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
  public:
   FakeGpuHub(int ranks, const FakeOptions& options);
@@ -80,8 +80,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   std::vector<std::string> hazards();
   void report(std::string hazard);
 
-  /// Faults, to be set before the operation is launched: the `nth` collective of a rank, from 0, fails
-  /// when it runs, or never runs.
+  /// Faults, to be set before the operation is launched: the `nth` collective of a rank, from 0,
+  /// fails when it runs, or never runs.
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
 
@@ -97,8 +97,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
  private:
   void free(int rank, std::byte* memory);
-  /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the text
-  /// of the TimeoutError.
+  /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
+  /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);

@@ -13,8 +13,8 @@
 
 namespace kolo::test {
 
-/// Groups of ranks whose GPUs run collectives together, on fake streams. A collective runs once it is
-/// at the head of all members' streams. Not for several threads at a time.
+/// Groups of ranks whose GPUs run collectives together, on fake streams. A collective runs once it
+/// is at the head of all members' streams. Not for several threads at a time.
 class FakeGroups {
  public:
   FakeGroups(FakeStreams& streams, int ranks)
@@ -24,8 +24,8 @@ class FakeGroups {
   void join(std::size_t group, int member, int rank);
   bool is_complete(std::size_t group) const;
 
-  /// Puts the member's next operation on a stream. An invalid one touches no memory, nor do those of
-  /// the other members.
+  /// Puts the member's next operation on a stream. An invalid one touches no memory, nor do those
+  /// of the other members.
   void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_sound);
   bool has_pending(std::size_t group, int member) const;
   /// Removes the member's pending operations from their streams: they never run.

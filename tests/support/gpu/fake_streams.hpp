@@ -18,9 +18,9 @@ namespace kolo::test {
 using comm::DeviceEvent;
 using comm::DeviceStream;
 
-/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever polls runs some of what can
-/// run, on random streams, so that work for which nobody waits has rarely been done. Not for several
-/// threads at a time.
+/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever polls runs some of what
+/// can run, on random streams, so that work for which nobody waits has rarely been done. Not for
+/// several threads at a time.
 class FakeStreams {
  public:
   using Timeline = HappensBefore::Timeline;

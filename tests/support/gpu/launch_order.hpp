@@ -10,7 +10,8 @@ namespace kolo::test {
 
 /// Checks that all ranks launch the operations of overlapping communicators in one order. If two
 /// ranks launch two operations in different orders, each operation ends only after both ranks have
-/// launched both. They may then wait for each other forever, each for a GPU that the other occupies.
+/// launched both. They may then wait for each other forever, each for a GPU that the other
+/// occupies.
 class LaunchOrder {
  public:
   /// Communicators are numbered from 0, by their first ranks.
@@ -18,7 +19,8 @@ class LaunchOrder {
   /// Records the next operation of `communicator` on `rank`. Returns a text if another rank had
   /// another order; otherwise nothing.
   std::string launch(std::size_t communicator, int rank);
-  /// Ignores a communicator from now on: after an abort its ranks have launched different operations.
+  /// Ignores a communicator from now on: after an abort its ranks have launched different
+  /// operations.
   void forget(std::size_t communicator);
 
  private:
