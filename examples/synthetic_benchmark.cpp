@@ -54,23 +54,25 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--batch", options.batch, "images of each rank in a step")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  app.add_option("--image", options.images, "height and width in pixels, one run for each")
+  app.add_option("--image", options.images,
+                 "height and width of the images in pixels; one run for each number")
       ->check(CLI::Range(32, 4096))
       ->capture_default_str();
   app.add_option("--iterations", options.iterations, "steps to measure")
       ->check(count)
       ->capture_default_str();
-  app.add_option("--warmup", options.warm_up, "steps before")
+  app.add_option("--warmup", options.warm_up, "steps at the start, not counted")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  app.add_option("--compression", options.compression, "of gradients on their way between ranks")
+  app.add_option("--compression", options.compression,
+                 "how gradients are compressed when they are sent")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->capture_default_str();
   examples::add_device_option(app, options.device);
   examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
   app.add_flag("--efficiency", options.efficiency,
-               "instead, measure how much of the speed without communication is left with it");
+               "instead, measure the speed with communication relative to that without");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   return examples::parse_command_line(app, argc, argv);
 }

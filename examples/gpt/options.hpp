@@ -27,7 +27,7 @@ struct Options {
   std::vector<std::filesystem::path> text;  ///< files and folders; empty: headers of LibTorch
   std::string compression = "none";         ///< none, fp16 or bf16
   kolo::DeviceKind device = kolo::DeviceKind::Cpu;
-  std::optional<kolo::Shard> shard;    ///< what the ranks divide among themselves
+  std::optional<kolo::Shard> shard;    ///< what is sharded over the ranks
   bool fused = false;                  ///< LibTorch's fused kernel for AdamW
   bool efficiency = false;             ///< measure it instead of training
   std::filesystem::path json;          ///< empty: no report in a file
