@@ -3,7 +3,6 @@
 //   mpirun -np 2 synthetic_benchmark --help
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 #include "common/device.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
+#include "common/output_file.hpp"
 #include "common/parameters.hpp"
 #include "common/statistics.hpp"
 #include "common/step_alone.hpp"
@@ -185,13 +185,8 @@ int main(int argc, char** argv) {
   if (const auto exit = parse_options(argc, argv, options)) {
     return examples::leave(*exit, runtime.rank() == 0);
   }
-  std::ofstream json;
-  std::string error;
-  if (runtime.rank() == 0 && !options.json.empty()) {
-    json.open(options.json);
-    if (!json) error = "cannot write " + options.json.string();
-  }
-  if (!examples::all_ranks_succeeded(error)) return kWrongInput;
+  examples::OutputFile json(runtime.rank() == 0 ? options.json : "");
+  if (!examples::all_ranks_succeeded(json.error())) return kWrongInput;
   if (!examples::has_device(options.device)) return kWrongInput;
 
   bool is_right = true;
@@ -203,6 +198,6 @@ int main(int argc, char** argv) {
                                      : measure_speed(options, image));
     results.push_back(std::move(result));
   }
-  if (json.is_open()) json << results.dump(2) << '\n';
+  if (json.is_wanted()) json.write(results.dump(2) + '\n');
   return is_right ? 0 : 1;
 }

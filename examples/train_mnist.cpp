@@ -5,8 +5,8 @@
 //   mpirun -np 2 train_mnist [--data FOLDER]
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -20,6 +20,7 @@
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
+#include "common/output_file.hpp"
 #include "common/threads.hpp"
 #include "drawn/pictures.hpp"
 #include "kolo/kolo.hpp"
@@ -78,7 +79,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
 
 struct Files {
   mnist::Dataset dataset;
-  std::ofstream json;  // open on rank 0 where a report is wanted
+  std::unique_ptr<examples::OutputFile> json;  // on rank 0, if a report is wanted
 };
 
 mnist::Digits draw(std::size_t first, std::size_t count) {
@@ -96,8 +97,8 @@ std::optional<Files> open_files_on_all_ranks(const Options& options) {
   try {
     files.dataset = options.data.empty() ? drawn_digits() : mnist::load_dataset(options.data);
     if (kolo::rank() == 0 && !options.json.empty()) {
-      files.json.open(options.json);
-      if (!files.json) error = "cannot write " + options.json.string();
+      files.json = std::make_unique<examples::OutputFile>(options.json);
+      error = files.json->error();
     }
   } catch (const std::exception& failure) {
     error = failure.what();
@@ -169,11 +170,10 @@ int main(int argc, char** argv) {
   std::optional<Files> files = open_files_on_all_ranks(options);
   if (!files) return kWrongInput;
   const double result = train(options, files->dataset);
-  if (files->json.is_open()) {
-    files->json << nlohmann::ordered_json{{"ranks", kolo::size()},
-                                          {"epochs", options.epochs},
-                                          {"accuracy", result}}
-                << '\n';
+  if (files->json) {
+    const nlohmann::ordered_json report{
+        {"ranks", kolo::size()}, {"epochs", options.epochs}, {"accuracy", result}};
+    files->json->write(report.dump() + '\n');
   }
   return 0;
 }

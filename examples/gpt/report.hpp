@@ -32,7 +32,7 @@ struct Report {
 };
 
 void print(std::ostream& stream, const Report& report);
-void write_json(std::ostream& stream, const Report& report);
+std::string to_json(const Report& report);
 
 /// Why the model of `report` is worse than required; empty where it is not.
 std::string shortfall(const Report& report, double required_loss);
