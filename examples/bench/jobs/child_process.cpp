@@ -77,8 +77,9 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variab
     ::waitpid(pid_, nullptr, 0);
   }
   if (error == 0) return;
-  throw std::system_error(error, std::generic_category(),
-                          "cannot start " + command.front() + " (KOLO_MPIRUN names another mpirun)");
+  throw std::system_error(
+      error, std::generic_category(),
+      "cannot start " + command.front() + " (KOLO_MPIRUN names another mpirun)");
 }
 
 std::optional<std::string> ChildProcess::wait_for(std::chrono::milliseconds duration) {
