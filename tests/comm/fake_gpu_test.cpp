@@ -110,7 +110,7 @@ TEST(FakeGpuTest, ConvertsAsTheCpuDoes) {
 
 TEST(FakeGpuTest, AddsUpAndMultipliesVectors) {
   expect_sound([](const GpuRank& self) {
-    DeviceArray<float> floats(self, {1, 2, -7, 3, 5, -7});  // the vectors (1, 2) and (3, 5), with gaps
+    DeviceArray<float> floats(self, {1, 2, -7, 3, 5, -7});  // (1, 2) and (3, 5), with gaps
     DeviceArray<float> sums(self, 2);
     DeviceArray<double> products(self, 4);
     DeviceArray<double> partial(self, 4 * comm::dot_product_parts(2));
