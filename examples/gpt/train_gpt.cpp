@@ -76,7 +76,7 @@ Files open_files(const gpt::Options& options) {
   return files;
 }
 
-// A text that differs would let one rank train on what another holds out.
+// With different texts one rank could train on what another holds out.
 std::string difference_from_rank_0(const gpt::Corpus& corpus) {
   examples::Digest digest;
   digest.add(corpus.training);
@@ -88,8 +88,8 @@ std::string difference_from_rank_0(const gpt::Corpus& corpus) {
   return "";
 }
 
-// Opens what the options name on every rank. Where that fails on any, one of them says why, and
-// none gets anything.
+// Opens the files of the options on every rank. If that fails on any, one of them prints why, and
+// all get nothing.
 std::optional<Files> open_files_on_all_ranks(const gpt::Options& options) {
   Files files;
   std::string error;
@@ -114,7 +114,7 @@ void print_task(const gpt::Options& options, const Files& files, std::int64_t pa
   if (corpus.held_out_files > 0) {
     std::cout << " (" << corpus.training_files << " and " << corpus.held_out_files << " files)";
   }
-  std::cout << "\njudged by: " << windows.starts.size() << " windows of " << window_bytes(options)
+  std::cout << "\ntested on: " << windows.starts.size() << " windows of " << window_bytes(options)
             << " bytes of the held-out text, of which " << windows.in_training
             << " occur in the training text (" << windows.left_out << " more do and are left out)"
             << std::endl;
@@ -162,7 +162,7 @@ void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus
             << gpt::printable(gpt::sample(model, prompt, kSampleBytes)) << "\n--------------\n";
 }
 
-// The step to go on with, from what --load names; nothing where that is wrong, after saying why.
+// The step to resume with, from what --load names; nothing, after an error text, if that is wrong.
 std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
                                      const gpt::Options& options, const gpt::Corpus& corpus) {
   if (options.load.empty()) return 0;
@@ -176,7 +176,7 @@ std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
   if (!examples::all_ranks_succeeded(error)) return std::nullopt;
   if (kolo::rank() == 0) {
     std::cout << "loaded " << options.load.string() << ": " << first_step << " of " << options.steps
-              << " steps are taken" << std::endl;
+              << " steps have been taken" << std::endl;
   }
   return first_step;
 }

@@ -164,7 +164,7 @@ class TrainGpt(unittest.TestCase):
                     self.assertEqual(rest["parameters_digest"], whole["parameters_digest"])
 
         for arguments, text in (
-                (["--batch", "3", "--load", at_40], "has all 40 steps behind it"),
+                (["--batch", "3", "--load", at_40], "has taken all 40 steps"),
                 (["--batch", "4", "--load", at_20], "its windows a step: 12, but here: 16"),
                 (["--batch", "3", "--seed", "2", "--load", at_20], "its seed: 1, but here: 2"),
                 (["--batch", "3", "--load", folder + "2"], "checkpoints2")):
