@@ -4,6 +4,16 @@
 # settings for CMake: tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+for argument in "$@"; do
+  case "$argument" in
+    -D*) ;;
+    *)
+      sed -n '2,/^set/{/^#/s/^# //p}' "${BASH_SOURCE[0]}"
+      case "$argument" in -h | --help) exit ;; *) exit 2 ;; esac
+      ;;
+  esac
+done
+
 "$root/cmake/setup.sh" --lint
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"

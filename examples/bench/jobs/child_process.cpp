@@ -76,7 +76,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variab
   if (pid_ > 0 && ::read(failure.number(), &error, sizeof error) > 0) {
     ::waitpid(pid_, nullptr, 0);
   }
-  if (error != 0) throw std::system_error(error, std::generic_category(), command.front());
+  if (error == 0) return;
+  throw std::system_error(
+      error, std::generic_category(),
+      "cannot start " + command.front() + " (KOLO_MPIRUN names another mpirun)");
 }
 
 std::optional<std::string> ChildProcess::wait_for(std::chrono::milliseconds duration) {

@@ -25,7 +25,8 @@ std::string make_folder() {
       parent.size() + std::string(kFolder).size() + std::string(kSocket).size();
   if (length >= sizeof(sockaddr_un{}.sun_path)) parent = "/tmp";
   std::string folder = parent + kFolder;
-  if (::mkdtemp(folder.data()) == nullptr) fail("cannot make " + folder);
+  if (::mkdtemp(folder.data()) == nullptr)
+    fail("cannot make " + folder + " (TMPDIR names another folder)");
   return folder;
 }
 

@@ -11,6 +11,7 @@
 #include "base/home_process.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
+#include "base/misspelt_settings.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
@@ -44,6 +45,9 @@ class Runtime::Parts {
     runtime::check_staging(config_, topology());
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
+    if (topology().rank == 0) {
+      for (const std::string& text : misspelt_settings()) KOLO_LOG(Warn) << text;
+    }
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));
     std::iota(everybody.begin(), everybody.end(), 0);
     comm::wait(runtime::agree_on_start(*lanes_.make_control_communicator(0, everybody),
