@@ -36,9 +36,10 @@ function(kolo_configure_target target)
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
     # Paths relative to the checkout, so that clones share what one of them has compiled.
+    set(launcher "env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${KOLO_CCACHE}")
     set_target_properties(${target} PROPERTIES
-      CXX_COMPILER_LAUNCHER
-      "env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${KOLO_CCACHE}")
+      CXX_COMPILER_LAUNCHER "${launcher}"
+      CUDA_COMPILER_LAUNCHER "${launcher}")
   endif()
 endfunction()
 
