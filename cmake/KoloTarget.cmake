@@ -48,8 +48,10 @@ endfunction()
 function(kolo_internal_includes target)
   target_include_directories(${target} PRIVATE
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+  # Not for CUDA, which needs neither: ccache does not see a path in "-isystem=", as nvcc has it.
   target_include_directories(${target} SYSTEM PRIVATE
-    "${PROJECT_BINARY_DIR}/generated" "${KOLO_FLATBUFFERS_INCLUDE_DIR}")
+    "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_BINARY_DIR}/generated>"
+    "$<$<COMPILE_LANGUAGE:CXX>:${KOLO_FLATBUFFERS_INCLUDE_DIR}>")
 endfunction()
 
 # kolo_flatbuffers(<target> <schema>...): adds <folder>/<name>_generated.h for each
