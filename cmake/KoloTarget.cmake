@@ -36,9 +36,10 @@ function(kolo_configure_target target)
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
     # Paths relative to the checkout, so that clones share what one of them has compiled.
+    set(launcher "env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${KOLO_CCACHE}")
     set_target_properties(${target} PROPERTIES
-      CXX_COMPILER_LAUNCHER
-      "env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${KOLO_CCACHE}")
+      CXX_COMPILER_LAUNCHER "${launcher}"
+      CUDA_COMPILER_LAUNCHER "${launcher}")
   endif()
 endfunction()
 
@@ -47,8 +48,10 @@ endfunction()
 function(kolo_internal_includes target)
   target_include_directories(${target} PRIVATE
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+  # Not for CUDA, which needs neither: ccache does not see a path in "-isystem=", as nvcc has it.
   target_include_directories(${target} SYSTEM PRIVATE
-    "${PROJECT_BINARY_DIR}/generated" "${KOLO_FLATBUFFERS_INCLUDE_DIR}")
+    "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_BINARY_DIR}/generated>"
+    "$<$<COMPILE_LANGUAGE:CXX>:${KOLO_FLATBUFFERS_INCLUDE_DIR}>")
 endfunction()
 
 # kolo_flatbuffers(<target> <schema>...): adds <folder>/<name>_generated.h for each

@@ -1,13 +1,13 @@
-// Time and memory of sharded training, beside training where nothing is divided.
+// Time and memory of sharded training, beside training without sharding.
 //
 //   mpirun -np 2 shard_benchmark --help
-#include <fstream>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
 #include "common/memory.hpp"
+#include "common/output_file.hpp"
 #include "common/threads.hpp"
 #include "kolo/kolo.hpp"
 #include "kolo/shared_buffer.hpp"
@@ -23,9 +23,9 @@ constexpr int kWrongInput = 2;
 
 // Why nothing can be measured with these ranks, the same on all of them; or nothing.
 std::string obstacle(const kolo::Runtime& runtime, const shard::Options& options) {
-  if (runtime.size() == 1) return "one rank has nothing to divide; run it with mpirun -np 2";
+  if (runtime.size() == 1) return "one rank has nothing to shard; run it with mpirun -np 2";
   if (options.memory && !kolo::SharedBuffer(1).is_shared()) {
-    return "--memory counts memory that ranks of one node share, and here is none to be had";
+    return "--memory counts memory that the ranks of a node share, but they share none here";
   }
   return "";
 }
@@ -40,13 +40,9 @@ int main(int argc, char** argv) {
   if (const auto exit = shard::parse_options(argc, argv, options)) {
     return examples::leave(*exit, runtime.rank() == 0);
   }
-  std::ofstream json;
-  std::string error = obstacle(runtime, options);
-  if (error.empty() && runtime.rank() == 0 && !options.json.empty()) {
-    json.open(options.json);
-    if (!json) error = "cannot write " + options.json.string();
-  }
-  if (!examples::all_ranks_succeeded(error)) return kWrongInput;
+  if (!examples::all_ranks_succeeded(obstacle(runtime, options))) return kWrongInput;
+  examples::OutputFile json(runtime.rank() == 0 ? options.json : "");
+  if (!examples::all_ranks_succeeded(json.error())) return kWrongInput;
 
   bool is_met = false;
   nlohmann::ordered_json results;
@@ -59,6 +55,6 @@ int main(int argc, char** argv) {
     examples::keep_freed_memory();
     results = shard::measure_speed(options, is_met);
   }
-  if (json.is_open()) json << results.dump(2) << '\n';
+  if (json.is_wanted()) json.write(results.dump(2) + '\n');
   return is_met ? 0 : 1;
 }

@@ -3,7 +3,6 @@
 //   mpirun -np 2 synthetic_benchmark --help
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 #include "common/device.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
+#include "common/output_file.hpp"
 #include "common/parameters.hpp"
 #include "common/statistics.hpp"
 #include "common/step_alone.hpp"
@@ -54,23 +54,25 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--batch", options.batch, "images of each rank in a step")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  app.add_option("--image", options.images, "height and width in pixels, one run for each")
+  app.add_option("--image", options.images,
+                 "height and width of the images in pixels; one run for each number")
       ->check(CLI::Range(32, 4096))
       ->capture_default_str();
   app.add_option("--iterations", options.iterations, "steps to measure")
       ->check(count)
       ->capture_default_str();
-  app.add_option("--warmup", options.warm_up, "steps before")
+  app.add_option("--warmup", options.warm_up, "steps at the start, not counted")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  app.add_option("--compression", options.compression, "of gradients on their way between ranks")
+  app.add_option("--compression", options.compression,
+                 "how gradients are compressed when they are sent")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->capture_default_str();
   examples::add_device_option(app, options.device);
   examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
   app.add_flag("--efficiency", options.efficiency,
-               "instead, measure how much of the speed without communication is left with it");
+               "instead, measure the speed with communication relative to that without");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   return examples::parse_command_line(app, argc, argv);
 }
@@ -183,13 +185,8 @@ int main(int argc, char** argv) {
   if (const auto exit = parse_options(argc, argv, options)) {
     return examples::leave(*exit, runtime.rank() == 0);
   }
-  std::ofstream json;
-  std::string error;
-  if (runtime.rank() == 0 && !options.json.empty()) {
-    json.open(options.json);
-    if (!json) error = "cannot write " + options.json.string();
-  }
-  if (!examples::all_ranks_succeeded(error)) return kWrongInput;
+  examples::OutputFile json(runtime.rank() == 0 ? options.json : "");
+  if (!examples::all_ranks_succeeded(json.error())) return kWrongInput;
   if (!examples::has_device(options.device)) return kWrongInput;
 
   bool is_right = true;
@@ -201,6 +198,6 @@ int main(int argc, char** argv) {
                                      : measure_speed(options, image));
     results.push_back(std::move(result));
   }
-  if (json.is_open()) json << results.dump(2) << '\n';
+  if (json.is_wanted()) json.write(results.dump(2) + '\n');
   return is_right ? 0 : 1;
 }

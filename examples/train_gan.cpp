@@ -39,13 +39,13 @@ struct Options {
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app("Trains a small DCGAN to draw discs.\n", "train_gan");
   const CLI::Range count(1, 1 << 20);
-  app.add_option("--steps", options.steps, "of each of the two models")
+  app.add_option("--steps", options.steps, "training steps of each of the two models")
       ->check(count)
       ->capture_default_str();
   app.add_option("--batch", options.batch, "images of each rank in a step")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "for weights, discs and noise")
+  app.add_option("--seed", options.seed, "of weights, discs and noise")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   return examples::parse_command_line(app, argc, argv);

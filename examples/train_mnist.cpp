@@ -5,8 +5,8 @@
 //   mpirun -np 2 train_mnist [--data FOLDER]
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -20,6 +20,7 @@
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
+#include "common/output_file.hpp"
 #include "common/threads.hpp"
 #include "drawn/pictures.hpp"
 #include "kolo/kolo.hpp"
@@ -44,16 +45,19 @@ struct Options {
 
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
-      "Trains a ConvNet on digits, drawn or those of the MNIST database, on as many processes as "
+      "Trains a ConvNet on drawn digits, or on those of the MNIST database, on as many processes "
+      "as "
       "mpirun starts.\n",
       "train_mnist");
   const CLI::Range count(1, 1 << 20);
-  app.add_option("--data", options.data,
-                 "folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same with "
-                 "t10k, unpacked; with only the t10k pair, a fifth of it is held out; without this "
-                 "option, 4000 drawn digits to learn from and 1000 to judge by")
+  app.add_option(
+         "--data", options.data,
+         "folder with the unpacked MNIST files: train-images-idx3-ubyte, "
+         "train-labels-idx1-ubyte, and the same with t10k. With only the t10k files, a fifth "
+         "of the images is the test set. Default: 4000 drawn digits for training and 1000 "
+         "for the test")
       ->type_name("FOLDER");
-  app.add_option("--epochs", options.epochs, "times that every image is seen")
+  app.add_option("--epochs", options.epochs, "passes over all images")
       ->check(count)
       ->capture_default_str();
   app.add_option("--batch", options.batch, "images of each rank in a step")
@@ -63,10 +67,10 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--imbalance", options.imbalance,
-                 "how much larger the last rank's shard is than the first's")
+                 "ratio of the last rank's number of images to the first rank's")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "for initial weights and the order of images")
+  app.add_option("--seed", options.seed, "of initial weights and the order of images")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
@@ -75,7 +79,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
 
 struct Files {
   mnist::Dataset dataset;
-  std::ofstream json;  // open on rank 0 where a report is wanted
+  std::unique_ptr<examples::OutputFile> json;  // on rank 0, if a report is wanted
 };
 
 mnist::Digits draw(std::size_t first, std::size_t count) {
@@ -93,8 +97,8 @@ std::optional<Files> open_files_on_all_ranks(const Options& options) {
   try {
     files.dataset = options.data.empty() ? drawn_digits() : mnist::load_dataset(options.data);
     if (kolo::rank() == 0 && !options.json.empty()) {
-      files.json.open(options.json);
-      if (!files.json) error = "cannot write " + options.json.string();
+      files.json = std::make_unique<examples::OutputFile>(options.json);
+      error = files.json->error();
     }
   } catch (const std::exception& failure) {
     error = failure.what();
@@ -166,11 +170,10 @@ int main(int argc, char** argv) {
   std::optional<Files> files = open_files_on_all_ranks(options);
   if (!files) return kWrongInput;
   const double result = train(options, files->dataset);
-  if (files->json.is_open()) {
-    files->json << nlohmann::ordered_json{{"ranks", kolo::size()},
-                                          {"epochs", options.epochs},
-                                          {"accuracy", result}}
-                << '\n';
+  if (files->json) {
+    const nlohmann::ordered_json report{
+        {"ranks", kolo::size()}, {"epochs", options.epochs}, {"accuracy", result}};
+    files->json->write(report.dump() + '\n');
   }
   return 0;
 }

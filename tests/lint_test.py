@@ -29,8 +29,8 @@ CORE = ("src", "ops", "compression")
 def sources(entry):
     """The sources of one compilation: a unity build hands several to one."""
     path = pathlib.Path(entry["directory"]) / entry["file"]
-    if "Unity" in path.parts and path.exists():
-        return re.findall(r'#include "(.*)"', path.read_text())
+    if path.parent.name == "unity":
+        return [str(ROOT / name) for name in re.findall(r'#include "(.*)"', path.read_text())]
     return [str(path)]
 
 

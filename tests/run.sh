@@ -4,6 +4,16 @@
 # settings for CMake: tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+for argument in "$@"; do
+  case "$argument" in
+    -D*) ;;
+    *)
+      sed -n '2,/^set/{/^#/s/^# //p}' "${BASH_SOURCE[0]}"
+      case "$argument" in -h | --help) exit ;; *) exit 2 ;; esac
+      ;;
+  esac
+done
+
 "$root/cmake/setup.sh" --lint
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
@@ -18,9 +28,10 @@ for preset in release asan tsan; do
   report="$root/build/$preset/tests.xml"
   kolo_build "$preset" "$@"
   rm -f "$report"
-  # Tests wait more than they compute, those under mpirun, which only this preset has, above all.
+  # Tests wait more than they compute, those under mpirun, which only this preset has, above all:
+  # on two cores there are two of those at a time, and two others.
   at_once=$(($(nproc) + 1))
-  if [ "$preset" = release ]; then at_once=$((at_once + 4)); fi
+  if [ "$preset" = release ]; then at_once=$((at_once + 5)); fi
   # A failed test is counted below; the other presets are still worth running.
   (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \

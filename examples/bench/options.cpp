@@ -28,11 +28,10 @@ constexpr int kMany = 1'000'000;
 
 constexpr const char* kDescription =
     "Measures collectives by size and algorithm, or the reduction of a model's gradients.\n\n"
-    "Starts its ranks by itself (--np), or runs under mpirun. Each call works on data just "
-    "written, "
-    "after a barrier. A block of calls takes as long as on its slowest rank; blocks of all "
-    "cases take turns. min and median are of blocks, per call; p99 is of calls. Results are "
-    "checked apart from that; exit status 1: some were wrong. docs/bench.md tells more.\n";
+    "Starts its ranks itself (--np), or runs under mpirun. Each call works on data that was just "
+    "written, after a barrier. A block of calls takes as long as on its slowest rank; blocks of "
+    "all cases alternate. min and median are of blocks, per call; p99 is of calls. Results are "
+    "checked; exit status 1: some were wrong. docs/bench.md tells more.\n";
 
 std::map<std::string, DType> dtypes() {
   std::map<std::string, DType> types;
@@ -140,30 +139,32 @@ void add_what(CLI::App& app, Options& options, std::string& what) {
   app.add_option("collective", what, "what to measure (default allreduce)")
       ->check(CLI::IsMember(operation_names()))
       ->type_name("NAME");
-  app.add_option("--model", options.model, "whose gradients; with gradients only")
+  app.add_option("--model", options.model, "model whose gradients are reduced; only with gradients")
       ->check(CLI::IsMember(model_names()))
       ->type_name("NAME");
   const CLI::AsSizeValue size(/*kb_is_1000=*/false);
-  app.add_option("--min", options.min_bytes, "smallest buffer, as in 1KB")
+  app.add_option("--min", options.min_bytes, "smallest buffer (default 1KB)")
       ->transform(size)
       ->type_name("SIZE");
-  app.add_option("--max", options.max_bytes, "largest buffer, as in 64MB")
+  app.add_option("--max", options.max_bytes, "largest buffer (default 64MB)")
       ->transform(size)
       ->type_name("SIZE");
-  app.add_option("--factor", options.factor, "from one size to the next")
+  app.add_option("--factor", options.factor,
+                 "ratio of one size to the next smaller one (default 4)")
       ->check(CLI::Range(2, 1024));
   app.add_option_function<std::string>(
          "--dtype", [&options](const std::string& name) { options.dtype = dtypes().at(name); },
-         "element type")
+         "element type (default float32)")
       ->check(CLI::IsMember(dtypes()))
       ->type_name("NAME");
 }
 
 void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
-  app.add_option("--algorithm", options.algorithms,
-                 "measure these: bare algorithms by name, all (of them), kolo (the whole public "
-                 "path: named, asynchronous, agreed upon); of gradients tensors, buckets, "
-                 "copied_buckets, group. Default: the algorithm that Kolo would choose, and kolo")
+  app.add_option(
+         "--algorithm", options.algorithms,
+         "what to measure: names of algorithms, all algorithms (all), or what programs call "
+         "(kolo); for gradients tensors, buckets, copied_buckets, group. Default: the "
+         "algorithm that Kolo would choose, and kolo")
       ->delimiter(',')
       ->type_name("NAME");
   app.add_option("--placement", options.placements,
@@ -171,41 +172,44 @@ void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
       ->delimiter(',')
       ->check(CLI::IsMember({kStaged, kWindow}))
       ->type_name("NAME");
-  app.add_flag("--in-place", wants_in_place, "output over input (default)");
-  app.add_flag("--out-of-place", options.out_of_place, "output apart from input");
-  app.add_option("--compression", options.compressions, "on the whole path: none, fp16, bf16")
+  app.add_flag("--in-place", wants_in_place, "the output overwrites the input (default)");
+  app.add_flag("--out-of-place", options.out_of_place, "the output is other memory than the input");
+  app.add_option("--compression", options.compressions,
+                 "for what programs call (kolo, tensors, …); default none")
       ->delimiter(',')
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->type_name("NAME");
-  app.add_option("--group", options.group, "split the buffer into so many tensors, a group")
+  app.add_option("--group", options.group,
+                 "split the buffer into a group of this many tensors (default 1)")
       ->check(CLI::Range(1, 10'000));
   app.add_option(
          "--iterations", options.iterations,
-         "calls in a block; by default as many as move 16 MB, at most 200; on GPUs 4 GB, 20 to "
+         "calls in a block. Default: as many as move 16 MB, at most 200; on GPUs 4 GB, 20 to "
          "200")
       ->check(CLI::Range(1, kMany));
-  app.add_option("--warmup", options.warmup, "rounds that are not counted")
+  app.add_option("--warmup", options.warmup, "rounds at the start, not counted (default 2)")
       ->check(CLI::Range(0, kMany));
-  app.add_option("--rounds", options.rounds, "rounds of one block each; odd")
+  app.add_option("--rounds", options.rounds,
+                 "rounds, each of one block of every case; odd (default 15)")
       ->check(CLI::Range(1, kMany));
 }
 
 void add_where(CLI::App& app, Options& options) {
-  app.add_option("--np", options.np, "start so many ranks; without it and mpirun, 2")
+  app.add_option("--np", options.np, "ranks to start, if not under mpirun (default 2)")
       ->check(CLI::Range(1, 4096));
   examples::add_device_option(app, options.device);
   app.add_option(
          "--baseline", options.baseline,
          "mpi: compare with plain MPI, in processes of its own that take turns with Kolo's; "
-         "with --device cuda nccl: with NCCL's own calls on the same memory")
+         "nccl, with --device cuda: with NCCL's own calls on the same memory")
       ->check(CLI::IsMember({kMpi, kNccl}))
       ->type_name("NAME");
-  app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
-  app.add_option("--csv", options.csv, "the same, comma-separated")->type_name("FILE");
-  app.add_option("--plot", options.plot, "the same, drawn: an SVG")->type_name("FILE");
+  app.add_option("--json", options.json, "write the results to this file, too")->type_name("FILE");
+  app.add_option("--csv", options.csv, "write them as comma-separated values")->type_name("FILE");
+  app.add_option("--plot", options.plot, "draw them as an SVG")->type_name("FILE");
   app.add_flag_callback(
       "--config", [&options] { options.mode = Mode::PrintConfig; },
-      "print what can be set in the environment, and end");
+      "print all settings of the environment, and end");
   app.add_flag_callback(
       "--selfcheck", [&options] { options.mode = Mode::SelfCheck; },
       "print what limits this machine and what Kolo would choose on it, and end");

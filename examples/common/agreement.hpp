@@ -5,19 +5,19 @@
 #include <string_view>
 #include <vector>
 
-/// What ranks must agree about. All of these are collective.
+/// Agreement among ranks. All of these are collective.
 namespace examples {
 
-/// Each rank says what went wrong on it, or nothing. Where anything went wrong, the lowest such
-/// rank prints its text, and every rank gets false.
+/// Each rank passes its error, or an empty text. If any rank has an error, the lowest of these
+/// ranks prints its text, and all ranks get false.
 bool all_ranks_succeeded(std::string_view error);
 
-/// The ranks whose `digest` is not that of rank 0.
+/// The ranks whose `digest` differs from that of rank 0.
 std::vector<int> ranks_that_differ(std::uint64_t digest);
 
 /// Mean of `value` over all ranks.
 double mean_over_ranks(double value);
-/// The same for each of several values, of which every rank has equally many.
+/// The same for each of several values; equally many on all ranks.
 std::vector<double> mean_over_ranks(std::vector<double> values);
 
 }  // namespace examples

@@ -26,7 +26,7 @@ std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* cons
 void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard) {
   app.add_option_function<std::string>(
          "--shard", [&shard](const std::string& name) { shard = kolo::shard_named(name); },
-         "what the ranks divide among themselves; without it KOLO_SHARD tells")
+         "what is sharded over the ranks; default: KOLO_SHARD, or none")
       ->check(CLI::IsMember({"none", "optimizer", "gradients", "full"}));
 }
 
@@ -36,7 +36,7 @@ void add_device_option(CLI::App& app, kolo::DeviceKind& device) {
          [&device](const std::string& name) {
            device = name == "cuda" ? kolo::DeviceKind::Cuda : kolo::DeviceKind::Cpu;
          },
-         "where tensors lie: cpu (the default), or cuda, a GPU for each rank")
+         "where tensors lie: cpu (default), or cuda, one GPU for each rank")
       ->check(CLI::IsMember({"cpu", "cuda"}));
 }
 

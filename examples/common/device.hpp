@@ -6,14 +6,14 @@
 
 namespace examples {
 
-/// Whether every rank has such a device. Where one has not, it says so. Collective.
+/// Whether every rank has such a device; a rank without one prints an error. Collective.
 bool has_device(kolo::DeviceKind kind);
 
-/// Where this rank trains: the CPU, or of the node's CUDA devices the one with its local rank;
-/// where there are fewer, ranks share them, which takes KOLO_SHARE_GPU=on. There must be one.
+/// The device of this rank: the CPU, or the CUDA device with its local rank. If there are fewer
+/// devices, ranks share them, which needs KOLO_SHARE_GPU=on. There must be at least one.
 c10::Device device_of_rank(kolo::DeviceKind kind);
 
-/// Waits until a CUDA device has done what it was given.
+/// Waits until a CUDA device is idle.
 void synchronize(const c10::Device& device);
 
 }  // namespace examples

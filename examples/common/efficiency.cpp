@@ -17,7 +17,7 @@ constexpr int kRounds = 9;
 constexpr int kWarmUpSteps = 3;
 constexpr double kBlockSeconds = 1.0;
 
-// Seconds that a step takes, in a block of `steps`; the same on all ranks.
+// Seconds per step in a block of `steps`; the same on all ranks.
 double time_block(const std::function<void()>& step, const std::function<void()>& finish,
                   const std::function<double()>& clock, int steps) {
   mean_over_ranks(0);  // all begin together
@@ -27,7 +27,7 @@ double time_block(const std::function<void()>& step, const std::function<void()>
   return mean_over_ranks((clock() - start) / steps);
 }
 
-/// Of pairs of blocks of one round.
+/// The ratio of the two blocks of each round.
 Share share(const std::vector<double>& without, const std::vector<double>& with) {
   std::vector<double> shares;
   for (std::size_t i = 0; i < with.size(); ++i) shares.push_back(without[i] / with[i]);

@@ -10,13 +10,13 @@
 
 namespace examples {
 
-/// A part of the speed, as the median of what was measured.
+/// A fraction of the speed: the median of the measurements.
 struct Share {
   double median = 0;
   Interval interval{};  ///< of the median, 95 %
 };
 
-/// How much of the speed without communication is left with it.
+/// The speed with communication relative to that without.
 struct Efficiency {
   Share of_independent;  ///< time without ÷ time with communication
   Share of_meeting;      ///< the same against steps after which the ranks only wait for one another
@@ -25,15 +25,15 @@ struct Efficiency {
   double step_ms_with = 0;
 };
 
-/// Seconds since some moment.
+/// Seconds since an unspecified time.
 double steady_seconds();
 
 /// Runs nine rounds of three blocks: of `step_without` communication, of the same with a meeting of
-/// all ranks after each step, and of `step_with`, so that whatever else slows the machine meets all
-/// of them. What the meeting costs is the machine's: no rank can be ahead of the slowest, whatever
-/// library trains them. Blocks last about a second; the ranks begin each together, and its time is
-/// the mean over them. `finish` waits, at the end of a block, for what its steps have left to be
-/// done. `clock` tells the seconds by which all is timed. Collective.
+/// all ranks after each step, and of `step_with`, so that other load on the machine slows all
+/// three. The cost of the meeting is unavoidable with any library: no rank can be ahead of the
+/// slowest. A block lasts about a second; all ranks begin it together, and its time is the mean
+/// over ranks. `finish` waits at the end of a block until the work of its steps is done. `clock`
+/// returns the time in seconds. Collective.
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with,
                               const std::function<void()>& finish,

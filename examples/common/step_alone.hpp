@@ -4,8 +4,8 @@
 
 namespace examples {
 
-/// Steps an optimizer without Kolo, as a DistributedOptimizer steps it with or without `fused`:
-/// what that one is to be compared with.
+/// Steps an optimizer without Kolo, as a DistributedOptimizer with or without `fused` would: the
+/// baseline of comparisons.
 void step_alone(torch::optim::Optimizer& optimizer, bool fused);
 
 }  // namespace examples

@@ -6,16 +6,16 @@
 
 namespace examples {
 
-/// Of the parameters of two models, on one rank.
+/// Digests of the parameters of two models, on one rank.
 struct TrainedDigests {
   Digest start;     ///< of the model that all ranks train, before
   Digest together;  ///< of it afterwards
   Digest alone;     ///< of the copy that each rank has trained without the others
 };
 
-/// What shows that a benchmark was fast by not training; empty if nothing does: `together` differs
-/// from `start` and is the same on all ranks, and `alone` is not, as ranks have batches of their
-/// own. Collective.
+/// Why a benchmark has not trained as it should; empty if it has: `together` differs from `start`
+/// and is the same on all ranks, and `alone` differs between ranks, which have different batches.
+/// Collective.
 std::string training_error(const TrainedDigests& digests);
 
 }  // namespace examples

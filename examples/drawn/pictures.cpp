@@ -9,7 +9,7 @@ namespace drawn {
 torch::data::Example<> Pictures::get(std::size_t index) {
   const at::Tensor image = at::empty({1, kSide, kSide});
   draw(alphabet_, first_ + index,
-       std::span<float, kSide * kSide>(image.mutable_data_ptr<float>(), kSide * kSide));
+       std::span<float, kPixels>(image.mutable_data_ptr<float>(), kPixels));
   return {image, at::scalar_tensor(sign_of(alphabet_, first_ + index), at::kLong)};
 }
 

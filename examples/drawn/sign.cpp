@@ -80,7 +80,7 @@ int sign_of(Alphabet alphabet, std::uint64_t number) {
   return static_cast<int>(Chance(number).next() % lit_segments(alphabet).size());
 }
 
-void draw(Alphabet alphabet, std::uint64_t number, std::span<float, kSide * kSide> pixels) {
+void draw(Alphabet alphabet, std::uint64_t number, std::span<float, kPixels> pixels) {
   Chance chance(number);
   const std::span<const unsigned> lit_in_signs = lit_segments(alphabet);
   const unsigned lit = lit_in_signs[chance.next() % lit_in_signs.size()];
@@ -95,7 +95,7 @@ void draw(Alphabet alphabet, std::uint64_t number, std::span<float, kSide * kSid
       const double x = (column - center.x) / scale + slant * y;
       const double edge = (distance_to_sign({x, y}, lit) - half_width) * scale;  // pixels
       const double value = std::clamp(0.8 - edge, 0.0, 0.8) + chance.between(-noise, noise);
-      pixels[static_cast<std::size_t>(row * kSide + column)] =
+      pixels[static_cast<std::size_t>(row) * kSide + static_cast<std::size_t>(column)] =
           static_cast<float>(std::clamp(value, 0.0, 1.0));
     }
   }

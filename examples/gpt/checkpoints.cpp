@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kKept = 2;
 
-/// What the batches and the schedule follow from; how many ranks share a batch is no part of it.
+/// What determines the batches and the schedule; the number of ranks that share a batch does not.
 std::map<std::string, std::string> settings_of(const Options& options, std::string_view text) {
   std::ostringstream rate;
   rate << options.learning_rate;
@@ -41,8 +41,8 @@ void require_same_run(const kolo::Loaded& loaded, const Options& options, std::s
     }
   }
   if (loaded.steps >= options.steps) {
-    throw kolo::InvalidArgument(what + " has all " + std::to_string(options.steps) +
-                                " steps behind it; load an earlier one");
+    throw kolo::InvalidArgument(what + " has taken all " + std::to_string(options.steps) +
+                                " steps; load an earlier one");
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-/// Text to learn from, and text to be judged by, which is never trained on.
+/// Text for training, and held-out text for the test.
 struct Corpus {
   std::string training;
   std::string held_out;

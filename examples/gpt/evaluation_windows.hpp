@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-/// The windows of the held-out text that a model is judged by.
+/// The windows of the held-out text on which a model is tested.
 struct EvaluationWindows {
   std::vector<std::size_t> starts{};
   std::size_t in_training = 0;  ///< how many of `starts` occur in the training text
@@ -16,7 +16,7 @@ struct EvaluationWindows {
 
 /// For each window of `length` bytes of `text` that begins at one of `starts`: whether it occurs
 /// anywhere in `training`. In one pass over `training`, by a rolling hash of 64 bits: a window that
-/// occurs is always found; one that does not is taken for one that does with a chance of 2^-64 per
+/// occurs is always found; one that does not is mistaken for one with a probability of 2^-64 per
 /// byte and window.
 std::vector<bool> occur_in(std::string_view training, std::string_view text,
                            std::span<const std::size_t> starts, std::size_t length);

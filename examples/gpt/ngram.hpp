@@ -11,10 +11,10 @@ namespace gpt {
 
 /// Byte n-gram models of a text, orders 1 to 3: what a language model must beat.
 ///
-/// Interpolated absolute discounting: every seen n-gram gives up the same part of a count, and what
-/// a context has collected that way is shared out like the next shorter context would, down to the
-/// uniform distribution. The part is n1 / (n1 + 2 n2), where n1 and n2 count the n-grams seen once
-/// and twice (Ney, Essen and Kneser 1994).
+/// Interpolated absolute discounting: the same discount is subtracted from the count of every seen
+/// n-gram, and what a context saves is distributed like the next shorter context would, down to the
+/// uniform distribution. The discount is n1 / (n1 + 2 n2), where n1 and n2 count the n-grams seen
+/// once and twice (Ney, Essen and Kneser 1994).
 class NgramModel {
  public:
   static constexpr int kMaxOrder = 3;

@@ -21,58 +21,63 @@ std::string accept_learning_rate(const std::string& text) {
 void add_model_options(CLI::App& app, Options& options) {
   const CLI::Range size(1, kLargest);
   app.add_option("--layers", options.layers, "blocks of the model")->check(size);
-  app.add_option("--width", options.width, "numbers that stand for a byte; a multiple of --heads")
-      ->check(size);
+  app.add_option("--width", options.width, "embedding width; a multiple of --heads")->check(size);
   app.add_option("--heads", options.heads, "attention heads")->check(size);
-  app.add_option("--context", options.context, "bytes that the model looks back")->check(size);
+  app.add_option("--context", options.context, "bytes that the model sees before the next one")
+      ->check(size);
 }
 
 void add_training_options(CLI::App& app, Options& options) {
   const CLI::Range count(1, kLargest);
   app.add_option("--steps", options.steps, "training steps")->check(count);
   app.add_option("--batch", options.batch,
-                 "windows of text that each rank takes in a step; N ranks with B/N each train like "
-                 "one with B")
+                 "windows of text of each rank in a step; N ranks with B/N each train like one "
+                 "rank with B")
       ->check(count);
-  app.add_option("--lr", options.learning_rate, "learning rate of AdamW at its highest")
+  app.add_option("--lr", options.learning_rate, "peak learning rate of AdamW")
       ->check(CLI::Validator(accept_learning_rate, ""));
   examples::add_device_option(app, options.device);
   examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for AdamW");
-  app.add_option("--seed", options.seed, "for initial weights, batches and the sample")
+  app.add_option("--seed", options.seed, "of initial weights, batches and the sample")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
-  app.add_option("--compression", options.compression, "of gradients on their way between ranks")
+  app.add_option("--compression", options.compression,
+                 "how gradients are compressed when they are sent")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}));
 }
 
 void add_task_options(CLI::App& app, Options& options) {
-  app.add_option("--text", options.text,
-                 "text files, or folders of them, to learn from; without it, the handwritten C++ "
-                 "headers of LibTorch")
+  app.add_option(
+         "--text", options.text,
+         "text files, or folders of them, to learn from; default: the handwritten C++ headers "
+         "of LibTorch")
       ->type_name("PATH");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   auto* require_loss =
-      app.add_option("--require-loss", options.require_loss,
-                     "fail unless the validation loss is at most so many nats/byte, and below the "
-                     "trigram entropy")
+      app.add_option(
+             "--require-loss", options.require_loss,
+             "fail unless the validation loss is at most this many nats/byte, and below the "
+             "trigram entropy")
           ->type_name("NATS");
   app.add_flag("--efficiency", options.efficiency,
-               "instead of training, measure how much of the speed without communication is left "
-               "with it")
+               "instead of training, measure the speed with communication relative to that "
+               "without")
       ->excludes(require_loss);
 }
 
 void add_checkpoint_options(CLI::App& app, Options& options) {
   auto* save = app.add_option("--save", options.save,
-                              "folder for checkpoints: one after the last step; two are kept")
+                              "folder for checkpoints: saves one after the last step, keeps two")
                    ->type_name("FOLDER");
-  app.add_option("--save-every", options.save_every, "one after every so many steps too")
+  app.add_option("--save-every", options.save_every,
+                 "also save a checkpoint after every STEPS steps")
       ->needs(save)
       ->check(CLI::Range(1, kLargest));
   app.add_option("--load", options.load,
-                 "go on from a checkpoint, or the newest in a folder, of any number of ranks and "
-                 "any --shard, --batch such that all ranks together take as many windows; or start "
-                 "with the weights in a file: one of torch::save, or *.safetensors")
+                 "resume from a checkpoint, or from the newest in a folder, of any number of ranks "
+                 "and any --shard; all ranks together must take as many windows in a step as "
+                 "before (--batch). Or start with the weights in a file: *.safetensors, or one of "
+                 "torch::save")
       ->type_name("PATH");
   app.add_option("--export", options.export_file,
                  "after the last step, write weights and optimizer state into one safetensors file")
@@ -96,7 +101,7 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   Options options;
   CLI::App app(
       "Trains a byte-level GPT on text, on as many processes as mpirun starts.\n"
-      "The last tenth of the text is held out to judge the model, by windows that do not occur in "
+      "The model is tested on windows of the last tenth of the text that do not occur in "
       "the rest.\n",
       "train_gpt");
   // Parsed before all others, wherever it stands, so that they change what it has set.

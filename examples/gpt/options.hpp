@@ -12,7 +12,7 @@
 
 namespace gpt {
 
-/// What train_gpt can be told; the defaults are those of the preset "small".
+/// The options of train_gpt; the defaults are those of the preset "small".
 struct Options {
   int layers = 3;
   int width = 128;
@@ -27,7 +27,7 @@ struct Options {
   std::vector<std::filesystem::path> text;  ///< files and folders; empty: headers of LibTorch
   std::string compression = "none";         ///< none, fp16 or bf16
   kolo::DeviceKind device = kolo::DeviceKind::Cpu;
-  std::optional<kolo::Shard> shard;    ///< what the ranks divide among themselves
+  std::optional<kolo::Shard> shard;    ///< what is sharded over the ranks
   bool fused = false;                  ///< LibTorch's fused kernel for AdamW
   bool efficiency = false;             ///< measure it instead of training
   std::filesystem::path json;          ///< empty: no report in a file
@@ -42,7 +42,7 @@ struct Options {
 /// Those of the preset "medium".
 Options medium_preset();
 
-/// The options, or how to end after --help or an error.
+/// The options, or the exit after --help or an error.
 std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv);
 
 /// The learning rate of `step`, 0 … options.steps - 1: rises linearly over the first twentieth of

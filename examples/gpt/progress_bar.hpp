@@ -5,8 +5,8 @@
 
 namespace gpt {
 
-/// Shows how far training is: a bar that stays on its line on a terminal, elsewhere a plain line
-/// now and then.
+/// Shows the progress of training: a bar on one line of a terminal, elsewhere a plain line now and
+/// then.
 class ProgressBar {
  public:
   /// Writes to `stream`. `tokens_per_step` counts those of all ranks.

@@ -34,7 +34,7 @@ void print(std::ostream& stream, const Report& report) {
   stream << '\n';
 }
 
-void write_json(std::ostream& stream, const Report& report) {
+std::string to_json(const Report& report) {
   const nlohmann::ordered_json json = {
       {"ranks", report.ranks},
       {"parameters", report.parameters},
@@ -59,7 +59,7 @@ void write_json(std::ostream& stream, const Report& report) {
       {"wake_up_requests", report.metrics.wake_up_requests},
       {"negotiations", report.metrics.negotiations},
   };
-  stream << json.dump(2) << '\n';
+  return json.dump(2) + '\n';
 }
 
 std::string shortfall(const Report& report, double required_loss) {

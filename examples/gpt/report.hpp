@@ -10,7 +10,7 @@
 
 namespace gpt {
 
-/// What a training run has shown. Losses and entropies in nats a byte; means over all ranks.
+/// The results of a training run. Losses and entropies in nats per byte; means over all ranks.
 struct Report {
   int ranks = 0;
   std::int64_t parameters = 0;
@@ -32,9 +32,9 @@ struct Report {
 };
 
 void print(std::ostream& stream, const Report& report);
-void write_json(std::ostream& stream, const Report& report);
+std::string to_json(const Report& report);
 
-/// Why the model of `report` is worse than required; empty where it is not.
+/// Why the model of `report` is worse than required; empty if it is not.
 std::string shortfall(const Report& report, double required_loss);
 
 }  // namespace gpt

@@ -1,8 +1,9 @@
 // Trains a byte-level GPT on real text with as many processes as mpirun starts.
 //
 //   mpirun -np 2 train_gpt --help
-#include <fstream>
+#include <filesystem>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,7 @@
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
 #include "common/memory.hpp"
+#include "common/output_file.hpp"
 #include "common/parameters.hpp"
 #include "common/step_alone.hpp"
 #include "common/threads.hpp"
@@ -41,11 +43,16 @@ constexpr std::size_t kSampleBytes = 400;
 struct Files {
   gpt::Corpus corpus;
   gpt::EvaluationWindows windows;
-  std::ofstream json;  // open on rank 0 where a report is wanted
+  std::unique_ptr<examples::OutputFile> json;  // on rank 0, if a report is wanted
 };
 
 std::size_t window_bytes(const gpt::Options& options) {
   return static_cast<std::size_t>(options.context) + 1;  // the last byte is only a target
+}
+
+// Before the training rather than after it.
+void require_writable(const examples::OutputFile& file) {
+  if (!file.error().empty()) throw std::runtime_error(file.error());
 }
 
 Files open_files(const gpt::Options& options) {
@@ -56,14 +63,20 @@ Files open_files(const gpt::Options& options) {
                                   length);
   files.windows = gpt::evaluation_windows(files.corpus.training, files.corpus.held_out, length,
                                           kEvaluatedBytes / length + 1);
-  if (kolo::rank() == 0 && !options.json.empty()) {
-    files.json.open(options.json);
-    if (!files.json) throw std::runtime_error("cannot write " + options.json.string());
+  if (kolo::rank() > 0) return files;
+  if (!options.save.empty()) {
+    std::filesystem::create_directories(options.save);
+    require_writable(examples::OutputFile(options.save / ".writable"));
+  }
+  require_writable(examples::OutputFile(options.export_file));
+  if (!options.json.empty()) {
+    files.json = std::make_unique<examples::OutputFile>(options.json);
+    require_writable(*files.json);
   }
   return files;
 }
 
-// A text that differs would let one rank train on what another holds out.
+// With different texts one rank could train on what another holds out.
 std::string difference_from_rank_0(const gpt::Corpus& corpus) {
   examples::Digest digest;
   digest.add(corpus.training);
@@ -75,8 +88,8 @@ std::string difference_from_rank_0(const gpt::Corpus& corpus) {
   return "";
 }
 
-// Opens what the options name on every rank. Where that fails on any, one of them says why, and
-// none gets anything.
+// Opens the files of the options on every rank. If that fails on any, one of them prints why, and
+// all get nothing.
 std::optional<Files> open_files_on_all_ranks(const gpt::Options& options) {
   Files files;
   std::string error;
@@ -101,7 +114,7 @@ void print_task(const gpt::Options& options, const Files& files, std::int64_t pa
   if (corpus.held_out_files > 0) {
     std::cout << " (" << corpus.training_files << " and " << corpus.held_out_files << " files)";
   }
-  std::cout << "\njudged by: " << windows.starts.size() << " windows of " << window_bytes(options)
+  std::cout << "\ntested on: " << windows.starts.size() << " windows of " << window_bytes(options)
             << " bytes of the held-out text, of which " << windows.in_training
             << " occur in the training text (" << windows.left_out << " more do and are left out)"
             << std::endl;
@@ -149,7 +162,7 @@ void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus
             << gpt::printable(gpt::sample(model, prompt, kSampleBytes)) << "\n--------------\n";
 }
 
-// The step to go on with, from what --load names; nothing where that is wrong, after saying why.
+// The step to resume with, from what --load names; nothing, after an error text, if that is wrong.
 std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
                                      const gpt::Options& options, const gpt::Corpus& corpus) {
   if (options.load.empty()) return 0;
@@ -163,7 +176,7 @@ std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
   if (!examples::all_ranks_succeeded(error)) return std::nullopt;
   if (kolo::rank() == 0) {
     std::cout << "loaded " << options.load.string() << ": " << first_step << " of " << options.steps
-              << " steps are taken" << std::endl;
+              << " steps have been taken" << std::endl;
   }
   return first_step;
 }
@@ -204,7 +217,7 @@ int train(const gpt::Options& options, Files files) {
   if (speaks) {
     show_sample(model, options, files.corpus);
     gpt::print(std::cout, report);
-    if (files.json.is_open()) gpt::write_json(files.json, report);
+    if (files.json) files.json->write(gpt::to_json(report));
   }
   if (!report.different_ranks.empty()) return 1;
   return speaks ? check_requirement(options, report) : 0;
@@ -237,7 +250,7 @@ int measure_efficiency(const gpt::Options& options, Files files) {
     std::cout << efficiency;
     nlohmann::ordered_json report = examples::to_json(efficiency);
     report["parameters"] = parameters;
-    if (files.json.is_open()) files.json << report << '\n';
+    if (files.json) files.json->write(report.dump() + '\n');
   }
   return 0;
 }

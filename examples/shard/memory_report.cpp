@@ -10,7 +10,7 @@
 namespace shard {
 namespace {
 
-constexpr double kWhole = 16;  // bytes per parameter, where nothing is divided
+constexpr double kWhole = 16;  // bytes per parameter without sharding
 constexpr double kMostAboveFormula = 0.1;
 constexpr double kMostPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others

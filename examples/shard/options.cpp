@@ -13,14 +13,14 @@ std::string accept_width(const std::string& text) {
 
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
-      "Measures sharded training: the time of a step with each mode beside that with none, or with "
-      "--memory what one mode leaves of a rank's memory, or with --checkpoint what saving costs.\n"
-      "Ends with 1 where more is sent, or more memory used, than there should be.\n",
+      "Measures sharded training: the time of a step in each mode, relative to none; or with "
+      "--memory the memory of a rank in one mode; or with --checkpoint the time to save.\n"
+      "Exit status 1: more bytes were sent, or more memory was used, than expected.\n",
       "shard_benchmark");
   const CLI::Range count(1, 1 << 20);
   app.add_flag("--memory", options.memory, "instead of time, measure memory");
   app.add_option("--checkpoint", options.checkpoint,
-                 "instead of time, measure saving into this folder")
+                 "instead of time, measure saving into this folder, which is made")
       ->type_name("FOLDER")
       ->excludes("--memory");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
@@ -37,7 +37,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--rounds", options.rounds, "time: steps of each mode; saving: checkpoints")
       ->check(count)
       ->capture_default_str();
-  app.add_option("--warmup", options.warm_up, "time: steps of each mode before")
+  app.add_option("--warmup", options.warm_up, "time: steps of each mode at the start, not counted")
       ->check(count)
       ->capture_default_str();
 

@@ -81,6 +81,11 @@ struct GatherOptions {
   std::optional<std::chrono::nanoseconds> timeout{};
   ProcessSet* process_set = nullptr;
   GatherGradient gradient = GatherGradient::Average;
+
+  /// @return the fields that every operation has
+  OperationOptions operation() const {
+    return {.name = name, .timeout = timeout, .process_set = process_set};
+  }
 };
 
 /// Concatenates tensors of all ranks along dimension 0, in the order of ranks.

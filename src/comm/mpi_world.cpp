@@ -77,6 +77,9 @@ MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(dup
 }
 
 MpiWorld::~MpiWorld() {
+  // A rank that has left in good order may have died since. Open MPI then waits for it in
+  // MPI_Finalize, for ever if the launcher has not noticed yet.
+  if (session_.is_at_home() && !liveness_->dead().empty()) mpi_environment::mark_broken();
   // Never freed: a message that tells that a rank has left may still be in flight to a rank that
   // no longer needs it. The next communicator may get the same id and would receive that message.
   base_.release();

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/misspelt_settings.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::config_test {
@@ -43,6 +44,17 @@ ConfigEntry entry_of(const Config& config, const std::string& variable) {
     if (entry.variable == variable) return entry;
   }
   return {};
+}
+
+TEST(ConfigTest, MisspeltVariables_AreNamedWithTheSettingThatIsMeant) {
+  const Variable setting("KOLO_TIMEOUT", "3s");
+  const Variable other("KOLO_TEST_SEED", "1");
+  EXPECT_TRUE(misspelt_settings().empty());
+  const Variable misspelt("KOLO_TIMOUT", "3s");
+  EXPECT_EQ(
+      misspelt_settings(),
+      std::vector<std::string>{"KOLO_TIMOUT is not a setting and has no effect. Is "
+                               "KOLO_TIMEOUT meant? kolo-bench --config lists all settings."});
 }
 
 TEST(ConfigTest, UnsetVariables_KeepTheirDefaults) {

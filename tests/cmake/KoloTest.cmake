@@ -33,6 +33,7 @@ function(kolo_add_test name)
     endif()
     math(EXPR index "${shard} - 1")
     add_test(NAME ${test} COMMAND ${name})
+    kolo_set_cost(${test} 1 ${arg_TIMEOUT})
     set_tests_properties(${test} PROPERTIES TIMEOUT ${arg_TIMEOUT}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
   endforeach()
@@ -61,24 +62,34 @@ function(kolo_add_mpirun_test name ranks timeout)
   kolo_set_mpirun_properties(${name} ${ranks} ${timeout})
 endfunction()
 
-# kolo_set_mpirun_properties(<name> <ranks> <timeout>): for a test that calls mpirun itself. A rank
-# has one thread for arithmetic, since OpenMP's threads spin, and yields while it waits inside MPI:
-# there are more ranks than cores already.
+# kolo_set_mpirun_properties(<name> <ranks> <timeout> [SLEEPS]): for a test that calls mpirun itself.
+# A rank has one thread for arithmetic, since OpenMP's threads spin, and yields while it waits inside
+# MPI: there are more ranks than cores already. SLEEPS: the ranks hardly compute.
 function(kolo_set_mpirun_properties name ranks timeout)
   if(KOLO_SANITIZE)
     math(EXPR timeout "${timeout} * 5")
   endif()
   set(processors ${ranks})
-  if(ranks GREATER 3)
+  if("${ARGV3}" STREQUAL "SLEEPS")
+    set(processors 1)
+  elseif(ranks GREATER 3)
     set(processors 3)  # on two cores: tests/run.sh starts others beside it
   endif()
+  kolo_set_cost(${name} ${processors} ${timeout})
   set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout}
-    PROCESSORS ${processors}
     LABELS RANK_${ranks}
     ENVIRONMENT "${environment}")
+endfunction()
+
+# kolo_set_cost(<test> <processors> <timeout>): CTest begins with the highest cost. One that takes
+# several processors would otherwise wait until those of one process, which always fit, are over; and
+# a long one would end after all others.
+function(kolo_set_cost test processors timeout)
+  math(EXPR cost "${processors} * 10000 + ${timeout}")
+  set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost})
 endfunction()
 
 function(kolo_test_executable name)

@@ -28,7 +28,7 @@ TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
     const auto reduce = [&] {
       self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
     };
-    if (self.rank != 0) reduce();  // which rank 0 never does
+    if (self.rank != 0) reduce();  // rank 0 never does
     self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5), nullptr);
     self.communicator.abort("rank 3 died");
     self.communicator.abort("another reason");
@@ -110,7 +110,7 @@ TEST(FakeGpuTest, ConvertsAsTheCpuDoes) {
 
 TEST(FakeGpuTest, AddsUpAndMultipliesVectors) {
   expect_sound([](const GpuRank& self) {
-    DeviceArray<float> floats(self, {1, 2, -7, 3, 5, -7});  // of (1, 2) and (3, 5), with a gap
+    DeviceArray<float> floats(self, {1, 2, -7, 3, 5, -7});  // (1, 2) and (3, 5), with gaps
     DeviceArray<float> sums(self, 2);
     DeviceArray<double> products(self, 4);
     DeviceArray<double> partial(self, 4 * comm::dot_product_parts(2));
@@ -169,8 +169,8 @@ TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
   });
 }
 
-/// The hazards of a GPU on whose default stream memory is made and given up, and which another
-/// stream uses in between.
+/// The hazards of memory that is allocated and freed on the default stream and used on another
+/// stream in between.
 template <class Between>
 std::vector<std::string> hazards_with_stream_ordered_memory(Between&& between) {
   return run_on_gpus(1, [&](const GpuRank& self) {

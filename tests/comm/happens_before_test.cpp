@@ -30,7 +30,7 @@ class HappensBeforeTest : public testing::Test {
   }
   void free(ByteRange range) { graph_.free(host_, range, ++last_order_); }
   void allocate(ByteRange range) { graph_.allocate(host_, range, ++last_order_); }
-  /// What comes next on `later` happens after all so far on `earlier`.
+  /// The next operation on `later` happens after all that is on `earlier` so far.
   void wait(Timeline later, Timeline earlier) {
     const VectorClock event = graph_.clock(earlier);
     graph_.join(later, event);
@@ -130,7 +130,7 @@ TEST_F(HappensBeforeTest, OneConflictIsToldOnceHoweverManyPiecesItHas) {
   write(one_, "all", all_);
   for (std::size_t i = 0; i < 64; i += 8) read(one_, "piece", all_.subspan(i, 8));
   write(two_, "all again", all_);
-  EXPECT_EQ(graph_.hazards().size(), 9u);  // with each reader of a piece, and with the one writer
+  EXPECT_EQ(graph_.hazards().size(), 9u);  // one for each reader of a piece, one for the writer
 }
 
 TEST_F(HappensBeforeTest, TheTextFollowsTheOrderOfLaunches) {

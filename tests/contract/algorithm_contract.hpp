@@ -1,8 +1,8 @@
 #pragma once
 
-// What every algorithm must do, whoever wrote it: worlds, counts, types, operations, memory and
-// timing of all kinds. Each collective has a suite in a header of its own; this one holds what they
-// share. A test file instantiates the suite of a collective for its algorithms:
+// What every algorithm must do for all kinds of world sizes, counts, types, operations, memory and
+// timing. Each collective has a suite in a header of its own; this one holds what they share. A
+// test file instantiates the suite of a collective for its algorithms:
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, AllReduceContract, contract_cases({my_algorithm}),
 //                            name_contract_case);
@@ -31,13 +31,13 @@ inline constexpr int kContractWorlds[] = {1, 2, 3, 4, 7};
 inline constexpr int kContractWorldsOfNodes[] = {2, 3, 4, 6, 9};  // see scattered_nodes
 #endif
 inline constexpr std::size_t kContractWindowBytes = 4096;
-/// Seeds decide about delays: repeats with these ones must give what the first run gave.
+/// Seeds of the delays: repeats with these must give the result of the first run.
 inline constexpr std::uint64_t kFirstSeed = 1;
 inline constexpr std::uint64_t kLastSeed = 20;
 
 using ContractCase = std::tuple<Algorithm, int>;
 
-/// Every algorithm in every world that it is for.
+/// Every algorithm in every world that it supports.
 inline auto contract_cases(const std::vector<Algorithm>& algorithms) {
   std::vector<ContractCase> cases;
   for (const Algorithm& algorithm : algorithms) {
@@ -54,7 +54,7 @@ inline std::string name_contract_case(const testing::TestParamInfo<ContractCase>
          std::to_string(std::get<1>(info.param));
 }
 
-/// Polls `task` to its end, now and then with a pause, so that ranks meet in ever other orders.
+/// Polls `task` to its end, with random pauses, so that ranks meet in ever different orders.
 inline void finish(Task task, std::mt19937_64& random) {
   while (task.poll() != Progress::Done) {
     if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 20));
@@ -68,8 +68,7 @@ inline std::mt19937_64 random_of(const Rank& rank) {
 
 class AlgorithmContract : public testing::TestWithParam<ContractCase> {
  protected:
-  /// Gives the call of one rank, complete but for communicator, window and nodes, right before it
-  /// is run.
+  /// Returns the call of one rank, without communicator, window and nodes, right before it runs.
   using MakeCall = std::function<CollectiveCall(std::size_t index, int rank)>;
   /// What a rank does as soon as its call has ended.
   using End = std::function<void(std::size_t index, int rank)>;
@@ -92,8 +91,8 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
     });
   }
 
-  /// A run that failed drops its tasks wherever they are: polls call 0 on every rank another number
-  /// of times, then lets go of it. Memory must stay in order; the world is not used again.
+  /// A failed run destroys its tasks at any point: polls call 0 a different number of times on
+  /// every rank, then destroys it. No memory may be damaged; the world is not used again.
   void abandon_call(int polls, const MakeCall& make_call) const {
     run_on_ranks(size(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
       Task task = start(rank, make_call(0, rank.rank));
@@ -102,7 +101,7 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
     });
   }
 
-  /// Ways to spread elements over the ranks: none, one and many each, uneven, all on one rank.
+  /// Ways to spread elements over the ranks: none, one each, many each, uneven, all on one rank.
   std::vector<std::vector<std::size_t>> distributions() const {
     std::vector<std::size_t> uneven(ranks());
     for (std::size_t i = 0; i < ranks(); ++i) uneven[i] = i * 37 % 90;  // rank 0 has none

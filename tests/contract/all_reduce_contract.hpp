@@ -74,7 +74,7 @@ TEST_P(AllReduceContract, EveryCount) {
   std::vector<ReduceCase> cases;
   for (const std::size_t count :
        {std::size_t{0}, std::size_t{1}, ranks() - 1, ranks(), ranks() + 1, std::size_t{101},
-        16 * ranks(), std::size_t{523}, 32 * ranks() + 1}) {  // one piece has a segment more
+        16 * ranks(), std::size_t{523}, 32 * ranks() + 1}) {  // one piece has one more segment
     for (const std::size_t segment_bytes : {64u, 192u, 4096u}) {
       for (const bool in_place : {false, true}) {
         cases.push_back({.count = count, .segment_bytes = segment_bytes, .in_place = in_place});

@@ -79,7 +79,7 @@ class AllToAllContract : public MoveContract<ExchangeCase, ExchangeBuffers> {
     return counts;
   }
 
-  /// Nothing, one and many elements between all; uneven; from or to one rank only; to itself only.
+  /// No, one and many elements between all; uneven; from or to one rank only; to itself only.
   std::vector<ExchangeCounts> exchanges() const {
     const std::size_t last = ranks() - 1;
     return {all_counts([](std::size_t, std::size_t) { return 0u; }),

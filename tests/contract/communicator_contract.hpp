@@ -92,7 +92,7 @@ TYPED_TEST_P(CommunicatorContract, KnowsItsRankAndSize) {
   });
 }
 
-// Many messages of changing length between all pairs, itself included, all posted at once.
+// Many messages of varying length between all pairs, and to itself, all posted at once.
 TYPED_TEST_P(CommunicatorContract, MessagesOfOneTagArriveInOrder) {
   static constexpr int kMessages = 40;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
@@ -181,7 +181,7 @@ TYPED_TEST_P(CommunicatorContract, AMessageMayBeEmpty) {
   });
 }
 
-// Longer than what MPI sends at once, received late.
+// Longer than what MPI sends eagerly, received late.
 TYPED_TEST_P(CommunicatorContract, ALargeMessageArrivesWhole) {
   static constexpr std::size_t kSize = (std::size_t{2} << 20) + 7;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
@@ -200,12 +200,12 @@ TYPED_TEST_P(CommunicatorContract, ALargeMessageArrivesWhole) {
   });
 }
 
-/// Gives up all receives, and returns when none writes to its buffer any more.
+/// Gives up all receives; returns when none writes to its buffer any more.
 inline void give_up_receives(Communicator& communicator) {
   while (!communicator.give_up_receives().from.empty()) std::this_thread::yield();
 }
 
-/// Returns when all ranks have come here.
+/// Returns when all ranks have called it.
 inline void meet(Communicator& communicator, int tag) {
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < communicator.size(); ++peer) {
@@ -238,10 +238,10 @@ TYPED_TEST_P(CommunicatorContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
   });
 }
 
-// In the middle of long messages: each of them is there as a whole when its receive has been given
-// up, or not at all, and then the next receive gets it.
+// Receives that are given up in the middle of long messages: each message has then arrived
+// completely, or not at all, and the next receive gets it.
 TYPED_TEST_P(CommunicatorContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp) {
-  static constexpr std::size_t kSize = std::size_t{1} << 18;  // more than MPI sends at once
+  static constexpr std::size_t kSize = std::size_t{1} << 18;  // more than MPI sends eagerly
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();
@@ -364,7 +364,7 @@ TYPED_TEST_P(CommunicatorContract, AReceiveThatWasGivenUpTakesNothing) {
       Transfer receiving = communicator.receive(given_up, before, 4);
       EXPECT_FALSE(receiving.ready());
     }
-    // Nobody sends before all have given up: two empty rounds around the ring.
+    // Two empty rounds around the ring, so that no rank sends before all have given up.
     for (int round = 0; round < communicator.size(); ++round) {
       Transfer sending = communicator.send({}, next, 6);
       Transfer receiving = communicator.receive({}, before, 6);

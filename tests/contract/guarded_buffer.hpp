@@ -7,17 +7,17 @@
 
 namespace kolo::test {
 
-/// Memory between guard bytes, which shows what was written beside it.
+/// Memory between guard bytes, which detect writes outside it.
 class GuardedBuffer {
  public:
-  /// The memory begins `shift_bytes` behind an aligned address.
+  /// The memory begins `shift_bytes` after an aligned address.
   explicit GuardedBuffer(std::size_t size_bytes, std::size_t shift_bytes = 0)
       : size_bytes_(size_bytes),
         begin_(kGuardBytes + shift_bytes),
         memory_(begin_ + size_bytes + kGuardBytes, kGuard) {}
 
   std::byte* data() { return memory_.data() + begin_; }
-  /// The content; once the memory was given up, what it was then.
+  /// The content, or that at the time of give_up().
   std::span<const std::byte> bytes() const {
     if (is_given_up_) return last_;
     return {memory_.data() + begin_, size_bytes_};
@@ -26,7 +26,7 @@ class GuardedBuffer {
   void fill(std::span<const std::byte> content) {
     std::copy(content.begin(), content.end(), data());
   }
-  /// What a caller may do as soon as its call has ended: it writes something else.
+  /// Overwrites the memory, as a caller may do once its call has ended.
   void give_up() {
     last_.assign(bytes().begin(), bytes().end());
     is_given_up_ = true;

@@ -23,7 +23,7 @@ inline std::ostream& operator<<(std::ostream& out, const MoveCase& item) {
              << item.offset << (item.in_place ? ", in place" : "");
 }
 
-/// What `from` has for `to`: other bytes for every pair of ranks and every position.
+/// The bytes that `from` sends to `to`: different for every pair of ranks and every position.
 inline std::vector<std::byte> bytes_between(std::size_t from, std::size_t to, std::size_t count) {
   std::vector<std::byte> bytes(count);
   for (std::size_t i = 0; i < count; ++i) {

@@ -15,17 +15,17 @@
 
 namespace kolo::test {
 
-/// What one rank has for a test of algorithms.
+/// One rank in a test of algorithms.
 struct Rank {
   int rank;
   Communicator& communicator;
   SharedWindow& window;
-  const Nodes* nodes;  ///< null where they are one
+  const Nodes* nodes;  ///< null if all ranks share one node
   std::uint64_t seed;
 };
 
-/// Runs `body` on as many ranks as there are nodes given, each a thread of its own, with messages
-/// that come late at random. The seed decides how late, and whether a send waits for its receiver.
+/// Runs `body` on one rank, a thread, for each entry of the nodes. Messages are delayed at random.
+/// The seed decides how long, and whether a send waits for its receiver.
 inline void run_on_nodes(const std::vector<int>& node_of_rank, std::size_t window_bytes,
                          std::uint64_t seed, const std::function<void(const Rank&)>& body) {
   const FakeOptions options{

@@ -1,6 +1,6 @@
 #pragma once
 
-// One reduction of the contract: inputs in closed form, memory with guards, what must come out.
+// One reduction of the contract: inputs in closed form, guarded memory, and the expected result.
 
 #include <algorithm>
 #include <cmath>
@@ -19,11 +19,11 @@
 
 namespace kolo::test {
 
-/// What the inputs of a reduction are.
+/// The kind of input of a reduction.
 enum class Values {
-  Mixed,       ///< another one for every rank and element
-  Large,       ///< near the largest of a 16-bit float: no two can be added
-  NotANumber,  ///< mixed, but for one element of each rank
+  Mixed,       ///< different for every rank and element
+  Large,       ///< near the largest 16-bit float: the sum of two overflows
+  NotANumber,  ///< mixed, with one NaN on each rank
 };
 
 struct ReduceCase {
@@ -43,8 +43,8 @@ inline std::ostream& operator<<(std::ostream& out, const ReduceCase& item) {
              << (item.in_place ? ", in place" : "");
 }
 
-/// Element `index` of `rank`'s input. Floats have magnitudes so different that every other order of
-/// summing them gives other bits; products stay within the range of float16.
+/// Element `index` of `rank`'s input. Floats have such different magnitudes that each order of
+/// summation gives other bits; products stay within the range of float16.
 inline double reduce_value(const ReduceCase& item, int rank, std::size_t index) {
   if (item.values == Values::Large) return item.dtype == DType::Float16 ? 30000 : 0x1p127;
   if (item.values == Values::NotANumber && index == 3 + 5 * static_cast<std::size_t>(rank)) {
@@ -77,7 +77,7 @@ class ReduceBuffers {
     input_.fill(original_);
   }
 
-  /// What a rank does right before it calls: in place, the input appears only now.
+  /// Fills in the input right before the call if it is in place.
   void fill() {
     if (case_.in_place) output_.fill(original_);
   }
@@ -103,7 +103,7 @@ class ReduceBuffers {
     return {bytes.begin(), bytes.end()};
   }
 
-  /// That nothing was written but the output.
+  /// Checks that nothing but the output was written.
   void expect_bounds_kept() const {
     EXPECT_TRUE(output_.is_guard_intact()) << case_ << ": written beside the output";
     EXPECT_TRUE(input_.is_guard_intact()) << case_ << ": written beside the input";
@@ -117,7 +117,7 @@ class ReduceBuffers {
   GuardedBuffer output_;
 };
 
-/// What element `index` may differ from the reference where the order of summing is open.
+/// The tolerance of element `index` if the order of summation is not fixed.
 inline double tolerance_at(const ReduceCase& item, int size, std::size_t index) {
   if (!is_floating(item.dtype)) return 0;
   double magnitude = item.reduction.op == ReduceOp::Product ? 1 : 0;
@@ -133,12 +133,12 @@ inline double tolerance_at(const ReduceCase& item, int size, std::size_t index) 
                             : item.dtype == DType::Float16 ? 10
                             : item.dtype == DType::Float32 ? 23
                                                            : 52;
-  // One rounding a rank, one for each scale and the last; near zero, float16's smallest step.
+  // One rounding for each rank, each scale and the result; near zero, float16's smallest step.
   return std::ldexp((size + 3) * magnitude * std::fabs(item.reduction.postscale), -mantissa_bits) +
          (item.dtype == DType::Float16 ? (size + 3) * 0x1p-24 : 0);
 }
 
-/// Compares all elements with the rank-ordered sum: bit by bit where the algorithm promises that.
+/// Compares all elements with the rank-ordered sum; bit by bit if the algorithm promises that.
 inline void expect_reduced(const ReduceCase& item, const std::vector<std::byte>& result, int size,
                            bool rank_ordered) {
   std::vector<std::vector<std::byte>> inputs;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Lists of reductions that the contracts of all-reduce and reduce-scatter have in common.
+// Reductions that the contracts of all-reduce and reduce-scatter share.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@ inline std::vector<ReduceCase> every_type_and_operation() {
   for (const DType dtype : kAllDTypes) {
     for (const ReduceOp op : kAllOps) {
       const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
-      if (dtype == DType::Bool && !is_order) continue;  // "and" and "or" are all it knows
+      if (dtype == DType::Bool && !is_order) continue;  // bool supports only "and" and "or"
       for (const bool in_place : {false, true}) {
         cases.push_back({dtype, {op}, 203, 128, in_place, 1});
         cases.push_back({dtype, {op, 0.5, 1.5}, 203, 64, in_place, 0});
@@ -26,7 +26,7 @@ inline std::vector<ReduceCase> every_type_and_operation() {
   return cases;
 }
 
-/// Of a rank-ordered algorithm all of them give the same bits.
+/// With a rank-ordered algorithm all of them give the same bits.
 inline std::vector<ReduceCase> every_chunking_and_offset() {
   std::vector<ReduceCase> cases;
   for (const DType dtype : {DType::Int8, DType::BFloat16, DType::Float16, DType::Float64}) {
@@ -40,15 +40,15 @@ inline std::vector<ReduceCase> every_chunking_and_offset() {
   return cases;
 }
 
-/// Their results depend on the order in which the ranks are combined.
+/// Reductions whose results depend on the order in which ranks are combined.
 inline std::vector<ReduceCase> every_timing() {
   return {{.dtype = DType::Float32, .count = 301},
           {.dtype = DType::Float16, .count = 77, .segment_bytes = 128, .in_place = true},
           {.dtype = DType::Float64, .reduction = {ReduceOp::Product}, .count = 64}};
 }
 
-/// The mean of finite numbers is finite, though their sum is not: bfloat16 has no larger type that
-/// it would not leave too, so it is divided before; float16 only where partial sums travel.
+/// The mean of finite numbers is finite even if their sum is not. The sum of bfloat16 overflows
+/// float32, too, so it is always divided first; float16 only if partial sums are sent.
 inline std::vector<ReduceCase> average_of_large_halves(bool rank_ordered, int size) {
   std::vector<ReduceCase> cases;
   for (const DType dtype : {DType::Float16, DType::BFloat16}) {
@@ -74,7 +74,7 @@ inline std::vector<ReduceCase> not_a_number() {
   return cases;
 }
 
-/// Of Int32. Any order gives the same.
+/// On Int32, in any order with the same result.
 inline constexpr CustomReduction kExclusiveOr{
     "exclusive or",
     [](DType, const void* next, void* accumulator, std::size_t count) {
@@ -86,7 +86,7 @@ inline constexpr CustomReduction kExclusiveOr{
       std::fill_n(static_cast<std::uint32_t*>(values), count, 0u);
     }};
 
-/// Of Int32: the last one that is odd, else the first. Associative, but the order matters.
+/// On Int32: the last odd number, else the first number. Associative, but the order matters.
 inline constexpr CustomReduction kLastOdd{
     "last odd",
     [](DType, const void* next, void* accumulator, std::size_t count) {
@@ -103,7 +103,7 @@ inline constexpr CustomReduction kLastOdd{
 inline std::vector<ReduceCase> custom_reductions(bool rank_ordered) {
   std::vector<ReduceCase> cases;
   for (const CustomReduction* custom : {&kExclusiveOr, &kLastOdd}) {
-    if (custom == &kLastOdd && !rank_ordered) continue;  // whose order is its own
+    if (custom == &kLastOdd && !rank_ordered) continue;  // it combines in another order
     for (const std::size_t count : {std::size_t{0}, std::size_t{5}, std::size_t{333}}) {
       for (const bool in_place : {false, true}) {
         cases.push_back({.dtype = DType::Int32,

@@ -24,7 +24,7 @@ class ReduceScatterContract : public AlgorithmContract {
     std::vector<ScatterBuffers> of_rank;
     std::vector<std::byte*> inputs;
   };
-  using Results = std::vector<std::vector<std::byte>>;  // by case: all ranks' one after another
+  using Results = std::vector<std::vector<std::byte>>;  // by case: those of all ranks, concatenated
 
   CollectiveCall call_of(Buffers& buffers, int rank) const {
     CollectiveCall call = buffers.of_rank[static_cast<std::size_t>(rank)].call();
@@ -68,7 +68,7 @@ class ReduceScatterContract : public AlgorithmContract {
     }
   }
 
-  /// Spread over the ranks unevenly; where there are several, some get nothing.
+  /// Spread unevenly over the ranks; if there are several, some get nothing.
   std::vector<ScatterCase> spread(const std::vector<ReduceCase>& reductions) const {
     std::vector<ScatterCase> cases;
     for (const ReduceCase& reduce : reductions) {

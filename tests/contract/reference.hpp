@@ -1,7 +1,7 @@
 #pragma once
 
-// What the reductions are tested against: the same arithmetic, one element at a time, written
-// without the library's kernels.
+// The reference for reductions: the same arithmetic, one element at a time, without the library's
+// kernels.
 
 #include <bit>
 #include <cmath>

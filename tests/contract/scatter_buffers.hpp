@@ -33,7 +33,7 @@ class ScatterBuffers {
 
   std::byte* input() { return input_.data(); }
 
-  /// The input appears only now.
+  /// Fills in the input only now.
   CollectiveCall call() {
     input_.fill(original_);
     const ReduceCase& reduce = case_.reduce;
@@ -55,7 +55,7 @@ class ScatterBuffers {
     return input_.bytes().subspan(own_.begin, own_.length);
   }
 
-  /// That nothing was written but this rank's result.
+  /// Checks that nothing but this rank's result was written.
   void expect_bounds_kept() const {
     const ReduceCase& item = case_.reduce;
     EXPECT_TRUE(output_.is_guard_intact()) << item << ": rank " << rank_ << " wrote beside output";

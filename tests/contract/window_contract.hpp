@@ -52,13 +52,13 @@ TYPED_TEST_P(WindowContract, SegmentsAreZeroAlignedAndOfTheSizeAskedFor) {
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(segment.data()) % 64, 0u);
         EXPECT_TRUE(segment.front() == std::byte{0} && segment.back() == std::byte{0});
       }
-      window->enter_stage();  // nobody unmaps what another still looks at
+      window->enter_stage();  // no rank unmaps what another still reads
       wait_until_ready(window->all_reached(1));
     }
   });
 }
 
-// Every rank writes every byte of its segment anew in each round, and reads everybody's.
+// In each round every rank rewrites its whole segment and reads all others.
 TYPED_TEST_P(WindowContract, WhatWasWrittenBeforeAStageIsSeenInIt) {
   static constexpr std::size_t kSize = 5000;
   static constexpr int kRounds = 50;
@@ -116,7 +116,7 @@ TYPED_TEST_P(WindowContract, SeveralWindowsAreApart) {
   });
 }
 
-// The others may have given theirs back already.
+// The others may have released theirs already.
 TYPED_TEST_P(WindowContract, AWindowOutlivesTheOthersAndItsCommunicator) {
   this->on_every_rank([](Communicator&, comm::World& world) {
     std::shared_ptr<SharedWindow> window;

@@ -33,7 +33,7 @@ def run(ranks, *arguments):
         result = subprocess.run([*LAUNCH, str(ranks), PROGRAM, "--json", path, *arguments],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1"})
-        if "none to be had" in result.stdout and why_no_shared_memory():
+        if "share none here" in result.stdout and why_no_shared_memory():
             raise unittest.SkipTest(f"ranks share no memory: {why_no_shared_memory()}")
         if result.returncode != 0:
             raise AssertionError(result.stdout)

@@ -164,7 +164,7 @@ class TrainGpt(unittest.TestCase):
                     self.assertEqual(rest["parameters_digest"], whole["parameters_digest"])
 
         for arguments, text in (
-                (["--batch", "3", "--load", at_40], "has all 40 steps behind it"),
+                (["--batch", "3", "--load", at_40], "has taken all 40 steps"),
                 (["--batch", "4", "--load", at_20], "its windows a step: 12, but here: 16"),
                 (["--batch", "3", "--seed", "2", "--load", at_20], "its seed: 1, but here: 2"),
                 (["--batch", "3", "--load", folder + "2"], "checkpoints2")):
@@ -217,6 +217,11 @@ class TrainGpt(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertEqual(result.stdout.count("--preset"), 1)
 
+    def test_a_report_that_cannot_be_written_is_an_error(self):
+        result = run(2, *TINY, "--steps", "1", "--text", self.text, "--json", "/dev/full")
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+        self.assertIn("cannot write /dev/full", result.stdout)
+
     def test_what_is_wrong_is_said_once(self):
         empty = self.write("empty", "")
         for arguments, text in (
@@ -226,7 +231,9 @@ class TrainGpt(unittest.TestCase):
                 (["--text", self.text, "/no/such/file"], "/no/such/file: No such file"),
                 (["--text", empty], f"{empty}: it is empty"),
                 (["--text", self.text, "--context", "5000"], "the text is too short"),
-                (["--text", self.text, "--json", "/no/such/folder/x"], "cannot write /no/such")):
+                (["--text", self.text, "--json", "/no/such/folder/x"], "cannot write /no/such"),
+                (["--text", self.text, "--export", "/no/such/folder/x"], "cannot write /no/such"),
+                (["--text", self.text, "--save", "/dev/null/x"], "Not a directory")):
             with self.subTest(text):
                 result = run(2, *arguments)
                 self.assertEqual(result.returncode, 2, result.stdout)

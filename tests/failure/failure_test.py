@@ -262,6 +262,7 @@ SCENARIOS = {
     "sharing_memory": (expect_loss, BOTH, 50_000, {}),
     "mpi_started": (expect_start_fails, BOTH, 0, {}),
     "shutting_down": (expect_end, BOTH, 20_000, {}),
+    "left": (expect_end, BOTH, 0, {}),
     "throws": (THROWN, BOTH, 0, {}),
     "stops": (expect_stopped, RECOVERY, 0, SHORT_TIMES),
     "diverges": (expect_mismatch, RECOVERY, 0, {}),

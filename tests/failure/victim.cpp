@@ -155,13 +155,28 @@ void mpi_started() {
   reduce("x");
 }
 
-/// Or when it has shut down, and the others wait for it before they finalise MPI.
+/// Or when it has shut down, and the others wait for it before they finalise MPI. It waits until
+/// all have warmed up: a death before that is a loss to those that have not.
 void shutting_down() {
   kolo::Runtime runtime;
   warm_up();
+  kolo::test::stamp(folder, "warm." + std::to_string(own_rank()));
+  for (int rank = 0; is_victim() && rank < runtime.size(); ++rank) {
+    wait_for_stamp("warm." + std::to_string(rank));
+  }
   die_some_time();
   runtime.shutdown();
   if (is_victim()) std::this_thread::sleep_for(1h);
+}
+
+/// It has left in good order and dies before the others finalise MPI, who would wait for it there.
+void left() {
+  kolo::Runtime runtime;
+  warm_up();
+  runtime.shutdown();
+  if (is_victim()) die();
+  wait_for_stamp("death");
+  std::this_thread::sleep_for(100ms);
 }
 
 // --- other misfortunes ---
@@ -245,6 +260,7 @@ const std::map<std::string, void (*)()> scenarios{
     {"sharing_memory", sharing_memory},
     {"mpi_started", mpi_started},
     {"shutting_down", shutting_down},
+    {"left", left},
     {"throws", throws},
     {"stops", stops},
     {"diverges", diverges},

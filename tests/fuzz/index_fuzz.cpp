@@ -18,7 +18,6 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/signed_index.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/checkpoint/whole_index.hpp"
 
 namespace kolo::fuzz {
 namespace {

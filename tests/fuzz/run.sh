@@ -29,6 +29,11 @@ if [[ ${#targets[@]} -eq 0 ]]; then
     [[ "$name" == checkpoint ]] || targets+=("$name")
   done
 fi
+for target in "${targets[@]}"; do
+  [[ -e "$root/tests/fuzz/${target}_fuzz.cpp" ]] && continue
+  echo "there is no target $target; tests/fuzz has a TARGET_fuzz.cpp for each" >&2
+  exit 2
+done
 
 (cd "$root" && cmake --preset fuzz >/dev/null)
 cmake --build "$build" --target fuzz_targets

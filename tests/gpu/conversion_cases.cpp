@@ -66,8 +66,8 @@ std::int64_t scale_as(DType dtype, std::int64_t value, double factor) {
   }
 }
 
-/// Integers and Bool, as the collectives of the CPU scale them: in the user's own type, or in Int64
-/// where that is what is reduced.
+/// Integers and Bool are scaled as in collectives on the CPU: in the tensor's type, or in Int64 if
+/// that type is reduced.
 void convert_integer(DeviceConversion conversion, const std::byte* from, std::byte* to) {
   DType scaled = conversion.from;
   if (conversion.to != conversion.from) {
@@ -93,7 +93,7 @@ bool is_nan(DType dtype, const std::byte* element) {
   return std::isnan(value);
 }
 
-/// All bit patterns there are, so infinities, NaN and subnormal values too.
+/// All bit patterns, with infinities, NaN and subnormal values.
 Buffer random_elements(DType dtype, std::size_t count) {
   std::mt19937_64 random(count);
   Buffer buffer(count * size_of(dtype));
@@ -135,7 +135,7 @@ void expect_converted(const HostConvert& convert, DeviceConversion conversion,
   }
 }
 
-/// Runs of many sizes one after another, with all differences of their places in vectors.
+/// Consecutive runs of many sizes, at all offsets from the alignment of vectors.
 std::vector<Place> odd_places(bool in_place) {
   std::vector<Place> places;
   std::size_t from = 0;
@@ -153,8 +153,8 @@ std::vector<Place> odd_places(bool in_place) {
   return places;
 }
 
-/// As the documentation has it: floating types among themselves, integers and Bool to and from
-/// Int64, Int16 to and from Int32, every type to itself.
+/// As documented: floating types among themselves, integers and Bool to and from Int64, Int16 to
+/// and from Int32, every type to itself.
 bool is_promised(DType from, DType to) {
   const auto is_between = [&](DType a, DType b) {
     return (from == a && to == b) || (from == b && to == a);

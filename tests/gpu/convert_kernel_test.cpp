@@ -1,4 +1,4 @@
-// The kernels' code, run by the CPU: which elements are converted where, and into what.
+// The kernels' code, run on the CPU: which elements are converted, where to, and into what.
 #include <gtest/gtest.h>
 
 #include "gpu/conversion_cases.hpp"

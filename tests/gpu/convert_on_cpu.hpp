@@ -7,8 +7,7 @@
 
 namespace kolo::test {
 
-/// Does on the CPU, one thread of the kernels after another, what a GPU with as many blocks would
-/// do.
+/// Runs the kernels on the CPU, one GPU thread after another, as a GPU with this many blocks would.
 void convert_on_cpu(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion,
                     std::uint64_t blocks);
 

@@ -35,7 +35,7 @@ class CudaGpuTest : public testing::Test {
     return memory;
   }
 
-  /// By way of the GPU's memory.
+  /// Through the GPU's memory.
   test::HostConvert on_gpu() const {
     return [this](std::span<const DeviceRun> runs, std::span<const std::byte> from,
                   std::span<std::byte> to, DeviceConversion conversion) {
@@ -58,7 +58,7 @@ class CudaGpuTest : public testing::Test {
   std::shared_ptr<CUstream_st> stream_;
 };
 
-/// By way of the GPU's memory.
+/// Through the GPU's memory.
 class VectorsOnGpu final : public test::VectorOperations {
  public:
   VectorsOnGpu(Gpu& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {}
@@ -94,12 +94,12 @@ class VectorsOnGpu final : public test::VectorOperations {
   static void copy(void* to, const void* from, std::size_t bytes) {
     KOLO_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
   }
-  /// Behind an address that kernels like.
+  /// Bytes after a 16-byte boundary.
   static std::size_t offset_of(const std::byte* memory) {
     return reinterpret_cast<std::uintptr_t>(memory) % 16;
   }
 
-  /// Vectors of host memory, as they lie there.
+  /// Vectors copied from host memory, with the same alignment.
   struct Uploaded {
     Uploaded(Gpu& gpu, const DeviceVectors& host) : vectors(host) {
       const auto last = static_cast<std::size_t>(host.vectors - 1);
@@ -164,7 +164,7 @@ TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
   KOLO_CUDA_TRY(cudaMemGetInfo(&free, &total));
   if (free < 3 * kCount) GTEST_SKIP() << "less than 13 GB of the GPU's memory are free";
   const auto bytes = gpu_->allocate(2 * kCount);
-  constexpr std::size_t kTail = kCount - 7;  // what a count of 32 bits would lose, or begin with
+  constexpr std::size_t kTail = kCount - 7;  // these a 32-bit count would miss
   gpu_->fill(bytes.get(), kTail, DType::Int8, scalar_of(DType::Int8, -3), stream_.get());
   gpu_->fill(bytes.get() + kTail, 7, DType::Int8, scalar_of(DType::Int8, 5), stream_.get());
   gpu_->fill(bytes.get() + kCount, kCount, DType::Int8, scalar_of(DType::Int8, 0), stream_.get());
@@ -229,7 +229,7 @@ TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
     gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, i), stream_.get());
   gpu_->record(event.get(), stream_.get());
   EXPECT_FALSE(gpu_->has_passed(event.get()));
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);  // "not ready" is no error of anybody's
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);  // "not ready" leaves no error behind
   gpu_->wait(other.get(), event.get());
   gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 99), other.get());
   KOLO_CUDA_TRY(cudaStreamSynchronize(other.get()));
@@ -254,7 +254,7 @@ TEST_F(CudaGpuTest, TimersTellHowLongWhatIsBetweenThemTakes) {
 }
 
 TEST_F(CudaGpuTest, MarksNeedNoProfiler) {
-  std::shared_ptr<void> mark = gpu_->mark("a range");  // null where no profiler looks on
+  std::shared_ptr<void> mark = gpu_->mark("a range");  // null without a profiler
   const auto event = gpu_->make_event();
   gpu_->record(event.get(), stream_.get());
   synchronize();

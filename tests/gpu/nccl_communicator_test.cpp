@@ -18,7 +18,7 @@
 
 namespace kolo::comm::nccl_communicator_test {
 
-/// With one GPU NCCL runs a world of one: enough to see that every call is made as NCCL wants it.
+/// With one GPU NCCL runs a world of one rank: enough to check that NCCL accepts every call.
 class NcclCommunicatorTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -41,7 +41,7 @@ class NcclCommunicatorTest : public testing::Test {
   CudaStream stream_;
 };
 
-/// Device memory for the time of a test.
+/// Device memory for one test.
 class DeviceFloats {
  public:
   explicit DeviceFloats(std::size_t count) : count_(count) {
@@ -101,11 +101,11 @@ TEST_F(NcclCommunicatorTest, AFactorScalesWhatIsSummed) {
   EXPECT_EQ(memory.get(), expected);
 }
 
-/// The factor is one of the elements' type: 0.5 in bits of another would be something else.
+/// The factor has the type of the elements: the bits of 0.5 in another type are another number.
 TEST_F(NcclCommunicatorTest, AFactorIsOfTheTypeOfTheElements) {
   const struct {
     DType dtype;
-    std::uint32_t ones;  // 1.0, as often as it fits
+    std::uint32_t ones;  // 1.0, repeated to 32 bits
     std::uint32_t halves;
   } cases[] = {{DType::Float16, 0x3C003C00, 0x38003800},
                {DType::BFloat16, 0x3F803F80, 0x3F003F00},
@@ -240,7 +240,7 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
   EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
 }
 
-/// Whatever happens in between: a group that stays open would take in all later calls.
+/// Even after an error: a group that stays open would swallow all later calls.
 TEST(NcclGroupTest, EndsOnce) {
   {
     NcclGroup group;

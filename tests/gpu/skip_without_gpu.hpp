@@ -6,7 +6,7 @@
 
 namespace kolo::test {
 
-/// Why there is no GPU here; empty where there is one.
+/// Why no GPU can be used; empty if one can.
 inline std::string why_no_gpu() {
   int gpus = 0;
   const cudaError_t code = cudaGetDeviceCount(&gpus);

@@ -1,6 +1,5 @@
-// Linked into a test program under mpirun, it puts the tensors of each rank's main thread on a GPU:
-// that with the rank's number, or where there are fewer, they share, for which KOLO_SHARE_GPU must
-// be on.
+// Linked into a test program for mpirun: puts the tensors of each rank's main thread on the GPU
+// with the rank's number. Ranks share GPUs if there are fewer, which needs KOLO_SHARE_GPU=on.
 #include <memory>
 #include <span>
 #include <string>

@@ -45,7 +45,7 @@ void for_each_case(const std::function<void(const Case&)>& test) {
   }
 }
 
-/// Of magnitudes so different that every other order of summing them gives other bits.
+/// Magnitudes so different that each order of summation gives other bits.
 double value_at(int vector, std::size_t i) {
   const auto mixed = static_cast<double>((i * 31 + static_cast<std::size_t>(vector) * 17) % 97);
   const bool is_large = (i + static_cast<std::size_t>(vector)) % 5 == 0;

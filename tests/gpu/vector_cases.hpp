@@ -7,8 +7,7 @@
 
 namespace kolo::test {
 
-/// Gpu's operations on vectors as they are tested: all memory is the host's, by way of whatever
-/// does them.
+/// The operations of comm::Gpu on vectors under test, from and to host memory.
 class VectorOperations {
  public:
   virtual ~VectorOperations() = default;
@@ -18,10 +17,10 @@ class VectorOperations {
   virtual void multiply_all(const comm::DeviceVectors& vectors, std::span<double> products) = 0;
 };
 
-/// All floating types, numbers of vectors, odd lengths and places, with and without weights: the
-/// bits that the CPU's own conversions and sums give; what lies around must stay.
+/// All floating types, numbers of vectors, odd lengths and addresses, with and without weights.
+/// Expects the bits of the CPU's conversions and sums, and no change around the results.
 void expect_added_up_in_order(VectorOperations& operations);
-/// The dot products of all pairs, twice with the same bits.
+/// The dot products of all pairs; twice, with the same bits.
 void expect_multiplied(VectorOperations& operations);
 
 }  // namespace kolo::test

@@ -4,7 +4,7 @@
 
 namespace kolo::test {
 
-/// One thread of the kernels after another, as a GPU with so many blocks would do it.
+/// Runs the kernels on the CPU, one GPU thread after another, as a GPU with this many blocks would.
 class VectorsOnCpu final : public VectorOperations {
  public:
   explicit VectorsOnCpu(std::uint64_t blocks) : blocks_(blocks) {}

@@ -174,6 +174,8 @@ def main():
     suite = SUITES[arguments.suite]
     patches = [patch for patch in sorted(suite.patches.glob("*.patch"))
                if not arguments.names or patch.stem in arguments.names]
+    if not patches:
+        parser.error(f"{suite.patches.relative_to(ROOT)} has no patch of these names")
 
     with tempfile.TemporaryDirectory(prefix="kolo-mutations-") as folder:
         tree = pathlib.Path(folder)

@@ -32,7 +32,7 @@ Vector adasum_of(const Vector& a, const Vector& b) {
   return sum;
 }
 
-/// Neighbours are folded until a power of two is left, whose pairs are combined, and their pairs.
+/// Folds neighbours until a power of two is left, then combines pairs, and pairs of pairs.
 Vector adasum_of(std::vector<Vector> vectors) {
   const auto merge = [&](std::size_t first) {
     vectors[first] = adasum_of(vectors[first], vectors[first + 1]);
@@ -70,7 +70,7 @@ TEST(AdasumWeightsTest, OfVectorsWithoutLength) {
   const Vector some{3, -4};
   EXPECT_EQ(weights_of({zero, zero, zero}), (std::vector<double>{1, 1, 1}));
   EXPECT_EQ(weights_of({zero, some, zero})[1], 1);
-  // The first two cancel, and the third stays what it is.
+  // The first two cancel; the third stays unchanged.
   const std::vector<double> weights = weights_of({some, {-3, 4}, {1, 1}});
   EXPECT_EQ(weights, (std::vector<double>{1.5, 1.5, 1}));
 }

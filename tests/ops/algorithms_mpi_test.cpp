@@ -1,5 +1,5 @@
-// All algorithms once more, among processes: messages over MPI, memory that is really shared, and
-// the algorithm that exists under MPI only.
+// All algorithms among processes, with messages over MPI and real shared memory; and the algorithm
+// that exists under MPI only.
 
 #include <algorithm>
 #include <memory>
@@ -55,7 +55,7 @@ class AlgorithmsMpiTest : public testing::Test {
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
   int node_of(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)]; }
 
-  /// All but Adasum, which is no reduction of elements.
+  /// All but Adasum, which does not reduce element by element.
   std::vector<Algorithm> of(Collective collective) const {
     std::vector<Algorithm> algorithms;
     for (const Algorithm& algorithm : registry_.algorithms()) {
@@ -65,7 +65,7 @@ class AlgorithmsMpiTest : public testing::Test {
     return algorithms;
   }
 
-  /// Gives `content` a place that all ranks see, which calls that have `peer_buffers` use.
+  /// Copies `content` into shared memory, for calls with `peer_buffers`.
   std::byte* share(std::span<const std::byte> content) {
     std::byte* const place = peer_buffers_[static_cast<std::size_t>(rank())];
     std::copy(content.begin(), content.end(), place);
@@ -84,7 +84,7 @@ class AlgorithmsMpiTest : public testing::Test {
     finish(algorithm.run(call));
   }
 
-  /// Up to `largest` elements for each rank; where there are several, the first gets none.
+  /// Up to `largest` elements for each rank; if there are several ranks, the first gets none.
   std::vector<std::size_t> uneven(std::size_t largest) const {
     std::vector<std::size_t> counts;
     for (int peer = 0; peer < size(); ++peer) {
@@ -94,7 +94,7 @@ class AlgorithmsMpiTest : public testing::Test {
     return counts;
   }
 
-  /// `item` but for its count, which is the sum of `counts`.
+  /// `item` with the sum of `counts` as its count.
   void check_reduce_scatter(const Algorithm& algorithm, const std::vector<std::size_t>& counts,
                             ReduceCase item) {
     item.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -138,7 +138,7 @@ class AlgorithmsMpiTest : public testing::Test {
     return {call.output, call.output + item.count * size_of(item.dtype)};
   }
 
-  /// Compares with rank 0's, which it hears of by broadcast.
+  /// Compares with rank 0's result, which rank 0 broadcasts.
   void expect_same_on_all_ranks(const ReduceCase& item, const std::vector<std::byte>& result) {
     std::vector<std::byte> first = result;
     finish(registry_.find(Collective::Broadcast, "binomial")
@@ -157,7 +157,7 @@ class AlgorithmsMpiTest : public testing::Test {
   std::shared_ptr<SharedWindow> shared_;
   std::vector<std::byte*> peer_buffers_;
   std::vector<int> node_of_rank_ = scattered_nodes(world_.topology().size);
-  std::unique_ptr<Communicator> node_communicator_;  // of the ranks that act as this one's node
+  std::unique_ptr<Communicator> node_communicator_;  // among the ranks of this fake node
   std::shared_ptr<SharedWindow> node_staging_;
   Nodes nodes_;
 };

@@ -1,5 +1,5 @@
-// The contract, for every algorithm in the list that needs no native collectives; and the bytes
-// that each moves, against its formula.
+// Every algorithm of the registry that needs no native collectives meets the contract, and moves as
+// many bytes as its formula says.
 
 #include <algorithm>
 #include <bit>
@@ -26,7 +26,8 @@ std::vector<Algorithm> built_in(Collective collective) {
   const ops::Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
     const bool is_local = algorithm.needs != Needs::NativeCollectives;
-    const bool is_adasum = algorithm.name == "adasum";  // no reduction of elements: adasum_test
+    const bool is_adasum =
+        algorithm.name == "adasum";  // does not reduce element by element: adasum_test
     if (algorithm.collective == collective && is_local && !is_adasum) {
       algorithms.push_back(algorithm);
     }
@@ -49,7 +50,7 @@ std::vector<Algorithm> one(Collective collective, std::string_view name) {
   return {ops::Registry().find(collective, name)};
 }
 
-/// Halving folds ranks in other ways in other worlds.
+/// How halving folds ranks depends on the world size.
 INSTANTIATE_TEST_SUITE_P(Halving, AllReduceContract,
                          testing::Combine(testing::ValuesIn(one(Collective::AllReduce,
                                                                 "halving_doubling")),
@@ -66,7 +67,7 @@ struct Traffic {
   std::uint64_t moved = 0;
 };
 
-/// What all ranks together send and move in one call.
+/// Bytes that all ranks together send and move in one call.
 Traffic measure(const Algorithm& algorithm, int size,
                 const std::function<CollectiveCall(int rank)>& make_call) {
   std::vector<Traffic> traffic(static_cast<std::size_t>(size));
@@ -89,7 +90,7 @@ Traffic measure(const Algorithm& algorithm, int size,
   return total;
 }
 
-/// When they reduce `count` floats.
+/// The traffic of an all-reduce of `count` floats.
 Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
   std::vector<std::vector<float>> buffers(static_cast<std::size_t>(size),
                                           std::vector<float>(count, 1.0f));
@@ -103,7 +104,7 @@ Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
   });
 }
 
-/// When rank r gets counts[r] floats from, or gives them to, all.
+/// The traffic if rank r contributes or receives counts[r] floats.
 Traffic measure_by_counts(Collective collective, std::string_view name,
                           const std::vector<std::size_t>& counts) {
   const std::size_t size = counts.size();
@@ -234,7 +235,7 @@ TEST(WindowTest, TooSmallSegment_NamesTheSizeNeeded) {
   });
 }
 
-/// What a staged operation left in the window is still being read when the next one begins.
+/// When a staged operation begins, other ranks may still read what the last one left in the window.
 TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
   const ops::Registry registry;
   const std::size_t size = 4;
@@ -280,7 +281,7 @@ std::int32_t small_value(int rank, std::size_t i) {
   return 1000 + 100 * rank + static_cast<std::int32_t>(i);
 }
 
-/// Of one element from each rank, or to and from each.
+/// A call that moves one element from each rank, or between each pair.
 void expect_small_result(Collective collective, int rank, int size,
                          const std::vector<std::int32_t>& result) {
   const auto self = static_cast<std::size_t>(rank);
@@ -302,7 +303,7 @@ void expect_small_result(Collective collective, int rank, int size,
   EXPECT_EQ(result, expected) << name_of(collective) << ", rank " << rank << " of " << size;
 }
 
-/// So that the start can refuse what is smaller, and nothing fails later.
+/// So that the start can refuse smaller windows, and nothing fails later.
 TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
   const ops::Registry registry;
   for (const int size : {2, 3, 8, 16, 24}) {
@@ -344,7 +345,7 @@ TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
   }
 }
 
-/// A segment that has just what the error names is enough.
+/// A segment of exactly the size that the error names is enough.
 TEST(WindowTest, SmallestSegments_Suffice) {
   const ops::Registry registry;
   const std::size_t size = 5;

@@ -11,14 +11,14 @@
 
 namespace kolo::ops::convert_table_test {
 
-/// What one block was given of one run.
+/// The share of one run that one block converts.
 struct Given {
   std::size_t run;
   std::uint64_t begin;
   std::uint64_t end;
 };
 
-/// Addresses that tell runs apart; nothing is read there.
+/// Addresses that identify runs; nothing is read there.
 std::vector<comm::DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
   static std::array<std::byte, 5000> addresses;
   std::vector<comm::DeviceRun> runs;
@@ -29,7 +29,7 @@ std::vector<comm::DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
   return runs;
 }
 
-/// All that the blocks of all tables do, in their order.
+/// Everything that the blocks of all tables do, in order.
 std::vector<Given> give_out(const std::vector<comm::DeviceRun>& runs, std::uint64_t blocks) {
   std::vector<Given> given;
   std::span<const comm::DeviceRun> left(runs);
@@ -152,7 +152,8 @@ TEST(ConvertTableTest, PairsThatReductionsNeedAreThere) {
       pairs += is_convertible_on_gpu(static_cast<DType>(from), static_cast<DType>(to)) ? 1 : 0;
     }
   }
-  // 4 floating types; the other 6 as they are, 5 of them to and from int64; int16 and int32.
+  // 4 floating types among themselves; 6 others to themselves, 5 of them to and from int64; int16
+  // to and from int32.
   EXPECT_EQ(pairs, 16 + 6 + 10 + 2);
   EXPECT_TRUE(is_convertible_on_gpu(DType::Bool, DType::Int64));
   EXPECT_TRUE(is_convertible_on_gpu(DType::Int32, DType::Int16));

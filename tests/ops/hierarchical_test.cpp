@@ -1,5 +1,5 @@
-// The forms for several nodes where the contract suites do not come: every way to lay ranks out,
-// the bytes on both paths, and calls without nodes.
+// Hierarchical algorithms, beyond the contract suites: every layout of ranks on nodes, bytes inside
+// and between nodes, and calls without nodes.
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ class HierarchicalTest : public testing::TestWithParam<Layout> {
   }
   std::size_t places() const { return ranks() / nodes(); }
 
-  /// Runs `call` on every rank and returns what the ranks send and read in all.
+  /// Runs `call` on every rank and returns the bytes that all ranks send and move.
   Traffic run(Collective collective,
               const std::function<CollectiveCall(std::size_t rank)>& make_call) const {
     const Algorithm& algorithm = registry_.find(collective, "hierarchical");
@@ -63,7 +63,7 @@ std::int32_t value_of(std::size_t rank, std::size_t i) {
   return static_cast<std::int32_t>((rank + 1) * 100'000 + i * 7);
 }
 
-/// What all ranks together have for element i.
+/// The sum of element i over all ranks.
 std::int32_t sum_of(std::size_t ranks, std::size_t i) {
   std::int32_t sum = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) sum += value_of(rank, i);

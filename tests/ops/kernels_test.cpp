@@ -19,8 +19,8 @@ using test::SimdTargetGuard;
 using Buffer = std::vector<std::byte>;
 constexpr std::byte kCanary{0xA5};
 
-/// Combines `inputs`, of which each starts `offset` elements into its memory, and checks that
-/// nothing else was written.
+/// Combines `inputs`, each of which starts `offset` elements into its memory, and checks that
+/// nothing but the outputs was written.
 Buffer combine_at(DType dtype, const Reduction& reduction, const std::vector<Buffer>& inputs,
                   std::size_t offset) {
   const std::size_t shift = offset * size_of(dtype);
@@ -146,7 +146,7 @@ TEST_P(CombineTest, SpecialValues_EqualReference) {
               smallest, -smallest, 0.75 * largest,
               -largest, largest,   std::numeric_limits<double>::quiet_NaN()};
   } else if (dtype_ != DType::Bool) {
-    // Of the type's own extremes; products and sums of them wrap around.
+    // The type's extremes; their products and sums wrap around.
     const int bits = static_cast<int>(8 * size_of(dtype_));
     const bool is_signed = dtype_ != DType::UInt8;
     values = {0, 1, 3, is_signed ? -std::ldexp(1, bits - 1) : 255,

@@ -15,7 +15,7 @@ namespace kolo::ops::reduction_plan_test {
 
 constexpr DType kIntegers[] = {DType::UInt8, DType::Int8, DType::Int16, DType::Int32, DType::Int64};
 
-/// Carries a plan out as its comment says, for the values that `size` ranks have.
+/// Executes a plan on the values of `size` ranks.
 double run_plan(DType dtype, ReduceOp op, double prescale, double postscale, bool rank_ordered,
                 const std::vector<double>& values) {
   const int size = static_cast<int>(values.size());
@@ -75,7 +75,7 @@ TEST(ReductionPlanTest, UserScales_ApplyBesides) {
   for (const bool rank_ordered : {false, true}) {
     for (const DType dtype : {DType::Int16, DType::Int64, DType::Float16, DType::BFloat16,
                               DType::Float32, DType::Float64}) {
-      // 4 * (0.5 * 6 + 0.5 * 10) / 2, with numbers that all types hold exactly.
+      // 4 * (0.5 * 6 + 0.5 * 10) / 2; all types hold these numbers exactly.
       EXPECT_EQ(run_plan(dtype, ReduceOp::Average, 0.5, 4, rank_ordered, {6, 10}), 16)
           << name_of(dtype);
     }
@@ -91,7 +91,7 @@ TEST(ReductionPlanTest, AverageOfLargeHalves_StaysFinite) {
     EXPECT_EQ(run_plan(DType::BFloat16, ReduceOp::Average, 1, 1, rank_ordered, {0x1p127, 0x1p127}),
               0x1p127);
   }
-  // Partial sums in 16 bits need the prescale; where there are none it only costs precision.
+  // Partial sums in 16 bits need the prescale; without partial sums it only costs precision.
   EXPECT_EQ(plan_reduction(DType::Float16, ReduceOp::Average, 1, 1, false, 4).reduction,
             (Reduction{ReduceOp::Sum, 0.25, 1}));
   EXPECT_EQ(plan_reduction(DType::Float16, ReduceOp::Average, 1, 1, true, 4).reduction,

@@ -22,7 +22,7 @@ void finish(Transfer& transfer) {
 
 std::span<std::byte> bytes_of(int& value) { return std::as_writable_bytes(std::span(&value, 1)); }
 
-/// Of five ranks, 3, 0 and 4 in this order; 1 and 2 are the other group.
+/// Splits five ranks into the groups 3, 0, 4 (in this order) and 1, 2.
 SubCommunicator make_group(const Rank& rank) {
   const bool is_in_first = rank.rank == 0 || rank.rank > 2;
   return {rank.communicator, is_in_first ? std::vector<int>{3, 0, 4} : std::vector<int>{1, 2},
@@ -43,7 +43,7 @@ TEST(SubCommunicatorTest, Messages_ReachTheMemberUnderTheirTag) {
       SubCommunicator group = make_group(rank);
       const int next = (group.rank() + 1) % group.size();
       const int previous = (group.rank() + group.size() - 1) % group.size();
-      // Under the last tag first, and one past all of this by the parent, under the same number.
+      // The last tag first; and a message of the parent under the same tag, which must not mix in.
       std::array<int, 3> sent{rank.rank * 10, rank.rank * 10 + 1, rank.rank * 10 + 2};
       std::array<Transfer, 3> sends{
           group.send(bytes_of(sent[0]), next, kTagCount - 1),

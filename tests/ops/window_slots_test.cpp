@@ -1,5 +1,5 @@
-// Where chunks lie in a window: slots inside their segment, parts inside their slot, nothing left
-// out and nothing twice.
+// Where chunks lie in a window: slots inside their segment, parts inside their slot, each element
+// exactly once.
 
 #include "ops/steps/window_slots.hpp"
 

@@ -46,7 +46,6 @@ class ControlMailboxNetworkTest : public testing::TestWithParam<Network> {};
 TEST_P(ControlMailboxNetworkTest, Messages_ArriveCompleteAndInOrder) {
   constexpr std::uint64_t kMessages = 60;
   const int size = GetParam().size;
-  std::vector<ControlMailbox::Counters> counters(static_cast<std::size_t>(size));
   test::run_ranks(
       size,
       [&](test::FakeWorld& world) {
@@ -66,25 +65,17 @@ TEST_P(ControlMailboxNetworkTest, Messages_ArriveCompleteAndInOrder) {
           EXPECT_EQ(message, message_of(from, index)) << from << " to " << rank << ", " << index;
           ++received_in_all;
         };
+        std::uint64_t bytes = 0;
         for (std::uint64_t i = 0; i < kMessages; ++i) {
-          for (int to = 0; to < size; ++to) mailbox.send(to, message_of(rank, i));
+          for (int to = 0; to < size; ++to) bytes += mailbox.send(to, message_of(rank, i));
           poll();
         }
         const std::uint64_t expected = kMessages * static_cast<std::uint64_t>(size);
         while (received_in_all < expected || !mailbox.is_idle()) poll();
-        EXPECT_EQ(mailbox.counters().messages_sent, expected);
-        EXPECT_EQ(mailbox.counters().messages_received, expected);
-        EXPECT_EQ(mailbox.counters().bytes_sent, communicator->bytes_sent());
-        counters[static_cast<std::size_t>(rank)] = mailbox.counters();
+        EXPECT_EQ(received_in_all, expected);
+        EXPECT_EQ(bytes, communicator->bytes_sent());
       },
       GetParam().options);
-  std::uint64_t sent = 0;
-  std::uint64_t received = 0;
-  for (const auto& rank : counters) {
-    sent += rank.bytes_sent;
-    received += rank.bytes_received;
-  }
-  EXPECT_EQ(sent, received);
 }
 
 test::FakeOptions options(int delay_us, bool rendezvous) {
@@ -247,7 +238,6 @@ TEST_F(ControlMailboxTest, MessageThatIsNotAllHere_IsWaitedForWithoutBlocking) {
   network_.can_receive = false;
   EXPECT_FALSE(mailbox_->poll());
   EXPECT_FALSE(mailbox_->poll());
-  EXPECT_EQ(mailbox_->counters().messages_received, 0u);
   network_.can_receive = true;
   EXPECT_EQ(mailbox_->poll(), std::pair(2, wake_up_request(5)));
   EXPECT_EQ(mailbox_->poll(), std::pair(1, wake_up_request(6)));

@@ -1,6 +1,5 @@
-// What the algorithms of a process set are given: a window where all its ranks share a node, and
-// the nodes where there are several. Without these, collectives go by messages, and no result shows
-// it.
+// The algorithms of a process set get a window if all its ranks share a node, and the nodes if
+// there are several. Without these, collectives would send messages, and no result would show it.
 #include <atomic>
 #include <string>
 #include <utility>
@@ -31,8 +30,8 @@ Task with_nodes(CollectiveCall call) {
   return ops::allreduce_hierarchical(call);
 }
 
-/// Whether an all-reduce of the world, or of the ranks in `set`, takes an algorithm that is to be
-/// preferred, and needs what it is named for.
+/// Whether an all-reduce of the world, or of the ranks in `set`, runs the algorithm `name`, which
+/// the settings prefer.
 bool is_taken(const std::string& name, Setting setting, const std::vector<int>& set = {}) {
   setting.config.allreduce = name;
   runs = 0;

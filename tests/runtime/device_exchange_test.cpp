@@ -1,5 +1,5 @@
-// Reductions on GPUs by direct exchange, on the double, beside the same on the CPU: sums in rank
-// order have its bits, Adasum its values.
+// Reductions on GPUs by direct exchange, on the fake GPU, against the CPU: sums in rank order have
+// the same bits, Adasum the same values.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -46,7 +46,7 @@ struct Twin {
       ASSERT_EQ(gpu.at(i), cpu.at(i)) << what << ", element " << i << " of " << cpu.count();
     }
   }
-  /// `tolerance` is of the largest element.
+  /// `tolerance` is relative to the largest element.
   void expect_near(double tolerance, const std::string& what) const {
     double largest = 0;
     for (std::size_t i = 0; i < cpu.count(); ++i) largest = std::max(largest, std::fabs(cpu.at(i)));
@@ -59,7 +59,7 @@ struct Twin {
   Tensor gpu;
 };
 
-/// Where vectors of few elements cancel, weights are large.
+/// Weights are large where vectors of few elements cancel.
 double tolerance_of(DType dtype, int size) {
   switch (dtype) {
     case DType::Float16: return 4 * size * 0x1p-10;
@@ -91,7 +91,7 @@ class DeviceExchangeTest : public testing::TestWithParam<int> {
  protected:
   int size() const { return GetParam(); }
 
-  /// Runs `body` on every rank, on a GPU each, with sums in rank order on both kinds of memory.
+  /// Runs `body` on every rank, each with a GPU, with sums in rank order on CPUs and GPUs.
   void run(const std::function<void(Runtime&)>& body) {
     Setting setting{.size = size(), .network = {.gpus_per_rank = 1, .late_launches = true}};
     setting.config.allreduce = setting.config.reduce_scatter = "direct";
@@ -144,8 +144,8 @@ TEST_P(DeviceExchangeTest, ScatteredSumsHaveTheBitsOfTheCpu) {
   });
 }
 
-/// Tensors of several lengths: pieces of the whole end inside of them. The results of one operation
-/// on the GPU, and of one for each tensor on the CPU.
+/// Tensors of several lengths, in which pieces of the whole end: one operation for all on the GPU,
+/// one for each on the CPU.
 std::vector<Twin> reduce_group(const Runtime& runtime, DType dtype, AllreduceOptions options) {
   std::vector<Twin> twins;
   std::vector<InputOutput> group;
@@ -209,7 +209,7 @@ TEST_P(DeviceExchangeTest, AdasumOfAGroupIsThatOfEachTensor) {
 
 TEST_P(DeviceExchangeTest, AdasumOfZerosAndOppositesIsThatOfTheCpu) {
   run([&](Runtime& runtime) {
-    // Elements of each rank in turn: none; the opposite of its neighbour's; only one rank's.
+    // In turn: all zero; the negative of the neighbour's; zero on all ranks but one.
     const auto opposite = [](int rank) { return rank % 2 == 0 ? 1.0 : -2.0; };
     const auto lonely = [&](int rank) { return rank == size() - 1 ? 1.0 : 0.0; };
     for (const auto& factor :
@@ -225,7 +225,7 @@ TEST_P(DeviceExchangeTest, AdasumOfZerosAndOppositesIsThatOfTheCpu) {
   });
 }
 
-/// A rank of a ring sends all but its own piece twice, and once where sums are scattered.
+/// As in a ring, a rank sends all but its own piece twice, or once in a reduce-scatter.
 TEST_P(DeviceExchangeTest, SendsAsMuchAsARing) {
   constexpr std::int64_t kPiece = 840;
   for (const std::string algorithm : {"ring", "direct"}) {

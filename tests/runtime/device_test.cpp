@@ -1,5 +1,5 @@
-// What collectives on GPUs promise beyond those on the CPU: order by streams, memory kept as long
-// as it is used, and errors. On the double, which finds what nobody waits for.
+// What collectives on GPUs promise beyond those on the CPU: order by streams, lifetime of memory,
+// errors. On the fake GPU, which detects missing waits.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace kolo::test::device_test {
 
 using namespace std::chrono_literals;
 
-/// One rank: a stream of its program's, and floats on its GPU.
+/// One rank: a stream of its program, and floats on its GPU.
 class Program {
  public:
   explicit Program(FakeWorld& world)
@@ -50,7 +50,7 @@ class Program {
                   .writes = {ByteRange(memory.get(), floats * sizeof(float))},
                   .run = [=] { std::fill_n(data, floats, value); }});
   }
-  /// Those that a kernel on the program's stream finds there.
+  /// The values that a kernel on the program's stream reads.
   std::vector<float> read(const std::shared_ptr<std::byte>& memory, std::size_t floats) {
     std::vector<float> values(floats);
     const std::byte* const data = memory.get();
@@ -76,7 +76,7 @@ Setting setting_of(int size) {
   return {.size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
 }
 
-/// Runs `body` on every rank, without a hazard, in a world with these faults.
+/// Runs `body` on every rank of a world with these faults; expects no hazard.
 void run_programs(const Setting& setting, const std::function<void(Runtime&, FakeWorld&)>& body,
                   const std::vector<Fault>& faults = {}) {
   std::shared_ptr<FakeGpuHub> hub;
@@ -131,7 +131,7 @@ TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
     }
     program.synchronize();
     const auto until = std::chrono::steady_clock::now() + 30s;
-    // The runtime looks from time to time. Each batch takes the double a millisecond at least.
+    // The runtime polls from time to time. On the fake GPU each batch takes at least a millisecond.
     while (runtime.world().metrics().gpu_seconds < 2e-3) {
       ASSERT_LT(std::chrono::steady_clock::now(), until);
       std::this_thread::sleep_for(1ms);
@@ -149,7 +149,7 @@ TEST_P(DeviceTest, KeepsMemoryUntilTheGpuIsThroughWithIt) {
     Program program(world);
     const auto result = program.allocate(64);
     for (int step = 0; step < 20; ++step) {
-      // Nobody else keeps the input.
+      // Only Kolo keeps the input.
       auto input = program.allocate(64);
       program.write(input, 64, static_cast<float>(runtime.rank() + step));
       const TensorView from = program.view(input, 64);
@@ -225,7 +225,7 @@ TEST_P(DeviceTest, GatheredRowsGoToMemoryThatTheProgramWasStillUsing) {
     program.write(input, 4, static_cast<float>(runtime.rank()));
     allgather(program.view(input, 4),
               [&](const std::vector<std::int64_t>&) {
-                // As an allocator that orders memory by streams: its last use is not over.
+                // Like an allocator that orders memory by streams, while it is still in use.
                 program.write(output, 4 * static_cast<std::size_t>(size()), -1.0F);
                 return output.get();
               },
@@ -238,7 +238,7 @@ TEST_P(DeviceTest, GatheredRowsGoToMemoryThatTheProgramWasStillUsing) {
   });
 }
 
-/// The text of the error that an all-reduce of `view` ends in, on all ranks.
+/// The text of the error of an all-reduce of `view`, the same on all ranks.
 template <class Expected>
 std::string refused(const TensorView& input, const TensorView& output,
                     AllreduceOptions options = {}) {
@@ -353,7 +353,7 @@ TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
               const auto memory = program.allocate(8);
               const TensorView view = program.view(memory, 8);
               allreduce(view, view, {.name = "good", .stream = program.stream()});
-              // Launched everywhere, and so no error yet.
+              // All ranks have launched it, so there is no error yet.
               allreduce(view, view, {.name = "bad", .stream = program.stream()});
               std::this_thread::sleep_for(1s);
               const std::string text = text_thrown_by<PeerLostError>(

@@ -15,7 +15,8 @@ int main() {
   std::cout << "# Settings\n\n"
                "Environment variables that a `kolo::Runtime` reads when it starts. They must be "
                "equal on all ranks; `kolo::Config`\nhas a field for each. `kolo-bench --config` "
-               "prints the values in effect.\n\n"
+               "prints the values in effect,\nand rank 0 warns of a variable whose name is almost "
+               "that of a setting.\n\n"
                "Durations are written `250ms`, `10s`, `5min`; sizes `65536`, `256KB`, `64MB` "
                "(powers of 1024).\n\n"
                "| variable | default | range | meaning |\n|---|---|---|---|\n";

@@ -1,4 +1,4 @@
-// Checkpoints, parameters and state on CUDA tensors, on the double.
+// Checkpoints, parameters and state on CUDA tensors, on the fake GPU.
 #include <cstdint>
 #include <filesystem>
 #include <string>

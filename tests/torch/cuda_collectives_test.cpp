@@ -1,4 +1,4 @@
-// Collectives on CUDA tensors, on the double: what happens before what, and that no host waits.
+// Collectives on CUDA tensors, on the fake GPU: order of work, and no waiting hosts.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,12 +19,12 @@
 
 namespace kolo::test::cuda_collectives_test {
 
-/// What rank `rank` brings: [rows, 3], different everywhere.
+/// The input of rank `rank`: [rows, 3], all elements different.
 at::Tensor values(const CudaRank& rank, std::int64_t rows, int of_rank) {
   return at::arange(rows * 3, rank.options()).view({rows, 3}).add(100.0 * of_rank);
 }
 
-/// The sum over all ranks of what `values` gives them.
+/// The sum of `values` over all ranks.
 at::Tensor sum_of_values(const CudaRank& rank, std::int64_t rows) {
   at::Tensor sum = at::zeros({rows, 3}, rank.options());
   for (int other = 0; other < rank.size(); ++other) sum += values(rank, rows, other);
@@ -84,8 +84,8 @@ TEST_P(CudaCollectivesTest, StreamsAtTheCallAndAtTheWait_AreOrdered) {
     const at::Tensor copy = result.mul(1.0);
     EXPECT_EQ(rank.host_syncs(), 0);
     expect_same(copy, sum_of_values(rank, 7));
-    // The result is that stream's memory on which it was made: its owner says when it may be
-    // reused.
+    // The result's memory belongs to the stream on which it was allocated: its owner decides when
+    // it may be reused.
     c10::Event used(c10::kCUDA);
     used.record(user);
     used.block(maker);
@@ -146,7 +146,7 @@ TEST_P(CudaCollectivesTest, UnevenRows_AreGatheredInMemoryOfTheCallersStream) {
     const c10::StreamGuard guard(stream);
     TensorHandle handle =
         allgather_async(values(rank, rank.rank() + 1, rank.rank()), {.process_set = &rank.world()});
-    // Takes memory that the gathered rows may get, and gives it back.
+    // Allocates and frees memory that the gathered rows may get.
     for (int i = 0; i < 4; ++i) at::ones({64}, rank.options()).mul_(3.0);
     const at::Tensor all = handle.result().mul(1.0);
     EXPECT_EQ(rank.host_syncs(), 0);

@@ -1,5 +1,5 @@
-// DistributedOptimizer on CUDA tensors, on the double: it trains as one process would on the CPU,
-// in every mode, without a hazard and without making a host wait.
+// DistributedOptimizer on CUDA tensors, on the fake GPU: in every mode it trains like one process
+// on the CPU, without hazards and without making a host wait.
 #include <algorithm>
 #include <limits>
 #include <ostream>
@@ -138,7 +138,7 @@ TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks_Train) {
     DistributedOptimizer optimizer(sgd, *model, options_of(rank, GetParam()));
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
-      // Of a on all ranks, of b on one, of c on none.
+      // Gradients of a on all ranks, of b on one, of c on none.
       at::Tensor loss = (*model)["a"].sum() * (1.0 + rank.rank());
       if (rank.rank() == step % 3) loss = loss + (*model)["b"].sum() * 3.0;
       loss.backward();
@@ -150,7 +150,7 @@ TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks_Train) {
   });
 }
 
-/// Rank r takes 2 + r steps, and all take another one then.
+/// Rank r takes 2 + r steps; then all take one more.
 TEST_P(CudaModesTest, RanksWithFewerSteps_Join) {
   constexpr int kRanks = 3;
   torch::nn::Sequential alone = make_model();
@@ -191,7 +191,8 @@ TEST_P(CudaModesTest, Average_DividesByTheActiveRanks) {
   });
 }
 
-/// backward() has a thread for each device, which would share what the hooks know of the step.
+/// backward() has one thread per device, and the hooks' state of the step is not for several
+/// threads.
 TEST(CudaOptimizerErrorTest, LaterParametersOnAnotherDevice_AreRefused) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const at::Tensor first = torch::ones({3}).requires_grad_();

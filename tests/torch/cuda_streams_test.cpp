@@ -1,4 +1,4 @@
-// Training on CUDA tensors, on the double: other streams, other reductions, an early end.
+// Training on CUDA tensors, on the fake GPU: several streams, other reductions, an early end.
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -15,8 +15,8 @@ namespace kolo::test::cuda_streams_test {
 class CudaStreamsTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaStreamsTest, every_mode(), name_of_mode);
 
-/// Runs layer after layer, each on another stream. Returns what all of them have made, to be kept
-/// until those streams are done: the program's duty, not Kolo's.
+/// Runs one layer after another, each on its own stream. Returns all results; the program, not
+/// Kolo, must keep them until the streams are done.
 std::vector<at::Tensor> forward_on(const std::vector<c10::Stream>& streams,
                                    torch::nn::Sequential& model, const CudaRank& rank,
                                    const at::Tensor& rows) {
@@ -80,7 +80,7 @@ TEST(CudaOptimizerHybridTest, Shards_AreReducedInsideNodesAndBetweenThem) {
       DistributedOptimizer::Options options = options_of(rank, shard);
       options.shard_scope = ShardScope::Node;
       CudaTraining training(rank, Algorithm::AdamW, options);
-      // So late that what goes between nodes has begun for other buckets.
+      // So late that reductions between nodes have begun for other buckets.
       training.model->parameters().front().register_hook(
           [](const at::Tensor&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
       for (int step = 0; step < kSteps; ++step) training.step(rank, step);

@@ -44,14 +44,14 @@ inline at::Tensor rows_of(const CudaRank& rank, int step) {
   return batch_rows(step, kRows * rank.rank(), kRows, kWidth, at::kFloat).to(rank.device());
 }
 
-/// Random numbers come from one generator for all ranks, which are threads here.
+/// All ranks are threads here and share one generator of random numbers.
 inline torch::nn::Sequential make_model() {
   static std::mutex generating;
   const std::lock_guard lock(generating);
   return make_mlp(at::kFloat, kWidth);
 }
 
-/// Parameters after steps of one process on the CPU with the batches of `ranks`.
+/// The parameters after steps of one process on the CPU with the batches of `ranks`.
 inline at::Tensor train_alone(Algorithm algorithm, int ranks, int steps,
                               const std::function<void(torch::nn::Sequential&)>& before_step = {}) {
   torch::nn::Sequential model = make_model();
@@ -92,7 +92,7 @@ inline void expect_close(CudaTraining& training, const at::Tensor& expected,
   EXPECT_LT(largest_difference(flat(*training.model).cpu(), expected), tolerance);
 }
 
-/// Of tests in every mode.
+/// The parameter of tests that run in every mode.
 inline auto every_mode() {
   return testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients);
 }

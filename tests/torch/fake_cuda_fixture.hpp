@@ -7,10 +7,9 @@
 //     EXPECT_EQ(rank.host_syncs(), 0);
 //   });
 //
-// Kernels run at once by the CPU's, and wait for collectives on their stream to do so; but for the
-// graph of happens-before they are as asynchronous as CUDA's: whatever is not ordered by streams,
-// events and what makes a host wait is a failure at the end. Each rank needs its own device:
-// backward() has one thread a device.
+// Kernels run immediately, on the CPU, after the collectives on their stream. In the happens-before
+// graph they are as asynchronous as CUDA's: whatever streams, events and waiting hosts do not order
+// is a failure at the end. Each rank needs its own device: backward() has one thread per device.
 #pragma once
 
 #include <functional>
@@ -35,7 +34,7 @@ class CudaRank {
       : runtime_(runtime), gpu_(std::move(gpu)) {}
 
   Runtime& runtime() const { return runtime_; }
-  /// To be named in all operations: threads of LibTorch's and hooks have no current Runtime.
+  /// Name it in all operations: LibTorch's threads and hooks have no current Runtime.
   ProcessSet& world() const { return runtime_.world(); }
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
@@ -44,10 +43,10 @@ class CudaRank {
   at::TensorOptions options(at::ScalarType type = at::kFloat) const {
     return at::TensorOptions().device(device()).dtype(type);
   }
-  /// The thread's current one.
+  /// The current stream of the thread.
   CUstream_st* stream() const { return native_stream(current_cuda_stream(device())); }
-  /// How often this rank's host has waited for its GPU by LibTorch: item(), copies to the CPU,
-  /// copies from there, synchronize(). Kolo itself should add none.
+  /// How often this rank's host has waited for its GPU in LibTorch: item(), copies to and from the
+  /// CPU, synchronize(). Kolo itself should add none.
   int host_syncs() const { return gpu_->host_syncs(); }
 
  private:
@@ -63,8 +62,8 @@ inline Setting cuda_setting(int size) {
   return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
 }
 
-/// Runs `body` on each rank, with its device as the thread's current one, and says what was
-/// hazardous. A rank's tensors that the others need must be kept by Kolo, not by the test.
+/// Runs `body` on each rank, with its device as the thread's current one, and reports hazards.
+/// Kolo, not the test, must keep a rank's tensors that the others need.
 inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
                                                       const std::function<void(CudaRank&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;

@@ -1,4 +1,4 @@
-// Tensors on the fake of CUDA have the values of tensors on the CPU.
+// Tensors on the fake CUDA back end have the values of tensors on the CPU.
 #include <functional>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ at::Tensor numbers(c10::IntArrayRef sizes, int salt = 0) {
 
 struct Case {
   std::string name;
-  /// Of two matrices that may be overwritten.
+  /// On two matrices that may be overwritten.
   std::function<at::Tensor(at::Tensor, at::Tensor)> compute;
 };
 

@@ -54,7 +54,7 @@ TEST_F(ShardedOptimizerTest, LongParameters_AreUpdatedLikeWholeOnes) {
     Pull sharded(runtime_.world(), mode);
     sharded.run(4);
     expect_alike(sharded.values(), whole.values());
-    EXPECT_GE(sharded.adamw.state().size(), 2U) << "the part is no longer divided";
+    EXPECT_GE(sharded.adamw.state().size(), 2U) << "the shard is in one piece";
   }
 }
 

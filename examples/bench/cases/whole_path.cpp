@@ -153,7 +153,7 @@ void WholePath::add_buckets(const Workload& workload, GrowingBuffer& memory,
   const SharedBuffer& buffer = reserve_shared(layout.gradients.size_bytes);
   if (!buffer.is_shared()) return;
   std::vector<Tensor> gradients = layout.gradients.at(buffer.data());
-  const auto add = [&](const std::string& algorithm, auto run) {
+  const auto add = [&](const std::string& algorithm, const auto& run) {
     if (!is_wanted(algorithm, kWindow)) return;
     const Calls calls{workload.operation, workload.dtype, runtime_.size(),
                       algorithm + '.' + compression, compression};

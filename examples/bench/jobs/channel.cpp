@@ -27,8 +27,8 @@ Channel Channel::connect(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof address.sun_path - 1);
-  if (::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) !=
-      0) {
+  if (socket.number() < 0 || ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address),
+                                       sizeof address) != 0) {
     throw std::system_error(errno, std::generic_category(), path);
   }
   return Channel(std::move(socket));

@@ -54,8 +54,8 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variab
   const std::vector<char*> settings = pointers_to(variables);
   const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw std::system_error(errno, std::generic_category(), "pipe2");
+  if (nothing.number() < 0 || ::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw std::system_error(errno, std::generic_category(), "/dev/null or pipe2");
   }
   const Descriptor failure(ends[0]);
   Descriptor failed(ends[1]);
@@ -76,7 +76,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variab
   if (pid_ > 0 && ::read(failure.number(), &error, sizeof error) > 0) {
     ::waitpid(pid_, nullptr, 0);
   }
-  if (error != 0) throw std::system_error(error, std::generic_category(), command.front());
+  if (error == 0) return;
+  throw std::system_error(
+      error, std::generic_category(),
+      "cannot start " + command.front() + " (KOLO_MPIRUN names another mpirun)");
 }
 
 std::optional<std::string> ChildProcess::wait_for(std::chrono::milliseconds duration) {

@@ -5,6 +5,7 @@
 #include "bench/jobs/measure.hpp"
 #include "bench/report/plot.hpp"
 #include "bench/workload/model_gradients.hpp"
+#include "kolo/error.hpp"
 
 namespace bench {
 namespace {
@@ -26,6 +27,13 @@ void print(const std::string& text) {
 }
 
 }  // namespace
+
+OutputFiles::OutputFiles(const Options& options)
+    : json_(options.json), csv_(options.csv), plot_(options.plot) {
+  for (const auto* file : {&json_, &csv_, &plot_}) {
+    if (!file->error().empty()) throw kolo::InvalidArgument(file->error());
+  }
+}
 
 void OutputFiles::write(const Report& report) {
   if (json_.is_wanted()) json_.write(to_json(report));

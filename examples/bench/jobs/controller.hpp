@@ -5,8 +5,8 @@
 
 #include "bench/jobs/job.hpp"
 #include "bench/options.hpp"
-#include "bench/report/output_file.hpp"
 #include "bench/report/report.hpp"
+#include "common/output_file.hpp"
 
 namespace bench {
 
@@ -16,15 +16,14 @@ inline constexpr int kSomeWrong = 1;  ///< exit status where elements were wrong
 class OutputFiles {
  public:
   /// Throws kolo::InvalidArgument where one of them cannot be written.
-  explicit OutputFiles(const Options& options)
-      : json_(options.json), csv_(options.csv), plot_(options.plot) {}
+  explicit OutputFiles(const Options& options);
 
   void write(const Report& report);
 
  private:
-  OutputFile json_;
-  OutputFile csv_;
-  OutputFile plot_;
+  examples::OutputFile json_;
+  examples::OutputFile csv_;
+  examples::OutputFile plot_;
 };
 
 /// The whole measurement, over jobs of as many ranks each. Prints rows as they come, and writes the

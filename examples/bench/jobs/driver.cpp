@@ -31,7 +31,7 @@ std::string mpirun() {
 std::string version_of(const std::string& mpirun) {
   std::array<char, 256> line{};
   const std::string command = "'" + mpirun + "' --version 2>/dev/null </dev/null";
-  if (std::FILE* const output = ::popen(command.c_str(), "r")) {
+  if (std::FILE* const output = ::popen(command.c_str(), "r")) {  // NOLINT: the program asked for
     if (std::fgets(line.data(), line.size(), output) == nullptr) line[0] = '\0';
     ::pclose(output);
   }
@@ -112,9 +112,7 @@ int drive(const Options& options, int argc, char** argv) {
   } catch (const JobError& error) {
     std::fprintf(stderr, "kolo-bench: %s\n", error.what());
   } catch (const std::system_error& error) {
-    const bool is_missing = error.code() == std::errc::no_such_file_or_directory;
-    std::fprintf(stderr, "kolo-bench: %s%s\n", error.what(),
-                 is_missing ? ": it is needed to start ranks; KOLO_MPIRUN says where it is" : "");
+    std::fprintf(stderr, "kolo-bench: %s\n", error.what());
   }
   if (signal != 0) std::raise(signal);  // ends as if it had never been caught
   return kFailed;

@@ -25,7 +25,8 @@ std::string make_folder() {
       parent.size() + std::string(kFolder).size() + std::string(kSocket).size();
   if (length >= sizeof(sockaddr_un{}.sun_path)) parent = "/tmp";
   std::string folder = parent + kFolder;
-  if (::mkdtemp(folder.data()) == nullptr) fail("cannot make " + folder);
+  if (::mkdtemp(folder.data()) == nullptr)
+    fail("cannot make " + folder + " (TMPDIR names another folder)");
   return folder;
 }
 
@@ -38,7 +39,8 @@ Listener::Listener()
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path_.copy(address.sun_path, sizeof address.sun_path - 1);
-  if (::bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+  if (socket_.number() < 0 ||
+      ::bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(socket_.number(), SOMAXCONN) != 0) {
     const int error = errno;
     ::rmdir(folder_.c_str());

@@ -10,24 +10,22 @@
 namespace kolo {
 
 using runtime::add_rows;
-using runtime::chosen;
 using runtime::make_alltoall;
 using runtime::make_broadcast;
 using runtime::make_operation;
 using runtime::make_reduction;
-using runtime::Operation;
 using runtime::run;
+using runtime::Submission;
 using runtime::submit;
 
 namespace {
 
-std::shared_ptr<Operation> make_allgather(ProcessSet& set, std::vector<InputRows> tensors,
-                                          const OperationOptions& options) {
-  const auto operation = make_operation(set, Collective::AllGather, options);
+Submission make_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
+  Submission submission = make_operation(Collective::AllGather, options);
   for (InputRows& tensor : tensors) {
-    add_rows(*operation, tensor.input).allocate_output = std::move(tensor.allocate);
+    add_rows(*submission.operation, tensor.input).allocate_output = std::move(tensor.allocate);
   }
-  return operation;
+  return submission;
 }
 
 }  // namespace
@@ -45,13 +43,11 @@ void allreduce(const TensorView& input, const TensorView& output, const Allreduc
 
 Handle grouped_allreduce_async(const std::vector<InputOutput>& tensors,
                                const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_reduction(set, Collective::AllReduce, tensors, options));
+  return submit(make_reduction(Collective::AllReduce, tensors, options));
 }
 
 void grouped_allreduce(const std::vector<InputOutput>& tensors, const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_reduction(set, Collective::AllReduce, tensors, options));
+  run(make_reduction(Collective::AllReduce, tensors, options));
 }
 
 std::int64_t scattered_rows(std::int64_t rows, int size, int rank) {
@@ -71,14 +67,12 @@ void reduce_scatter(const TensorView& input, const TensorView& output,
 
 Handle grouped_reduce_scatter_async(const std::vector<InputOutput>& tensors,
                                     const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
+  return submit(make_reduction(Collective::ReduceScatter, tensors, options));
 }
 
 void grouped_reduce_scatter(const std::vector<InputOutput>& tensors,
                             const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_reduction(set, Collective::ReduceScatter, tensors, options));
+  run(make_reduction(Collective::ReduceScatter, tensors, options));
 }
 
 // --- broadcast ---
@@ -93,14 +87,12 @@ void broadcast(const TensorView& tensor, int root, const OperationOptions& optio
 
 Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
                                const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_broadcast(set, tensors, root, options));
+  return submit(make_broadcast(tensors, root, options));
 }
 
 void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
                        const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_broadcast(set, tensors, root, options));
+  run(make_broadcast(tensors, root, options));
 }
 
 // --- all-gather and all-to-all ---
@@ -115,42 +107,34 @@ void allgather(const TensorView& input, AllocateRows allocate, const OperationOp
 }
 
 Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_allgather(set, std::move(tensors), options));
+  return submit(make_allgather(std::move(tensors), options));
 }
 
 void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_allgather(set, std::move(tensors), options));
+  run(make_allgather(std::move(tensors), options));
 }
 
 Handle alltoall_async(const TensorView& input, std::vector<std::int64_t> splits,
                       AllocateRows allocate, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
+  return submit(make_alltoall(input, std::move(splits), std::move(allocate), options));
 }
 
 void alltoall(const TensorView& input, std::vector<std::int64_t> splits, AllocateRows allocate,
               const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_alltoall(set, input, std::move(splits), std::move(allocate), options));
+  run(make_alltoall(input, std::move(splits), std::move(allocate), options));
 }
 
 // --- barrier and join ---
 
 Handle barrier_async(const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_operation(set, Collective::Barrier, options));
+  return submit(make_operation(Collective::Barrier, options));
 }
 
-void barrier(const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_operation(set, Collective::Barrier, options));
-}
+void barrier(const OperationOptions& options) { run(make_operation(Collective::Barrier, options)); }
 
 int join(ProcessSet* process_set) {
-  ProcessSet& set = chosen(process_set);
-  const auto operation = std::make_shared<Operation>();
+  ProcessSet& set = runtime::chosen(process_set);
+  const auto operation = std::make_shared<runtime::Operation>();
   operation->role = runtime::OperationRole::Join;
   set.lane()->join(operation);
   Handle(set.lane(), operation).wait();

@@ -11,6 +11,7 @@
 #include "base/home_process.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
+#include "base/misspelt_settings.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
@@ -44,6 +45,9 @@ class Runtime::Parts {
     runtime::check_staging(config_, topology());
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
+    if (topology().rank == 0) {
+      for (const std::string& text : misspelt_settings()) KOLO_LOG(Warn) << text;
+    }
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));
     std::iota(everybody.begin(), everybody.end(), 0);
     comm::wait(runtime::agree_on_start(*lanes_.make_control_communicator(0, everybody),
@@ -165,16 +169,18 @@ ProcessSet& Runtime::world() { return process_set(0); }
 
 ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  ProcessSet& world = this->world();
-  const auto operation = runtime::make_operation(world, Collective::AddProcessSet, {});
+  const runtime::Submission submission =
+      runtime::make_operation(Collective::AddProcessSet, {.process_set = &world()});
+  const auto& operation = submission.operation;
   runtime::add_members(*operation, ranks, size());
-  runtime::submit(world, operation).wait();
+  runtime::submit(submission).wait();
   return parts_->add_set(operation->process_set_number, ranks);
 }
 
 void Runtime::remove_process_set(ProcessSet& set) {
-  ProcessSet& world = this->world();
-  const auto operation = runtime::make_operation(world, Collective::RemoveProcessSet, {});
+  const runtime::Submission submission =
+      runtime::make_operation(Collective::RemoveProcessSet, {.process_set = &world()});
+  const auto& operation = submission.operation;
   runtime::add_members(*operation, set.ranks(), size());
   operation->request.set_number = set.number();
   if (set.number() == 0) runtime::add_invalid_reason(*operation, "the world cannot be removed");
@@ -182,7 +188,7 @@ void Runtime::remove_process_set(ProcessSet& set) {
     runtime::add_invalid_reason(*operation,
                                 "process set " + set.name() + " has been removed already");
   }
-  runtime::submit(world, operation).wait();
+  runtime::submit(submission).wait();
   parts_->remove_set(set.number());
 }
 

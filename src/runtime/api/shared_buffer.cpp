@@ -25,12 +25,12 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
     : size_bytes_(size_bytes) {
   const TensorView extent{
       &size_bytes_, DType::UInt8, {static_cast<std::int64_t>(size_bytes)}, Device{}};
-  ProcessSet& set = runtime::chosen(options.process_set);
-  auto operation = runtime::make_operation(set, Collective::ShareMemory, options);
+  const runtime::Submission submission = runtime::make_operation(Collective::ShareMemory, options);
+  const auto& [set, operation] = submission;
   runtime::add_tensor(*operation, extent);
   name_ = operation->request.name;
   lane_ = set.lane();
-  runtime::submit(set, operation).wait();
+  runtime::submit(submission).wait();
   identity_ = name_ + " (number " + std::to_string(operation->shared_memory_number) +
               " of process set " + std::to_string(set.number()) + ")";
   if (const auto window = operation->shared_window) {

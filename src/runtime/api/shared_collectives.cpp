@@ -13,14 +13,12 @@
 namespace kolo {
 
 using runtime::add_invalid_reason;
-using runtime::chosen;
 using runtime::Operation;
 using runtime::run;
+using runtime::Submission;
 using runtime::submit;
 
 namespace {
-
-using OperationPtr = std::shared_ptr<Operation>;
 
 /// Elements in a shared buffer.
 class Stretch {
@@ -88,29 +86,29 @@ void keep_alive(Operation& operation, const std::shared_ptr<void>& owner) {
 }
 
 /// Places the operation's only tensor in shared memory.
-void place(Operation& operation, const ProcessSet& set, const Stretch& stretch) {
+Submission placed(Submission submission, const Stretch& stretch) {
+  Operation& operation = *submission.operation;
   stretch.check_bounds(operation);
   operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = stretch.place();
-  operation.tensors.front().peer_buffers = stretch.peers(set);
+  operation.tensors.front().peer_buffers = stretch.peers(submission.set);
   keep_alive(operation, stretch.owner());
+  return submission;
 }
 
-OperationPtr make_allreduce(ProcessSet& set, const Stretch& stretch,
-                            const AllreduceOptions& options) {
-  OperationPtr operation = runtime::make_reduction(set, Collective::AllReduce,
-                                                   {{stretch.view(), stretch.view()}}, options);
-  place(*operation, set, stretch);
-  return operation;
+Submission make_allreduce(const Stretch& stretch, const AllreduceOptions& options) {
+  return placed(
+      runtime::make_reduction(Collective::AllReduce, {{stretch.view(), stretch.view()}}, options),
+      stretch);
 }
 
-OperationPtr make_reduce_scatter(ProcessSet& set, const Stretch& stretch, const TensorView& output,
-                                 const AllreduceOptions& options) {
+Submission make_reduce_scatter(const Stretch& stretch, const TensorView& output,
+                               const AllreduceOptions& options) {
   const TensorView& input = stretch.view();
-  OperationPtr operation =
-      runtime::make_reduction(set, Collective::ReduceScatter, {{input, output}}, options);
-  place(*operation, set, stretch);
-  if (!operation->request.invalid_reason.empty() || !stretch.overlaps(output)) return operation;
+  Submission submission = placed(
+      runtime::make_reduction(Collective::ReduceScatter, {{input, output}}, options), stretch);
+  const auto& [set, operation] = submission;
+  if (!operation->request.invalid_reason.empty() || !stretch.overlaps(output)) return submission;
   const auto rows = static_cast<std::size_t>(input.shape.front());
   const std::size_t own_begin = ops::piece_of(rows, set.size(), set.rank()).begin;
   const std::byte* const own =
@@ -122,13 +120,14 @@ OperationPtr make_reduce_scatter(ProcessSet& set, const Stretch& stretch, const 
             std::to_string(own - static_cast<const std::byte*>(input.data)) +
             " bytes after its beginning");
   }
-  return operation;
+  return submission;
 }
 
-OperationPtr make_allgather(ProcessSet& set, const SharedBuffer& buffer, std::size_t offset_bytes,
-                            const std::vector<std::int64_t>& counts, DType dtype,
-                            const OperationOptions& options) {
-  OperationPtr operation = runtime::make_operation(set, Collective::AllGather, options);
+Submission make_allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
+                          const std::vector<std::int64_t>& counts, DType dtype,
+                          const OperationOptions& options) {
+  Submission submission = runtime::make_operation(Collective::AllGather, options);
+  const auto& [set, operation] = submission;
   if (counts.size() != static_cast<std::size_t>(set.size())) {
     add_invalid_reason(*operation, "there are " + std::to_string(counts.size()) + " counts for " +
                                        std::to_string(set.size()) + " ranks");
@@ -149,139 +148,116 @@ OperationPtr make_allgather(ProcessSet& set, const SharedBuffer& buffer, std::si
   memory.output = static_cast<std::byte*>(stretch.view().data);
   operation->request.tensors.front().shape.clear();  // a row is one element
   operation->request.rows = counts;
-  place(*operation, set, stretch);
-  return operation;
+  return placed(std::move(submission), stretch);
 }
 
-OperationPtr make_broadcast(ProcessSet& set, const Stretch& stretch, int root,
-                            const OperationOptions& options) {
-  OperationPtr operation = runtime::make_broadcast(set, {stretch.view()}, root, options);
-  place(*operation, set, stretch);
-  return operation;
+Submission make_broadcast(const Stretch& stretch, int root, const OperationOptions& options) {
+  return placed(runtime::make_broadcast({stretch.view()}, root, options), stretch);
 }
 
-/// Blocks as rows, one for each rank.
-std::vector<std::int64_t> blocks(const ProcessSet& set, std::size_t count) {
-  return {set.size(), static_cast<std::int64_t>(count)};
+/// `count` elements for each rank, as rows.
+std::vector<std::int64_t> blocks(const OperationOptions& options, std::size_t count) {
+  return {runtime::chosen(options.process_set).size(), static_cast<std::int64_t>(count)};
 }
 
-OperationPtr make_alltoall(ProcessSet& set, const Stretch& input, const Stretch& output,
-                           const OperationOptions& options) {
-  OperationPtr operation = runtime::make_alltoall(
-      set, input.view(), {},
-      [data = output.view().data](const std::vector<std::int64_t>&) { return data; }, options);
-  place(*operation, set, input);
-  output.check_bounds(*operation);
-  if (operation->request.invalid_reason.empty() && input.overlaps(output.view())) {
+Submission make_alltoall(const Stretch& input, const Stretch& output,
+                         const OperationOptions& options) {
+  Submission submission = placed(
+      runtime::make_alltoall(
+          input.view(), {}, [data = output.view().data](const auto&) { return data; }, options),
+      input);
+  Operation& operation = *submission.operation;
+  output.check_bounds(operation);
+  if (operation.request.invalid_reason.empty() && input.overlaps(output.view())) {
     add_invalid_reason(
-        *operation, "the output at " + output.place() + " overlaps the input at " + input.place());
+        operation, "the output at " + output.place() + " overlaps the input at " + input.place());
   }
-  operation->request.placement += " to " + output.place();
-  keep_alive(*operation, output.owner());
-  return operation;
+  operation.request.placement += " to " + output.place();
+  keep_alive(operation, output.owner());
+  return submission;
 }
 
-OperationPtr make_alltoall(ProcessSet& set, const Stretch& input, std::vector<std::int64_t> splits,
-                           AllocateRows allocate, const OperationOptions& options) {
-  OperationPtr operation =
-      runtime::make_alltoall(set, input.view(), std::move(splits), std::move(allocate), options);
-  place(*operation, set, input);
-  return operation;
+Submission make_alltoall(const Stretch& input, std::vector<std::int64_t> splits,
+                         AllocateRows allocate, const OperationOptions& options) {
+  return placed(
+      runtime::make_alltoall(input.view(), std::move(splits), std::move(allocate), options), input);
 }
 
 }  // namespace
 
 Handle allreduce_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(buffer, offset_bytes, dtype, elements(count));
-  return submit(set, make_allreduce(set, stretch, options));
+  return submit(make_allreduce({buffer, offset_bytes, dtype, elements(count)}, options));
 }
 
 void allreduce(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(buffer, offset_bytes, dtype, elements(count));
-  run(set, make_allreduce(set, stretch, options));
+  run(make_allreduce({buffer, offset_bytes, dtype, elements(count)}, options));
 }
 
 Handle reduce_scatter_async(const SharedBuffer& buffer, std::size_t offset_bytes,
                             const std::vector<std::int64_t>& shape, const TensorView& output,
                             const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(buffer, offset_bytes, output.dtype, shape);
-  return submit(set, make_reduce_scatter(set, stretch, output, options));
+  return submit(make_reduce_scatter({buffer, offset_bytes, output.dtype, shape}, output, options));
 }
 
 void reduce_scatter(const SharedBuffer& buffer, std::size_t offset_bytes,
                     const std::vector<std::int64_t>& shape, const TensorView& output,
                     const AllreduceOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(buffer, offset_bytes, output.dtype, shape);
-  run(set, make_reduce_scatter(set, stretch, output, options));
+  run(make_reduce_scatter({buffer, offset_bytes, output.dtype, shape}, output, options));
 }
 
 Handle allgather_async(const SharedBuffer& buffer, std::size_t offset_bytes,
                        const std::vector<std::int64_t>& counts, DType dtype,
                        const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  return submit(set, make_allgather(set, buffer, offset_bytes, counts, dtype, options));
+  return submit(make_allgather(buffer, offset_bytes, counts, dtype, options));
 }
 
 void allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
                const std::vector<std::int64_t>& counts, DType dtype,
                const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  run(set, make_allgather(set, buffer, offset_bytes, counts, dtype, options));
+  run(make_allgather(buffer, offset_bytes, counts, dtype, options));
 }
 
 Handle broadcast_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, int root, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(buffer, offset_bytes, dtype, elements(count));
-  return submit(set, make_broadcast(set, stretch, root, options));
+  return submit(make_broadcast({buffer, offset_bytes, dtype, elements(count)}, root, options));
 }
 
 void broadcast(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                int root, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(buffer, offset_bytes, dtype, elements(count));
-  run(set, make_broadcast(set, stretch, root, options));
+  run(make_broadcast({buffer, offset_bytes, dtype, elements(count)}, root, options));
 }
 
 Handle alltoall_async(const SharedBuffer& input, std::size_t input_offset_bytes,
                       const SharedBuffer& output, std::size_t output_offset_bytes,
                       std::size_t count, DType dtype, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch from(input, input_offset_bytes, dtype, blocks(set, count));
-  const Stretch to(output, output_offset_bytes, dtype, blocks(set, count));
-  return submit(set, make_alltoall(set, from, to, options));
+  const Stretch from(input, input_offset_bytes, dtype, blocks(options, count));
+  const Stretch to(output, output_offset_bytes, dtype, blocks(options, count));
+  return submit(make_alltoall(from, to, options));
 }
 
 void alltoall(const SharedBuffer& input, std::size_t input_offset_bytes, const SharedBuffer& output,
               std::size_t output_offset_bytes, std::size_t count, DType dtype,
               const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch from(input, input_offset_bytes, dtype, blocks(set, count));
-  const Stretch to(output, output_offset_bytes, dtype, blocks(set, count));
-  run(set, make_alltoall(set, from, to, options));
+  const Stretch from(input, input_offset_bytes, dtype, blocks(options, count));
+  const Stretch to(output, output_offset_bytes, dtype, blocks(options, count));
+  run(make_alltoall(from, to, options));
 }
 
 Handle alltoall_async(const SharedBuffer& input, std::size_t offset_bytes,
                       const std::vector<std::int64_t>& shape, DType dtype,
                       std::vector<std::int64_t> splits, AllocateRows allocate,
                       const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(input, offset_bytes, dtype, shape);
-  return submit(set, make_alltoall(set, stretch, std::move(splits), std::move(allocate), options));
+  return submit(make_alltoall({input, offset_bytes, dtype, shape}, std::move(splits),
+                              std::move(allocate), options));
 }
 
 void alltoall(const SharedBuffer& input, std::size_t offset_bytes,
               const std::vector<std::int64_t>& shape, DType dtype, std::vector<std::int64_t> splits,
               AllocateRows allocate, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  const Stretch stretch(input, offset_bytes, dtype, shape);
-  run(set, make_alltoall(set, stretch, std::move(splits), std::move(allocate), options));
+  run(make_alltoall({input, offset_bytes, dtype, shape}, std::move(splits), std::move(allocate),
+                    options));
 }
 
 }  // namespace kolo

@@ -105,11 +105,11 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   return splits;
 }
 
-void prepare(ProcessSet& set, Operation& operation) {
+void prepare(const Submission& submission) {
   try {
-    set.lane()->prepare(operation);
+    submission.set.lane()->prepare(*submission.operation);
   } catch (const Error& error) {
-    add_invalid_reason(operation, error.what());
+    add_invalid_reason(*submission.operation, error.what());
   }
 }
 
@@ -117,8 +117,8 @@ void prepare(ProcessSet& set, Operation& operation) {
 
 ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
 
-std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective,
-                                          const OperationOptions& options) {
+Submission make_operation(Collective collective, const OperationOptions& options) {
+  ProcessSet& set = chosen(options.process_set);
   auto operation = std::make_shared<Operation>();
   Request& request = operation->request;
   request.collective = collective;
@@ -127,7 +127,7 @@ std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective
   operation->deadline = Deadline::after(timeout).point();
   operation->keep_alive = options.keep_alive;
   operation->device.stream = static_cast<comm::DeviceStream>(options.stream);
-  return operation;
+  return {set, std::move(operation)};
 }
 
 TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
@@ -176,10 +176,10 @@ void add_members(Operation& operation, const std::vector<int>& ranks, int world_
   }
 }
 
-std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
-                                          const std::vector<InputOutput>& tensors,
-                                          const AllreduceOptions& options) {
-  auto operation = make_operation(set, collective, options.operation());
+Submission make_reduction(Collective collective, const std::vector<InputOutput>& tensors,
+                          const AllreduceOptions& options) {
+  Submission submission = make_operation(collective, options.operation());
+  const auto& [set, operation] = submission;
   Request& request = operation->request;
   request.op = options.op;
   if (options.op == ReduceOp::Custom) request.custom = options.custom;
@@ -202,12 +202,13 @@ std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective
   } catch (const InvalidArgument& error) {
     add_invalid_reason(*operation, error.what());
   }
-  return operation;
+  return submission;
 }
 
-std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors,
-                                          int root, const OperationOptions& options) {
-  auto operation = make_operation(set, Collective::Broadcast, options);
+Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
+                          const OperationOptions& options) {
+  Submission submission = make_operation(Collective::Broadcast, options);
+  const auto& [set, operation] = submission;
   operation->request.root = root;
   const std::vector<int>& ranks = set.ranks();
   if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
@@ -218,37 +219,38 @@ std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<Ten
   for (const TensorView& tensor : tensors) {
     add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
   }
-  return operation;
+  return submission;
 }
 
-std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& input,
-                                         std::vector<std::int64_t> splits, AllocateRows allocate,
-                                         const OperationOptions& options) {
-  auto operation = make_operation(set, Collective::AllToAll, options);
+Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> splits,
+                         AllocateRows allocate, const OperationOptions& options) {
+  Submission submission = make_operation(Collective::AllToAll, options);
+  const auto& [set, operation] = submission;
   TensorMemory& memory = add_rows(*operation, input);
   memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
   memory.allocate_output = std::move(allocate);
-  return operation;
+  return submission;
 }
 
-Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation) {
-  prepare(set, *operation);
+Handle submit(Submission submission) {
+  prepare(submission);
+  auto& [set, operation] = submission;
   set.lane()->submit(operation);
   return Handle(set.lane(), std::move(operation));
 }
 
-void run(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
-  prepare(set, *operation);
+void run(const Submission& submission) {
+  prepare(submission);
+  const auto& [set, operation] = submission;
   set.lane()->run(operation);
   if (operation->error) std::rethrow_exception(operation->error);
   set.lane()->order_after(*operation);
 }
 
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
-  auto operation = make_operation(set, collective, options);
-  add_invalid_reason(*operation, std::move(text));
-  return submit(set, std::move(operation));
+  Submission submission = make_operation(collective, options);
+  add_invalid_reason(*submission.operation, std::move(text));
+  return submit(std::move(submission));
 }
 
 }  // namespace kolo::runtime

@@ -20,9 +20,15 @@ namespace kolo::runtime {
 /// Returns the set that options name: `set`, or the world of Runtime::current().
 ProcessSet& chosen(ProcessSet* set);
 
-/// Makes an operation without tensors. Throws InvalidArgument if this rank is not a member.
-std::shared_ptr<Operation> make_operation(ProcessSet& set, Collective collective,
-                                          const OperationOptions& options);
+/// An operation that is to be submitted to a process set.
+struct Submission {
+  ProcessSet& set;
+  std::shared_ptr<Operation> operation;
+};
+
+/// Makes an operation without tensors. Throws InvalidArgument if this rank is not a member of the
+/// set that options name.
+Submission make_operation(Collective collective, const OperationOptions& options);
 
 /// Adds a tensor to an operation; the caller sets its output.
 TensorMemory& add_tensor(Operation& operation, const TensorView& tensor);
@@ -36,21 +42,19 @@ void add_invalid_reason(Operation& operation, std::string text);
 /// Sets the members of a process set, ascending world ranks in a world of `world_size`.
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size);
 
-std::shared_ptr<Operation> make_reduction(ProcessSet& set, Collective collective,
-                                          const std::vector<InputOutput>& tensors,
-                                          const AllreduceOptions& options);
+Submission make_reduction(Collective collective, const std::vector<InputOutput>& tensors,
+                          const AllreduceOptions& options);
 
-std::shared_ptr<Operation> make_broadcast(ProcessSet& set, const std::vector<TensorView>& tensors,
-                                          int root, const OperationOptions& options);
+Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
+                          const OperationOptions& options);
 
-std::shared_ptr<Operation> make_alltoall(ProcessSet& set, const TensorView& input,
-                                         std::vector<std::int64_t> splits, AllocateRows allocate,
-                                         const OperationOptions& options);
+Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> splits,
+                         AllocateRows allocate, const OperationOptions& options);
 
-Handle submit(ProcessSet& set, std::shared_ptr<Operation> operation);
+Handle submit(Submission submission);
 
 /// Runs the operation to its end on this thread, and throws its error.
-void run(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+void run(const Submission& submission);
 
 /// Ends the operation on all ranks with InvalidArgument and `text`: for callers whose arguments
 /// cannot be made a TensorView of.

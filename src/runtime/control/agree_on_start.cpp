@@ -39,19 +39,6 @@ std::string text_of(const Start& start) {
   return text;
 }
 
-/// Fills `all` with `counts[rank]` bytes of every rank, in rank order.
-Task gather(Communicator& communicator, const std::byte* own, std::byte* all,
-            const std::vector<std::size_t>& counts) {
-  CollectiveCall call;
-  call.communicator = &communicator;
-  call.dtype = DType::UInt8;
-  call.input = own;
-  call.output = all;
-  call.counts = counts;
-  call.segment_bytes = kSegmentBytes;
-  co_await ops::allgather_ring(call);
-}
-
 void require_equal(std::string_view first, std::string_view other, int rank) {
   while (first != other) {
     const std::string_view a = first.substr(0, first.find('\n'));
@@ -94,6 +81,18 @@ void check_staging(const Config& config, const comm::Topology& topology) {
                         " or more.");
 }
 
+Task gather_bytes(Communicator& communicator, const std::byte* own, std::byte* all,
+                  const std::vector<std::size_t>& counts) {
+  CollectiveCall call;
+  call.communicator = &communicator;
+  call.dtype = DType::UInt8;
+  call.input = own;
+  call.output = all;
+  call.counts = counts;
+  call.segment_bytes = kSegmentBytes;
+  co_await ops::allgather_ring(call);
+}
+
 Task agree_on_start(Communicator& communicator, Start start) {
   const std::string own = text_of(start);
   const std::size_t size = static_cast<std::size_t>(communicator.size());
@@ -101,12 +100,12 @@ Task agree_on_start(Communicator& communicator, Start start) {
   const std::size_t own_length = own.size();
   std::vector<std::size_t> lengths(size);
   const std::vector<std::size_t> length_bytes(size, sizeof(std::size_t));
-  co_await gather(communicator, reinterpret_cast<const std::byte*>(&own_length),
-                  reinterpret_cast<std::byte*>(lengths.data()), length_bytes);
+  co_await gather_bytes(communicator, reinterpret_cast<const std::byte*>(&own_length),
+                        reinterpret_cast<std::byte*>(lengths.data()), length_bytes);
 
   std::string all(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}), '\0');
-  co_await gather(communicator, reinterpret_cast<const std::byte*>(own.data()),
-                  reinterpret_cast<std::byte*>(all.data()), lengths);
+  co_await gather_bytes(communicator, reinterpret_cast<const std::byte*>(own.data()),
+                        reinterpret_cast<std::byte*>(all.data()), lengths);
 
   const std::string_view first = std::string_view(all).substr(0, lengths[0]);
   std::size_t begin = 0;

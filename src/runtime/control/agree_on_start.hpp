@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,11 @@ struct Start {
 /// the first difference, the ranks and both values; the log level may differ. The communicator and
 /// what `start` refers to outlive the Task.
 Task agree_on_start(Communicator& communicator, Start start);
+
+/// Fills `all` with `counts[rank]` bytes of every rank, in rank order. Collective; the arguments
+/// outlive the Task.
+Task gather_bytes(Communicator& communicator, const std::byte* own, std::byte* all,
+                  const std::vector<std::size_t>& counts);
 
 /// Throws InvalidArgument where a setting names an algorithm that does not exist.
 void check_algorithms(const Config& config, const ops::Registry& algorithms);

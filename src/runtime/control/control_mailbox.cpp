@@ -34,8 +34,6 @@ std::size_t ControlMailbox::send(int rank, const WireMessage& message) {
   parcel.transfer =
       naming("to", rank, [&] { return communicator_.send(parcel.buffer, rank, tag_); });
   outgoing_.splice(outgoing_.end(), one);
-  ++counters_.messages_sent;
-  counters_.bytes_sent += parcel.buffer.size();
   return parcel.buffer.size();
 }
 
@@ -44,8 +42,6 @@ std::optional<std::pair<int, WireMessage>> ControlMailbox::poll() {
   if (!receive_next()) return std::nullopt;
   Parcel& parcel = incoming_.front();
   spare_.splice(spare_.end(), incoming_);
-  ++counters_.messages_received;
-  counters_.bytes_received += parcel.buffer.size();
   return std::pair(parcel.rank, naming("from", parcel.rank, [&] {
                      return decode(parcel.buffer, communicator_.size());
                    }));

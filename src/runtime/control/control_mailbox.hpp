@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <list>
 #include <optional>
 #include <utility>
@@ -16,13 +15,6 @@ namespace kolo::runtime {
 /// No call blocks. Messages of one sender arrive in the order in which they were sent.
 class ControlMailbox {
  public:
-  struct Counters {
-    std::uint64_t messages_sent = 0;
-    std::uint64_t bytes_sent = 0;
-    std::uint64_t messages_received = 0;
-    std::uint64_t bytes_received = 0;
-  };
-
   /// `communicator` outlives the mailbox.
   ControlMailbox(Communicator& communicator, int tag) : communicator_(communicator), tag_(tag) {}
   /// Abandons transfers in flight. Their buffers leak intentionally: MPI may still use them.
@@ -42,8 +34,6 @@ class ControlMailbox {
   /// Tests the sends in flight: true once there is none. Throws like `poll`.
   bool is_idle();
 
-  const Counters& counters() const { return counters_; }
-
  private:
   // In this order: the transfer ends before its buffer is freed.
   struct Parcel {
@@ -62,7 +52,6 @@ class ControlMailbox {
   Parcels outgoing_;
   Parcels incoming_;  // one at most, to keep the order
   Parcels spare_;
-  Counters counters_;
 };
 
 }  // namespace kolo::runtime

@@ -132,11 +132,9 @@ Body pack_body(FlatBufferBuilder& builder, const Lost& lost) {
 Body pack_body(FlatBufferBuilder& builder, const Left&) {
   return {wire::Body::Left, wire::CreateEmpty(builder).Union()};
 }
-
 Body pack_body(FlatBufferBuilder& builder, const Ping&) {
   return {wire::Body::Ping, wire::CreateEmpty(builder).Union()};
 }
-
 Body pack_body(FlatBufferBuilder& builder, const Pong&) {
   return {wire::Body::Pong, wire::CreateEmpty(builder).Union()};
 }

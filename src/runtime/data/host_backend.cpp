@@ -87,13 +87,15 @@ Task HostBackend::reduce_scatter(const Request& request, ReductionItem item,
 }
 
 CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buffer,
-                                      const ops::ReductionPlan& plan) const {
+                                      const ops::ReductionPlan& plan,
+                                      const Compressor* compressor) const {
   CollectiveCall call = path_.make_call();
   call.input = buffer.input;
   call.output = buffer.output;
   call.count = buffer.count;
   call.counts = buffer.counts;
-  call.dtype = plan.wire;
+  call.dtype = compressor != nullptr ? buffer.dtype : plan.wire;
+  call.compressor = compressor;
   call.reduction = plan.reduction;
   if (request.op == ReduceOp::Custom) {
     call.reduction.custom = &path_.choices.find_reduction(request.custom);
@@ -117,26 +119,18 @@ Task HostBackend::reduce(Collective collective, const Request& request, Buffer b
   const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_prescaled;
   // Whatever is converted first is reduced in a copy.
   const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_on_the_way);
-  const int size = path_.communicator->size();
-  const ops::ReductionPlan plan =
-      ops::plan_reduction(payload, request.op, is_prescaled ? 1.0 : request.prescale,
-                          request.postscale, algorithm.rank_ordered,
-                          request.join_divisor == JoinDivisor::Active ? size - joined.count : size);
+  const ops::ReductionPlan plan = ops::plan_reduction(
+      payload, request.op, is_prescaled ? 1.0 : request.prescale, request.postscale,
+      algorithm.rank_ordered, divisor_of(request, joined, path_.communicator->size()));
 
-  CollectiveCall call = make_call(request, buffer, plan);
-  if (compresses_on_the_way) {
-    call.dtype = buffer.dtype;
-    call.compressor = &compressor;
-  }
+  CollectiveCall call =
+      make_call(request, buffer, plan, compresses_on_the_way ? &compressor : nullptr);
   if (has_peer_buffers) call.peer_buffers = buffer.peer_buffers;
   // Compressed, or integers widened for an exact average, never both.
   const Conversion conversion{buffer.dtype, plan.wire,
                               payload == plan.wire ? &compressor : nullptr};
   if (is_copied) {
-    const std::size_t wire_bytes = buffer.count * size_of(plan.wire);
-    if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
-    const double scale = is_prescaled && !joined.is_here ? request.prescale : 1.0;
-    const Reduction factor{request.op, scale};
+    const Reduction factor{request.op, is_prescaled && !joined.is_here ? request.prescale : 1.0};
     co_await to_wire(conversion, factor, buffer.input, buffer.count);
     call.input = wire_.data();
     call.output = wire_.data() + buffer.kept.begin * size_of(plan.wire);
@@ -152,6 +146,8 @@ Task HostBackend::reduce(Collective collective, const Request& request, Buffer b
 
 Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byte* tensor,
                           std::size_t count) {
+  const std::size_t wire_bytes = count * size_of(conversion.wire);
+  if (wire_.size() < wire_bytes) wire_.resize(wire_bytes);
   for (std::size_t done = 0; done < count; done += kPieceElements) {
     const std::size_t length = std::min(kPieceElements, count - done);
     const std::byte* const from = tensor + done * size_of(conversion.dtype);
@@ -170,7 +166,7 @@ Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byt
     }
     co_await yield();
   }
-  bytes_packed_ += count * size_of(conversion.wire);
+  bytes_packed_ += wire_bytes;
 }
 
 Task HostBackend::from_wire(Conversion conversion, const std::byte* wire, std::byte* tensor,

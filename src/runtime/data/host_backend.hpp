@@ -53,7 +53,7 @@ class HostBackend final : public Backend {
   };
 
   CollectiveCall make_call(const Request& request, const Buffer& buffer,
-                           const ops::ReductionPlan& plan) const;
+                           const ops::ReductionPlan& plan, const Compressor* compressor) const;
   Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
   Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
                          JoinedRanks joined);

@@ -20,6 +20,11 @@ struct JoinedRanks {
   bool is_here = false;  ///< this rank is one of them
 };
 
+/// @return what an average over a process set of `size` ranks divides by
+inline int divisor_of(const Request& request, JoinedRanks joined, int size) {
+  return request.join_divisor == JoinDivisor::Active ? size - joined.count : size;
+}
+
 /// @return how many of `items` are fused: the first and those of its dtype that follow it, as long
 ///         as they have no more than `limit_bytes` together
 inline std::size_t fused_run(std::span<const ReductionItem> items, std::size_t limit_bytes) {

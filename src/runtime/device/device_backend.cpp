@@ -14,11 +14,10 @@ constexpr std::string_view kDirect = "direct";
 
 DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRanks joined,
                                   bool is_fused) const {
-  const int size = path_.communicator->size();
   DevicePlan plan = plan_on_device(
       request, {.dtype = dtype,
                 .payload = path_.choices.compressors.find(request.compression).wire_dtype(dtype),
-                .size = request.join_divisor == JoinDivisor::Active ? size - joined.count : size,
+                .size = divisor_of(request, joined, path_.communicator->size()),
                 .is_fused = is_fused,
                 .prefers_direct = path_.preferred(request.collective) == kDirect});
   // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.

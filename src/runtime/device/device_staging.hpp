@@ -39,7 +39,12 @@ class DeviceStaging {
     return (size + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  void reserve(std::size_t bytes);
+  void reserve(std::size_t bytes) {
+    if (bytes <= bytes_) return;
+    if (memory_ != nullptr) outgrown_.push_back(std::move(memory_));
+    memory_ = gpu_.allocate(bytes);
+    bytes_ = bytes;
+  }
 
   comm::Gpu& gpu_;
   std::shared_ptr<std::byte> memory_;

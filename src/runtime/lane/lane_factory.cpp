@@ -7,7 +7,7 @@
 #include "base/log.hpp"
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
-#include "ops/algorithms.hpp"
+#include "runtime/control/agree_on_start.hpp"
 #include "runtime/control/window_header_exchange.hpp"
 #include "runtime/protocol/set_name.hpp"
 
@@ -101,18 +101,12 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
 /// Whether `holds` is true on all ranks of `communicator`. Collective.
 bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
   const auto size = static_cast<std::size_t>(communicator.size());
-  const std::int64_t own = holds ? 1 : 0;
-  std::vector<std::int64_t> all(size);
+  const std::byte own{holds};
+  std::vector<std::byte> all(size);
   const std::vector<std::size_t> one_each(size, 1);
-  CollectiveCall call;
-  call.communicator = &communicator;
-  call.dtype = DType::Int64;
-  call.input = reinterpret_cast<const std::byte*>(&own);
-  call.output = reinterpret_cast<std::byte*>(all.data());
-  call.counts = one_each;
-  call.segment_bytes = 64;
-  comm::wait(ops::allgather_ring(call), Deadline::after(config_.timeout), world_);
-  return std::count(all.begin(), all.end(), 1) == communicator.size();
+  comm::wait(gather_bytes(communicator, &own, all.data(), one_each),
+             Deadline::after(config_.timeout), world_);
+  return std::ranges::count(all, std::byte{1}) == communicator.size();
 }
 
 /// Null, on all ranks of `communicator` alike, where shared memory is not available.

@@ -22,17 +22,13 @@ ArrivalOrder::Agreed ArrivalOrder::agree(ProcessSet& set, const std::string& nam
     own.push_back({static_cast<std::int64_t>(i), was_sparse_[i]});
   }
   std::vector<Row> all;
-  OperationOptions options;
-  options.name = name;
-  options.process_set = &set;
-  allgather(
-      {own.data(), DType::Int64, {static_cast<std::int64_t>(own.size()), 2}, Device{}},
-      [&](const std::vector<std::int64_t>& rows) -> void* {
-        all.resize(
-            static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
-        return all.data();
-      },
-      options);
+  allgather({own.data(), DType::Int64, {static_cast<std::int64_t>(own.size()), 2}, Device{}},
+            [&](const std::vector<std::int64_t>& rows) -> void* {
+              all.resize(static_cast<std::size_t>(
+                  std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
+              return all.data();
+            },
+            {.name = name, .process_set = &set});
   Agreed agreed{.order = {}, .sparse = std::vector<bool>(parameters)};
   for (const auto& [index, was_sparse] : all) {
     const auto i = static_cast<std::size_t>(index);

@@ -70,6 +70,7 @@ BucketPlan share_slots(BucketPlan plan, std::size_t slots) {
     bucket.offset = offset;
   }
   plan.size_bytes = std::min(slots, plan.buckets.size()) * slot_bytes;
+  plan.slots = slots;
   return plan;
 }
 

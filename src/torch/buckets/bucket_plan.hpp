@@ -41,6 +41,7 @@ struct Bucket {
 struct BucketPlan {
   std::vector<Bucket> buckets;
   std::size_t size_bytes = 0;  ///< of the memory of all buckets
+  std::size_t slots = 0;       ///< of memory that buckets share; 0: each has its own
 };
 
 /// Fills buckets with the parameters in `order`, separately for each dtype, up to `bucket_bytes`; a

@@ -11,26 +11,17 @@ namespace {
 
 using torch::autograd::variable_list;
 
-class Before final : public torch::autograd::FunctionPreHook {
+/// Calls back before or after a node, whichever it is installed as.
+class Hook final : public torch::autograd::FunctionPreHook,
+                   public torch::autograd::FunctionPostHook {
  public:
-  Before(const GradHooks::Callback& callback, std::size_t index)
+  Hook(const GradHooks::Callback& callback, std::size_t index)
       : callback_(callback), index_(index) {}
 
   variable_list operator()(const variable_list& gradients) override {
     callback_(index_);
     return gradients;
   }
-
- private:
-  const GradHooks::Callback& callback_;
-  std::size_t index_;
-};
-
-class After final : public torch::autograd::FunctionPostHook {
- public:
-  After(const GradHooks::Callback& callback, std::size_t index)
-      : callback_(callback), index_(index) {}
-
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
     callback_(index_);
     return outputs;
@@ -47,10 +38,10 @@ GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, Callback before,
     : before_(std::move(before)), after_(std::move(after)) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
-    auto hook = std::make_unique<Before>(before_, i);
-    const auto* const before_key = hook.get();
+    auto hook = std::make_unique<Hook>(before_, i);
+    const torch::autograd::FunctionPreHook* const before_key = hook.get();
     accumulator->add_pre_hook(std::move(hook));
-    const std::uintptr_t after_key = accumulator->add_post_hook(std::make_unique<After>(after_, i));
+    const std::uintptr_t after_key = accumulator->add_post_hook(std::make_unique<Hook>(after_, i));
     installed_.push_back({std::move(accumulator), before_key, after_key});
   }
 }

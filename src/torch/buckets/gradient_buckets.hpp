@@ -24,6 +24,7 @@ class GradientBuckets {
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                   const std::vector<bool>& sparse, const OperationOptions& options);
 
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const BucketPlan& plan() const { return plan_; }
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
@@ -35,9 +36,6 @@ class GradientBuckets {
   at::Tensor flat(const Bucket& bucket) const;
   /// The bucket's parameters with dense gradients.
   std::vector<at::Tensor> parameters_of(const Bucket& bucket) const;
-  std::vector<std::int64_t> shape_of(std::size_t parameter) const {
-    return parameters_[parameter].sizes().vec();
-  }
 
   bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
   /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has

@@ -10,11 +10,10 @@
 #include "kolo/runtime.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/checkpoint/checkpoint_folder.hpp"
+#include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/file_reader.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/checkpoint/untrusted_range.hpp"
-#include "torch/checkpoint/whole_index.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -78,7 +77,6 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions
     for (std::size_t i = static_cast<std::size_t>(set.rank()); i < index_.files.size(); i += step) {
       BlockReader(path_, index_.files[i]).verify_header();
     }
-    return std::string();
   });
 }
 

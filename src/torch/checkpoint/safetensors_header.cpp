@@ -34,14 +34,11 @@ std::string with_length(const std::string& json) {
   return header;
 }
 
-SafetensorsMetadata to_metadata(const nlohmann::json& object) {
+void require_metadata(const nlohmann::json& object) {
   if (!object.is_object()) throw InvalidArgument("its metadata is not a JSON object");
-  SafetensorsMetadata metadata;
   for (const auto& [key, value] : object.items()) {
     if (!value.is_string()) throw InvalidArgument("its metadata '" + key + "' is not a string");
-    metadata[key] = value.get<std::string>();
   }
-  return metadata;
 }
 
 struct Range {
@@ -115,8 +112,7 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
   return std::nullopt;
 }
 
-std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors,
-                                      const SafetensorsMetadata& metadata) {
+std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors) {
   nlohmann::json header = nlohmann::json::object();
   std::int64_t offset = 0;
   for (const auto& [name, dtype, shape] : tensors) {
@@ -132,11 +128,10 @@ std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tens
   if (header.contains(kMetadata)) {
     throw InvalidArgument("no tensor can be named '" + std::string(kMetadata) + "'. Rename it.");
   }
-  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   try {
     return with_length(header.dump());
   } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(std::string("names and metadata must be UTF-8: ") + error.what());
+    throw InvalidArgument(std::string("names must be UTF-8: ") + error.what());
   }
 }
 
@@ -150,7 +145,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
     for (const auto& [name, entry] : object.items()) {
       where = name == kMetadata ? "its header" : "tensor '" + printable(name) + "'";
       if (name == kMetadata) {
-        header.metadata = to_metadata(entry);
+        require_metadata(entry);
       } else {
         header.tensors[name] = to_place(name, entry, ranges);
       }

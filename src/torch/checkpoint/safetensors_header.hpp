@@ -25,8 +25,6 @@ struct SafetensorsTensor {
   bool operator==(const SafetensorsTensor&) const = default;
 };
 
-using SafetensorsMetadata = std::map<std::string, std::string>;
-
 /// "F32" for DType::Float32.
 std::string_view safetensors_name(DType dtype);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
@@ -34,8 +32,7 @@ std::optional<DType> dtype_from_safetensors(std::string_view name);
 /// The start of a file with the data of these tensors, in this order; the data begins at a multiple
 /// of 64 bytes. Throws InvalidArgument if two names are equal, a name is not UTF-8 or is
 /// "__metadata__", or a shape is impossible.
-std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors,
-                                      const SafetensorsMetadata& metadata);
+std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors);
 
 struct SafetensorsHeader {
   struct Place {
@@ -44,7 +41,6 @@ struct SafetensorsHeader {
     std::int64_t offset = 0;  ///< in bytes, from the start of the data
   };
   std::map<std::string, Place> tensors;
-  SafetensorsMetadata metadata;
 };
 
 /// Parses a header, without the length before it, of a file with `data_bytes` of data. Throws

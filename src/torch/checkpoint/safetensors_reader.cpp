@@ -4,7 +4,6 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/checkpoint/untrusted_range.hpp"
 
 namespace kolo::tensors {
 namespace {

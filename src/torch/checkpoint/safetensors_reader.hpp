@@ -19,7 +19,6 @@ class SafetensorsReader {
   explicit SafetensorsReader(const std::filesystem::path& path);
 
   const std::map<std::string, SafetensorsHeader::Place>& tensors() const { return header_.tensors; }
-  const SafetensorsMetadata& metadata() const { return header_.metadata; }
 
   /// Fills `target` with a tensor's elements, which must be of `dtype`, from `begin` on.
   void read(const std::string& name, DType dtype, std::int64_t begin,

@@ -38,10 +38,9 @@ void remove_leftovers(const std::filesystem::path& folder, const std::string& fi
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     const std::vector<SafetensorsTensor>& tensors,
-                                     const SafetensorsMetadata& metadata)
+                                     const std::vector<SafetensorsTensor>& tensors)
     : path_(path) {
-  const std::string header = encode_safetensors_header(tensors, metadata);
+  const std::string header = encode_safetensors_header(tensors);
   for (const SafetensorsTensor& tensor : tensors) {
     missing_bytes_ += bytes_of(tensor.dtype, elements_of(tensor.shape).value());
   }

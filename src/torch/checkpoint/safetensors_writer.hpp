@@ -19,8 +19,7 @@ class SafetensorsWriter {
  public:
   /// Creates the folder if it is missing. Throws InvalidArgument like encode_safetensors_header.
   SafetensorsWriter(const std::filesystem::path& path,
-                    const std::vector<SafetensorsTensor>& tensors,
-                    const SafetensorsMetadata& metadata);
+                    const std::vector<SafetensorsTensor>& tensors);
   SafetensorsWriter(const SafetensorsWriter&) = delete;  // one file, one name
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   ~SafetensorsWriter();

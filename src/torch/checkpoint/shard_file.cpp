@@ -39,7 +39,7 @@ std::string header_of(const std::vector<TensorSlice>& slices) {
   for (const TensorSlice& slice : slices) {
     tensors.push_back({name_in_file(slice), slice.dtype, {slice.count}});
   }
-  return encode_safetensors_header(tensors, {});
+  return encode_safetensors_header(tensors);
 }
 
 }  // namespace

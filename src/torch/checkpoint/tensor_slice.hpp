@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kolo/dtype.hpp"
+#include "kolo/error.hpp"
 
 namespace kolo::tensors {
 
@@ -50,6 +51,33 @@ inline std::string text_of(DType dtype, const std::vector<std::int64_t>& shape) 
     text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   }
   return text + "]";
+}
+
+// Checks before bytes of a file are copied to memory: the program's memory decides the range, and
+// the file is compared with it.
+
+/// The number of elements that fit into `room`. Throws InvalidArgument if its size is no multiple.
+inline std::int64_t elements_in(std::span<const std::byte> room, DType dtype) {
+  if (room.size() % size_of(dtype) == 0) {
+    return static_cast<std::int64_t>(room.size() / size_of(dtype));
+  }
+  throw InvalidArgument("there is room for " + std::to_string(room.size()) +
+                        " bytes, which are no whole number of " + std::string(name_of(dtype)));
+}
+
+/// Throws InvalidArgument unless a tensor of type `saved` and this shape in a file has elements of
+/// type `dtype` from `begin` to `begin + count`.
+inline void require_range(DType saved, const std::vector<std::int64_t>& shape, DType dtype,
+                          std::int64_t begin, std::int64_t count) {
+  if (saved != dtype) {
+    throw InvalidArgument("is " + std::string(name_of(saved)) + ", but " +
+                          std::string(name_of(dtype)) + " was asked for");
+  }
+  const std::int64_t elements = elements_of(shape).value();
+  if (begin >= 0 && count >= 0 && begin <= elements && count <= elements - begin) return;
+  throw InvalidArgument("has " + std::to_string(elements) + " elements, but " +
+                        std::to_string(count) + " from " + std::to_string(begin) +
+                        " on were asked for");
 }
 
 }  // namespace kolo::tensors

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -19,7 +18,6 @@
 #include "torch/checkpoint/folders.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/shard_file.hpp"
-#include "torch/checkpoint/whole_index.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -121,7 +119,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   const ProcessSet& set = runtime::chosen(options.process_set);
   const std::string name = options.name.empty() ? set.next_name("write_checkpoint") : options.name;
   const std::string what = "saving a checkpoint into '" + folder.string() + "'";
-  const auto on_all = [&](const std::string& step, const std::function<std::string()>& work) {
+  const auto on_all = [&](const std::string& step, const auto& work) {
     OperationOptions named = options;
     named.name = name + step;
     return on_all_ranks(named, what, work);
@@ -147,22 +145,17 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   const CheckpointIndex index = merge_indexes(std::move(indexes));
   require_whole(index);
 
-  on_all(".publish", [&]() -> std::string {
-    if (!is_first) return {};
+  on_all(".publish", [&] {
+    if (!is_first) return;
     attempt.publish(index);
     if (keep_last > 0) retire_checkpoints(folder, keep_last);
-    return {};
   });
   if (keep_last == 0) return;  // `attempt` ends
   // Freeing a large file takes time: every rank removes one, then the first rank all others.
-  on_all(".remove", [&]() -> std::string {
-    remove_retired(folder, shard_name(set.rank()));
-    return {};
-  });
-  on_all(".clean", [&]() -> std::string {
+  on_all(".remove", [&] { remove_retired(folder, shard_name(set.rank())); });
+  on_all(".clean", [&] {
     if (is_first) remove_leftovers(folder);
     attempt.end();
-    return {};
   });
 }
 

@@ -9,27 +9,11 @@
 #include "torch/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo {
-namespace {
-
-using NamedParameters = DistributedOptimizer::NamedParameters;
-
-NamedParameters names_in(const torch::nn::Module& model) {
-  NamedParameters names;
-  for (const auto& item : model.named_parameters()) names.emplace_back(item.key(), item.value());
-  return names;
-}
-
-NamedParameters buffers_in(const torch::nn::Module& model) {
-  NamedParameters buffers;
-  for (const auto& item : model.named_buffers()) buffers.emplace_back(item.key(), item.value());
-  return buffers;
-}
-
-}  // namespace
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const torch::nn::Module& model, Options options)
-    : DistributedOptimizer(optimizer, names_in(model), buffers_in(model), std::move(options)) {}
+    : DistributedOptimizer(optimizer, model.named_parameters().pairs(),
+                           model.named_buffers().pairs(), std::move(options)) {}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names, Options options)

@@ -65,12 +65,8 @@ void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync
   };
   Progress own{context.steps, batches.additions(), batches.layouts()};
   std::vector<Progress> all(static_cast<std::size_t>(context.set.size()));
-  OperationOptions options;
-  options.name = context.prefix + ".joined";
-  options.process_set = &context.set;
-  allgather(
-      {&own, DType::Int64, {1, 3}, Device{}},
-      [&](const std::vector<std::int64_t>&) -> void* { return all.data(); }, options);
+  allgather({&own, DType::Int64, {1, 3}, Device{}}, [&](const auto&) { return all.data(); },
+            {.name = context.prefix + ".joined", .process_set = &context.set});
   const auto furthest = std::max_element(all.begin(), all.end());
   if (*furthest == *std::min_element(all.begin(), all.end())) return;
 

@@ -12,7 +12,6 @@
 #include "kolo/grad_scaler.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/training/load_training.hpp"
-#include "torch/training/save_full_state.hpp"
 #include "torch/training/save_training.hpp"
 
 namespace kolo::tensors {
@@ -159,10 +158,9 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
   SavedTraining saved{checkpoint, {}};
   const TrainingDetails& details = saved.details;
   on_all_ranks({.name = name + ".fits", .process_set = &context_.set},
-               "loading the checkpoint " + checkpoint.path().string(), [&]() -> std::string {
+               "loading the checkpoint " + checkpoint.path().string(), [&] {
                  saved.details = parse_training_details(checkpoint.details());
                  require_fit(saved, options);
-                 return {};
                });
   if (options.optimizer_state) follow_layout(details);
   load_training(view(), saved, options, name);

@@ -29,12 +29,11 @@ class BucketPipeline {
 /// Every bucket has its own memory and is submitted when all its gradients have arrived.
 std::unique_ptr<BucketPipeline> make_own_memory_pipeline(StepReductions& reductions);
 
-/// Buckets share `slots` slots of memory, and all ranks submit them in the order of the layout,
+/// Buckets share slots of memory, and all ranks submit them in the order of the layout,
 /// `passes` times a step. On the CPU, with one pass, gradients are moved into the bucket on arrival
 /// if the slot's previous bucket has completed; otherwise when the bucket is submitted. A
 /// backward() that is further ahead waits.
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
-                                                           Arrivals& arrivals, std::size_t slots,
-                                                           int passes);
+                                                           Arrivals& arrivals, int passes);
 
 }  // namespace kolo::tensors

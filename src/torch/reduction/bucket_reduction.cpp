@@ -20,33 +20,31 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
   for (const Bucket::Member& member : bucket.members) {
     if (buckets.is_sparse(member.parameter)) continue;
     const TensorView view{buckets.memory().data() + member.offset, bucket.dtype,
-                          buckets.shape_of(member.parameter), buckets.memory().device()};
+                          buckets.parameters()[member.parameter].sizes().vec(),
+                          buckets.memory().device()};
     gradients.push_back({view, view});
   }
   return grouped_allreduce_async(gradients, options);
 }
 
 AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, const std::string& name) {
-  AllreduceOptions reduction;
-  reduction.op = options.op;
-  reduction.prescale = 1.0 / options.gradient_predivide_factor;
-  reduction.postscale = options.gradient_predivide_factor;
-  reduction.compression = options.compression;
-  reduction.join_divisor = options.join_divisor;
-  reduction.process_set = options.process_set;
-  reduction.name = name;
-  return reduction;
+  return {.op = options.op,
+          .prescale = 1.0 / options.gradient_predivide_factor,
+          .postscale = options.gradient_predivide_factor,
+          .compression = options.compression,
+          .join_divisor = options.join_divisor,
+          .name = name,
+          .process_set = options.process_set};
 }
 
 /// A separate reduction, which succeeds whether or not that of the gradients does.
 Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
                    ProcessSet* process_set) {
-  AllreduceOptions options;
-  options.op = ReduceOp::Sum;
-  options.process_set = process_set;
-  options.name = name + ".flags";
   const at::Tensor& flags = buckets.flags_of(bucket);
-  options.keep_alive = std::make_shared<at::Tensor>(flags);
+  const AllreduceOptions options{.op = ReduceOp::Sum,
+                                 .name = name + ".flags",
+                                 .process_set = process_set,
+                                 .keep_alive = std::make_shared<at::Tensor>(flags)};
   const TensorView view = view_of(flags, options.name);
   return allreduce_async(view, view, options);
 }

@@ -84,12 +84,8 @@ std::vector<GlobalGradients::Row> GlobalGradients::allgather_rows(double norm) {
   Row& own = rows[static_cast<std::size_t>(set_.rank())];
   own = own_;
   own[kNorm] = norm;
-  AllreduceOptions options;
-  options.op = ReduceOp::Sum;
-  options.name = name_;
-  options.process_set = &set_;
   const TensorView view{rows.data(), DType::Float64, {set_.size(), kColumns}, Device{}};
-  allreduce(view, view, options);
+  allreduce(view, view, {.op = ReduceOp::Sum, .name = name_, .process_set = &set_});
   require_equal_scales(rows);
   found_ = found_in(rows);
   return rows;

@@ -20,27 +20,19 @@ constexpr std::size_t kSlots = 3;
 // At least so many by default, so that what a shard is padded with is a small part of it.
 constexpr std::size_t kPagesPerShard = 16;
 
-int passes_of(const DistributedOptimizerOptions& options) {
-  return options.backward_passes_per_step;
-}
-
 }  // namespace
 
-GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets,
-                                std::size_t slots)
-    : shares_slots(slots > 0),
-      reduces_by_pass(shares_slots &&
+GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets)
+    : buckets(std::move(new_buckets)),
+      reduces_by_pass(shares_slots() &&
                       reducer.setup_.options.accumulation == Accumulation::Reduced &&
-                      passes_of(reducer.setup_.options) > 1),
-      buckets(std::move(new_buckets)),
-      arrivals(buckets.buckets(), reducer.parameters_.size(), passes_of(reducer.setup_.options),
-               reduces_by_pass),
-      reductions(reducer.setup_, reducer.tensors_, buckets, reducer.shards(), slots,
+                      reducer.passes() > 1),
+      arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
+      reductions(reducer.setup_, buckets, reducer.shards(),
                  reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
-      pipeline(shares_slots ? make_shared_slots_pipeline(
-                                  reductions, arrivals, slots,
-                                  reduces_by_pass ? passes_of(reducer.setup_.options) : 1)
-                            : make_own_memory_pipeline(reductions)) {}
+      pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
+                                                           reduces_by_pass ? reducer.passes() : 1)
+                              : make_own_memory_pipeline(reductions)) {}
 
 BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
   std::vector<PlannedParameter> planned;
@@ -59,10 +51,8 @@ BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
 
 /// Options of an operation on memory of this reducer.
 OperationOptions GradientReducer::named(const std::string& what) const {
-  OperationOptions options;
-  options.name = prefix_ + "." + what;
-  options.process_set = is_for_shards() ? setup_.sets.sharded : setup_.options.process_set;
-  return options;
+  return {.name = prefix_ + "." + what,
+          .process_set = is_for_shards() ? setup_.sets.sharded : setup_.options.process_set};
 }
 
 GradientBuckets GradientReducer::make_buckets(BucketPlan plan) {
@@ -100,7 +90,7 @@ std::vector<std::size_t> GradientReducer::order() const {
 
 void GradientReducer::follow(const std::vector<std::size_t>& order) {
   if (is_full()) return order_buckets(order);
-  auto layout = std::make_unique<Layout>(*this, make_buckets(plan(order)), 0);
+  auto layout = std::make_unique<Layout>(*this, make_buckets(plan(order)));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
   }
@@ -130,7 +120,7 @@ void GradientReducer::shard_parameters() {
   if (shards_gradients(*setup_.options.shard)) {
     lay_out_slots();
   } else {
-    layout_ = std::make_unique<Layout>(*this, std::move(buckets), 0);
+    layout_ = std::make_unique<Layout>(*this, std::move(buckets));
   }
 }
 
@@ -160,8 +150,8 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
 
 void GradientReducer::lay_out_slots() {
   layout_.reset();  // before its successor needs memory
-  BucketPlan slots = share_slots({shards_->layout(), 0}, kSlots);
-  layout_ = std::make_unique<Layout>(*this, make_buckets(std::move(slots)), kSlots);
+  BucketPlan slots = share_slots({.buckets = shards_->layout()}, kSlots);
+  layout_ = std::make_unique<Layout>(*this, make_buckets(std::move(slots)));
 }
 
 /// Submits the bucket first whose last gradient arrives first.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kolo/error.hpp"
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -12,12 +12,6 @@ std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& paramete
   std::vector<at::Tensor> tensors;
   for (const ReducedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
   return tensors;
-}
-
-std::vector<std::string> names_of(const std::vector<ReducedParameter>& parameters) {
-  std::vector<std::string> names;
-  for (const ReducedParameter& parameter : parameters) names.push_back(parameter.name);
-  return names;
 }
 
 }  // namespace
@@ -29,7 +23,7 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       tensors_(tensors_of(parameters_)),
       setup_(setup),
       prefix_(std::move(prefix)),
-      watch_(tensors_, names_of(parameters_)),
+      watch_(parameters_),
       is_sparse_(parameters_.size()),
       arrived_(parameters_.size()) {
   if (is_full()) {
@@ -40,7 +34,7 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       if (has_one_copy(parameter)) make_own_copy(parameter);
     }
     layout_ = std::make_unique<Layout>(
-        *this, make_buckets(plan(ArrivalOrder::completed({}, parameters_.size()))), 0);
+        *this, make_buckets(plan(ArrivalOrder::completed({}, parameters_.size()))));
   }
   install_hooks(std::move(before_gradient));
 }
@@ -69,14 +63,13 @@ void GradientReducer::install_hooks(std::function<void()> before_gradient) {
 /// Checked before the gradient is added, since that could change memory that is being reduced.
 void GradientReducer::require_expected(std::size_t parameter) const {
   const Arrivals& arrivals = layout_->arrivals;
-  const int passes = setup_.options.backward_passes_per_step;
   std::string problem;
   if (setup_.step.phases.current() == StepPhase::Synchronized) {
     problem = "got a gradient after synchronize(). Call step() or zero_grad() first.";
   } else if ((!layout_->reduces_by_pass &&
               layout_->reductions.is_submitted(arrivals.bucket_of(parameter))) ||
-             (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes)) {
-    problem = "got more than backward_passes_per_step = " + std::to_string(passes) +
+             (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes())) {
+    problem = "got more than backward_passes_per_step = " + std::to_string(passes()) +
               " gradients since the last step(). After that many backward passes call step() or "
               "zero_grad() of the DistributedOptimizer, not of the wrapped optimizer, or raise it.";
   } else {
@@ -132,7 +125,7 @@ void GradientReducer::clear_gradients() {
 
 bool GradientReducer::is_dropped(std::size_t parameter) const {
   if (layout_->arrivals.count(parameter) == 0) return false;
-  if (!layout_->shares_slots) return !buckets().is_in_place(parameter);
+  if (!layout_->shares_slots()) return !buckets().is_in_place(parameter);
   return layout_->arrivals.is_pending(parameter) && !tensors_[parameter].grad().defined();
 }
 

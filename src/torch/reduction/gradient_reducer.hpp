@@ -21,13 +21,6 @@
 
 namespace kolo::tensors {
 
-struct ReducedParameter {
-  at::Tensor tensor;
-  std::string name;
-  int group = PlannedParameter::kNoGroup;
-  std::size_t optimizer_group = 0;
-};
-
 /// Reduces the gradients of a batch of parameters over all ranks, from autograd's hooks to the
 /// gradients that the wrapped optimizer uses.
 ///
@@ -85,12 +78,12 @@ class GradientReducer {
  private:
   /// A layout of the buckets, with the objects that refer to it.
   struct Layout {
-    /// `slots` of memory that buckets share; 0: each has its own.
-    Layout(const GradientReducer& reducer, GradientBuckets new_buckets, std::size_t slots);
+    Layout(const GradientReducer& reducer, GradientBuckets new_buckets);
 
-    const bool shares_slots;
-    const bool reduces_by_pass;  // every backward pass is reduced
+    bool shares_slots() const { return buckets.plan().slots > 0; }
+
     GradientBuckets buckets;
+    const bool reduces_by_pass;  // every backward pass is reduced
     Arrivals arrivals;
     StepReductions reductions;
     std::unique_ptr<BucketPipeline> pipeline;
@@ -98,6 +91,7 @@ class GradientReducer {
 
   bool is_sharded() const { return setup_.options.shard != Shard::None; }
   bool is_full() const { return setup_.options.shard == Shard::Full; }
+  int passes() const { return setup_.options.backward_passes_per_step; }
   void install_hooks(std::function<void()> before_gradient);
   void require_expected(std::size_t parameter) const;
   void take_gradient(std::size_t parameter);

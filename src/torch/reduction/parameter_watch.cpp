@@ -1,40 +1,38 @@
 #include "torch/reduction/parameter_watch.hpp"
 
 #include <cstring>
-#include <utility>
 
 #include "kolo/error.hpp"
 
 namespace kolo::tensors {
 
-ParameterWatch::ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names)
-    : parameters_(std::move(parameters)),
-      names_(std::move(names)),
-      remembered_(parameters_.size()) {
-  for (const at::Tensor& parameter : parameters_) {
-    places_.push_back({parameter.options(), parameter.sizes().vec()});
+ParameterWatch::ParameterWatch(const std::vector<ReducedParameter>& parameters)
+    : parameters_(parameters), remembered_(parameters.size()) {
+  for (const ReducedParameter& parameter : parameters_) {
+    places_.push_back({parameter.tensor.options(), parameter.tensor.sizes().vec()});
   }
 }
 
 void ParameterWatch::pin() {
   is_pinned_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    places_[i].address = parameters_[i].const_data_ptr();
+    places_[i].address = parameters_[i].tensor.const_data_ptr();
   }
 }
 
 void ParameterWatch::require_in_place() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i];
+    const at::Tensor& parameter = parameters_[i].tensor;
+    const std::string& name = parameters_[i].name;
     const Place& place = places_[i];
     if (!parameter.options().type_equal(place.type) || parameter.sizes() != place.shape) {
-      throw InvalidArgument("DistributedOptimizer: parameter '" + names_[i] +
+      throw InvalidArgument("DistributedOptimizer: parameter '" + name +
                             "' has another dtype, device or shape than when it was wrapped. Change "
                             "the model before you wrap its optimizer.");
     }
     if (is_pinned_ && parameter.const_data_ptr() != place.address) {
       throw InvalidArgument(
-          "DistributedOptimizer: the elements of parameter '" + names_[i] +
+          "DistributedOptimizer: the elements of parameter '" + name +
           "' have been moved out of sharded memory, by set_data(), the module's to() or "
           "torch::load, so step() would not update them. Copy into the parameter with copy_(), or "
           "use the optimizer's load().");
@@ -44,16 +42,16 @@ void ParameterWatch::require_in_place() const {
 
 void ParameterWatch::refuse_writes() {
   versions_.clear();
-  for (const at::Tensor& parameter : parameters_) {
-    versions_.push_back(static_cast<std::uint32_t>(parameter._version()));
+  for (const ReducedParameter& parameter : parameters_) {
+    versions_.push_back(static_cast<std::uint32_t>(parameter.tensor._version()));
   }
 }
 
 void ParameterWatch::require_unwritten() const {
   for (std::size_t i = 0; i < versions_.size(); ++i) {
-    if (static_cast<std::uint32_t>(parameters_[i]._version()) == versions_[i]) continue;
+    if (static_cast<std::uint32_t>(parameters_[i].tensor._version()) == versions_[i]) continue;
     throw InvalidArgument(
-        "DistributedOptimizer: parameter '" + names_[i] +
+        "DistributedOptimizer: parameter '" + parameters_[i].name +
         "' was written outside step(). With shard = full the ranks of a node share one copy of it, "
         "to which each would write. Write in full_parameters(), and load by load().");
   }
@@ -61,11 +59,11 @@ void ParameterWatch::require_unwritten() const {
 
 void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) const {
   if (!is_pinned_) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!optimizer.has_state(parameters_[i])) continue;
+  for (const ReducedParameter& parameter : parameters_) {
+    if (!optimizer.has_state(parameter.tensor)) continue;
     throw InvalidArgument(
         "DistributedOptimizer: the wrapped optimizer has state of the whole parameter '" +
-        names_[i] +
+        parameter.name +
         "', which is sharded: it was stepped or loaded directly, on this rank alone. Call "
         "step() and load() of the DistributedOptimizer.");
   }

@@ -8,15 +8,24 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "torch/buckets/bucket_plan.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
+
+struct ReducedParameter {
+  at::Tensor tensor;
+  std::string name;
+  int group = PlannedParameter::kNoGroup;
+  std::size_t optimizer_group = 0;
+};
 
 /// Detects that a program has moved parameters to other memory, has written to those of which ranks
 /// share one copy, or has stepped the wrapped optimizer itself.
 class ParameterWatch {
  public:
-  ParameterWatch(std::vector<at::Tensor> parameters, std::vector<std::string> names);
+  /// `parameters` outlive this.
+  explicit ParameterWatch(const std::vector<ReducedParameter>& parameters);
 
   /// The parameters are sharded: from now on their elements must stay where they are.
   void pin();
@@ -35,9 +44,9 @@ class ParameterWatch {
 
   /// Remembers some elements, which `has_changed` compares. LibTorch's SGD updates parameters
   /// without counting their versions.
-  void remember(std::size_t index) { remembered_[index] = sample(parameters_[index]); }
+  void remember(std::size_t index) { remembered_[index] = sample(parameters_[index].tensor); }
   bool has_changed(std::size_t index) const {
-    return remembered_[index] != sample(parameters_[index]);
+    return remembered_[index] != sample(parameters_[index].tensor);
   }
 
  private:
@@ -50,8 +59,7 @@ class ParameterWatch {
     const void* address = nullptr;  // of the elements; once pinned
   };
 
-  std::vector<at::Tensor> parameters_;
-  std::vector<std::string> names_;
+  const std::vector<ReducedParameter>& parameters_;
   std::vector<Place> places_;
   std::vector<Sample> remembered_;
   std::vector<std::uint32_t> versions_;  // empty: writes are allowed

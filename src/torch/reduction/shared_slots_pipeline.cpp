@@ -7,10 +7,10 @@ namespace {
 
 class SharedSlotsPipeline final : public BucketPipeline {
  public:
-  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, std::size_t slots, int passes)
+  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, int passes)
       : reductions_(reductions),
         arrivals_(arrivals),
-        slots_(slots),
+        slots_(reductions.buckets().plan().slots),
         passes_(static_cast<std::size_t>(passes)) {}
 
   bool is_writable(std::size_t bucket) override;
@@ -92,9 +92,8 @@ std::exception_ptr SharedSlotsPipeline::restart() {
 }  // namespace
 
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
-                                                           Arrivals& arrivals, std::size_t slots,
-                                                           int passes) {
-  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, slots, passes);
+                                                           Arrivals& arrivals, int passes) {
+  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, passes);
 }
 
 }  // namespace kolo::tensors

@@ -2,24 +2,49 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "torch/reduction/sparse_gradients.hpp"
+#include "kolo/tensor_collectives.hpp"
 
 namespace kolo::tensors {
+namespace {
 
-StepReductions::StepReductions(ReductionSetup setup, std::vector<at::Tensor> parameters,
-                               GradientBuckets& buckets, const ParameterShards* shards,
-                               std::size_t slots, std::string name)
+at::Tensor no_rows(const at::Tensor& parameter) {
+  std::vector<std::int64_t> shape = parameter.sizes().vec();
+  shape.front() = 0;
+  const at::TensorOptions type = parameter.options().requires_grad(false);
+  return at::sparse_coo_tensor(at::empty({1, 0}, type.dtype(at::kLong)), at::empty(shape, type),
+                               parameter.sizes());
+}
+
+/// Starts the sparse all-reduce of a parameter's gradient, which this rank may lack, under `name`.
+TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
+                                    const DistributedOptimizerOptions& options, std::string name) {
+  at::Tensor gradient = parameter.grad();
+  if (!gradient.defined()) {
+    gradient = no_rows(parameter);
+  } else if (!gradient.is_sparse() || gradient.sparse_dim() != 1) {
+    gradient = gradient.to_dense().to_sparse(1);  // rows, as on all ranks
+  }
+  return sparse_allreduce_async(gradient, {.op = options.op,
+                                           .join_divisor = options.join_divisor,
+                                           .name = std::move(name),
+                                           .process_set = options.process_set});
+}
+
+}  // namespace
+
+StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets,
+                               const ParameterShards* shards, std::string name)
     : setup_(setup),
-      parameters_(std::move(parameters)),
       buckets_(buckets),
       shards_(shards),
       name_(std::move(name)),
       states_(buckets.buckets().size()),
-      later_passes_(slots) {}
+      later_passes_(buckets.plan().slots) {}
 
 void StepReductions::note_stream(std::size_t bucket) {
   std::vector<ProgramStream>& streams = states_[bucket].streams;
@@ -34,7 +59,7 @@ void StepReductions::submit(std::size_t bucket) {
   const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.is_active);
   for (const ProgramStream& stream : state.streams) stream.come_behind_current();
   state.streams.clear();
-  if (!later_passes_.empty()) buckets_.clear_gradients(plan);
+  if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   setup_.step.start_clock();
   state.submitted = StepState::Clock::now();
   state.is_complete = false;
@@ -51,7 +76,7 @@ void StepReductions::submit(std::size_t bucket) {
     const std::size_t parameter = plan.members[i].parameter;
     if (!buckets_.is_sparse(parameter)) continue;
     state.sparse.emplace_back(
-        i, reduce_sparse_gradient(parameters_[parameter], setup_.options,
+        i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
                                   name_ + ".sparse." + std::to_string(parameter)));
   }
 }
@@ -139,7 +164,7 @@ std::exception_ptr StepReductions::finish() {
 void StepReductions::assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
   const at::Tensor result = sum.result();
   if (!buckets_.is_present(bucket, member)) return;
-  at::Tensor parameter = parameters_[bucket.members[member].parameter];
+  at::Tensor parameter = buckets_.parameters()[bucket.members[member].parameter];
   parameter.mutable_grad() = result.coalesce();
 }
 

@@ -33,11 +33,10 @@ struct ReductionSetup {
 /// submitted when.
 class StepReductions {
  public:
-  /// `shards` is null while parameters are not sharded. Buckets share `slots` slots of memory; 0:
-  /// each has its own. `name` is the prefix of operations' names. `buckets`,
-  /// `shards` and what `setup` refers to outlive this.
-  StepReductions(ReductionSetup setup, std::vector<at::Tensor> parameters, GradientBuckets& buckets,
-                 const ParameterShards* shards, std::size_t slots, std::string name);
+  /// `shards` is null while parameters are not sharded. `name` is the prefix of operations' names.
+  /// `buckets`, `shards` and what `setup` refers to outlive this.
+  StepReductions(ReductionSetup setup, GradientBuckets& buckets, const ParameterShards* shards,
+                 std::string name);
 
   std::size_t size() const { return states_.size(); }
   const GradientBuckets& buckets() const { return buckets_; }
@@ -79,12 +78,11 @@ class StepReductions {
   void assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
 
   const ReductionSetup setup_;
-  const std::vector<at::Tensor> parameters_;
   GradientBuckets& buckets_;
   const ParameterShards* const shards_;
   const std::string name_;
   std::vector<State> states_;
-  std::vector<at::Tensor> later_passes_;  // of each slot; empty if buckets share none
+  std::vector<at::Tensor> later_passes_;  // of each slot
 };
 
 }  // namespace kolo::tensors

@@ -4,7 +4,8 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "torch/sharding/parameter_memory.hpp"
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/parameter_storage.hpp"
+#include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {

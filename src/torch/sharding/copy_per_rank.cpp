@@ -2,8 +2,9 @@
 #include <string>
 
 #include "torch/sharding/parameter_memory.hpp"
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
+#include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {

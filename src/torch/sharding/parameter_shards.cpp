@@ -7,7 +7,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {

@@ -29,11 +29,8 @@ ShardSets make_shard_sets(ProcessSet& set, ShardScope scope) {
   using Place = std::array<std::int64_t, 2>;  // node, place in it
   Place own{runtime.cross_rank(), runtime.local_rank()};
   std::vector<Place> places(static_cast<std::size_t>(set.size()));
-  OperationOptions options;
-  options.process_set = &set;
-  allgather(
-      {own.data(), DType::Int64, {1, 2}, Device{}},
-      [&](const std::vector<std::int64_t>&) -> void* { return places.data(); }, options);
+  allgather({own.data(), DType::Int64, {1, 2}, Device{}},
+            [&](const auto&) { return places.data(); }, {.process_set = &set});
   std::map<std::int64_t, std::vector<int>> nodes;
   std::map<std::int64_t, std::vector<int>> replicas;
   for (std::size_t i = 0; i < places.size(); ++i) {

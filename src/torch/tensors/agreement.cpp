@@ -1,12 +1,11 @@
 #include "torch/tensors/agreement.hpp"
 
 #include <algorithm>
-#include <cstdint>
-#include <numeric>
 #include <string_view>
+#include <utility>
 
-#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/objects.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -31,29 +30,11 @@ struct Part {
   std::vector<Fact> facts;
 };
 
-std::vector<Part> gather(ProcessSet& set, const std::string& name, std::string own) {
-  std::vector<std::int64_t> sizes;
-  std::string all;
-  const TensorView view{
-      own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}};
-  OperationOptions options;
-  options.name = name;
-  options.process_set = &set;
-  allgather(
-      view,
-      [&](const std::vector<std::int64_t>& rows) -> void* {
-        sizes = rows;
-        all.resize(
-            static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
-        return all.data();
-      },
-      options);
+std::vector<Part> gather(ProcessSet& set, const std::string& name, const std::string& own) {
+  const std::vector<std::string> all = allgather_object(own, {.name = name, .process_set = &set});
   std::vector<Part> parts;
-  std::string_view rest = all;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const std::size_t size = static_cast<std::size_t>(sizes[i]);
-    std::string_view bytes = rest.substr(0, size);
-    rest.remove_prefix(size);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::string_view bytes = all[i];
     if (bytes.empty()) continue;  // this rank has joined
     Part& part = parts.emplace_back(Part{set.ranks()[i], take_text(bytes), {}});
     while (!bytes.empty()) {

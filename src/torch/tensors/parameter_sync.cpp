@@ -16,19 +16,12 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo {
 namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-OperationOptions named(std::string name, ProcessSet* process_set) {
-  OperationOptions options;
-  options.name = std::move(name);
-  options.process_set = process_set;
-  return options;
-}
 
 /// Runs `part`, and returns its error as text, since the other ranks must hear of it.
 template <class Part>
@@ -62,8 +55,8 @@ void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* pro
     // The ranks of a node all write the root's values to one copy, which is no write that a
     // DistributedOptimizer should refuse: variable_data() has a version of its own.
     at::Tensor target = tensors::has_one_copy(tensor) ? tensor.variable_data() : tensor;
-    handles.push_back(
-        broadcast_async_(target, root, named("broadcast_parameters." + name, process_set)));
+    handles.push_back(broadcast_async_(
+        target, root, {.name = "broadcast_parameters." + name, .process_set = process_set}));
   }
   for (TensorHandle& handle : handles) handle.wait();
 }
@@ -103,7 +96,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
     });
   }
   tensors::agree(set, name + ".written", name, {{"root", std::to_string(root)}}, problem);
-  bytes = broadcast_object(std::move(bytes), root, named(name, &set));
+  bytes = broadcast_object(std::move(bytes), root, {.name = name, .process_set = &set});
   if (!is_root) {
     problem = problem_with("cannot take the root's", [&] {
       std::istringstream stream(std::move(bytes));

@@ -87,8 +87,9 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
   const at::Tensor indices = own.indices().t().contiguous();  // one row for each entry, like values
   const at::Tensor values = own.values().contiguous();
   const std::vector<std::int64_t> shape = own.sizes().vec();
-  auto operation = runtime::make_operation(set, Collective::AllGather,
-                                           tensors::keeping(common, {indices, values}));
+  runtime::Submission submission =
+      runtime::make_operation(Collective::AllGather, tensors::keeping(common, {indices, values}));
+  const auto& operation = submission.operation;
   operation->request.op = options.op;
   operation->request.prescale = options.prescale;
   operation->request.postscale = options.postscale;
@@ -107,7 +108,7 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
     if (factor != 1.0) all.values->mul_(factor);
     return at::sparse_coo_tensor(all.indices->t(), *all.values, shape);
   };
-  Handle handle = runtime::submit(set, std::move(operation));
+  Handle handle = runtime::submit(std::move(submission));
   return {std::move(handle), tensors::after_operation({values}, std::move(finish))};
 }
 

@@ -7,7 +7,6 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/differentiable.hpp"
-#include "torch/tensors/shared_memory.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/tensor_operation.hpp"
 
@@ -64,10 +63,10 @@ Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptio
   const OperationOptions forward = tensors::settled(options, Collective::Broadcast);
   const Tensors outputs = grouped_broadcast_async(tensors, root, forward).result();
   tensors::record(tensors, outputs, [forward, root](const Tensors& gradients) {
-    AllreduceOptions backward{.op = ReduceOp::Average};
-    backward.name = tensors::of_gradient(forward).name;
-    backward.timeout = forward.timeout;
-    backward.process_set = forward.process_set;
+    const AllreduceOptions backward{.op = ReduceOp::Average,
+                                    .name = tensors::of_gradient(forward).name,
+                                    .timeout = forward.timeout,
+                                    .process_set = forward.process_set};
     Tensors means = grouped_allreduce(gradients, backward);
     if (forward.process_set->runtime().rank() == root) return means;
     // Zeros computed from the means, so that a second backward communicates on all ranks.

@@ -1,8 +1,15 @@
 #include "torch/tensors/tensor_memory.hpp"
 
+#include <cstdint>
+#include <cstring>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include "kolo/error.hpp"
 
@@ -24,6 +31,9 @@ std::optional<DType> dtype_of(at::ScalarType type) {
     default: return std::nullopt;
   }
 }
+
+/// The deleter of storages over a SharedBuffer, by which they are recognized.
+void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
 }  // namespace
 
@@ -91,6 +101,54 @@ TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
   }
   return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
           device_of(tensor.device())};
+}
+
+void copy_bytes(const at::Tensor& tensor, std::size_t offset, std::span<std::byte> place) {
+  if (place.empty()) return;
+  if (tensor.is_cpu()) {
+    std::memcpy(place.data(), static_cast<const std::byte*>(tensor.const_data_ptr()) + offset,
+                place.size());
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const auto size = static_cast<std::int64_t>(place.size());
+  at::from_blob(place.data(), {size}, at::kByte)
+      .copy_(tensor.view({-1}).view(at::kByte).narrow(0, static_cast<std::int64_t>(offset), size));
+}
+
+SharedBuffer make_flat_memory(std::size_t size_bytes, const at::Device& device,
+                              const OperationOptions& options) {
+  if (device.is_cpu()) return SharedBuffer(size_bytes, options);
+  const auto memory = std::make_shared<at::Tensor>(at::zeros(
+      {static_cast<std::int64_t>(size_bytes)}, at::TensorOptions(at::kByte).device(device)));
+  return {options.name, view_of(*memory, options.name), memory};
+}
+
+at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset_bytes, at::IntArrayRef shape,
+                       const at::TensorOptions& type) {
+  return at::from_blob(
+      memory.data() + offset_bytes, shape, [owner = memory.owner()](void*) {},
+      type.requires_grad(false), type.device());
+}
+
+c10::Storage storage_over(SharedBuffer buffer, std::size_t size_bytes) {
+  auto owned = std::make_unique<SharedBuffer>(std::move(buffer));
+  void* const data = owned->data();
+  return {c10::Storage::use_byte_size_t(), size_bytes,
+          c10::DataPtr(data, owned.release(), release, c10::kCPU),
+          /*allocator=*/nullptr, /*resizable=*/false};
+}
+
+const SharedBuffer* shared_memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  const auto* const memory = tensor.storage().data_ptr().cast_context<SharedBuffer>(release);
+  const bool is_whole = memory != nullptr && tensor.numel() > 0 && tensor.is_contiguous() &&
+                        !tensor.is_neg() && tensor.nbytes() == tensor.storage().nbytes();
+  return is_whole ? memory : nullptr;
+}
+
+const SharedBuffer* shared_memory_of(const std::vector<at::Tensor>& tensors) {
+  return tensors.size() == 1 ? shared_memory_of(tensors.front()) : nullptr;
 }
 
 }  // namespace kolo::tensors

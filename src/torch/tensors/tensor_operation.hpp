@@ -61,13 +61,10 @@ Options of_gradient(Options options) {
 }
 
 /// Submits an operation that ends with InvalidArgument and `problem` on all ranks.
-template <class Result, class Options>
-ResultHandle<Result> refused(Collective collective, std::string problem, const Options& options) {
-  OperationOptions common;
-  common.name = options.name;
-  common.timeout = options.timeout;
-  common.process_set = options.process_set;
-  return {runtime::submit_invalid(collective, std::move(problem), common), {}};
+template <class Result>
+ResultHandle<Result> refused(Collective collective, std::string problem,
+                             const OperationOptions& options) {
+  return {runtime::submit_invalid(collective, std::move(problem), options), {}};
 }
 
 /// Wraps `finish`, which makes the result of an operation on `tensors`: orders the stream that is

@@ -7,7 +7,6 @@
 #include "kolo/error.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/differentiable.hpp"
-#include "torch/tensors/shared_memory.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/tensor_operation.hpp"
 
@@ -46,7 +45,8 @@ void check_has_gradient(const AllreduceOptions& options, Collective collective) 
 
 TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOptions& options) {
   if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
-    return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem), options);
+    return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem),
+                                     options.operation());
   }
   const Tensors inputs = tensors::contiguous(tensors);
   Tensors outputs;
@@ -58,7 +58,8 @@ TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOpt
 
 TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
   if (std::string problem = tensors::in_place_problem_with(tensors); !problem.empty()) {
-    return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem), options);
+    return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem),
+                                     options.operation());
   }
   const Tensors work = tensors::contiguous(tensors);
   const std::vector<InputOutput> pairs = views(work, work, Collective::AllReduce);
@@ -110,7 +111,8 @@ at::Tensor& allreduce_(at::Tensor& tensor, const AllreduceOptions& options) {
 TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
                                            const AllreduceOptions& options) {
   if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
-    return tensors::refused<Tensors>(Collective::ReduceScatter, std::move(problem), options);
+    return tensors::refused<Tensors>(Collective::ReduceScatter, std::move(problem),
+                                     options.operation());
   }
   const ProcessSet& set = tensors::member_set(options.process_set);
   const Tensors inputs = tensors::contiguous(tensors);
@@ -139,11 +141,10 @@ Tensors grouped_reduce_scatter(const Tensors& tensors, const AllreduceOptions& o
     check_has_gradient(forward, Collective::ReduceScatter);
     double factor = forward.prescale * forward.postscale;
     if (forward.op == ReduceOp::Sum) factor *= forward.process_set->size();
-    GatherOptions backward;
-    backward.name = tensors::of_gradient(forward).name;
-    backward.timeout = forward.timeout;
-    backward.process_set = forward.process_set;
-    backward.gradient = GatherGradient::Sum;
+    const GatherOptions backward{.name = tensors::of_gradient(forward).name,
+                                 .timeout = forward.timeout,
+                                 .process_set = forward.process_set,
+                                 .gradient = GatherGradient::Sum};
     Tensors scaled;
     for (const at::Tensor& gradient : gradients) {
       scaled.push_back(factor == 1.0 ? gradient : gradient.mul(factor));

@@ -7,7 +7,6 @@
 
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/differentiable.hpp"
-#include "torch/tensors/shared_memory.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/tensor_operation.hpp"
 
@@ -31,20 +30,12 @@ AllocateRows allocate_in(Received place, const at::Tensor& input) {
   };
 }
 
-OperationOptions common_options(const GatherOptions& options) {
-  OperationOptions common;
-  common.name = options.name;
-  common.timeout = options.timeout;
-  common.process_set = options.process_set;
-  return common;
-}
-
 using GatherHandle = ResultHandle<std::vector<Received>>;
 
 GatherHandle gather(const Tensors& tensors, const GatherOptions& options) {
   if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
     return tensors::refused<std::vector<Received>>(Collective::AllGather, std::move(problem),
-                                                   options);
+                                                   options.operation());
   }
   const Tensors inputs = tensors::contiguous(tensors);
   std::vector<Received> places;
@@ -54,7 +45,7 @@ GatherHandle gather(const Tensors& tensors, const GatherOptions& options) {
     rows.push_back({tensors::view_of(input, "allgather"), allocate_in(places.back(), input)});
   }
   Handle handle =
-      grouped_allgather_async(std::move(rows), tensors::keeping(common_options(options), inputs));
+      grouped_allgather_async(std::move(rows), tensors::keeping(options.operation(), inputs));
   return {std::move(handle), tensors::after_operation(inputs, [places] { return places; })};
 }
 
@@ -71,7 +62,7 @@ at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_
   std::vector<std::int64_t> shape = gradient.sizes().vec();
   shape.front() = rows[static_cast<std::size_t>(options.process_set->rank())];
   shape.insert(shape.begin(), size);
-  const at::Tensor all = alltoall(gradient, rows, common_options(options)).output.reshape(shape);
+  const at::Tensor all = alltoall(gradient, rows, options.operation()).output.reshape(shape);
   // A sum of 16-bit numbers may overflow where their mean does not.
   const at::ScalarType type = gradient.scalar_type();
   const at::ScalarType wide = type == at::kDouble ? type : at::kFloat;

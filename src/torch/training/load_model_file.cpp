@@ -10,7 +10,7 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/load_training.hpp"
 
@@ -109,18 +109,16 @@ void load_model_file(const TrainingView& view, const std::filesystem::path& path
                      const std::string& name) {
   std::unique_ptr<ModelFile> file;
   const auto on_all = [&](const char* step, bool copies) {
-    on_all_ranks({.name = name + step, .process_set = &view.set}, "loading " + path.string(),
-                 [&]() -> std::string {
-                   if (!file && path.extension() == ".safetensors") {
-                     file = std::make_unique<SafetensorsFile>(path);
-                   } else if (!file) {
-                     file = std::make_unique<TorchFile>(path);
-                   }
-                   const bool is_first = view.sharded.rank() == 0;
-                   take(*file, view.parameters, false, strict, copies, is_first, path.string());
-                   take(*file, view.buffers, true, strict, copies, is_first, path.string());
-                   return {};
-                 });
+    on_all_ranks({.name = name + step, .process_set = &view.set}, "loading " + path.string(), [&] {
+      if (!file && path.extension() == ".safetensors") {
+        file = std::make_unique<SafetensorsFile>(path);
+      } else if (!file) {
+        file = std::make_unique<TorchFile>(path);
+      }
+      const bool is_first = view.sharded.rank() == 0;
+      take(*file, view.parameters, false, strict, copies, is_first, path.string());
+      take(*file, view.buffers, true, strict, copies, is_first, path.string());
+    });
   };
   on_all(".fits", false);
   on_all(".read", true);

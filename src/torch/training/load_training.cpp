@@ -13,7 +13,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/tensors/flat_memory.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
 
@@ -141,12 +141,9 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   std::vector<Read> reads;
   std::vector<LeafState> states;
   RandomStates random_states;
-  const auto on_all = [&](const char* step, const std::function<void()>& work) {
+  const auto on_all = [&](const char* step, const auto& work) {
     on_all_ranks({.name = name + step, .process_set = &view.set},
-                 "loading the checkpoint " + checkpoint.path().string(), [&]() -> std::string {
-                   work();
-                   return {};
-                 });
+                 "loading the checkpoint " + checkpoint.path().string(), work);
   };
   on_all(".verify", [&] {
     reads = reads_of_the_model(view, saved, options);

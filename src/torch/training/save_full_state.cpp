@@ -1,5 +1,3 @@
-#include "torch/training/save_full_state.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +16,6 @@
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/tensors/agreement.hpp"
-#include "torch/tensors/host_bytes.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/save_training.hpp"
 
@@ -102,7 +99,7 @@ void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t 
                std::span(own).subspan(place));
   }
   allgather({own.data(), DType::UInt8, {static_cast<std::int64_t>(own.size())}, Device{}},
-            [&](const std::vector<std::int64_t>&) -> void* { return chunk.data(); },
+            [&](const auto&) { return chunk.data(); },
             {.name = name, .process_set = &view.sharded});
 }
 
@@ -112,7 +109,7 @@ class Output {
   Output(bool is_root, const std::filesystem::path& file,
          const std::vector<SafetensorsTensor>& tensors) {
     if (!is_root) return;
-    attempt([&] { writer_.emplace(file, tensors, SafetensorsMetadata{}); });
+    attempt([&] { writer_.emplace(file, tensors); });
   }
   void append(std::span<const std::byte> bytes) {
     if (writer_) attempt([&] { writer_->append(bytes.data(), bytes.size()); });
@@ -183,10 +180,7 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
     }
   }
   on_all_ranks({.name = name + ".close", .process_set = &view.set}, "writing " + file.string(),
-               [&]() -> std::string {
-                 output.close();
-                 return {};
-               });
+               [&] { output.close(); });
 }
 
 }  // namespace kolo::tensors

@@ -10,7 +10,6 @@
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 #include "torch/tensors/agreement.hpp"
-#include "torch/tensors/host_bytes.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "torch/wrapped/state_field.hpp"
+#include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
 

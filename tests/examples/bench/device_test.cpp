@@ -1,4 +1,4 @@
-// What kolo-bench does with a GPU, on the double: all but CUDA's and NCCL's own calls.
+// What kolo-bench does with a GPU, on the fake GPU: everything but the calls of CUDA and NCCL.
 #include <algorithm>
 #include <functional>
 #include <memory>

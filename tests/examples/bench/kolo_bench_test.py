@@ -260,10 +260,12 @@ class Controlling(Bench):
                 self.assert_ended(ranks)
 
     def test_what_cannot_start_is_told(self):
-        for mpirun, text in (("/no/such/mpirun", "KOLO_MPIRUN says where it is"),
-                             ("/bin/false", "mpirun ended before its ranks had started")):
-            with self.subTest(mpirun):
-                result = self.run_bench(*TINY, KOLO_MPIRUN=mpirun)
+        for name, value, text in (
+                ("KOLO_MPIRUN", "/no/such/mpirun", "cannot start /no/such/mpirun (KOLO_MPIRUN"),
+                ("KOLO_MPIRUN", "/bin/false", "mpirun ended before its ranks had started"),
+                ("TMPDIR", "/no/such/folder", "(TMPDIR names another folder)")):
+            with self.subTest(name=name, value=value):
+                result = self.run_bench(*TINY, **{name: value})
                 self.assertEqual(result.returncode, 1, result.stderr)
                 self.assertIn(text, result.stderr)
                 self.assert_nothing_is_left()

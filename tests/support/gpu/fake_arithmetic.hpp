@@ -12,7 +12,7 @@ void convert_run(const comm::DeviceRun& run, const comm::DeviceConversion& conve
 
 void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
                     std::byte* to);
-/// products[a * n + b] of n vectors.
+/// Sets products[a * n + b] of n vectors.
 void multiply_vectors(const comm::DeviceVectors& vectors, double* products);
 
 }  // namespace kolo::test

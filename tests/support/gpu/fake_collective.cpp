@@ -13,7 +13,7 @@ namespace {
 using Kind = FakeCall::Kind;
 using Counts = std::span<const std::size_t>;
 
-/// Bytes of the elements before and of rank `rank`.
+/// The bytes of rank `rank`'s elements, after those of lower ranks.
 struct Place {
   std::size_t offset;
   std::size_t size;
@@ -75,7 +75,7 @@ std::string kind_name(Kind kind) {
   return {};
 }
 
-/// By all ranks alike: all but what AllToAll sends and receives.
+/// What all ranks must call alike: everything but the counts of AllToAll.
 bool agree(const FakeCall& one, const FakeCall& other) {
   return one.kind == other.kind && one.dtype == other.dtype && one.root == other.root &&
          one.reduction.op == other.reduction.op && one.reduction.factor == other.reduction.factor &&
@@ -139,7 +139,7 @@ MemoryOperation accesses_of(const FakeCall& call, int rank) {
     return operation;
   }
   operation.reads.push_back(input);
-  // In place, the other ranks' parts are work space.
+  // In place, the other ranks' parts are scratch memory.
   const bool is_in_place = call.kind == Kind::ReduceScatter && overlap(input, output);
   operation.writes.push_back(is_in_place ? input : output);
   return operation;

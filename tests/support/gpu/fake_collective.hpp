@@ -18,29 +18,29 @@ struct FakeCall {
   Kind kind;
   const std::byte* input;
   std::byte* output;
-  std::vector<std::size_t> counts;      ///< one, or one a rank; those sent of AllToAll
+  std::vector<std::size_t> counts;      ///< one, or one per rank; of AllToAll those sent
   std::vector<std::size_t> received{};  ///< AllToAll only
   DType dtype;
   comm::DeviceReduction reduction{};
   int root = 0;
 };
 
-/// As in "all_reduce of 5 float32 by Sum".
+/// For example "all_reduce of 5 float32 by Sum".
 std::string describe(const FakeCall& call);
 
-/// Throws InvalidArgument for what NCCL does not know, and for another number of counts than ranks.
+/// Throws InvalidArgument for what NCCL does not support, and for a wrong number of counts.
 void check_call(const FakeCall& call, int ranks);
 
 /// What the call of `rank` reads and writes.
 MemoryOperation accesses_of(const FakeCall& call, int rank);
 
-/// Why input and output must not lie as they do; empty where they may.
+/// Why input and output may not overlap like this; empty if they may.
 std::string misplacement_of(const FakeCall& call, int rank);
 
-/// What two ranks call differently; empty where all fit together.
+/// What differs between the calls of two ranks; empty if all match.
 std::string disagreement_among(std::span<const FakeCall> calls);
 
-/// Does what all ranks have called, which fits together.
+/// Executes the matching calls of all ranks.
 void carry_out(std::span<const FakeCall> calls);
 
 }  // namespace kolo::test

@@ -11,7 +11,7 @@
 
 namespace kolo::test {
 
-/// Collectives among fake GPUs, with what NCCL knows and refuses, in rank order.
+/// Collectives among fake GPUs, summed in rank order. Supports and refuses what NCCL does.
 class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
  public:
   /// Joins a group of the hub's as `member`; `ready` says when all have.
@@ -19,7 +19,7 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
                          int rank);
   FakeDeviceCommunicator(const FakeDeviceCommunicator&) = delete;  // one rank has one
   FakeDeviceCommunicator& operator=(const FakeDeviceCommunicator&) = delete;
-  /// As NCCL does, gives what is under way a second, and drops it then.
+  /// Like NCCL, waits a second for operations in flight, then drops them.
   ~FakeDeviceCommunicator() override;
 
   int rank() const override { return member_; }
@@ -51,7 +51,7 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
   int size_;
   int rank_;                           // in the world
   std::optional<std::string> reason_;  // why it was aborted
-  /// Called, and not on its stream yet.
+  /// Called, but not on its stream yet.
   struct OnItsWay {
     FakeCall call;
     comm::DeviceStream stream;

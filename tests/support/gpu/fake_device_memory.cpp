@@ -7,7 +7,7 @@
 namespace kolo::test {
 namespace {
 
-// No plausible numbers, of any type.
+// Not a plausible number of any type.
 constexpr std::byte kNew{0xCD};
 constexpr std::byte kSpoilt{0xDD};
 

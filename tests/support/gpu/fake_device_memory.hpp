@@ -9,16 +9,16 @@
 
 namespace kolo::test {
 
-/// The memory of all ranks' GPUs, on the heap. What is given up stays there, so that an operation
-/// which comes too late harms nobody else; the values are gone. Not for several threads at a time.
+/// The memory of all ranks' GPUs, on the heap. Freed memory stays allocated, with other values, so
+/// that an operation that comes too late damages nothing. Not for several threads at a time.
 class FakeDeviceMemory {
  public:
-  /// Not initialised. As long as asked for, and never of no size.
+  /// Not initialised. Of the given size, and at least one byte.
   std::byte* allocate(int rank, std::size_t bytes);
   /// What `allocate` made there.
   ByteRange block_at(const std::byte* begin) const;
   void spoil(const std::byte* begin);
-  /// Why `range` is not memory of this rank's GPU; empty where it is.
+  /// Why `range` is not memory of this rank's GPU; empty if it is.
   std::string complaint(int rank, ByteRange range) const;
 
  private:

@@ -26,13 +26,13 @@ ByteRange target_of(const comm::DeviceRun& run, DType to) {
   return {run.to, run.count * size_of(to)};
 }
 
-/// In place is allowed where the types are as large.
+/// In place is allowed for types of the same size.
 bool is_well_placed(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
   const bool is_in_place = run.from == run.to && size_of(conversion.from) == size_of(conversion.to);
   return is_in_place || !overlap(source_of(run, conversion.from), target_of(run, conversion.to));
 }
 
-/// Numbers of float64.
+/// The bytes of `count` float64 numbers.
 ByteRange range_of(const double* numbers, std::size_t count) {
   return std::as_bytes(std::span(numbers, count));
 }
@@ -46,7 +46,7 @@ std::vector<ByteRange> ranges_of(const comm::DeviceVectors& vectors) {
   return ranges;
 }
 
-/// The group that the first rank of `communicator` makes, on all of them.
+/// The group that the first rank of `communicator` makes; the same on all its ranks.
 Task agree_on_group(Communicator& communicator, int tag, FakeGpuHub& hub, std::uint64_t& group) {
   if (communicator.rank() != 0) {
     co_await communicator.receive(std::as_writable_bytes(std::span(&group, 1)), 0, tag);

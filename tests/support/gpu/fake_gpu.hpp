@@ -35,7 +35,7 @@ class FakeGpu final : public comm::Gpu {
     hub_->wait(rank_, stream, event);
   }
   bool has_passed(comm::DeviceEvent event) override { return hub_->has_passed(rank_, event); }
-  /// A millisecond for whatever was on the stream between them.
+  /// A millisecond for each operation on the stream between them.
   double seconds_between(comm::DeviceEvent first, comm::DeviceEvent last) override {
     return 1e-3 * static_cast<double>(hub_->steps_between(first, last));
   }
@@ -58,8 +58,8 @@ class FakeGpu final : public comm::Gpu {
   int index_;
 };
 
-/// The GPUs of a rank's node, of which the hub knows only those that ranks use: one a rank,
-/// whatever its index.
+/// The GPUs of a rank's node. The hub has only those that ranks use: one per rank, whatever its
+/// index.
 class FakeGpus final : public comm::Gpus {
  public:
   FakeGpus(std::shared_ptr<FakeGpuHub> hub, int rank, int count)

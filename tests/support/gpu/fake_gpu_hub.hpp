@@ -18,8 +18,8 @@
 
 namespace kolo::test {
 
-/// A kernel of the user's. `run` touches the memory named only, calls nothing of the hub, and owns
-/// nothing that came from it.
+/// A kernel of the user. `run` touches only the named memory, calls nothing of the hub, and owns
+/// nothing that the hub has made.
 struct FakeKernel {
   std::string name;
   std::vector<ByteRange> reads{};
@@ -29,10 +29,10 @@ struct FakeKernel {
 
 struct FakeOptions;
 
-/// What the GPUs of all fake ranks have in common: one GPU a rank, whose memory is on the heap and
-/// whose streams run in the calls of whoever looks. Values are real, and whatever is not ordered as
-/// it must be is a hazard, whether values suffered or not. The hosts' side of the graph has one
-/// timeline a rank: what one thread of a rank knows, all do. Any thread may call.
+/// The GPUs of all fake ranks, one per rank. Memory is on the heap; streams run whenever somebody
+/// polls. Values are real, and work that is not ordered as it must be is a hazard even if the
+/// values are right. Each rank's host is one timeline: what one of its threads knows, all know. Any
+/// thread may call.
 class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
  public:
   FakeGpuHub(int ranks, const FakeOptions& options);
@@ -43,45 +43,45 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// The user's side. Streams may be null, for the default stream.
 
   std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
-  /// Memory that streams order, as a caching allocator's: it exists from what is on `stream` by
-  /// now.
+  /// Memory that streams order, as with a caching allocator: allocated after what is on `stream` so
+  /// far.
   std::byte* allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes);
-  /// Given up behind all that is on `streams` by now, of which there is at least one. Never throws.
+  /// Frees it after all that is on `streams` so far; at least one. Never throws.
   void free_on(int rank, std::span<const comm::DeviceStream> streams, std::byte* memory) noexcept;
   std::shared_ptr<CUstream_st> make_stream(int rank);
   std::shared_ptr<CUevent_st> make_event();
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
   void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
   bool has_passed(int rank, comm::DeviceEvent event);
-  /// How much its stream did between two events that have passed, and the first of them.
+  /// The number of operations on a stream between two events that have passed.
   std::uint64_t steps_between(comm::DeviceEvent first, comm::DeviceEvent last);
-  /// A mark of a rank that lives until its owner lets go of it.
+  /// A mark of a rank, which lives as long as the result.
   std::shared_ptr<void> mark(int rank, std::string name);
-  /// The names of a rank's marks so far, and how many marks of all ranks live.
+  /// The names of a rank's marks so far; the number of marks of all ranks that are alive.
   std::vector<std::string> marks(int rank);
   int live_marks();
-  /// Puts `kernel` on a stream. It runs when somebody looks: by `synchronize` at the latest.
+  /// Puts `kernel` on a stream. It runs when somebody polls, at the latest in `synchronize`.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
-  /// Blocks until all on the stream has been done. Throws TimeoutError after a minute.
+  /// Blocks until the stream is done. Throws TimeoutError after a minute.
   void synchronize(int rank, comm::DeviceStream stream);
   /// Likewise for all streams of the rank's GPU, and for an event.
   void synchronize_device(int rank);
   void synchronize_event(int rank, comm::DeviceEvent event);
-  /// Looks without blocking, as a host that may go by the answer.
+  /// Polls without blocking, as a host that may act on the answer.
   bool is_done(int rank, comm::DeviceStream stream);
-  /// Blocks as `synchronize` does, but the graph does not learn that the host did: what is launched
-  /// afterwards is ordered by streams and events alone.
+  /// Blocks like `synchronize`, but the graph does not learn of it: what is launched afterwards is
+  /// ordered by streams and events alone.
   void drain(int rank, comm::DeviceStream stream);
   /// The host's own accesses; they wait for nothing.
   void copy_to_device(int rank, ByteRange from, std::byte* to);
   void copy_to_host(int rank, const std::byte* from, std::span<std::byte> to);
 
-  /// Runs all that can run, and tells what was wrong so far.
+  /// Runs all that can run, and returns all hazards so far.
   std::vector<std::string> hazards();
   void report(std::string hazard);
 
   /// Faults, to be set before the operation is launched: the `nth` collective of a rank, from 0,
-  /// fails when its turn has come, or never arrives there.
+  /// fails when it runs, or never runs.
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
 
@@ -97,8 +97,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
  private:
   void free(int rank, std::byte* memory);
-  /// Runs streams until `is_over`, which is asked under the lock, says so; `stream` is for the text
-  /// of the TimeoutError.
+  /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
+  /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);

@@ -13,8 +13,8 @@
 
 namespace kolo::test {
 
-/// Groups of ranks whose GPUs do collectives together, on fake streams. A collective runs when all
-/// members have come to it. Not for several threads at a time.
+/// Groups of ranks whose GPUs run collectives together, on fake streams. A collective runs once it
+/// is at the head of all members' streams. Not for several threads at a time.
 class FakeGroups {
  public:
   FakeGroups(FakeStreams& streams, int ranks)
@@ -24,17 +24,17 @@ class FakeGroups {
   void join(std::size_t group, int member, int rank);
   bool is_complete(std::size_t group) const;
 
-  /// Puts the member's next operation on a stream. One that is not sound touches no memory, and the
-  /// others' leave it as it was.
+  /// Puts the member's next operation on a stream. An invalid one touches no memory, nor do those
+  /// of the other members.
   void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_sound);
   bool has_pending(std::size_t group, int member) const;
-  /// Takes the member's pending operations from their streams: they never come.
+  /// Removes the member's pending operations from their streams: they never run.
   void drop(std::size_t group, int member);
-  /// Why an operation of the member has failed; empty where none has.
+  /// Why an operation of the member has failed; empty if none has.
   const std::string& failure_of(std::size_t group, int member) const;
 
-  /// The `nth` collective operation of a rank, from 0 and whichever group it is of, fails, or never
-  /// gets as far as the others where `failure` is empty.
+  /// The `nth` collective of a rank, from 0 and counted over all groups, fails; with an empty
+  /// `failure` it never runs.
   void disturb(int rank, std::size_t nth, std::string failure);
 
  private:

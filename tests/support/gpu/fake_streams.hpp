@@ -18,13 +18,13 @@ namespace kolo::test {
 using comm::DeviceEvent;
 using comm::DeviceStream;
 
-/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever looks runs some of what
-/// can run, streams at random, so that what nobody has waited for has seldom been done. Not for
+/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever polls runs some of what
+/// can run, on random streams, so that work for which nobody waits has rarely been done. Not for
 /// several threads at a time.
 class FakeStreams {
  public:
   using Timeline = HappensBefore::Timeline;
-  /// Goes on with an operation at the head of its stream; true once it has been done.
+  /// Continues an operation at the head of its stream; true once it is done.
   using Poll = std::function<bool(Timeline)>;
 
   FakeStreams(int ranks, std::uint64_t seed);
@@ -35,9 +35,9 @@ class FakeStreams {
   std::uint64_t next_order() { return ++last_order_; }
 
   DeviceStream open_stream(int rank);
-  /// One whose operations come behind all that is on `others`, streams of the same GPU, by now.
+  /// A stream whose operations run after all that is on `others`, streams of the same GPU, so far.
   DeviceStream open_stream_behind(int rank, std::span<const DeviceStream> others);
-  /// What is on it is done all the same.
+  /// What is on it still runs.
   void close_stream(DeviceStream stream);
   DeviceEvent make_event();
   void destroy_event(DeviceEvent event) { events_.erase(event); }
@@ -49,16 +49,16 @@ class FakeStreams {
                      std::function<void()> run);
   void record(int rank, DeviceEvent event, DeviceStream stream);
   void wait(int rank, DeviceStream stream, DeviceEvent event);
-  /// What the stream did between two events that have passed, and the first of them.
+  /// The number of operations on the stream between two events that have passed.
   std::uint64_t steps_between(DeviceEvent first, DeviceEvent last);
 
-  /// Looks, and tells the host's timeline.
+  /// Polls, and updates the host's timeline.
   bool has_passed(int rank, DeviceEvent event);
   bool is_done(int rank, DeviceStream stream);
   bool is_done(int rank);  ///< on all streams of the rank's GPU
-  /// Looks, and tells nobody.
+  /// Polls without updating any timeline.
   bool is_empty(int rank, DeviceStream stream);
-  /// The name of what the stream cannot go on from; empty where it is done.
+  /// The name of the operation that blocks the stream; empty if the stream is done.
   std::string head_of(int rank, DeviceStream stream);
 
   void run_some();

@@ -17,7 +17,7 @@ class FakeTensorPlace final : public TensorPlace {
   bool has_gpu() const { return hub_ != nullptr; }
   Device device() const override { return {DeviceKind::Cuda, gpu_}; }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
-    // Given up as by cudaFree, which waits for the GPU.
+    // Freed as by cudaFree, which waits for the GPU.
     const std::shared_ptr<std::byte> memory = hub_->allocate(rank_, bytes);
     std::byte* const data = memory.get();
     return {data,

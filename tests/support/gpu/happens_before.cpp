@@ -98,9 +98,9 @@ void HappensBefore::note(const Access& access, Interval interval) {
   const bool is_freed = std::any_of(first, last, [&](const auto& segment) {
     return std::any_of(segment.second.accesses.begin(), segment.second.accesses.end(), is_free);
   });
-  if (is_freed) return;  // remains so, whatever comes
+  if (is_freed) return;  // it stays freed
   if (access.kind != Kind::Read) {
-    // Who waits for this one has waited for all before it, or has been reported.
+    // Whoever waits for this operation has waited for all before it, or was reported.
     segments_.erase(first, last);
     segments_.emplace(interval.begin, Segment{interval.end, {access}});
     return;

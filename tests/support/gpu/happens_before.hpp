@@ -19,12 +19,12 @@ inline bool overlap(ByteRange one, ByteRange other) {
          other.data() < one.data() + one.size();
 }
 
-/// Something that touches memory, all of it between its start and its end on one timeline.
+/// Something that touches memory between its start and its end on one timeline.
 struct MemoryOperation {
   std::string name;
   std::vector<ByteRange> reads{};
   std::vector<ByteRange> writes{};
-  std::uint64_t order = 0;  ///< of launches: which of two operations a text calls the later one
+  std::uint64_t order = 0;  ///< of launches; the higher one is the later operation in texts
 };
 
 /// The happens-before graph of a program on hosts and streams, kept as a vector clock for each
@@ -45,14 +45,14 @@ class HappensBefore {
   const VectorClock& clock(Timeline timeline) const { return timelines_[timeline].clock; }
   void join(Timeline timeline, const VectorClock& known);
 
-  /// The next operation on a timeline: behind all that it knows by now.
+  /// The next operation on a timeline: after all that the timeline knows so far.
   void operate(Timeline timeline, const MemoryOperation& operation);
   /// New memory, or memory that is used again.
   void allocate(Timeline timeline, ByteRange memory, std::uint64_t order);
-  /// Memory that nobody may touch from now on, until it is allocated again.
+  /// Memory that nobody may touch until it is allocated again.
   void free(Timeline timeline, ByteRange memory, std::uint64_t order);
 
-  /// Adds what somebody else has found.
+  /// Adds a hazard that another class has found.
   void report(std::string hazard) { hazards_.push_back(std::move(hazard)); }
   const std::vector<std::string>& hazards() const { return hazards_; }
 
@@ -82,7 +82,7 @@ class HappensBefore {
     std::uintptr_t end;
   };
   using Segments = std::map<std::uintptr_t, Segment>;
-  /// What one operation collides with, and where: each other operation once.
+  /// The operations that one operation conflicts with, each once, and where.
   struct Conflict {
     Access other;
     Kind kind;
@@ -95,7 +95,7 @@ class HappensBefore {
   void check(const Node& node, Interval interval, Kind kind, std::vector<Conflict>& conflicts);
   void note(const Access& access, Interval interval);
   void split_at(std::uintptr_t address);
-  /// Segments that together are exactly `interval`: from the first to before the second.
+  /// The segments, from the first to before the second, that make up exactly `interval`.
   std::pair<Segments::iterator, Segments::iterator> cover(Interval interval);
   std::string describe(const Node& node) const;
   std::string describe(const Node& node, const Conflict& conflict) const;

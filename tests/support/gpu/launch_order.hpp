@@ -8,18 +8,19 @@
 
 namespace kolo::test {
 
-/// Whether all ranks launch the operations of communicators that overlap in one order. Two
-/// operations that two ranks launch in different order are under way at the same time: each ends
-/// only after both ranks have launched both. They may then wait for each other for ever, each for a
-/// rank whose GPU is taken by the other.
+/// Checks that all ranks launch the operations of overlapping communicators in one order. If two
+/// ranks launch two operations in different orders, each operation ends only after both ranks have
+/// launched both. They may then wait for each other forever, each for a GPU that the other
+/// occupies.
 class LaunchOrder {
  public:
   /// Communicators are numbered from 0, by their first ranks.
   void join(std::size_t communicator, int rank);
-  /// The next operation of `communicator` on `rank`. A text where the order was another one on
-  /// another rank; otherwise empty.
+  /// Records the next operation of `communicator` on `rank`. Returns a text if another rank had
+  /// another order; otherwise nothing.
   std::string launch(std::size_t communicator, int rank);
-  /// Looks at a communicator no more: after an abort its ranks have not launched the same.
+  /// Ignores a communicator from now on: after an abort its ranks have launched different
+  /// operations.
   void forget(std::size_t communicator);
 
  private:

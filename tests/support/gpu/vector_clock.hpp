@@ -7,7 +7,7 @@
 
 namespace kolo::test {
 
-/// How far each timeline has come at least, as seen from one point. Zero where nothing is known.
+/// How far each timeline has come at least, as one of them knows. Zero: nothing is known.
 class VectorClock {
  public:
   std::uint64_t at(std::size_t timeline) const {

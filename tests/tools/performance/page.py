@@ -92,18 +92,18 @@ def public_path(results):
 
 def gradients(results):
     names = {"tensors": "a named tensor each", "group": "one group",
-             "buckets": "buckets in the window, reduced where gradients lie in them already",
-             "copied_buckets": "the same, with copying gradients into them",
+             "buckets": "buckets in the window, gradients already in them",
+             "copied_buckets": "buckets in the window, with copying gradients into them",
              "MPI_Allreduce each": "`MPI_Allreduce`, a call each",
              "MPI_Allreduce flat": "`MPI_Allreduce`, one flat call"}
     rows = []
     for row in results.read("gradients")["rows"]:
         way = names[row["algorithm"]]
         if row["compression"] != "none":
-            way += f", {row['compression']} on the way"
+            way += f", sent as {row['compression']}"
         rows.append([way, time_text(row["median_us"]), ratio_text(row),
                      f"{row['ratio_to_flat']:.2f}"])
-    head = ["", "time", "x a call each", "x one flat call"]
+    head = ["", "time", "ratio to a call each", "ratio to one flat call"]
     return table(head, rows) + "\n\n" + results.command("gradients")
 
 
@@ -134,7 +134,7 @@ def efficiency(results):
                              share_text(report, "efficiency"),
                              share_text(report, "efficiency_meeting")])
     head = ["", "shard", "step alone", "step with Kolo", "efficiency",
-            "of steps that wait for one another"]
+            "relative to steps after which ranks wait"]
     return table(head, rows) + "\n\n" + results.command(*runs)
 
 
@@ -147,7 +147,7 @@ def modes(results):
                          f"{mode['ratio_to_none']:.3f} "
                          f"({mode['ratio_low']:.3f} to {mode['ratio_high']:.3f})",
                          f"{mode['bytes_sent_per_step'] / 1e6:.1f} MB"])
-    head = ["", "shard", "step", "x the step of `none` in the same round", "sent by a rank"]
+    head = ["", "shard", "step", "ratio to `none` in the same round", "sent by a rank"]
     return table(head, rows) + "\n\n" + results.command("modes")
 
 
@@ -165,9 +165,9 @@ def memory(results):
                     [f"{most(f'peak_of_{when}'):.1f}"
                      for when in ("construction", "first_step", "step")] +
                     [f"{report['pss_ratio']:.3f}", f"{report['bytes_sent_ratio']:.4f}"])
-    head = ["shard", "parameters", "gradients", "state", "together", "formula", "three buckets",
-            "with them (of 16)", "peak: made", "first step", "third step", "kernel counts",
-            "sent, of 2 · 4Ψ · (N-1)/N"]
+    head = ["shard", "parameters", "gradients", "state", "total", "formula", "three buckets",
+            "total with buckets (of 16)", "peak: construction", "first step", "third step",
+            "kernel / counted", "sent, of 2 · 4Ψ · (N-1)/N"]
     return table(head, rows) + "\n\n" + results.command(*runs)
 
 

@@ -31,7 +31,7 @@ void write_one_file(const std::string& path, unsigned number) {
   for (const TestTensor& tensor : large_model()) {
     list.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
-  tensors::SafetensorsWriter writer(path, list, {{"format", "pt"}});
+  tensors::SafetensorsWriter writer(path, list);
   for (const TestTensor& tensor : large_model()) {
     const Bytes bytes = contents(tensor, number);
     writer.append(bytes.data(), bytes.size());

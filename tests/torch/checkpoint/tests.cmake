@@ -33,8 +33,8 @@ if(NOT KOLO_SANITIZE)
     add_test(NAME ${name}
       COMMAND ${checkpoint_python} "${checkpoint_folder}/${script}" ${ARGN}
         $<TARGET_FILE:${victim}> ${KOLO_MPIRUN})
-    kolo_set_mpirun_properties(${name} ${ranks} 300)
-    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 1)  # it waits for disks
+    kolo_set_mpirun_properties(${name} ${ranks} 300 SLEEPS)  # it waits for disks
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
   endfunction()
   kolo_add_checkpoint_test(checkpoint_python.plain python_test.py 3 checkpoint_writer plain)
   kolo_add_checkpoint_test(checkpoint_python.package python_test.py 3 checkpoint_writer package)

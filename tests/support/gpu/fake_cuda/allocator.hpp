@@ -6,12 +6,12 @@
 
 namespace kolo::test {
 
-/// As CUDA's caching allocator: memory belongs to the stream that is current when it is allocated,
-/// and giving it up is ordered by that stream alone. All of it is new, and it stays there until the
-/// hub ends: what comes too late is a hazard and harms nobody.
+/// Like CUDA's caching allocator: memory belongs to the stream that is current when it is
+/// allocated, and freeing it is ordered by that stream alone. Memory is never used again while the
+/// hub exists: an access that comes too late is a hazard and damages nothing.
 c10::Allocator& fake_cuda_allocator();
 
-/// Giving `memory` up is ordered by `stream` too. Nothing, unless the allocator made it.
+/// Freeing `memory` is ordered by `stream` too. Does nothing unless the allocator made it.
 void keep_for_stream(const c10::DataPtr& memory, comm::DeviceStream stream);
 
 }  // namespace kolo::test

@@ -35,7 +35,7 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
-/// `value` with `exchange` of each tensor that is defined in it.
+/// `value` with each defined tensor replaced by `exchange` of it.
 template <class Exchange>
 c10::IValue exchanged(const c10::IValue& value, Exchange&& exchange) {
   const auto new_one = [&](const at::Tensor& tensor) {
@@ -75,7 +75,7 @@ class Call {
     note_accesses();
     exchange_arguments();
     {
-      // What a kernel of CUDA's does inside, nobody sees.
+      // Nobody sees what a CUDA kernel does inside.
       const at::DisableRecordFunctionGuard unseen;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
     }
@@ -93,7 +93,7 @@ class Call {
     return torch::jit::peek(stack_, i, schema_.arguments().size());
   }
 
-  /// That of all CUDA tensors; without one, that to make a tensor on.
+  /// The device of all CUDA tensors; if there are none, that of the new tensor.
   c10::Device find_device() const {
     std::optional<c10::Device> found;
     for (const c10::IValue& value : arguments()) {

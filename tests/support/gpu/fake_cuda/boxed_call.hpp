@@ -5,9 +5,9 @@
 
 namespace kolo::test {
 
-/// Calls `op` with CUDA tensors by its CPU kernel, on the same memory. On the graph it is a kernel
-/// on the calling thread's current stream, which the host knows nothing of unless CUDA's would make
-/// it wait; in truth it is over on return.
+/// Calls the CPU kernel of `op` for CUDA tensors, on the same memory. It is done on return. In the
+/// graph it is a kernel on the calling thread's current stream, and the host knows that it is done
+/// only if the CUDA kernel would make the host wait.
 void call_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
 }  // namespace kolo::test

@@ -11,7 +11,7 @@ struct Dimension {
   std::size_t stride;  // in bytes
 };
 
-/// Those along which elements differ in place, the closest first.
+/// The dimensions along which elements have different addresses, the smallest stride first.
 std::vector<Dimension> dimensions_of(const at::Tensor& tensor) {
   std::vector<Dimension> dimensions;
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {

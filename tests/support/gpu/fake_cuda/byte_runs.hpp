@@ -8,7 +8,7 @@
 
 namespace kolo::test {
 
-/// The bytes that the elements of `tensor` lie in, and no others.
+/// Exactly the bytes of the elements of `tensor`.
 std::vector<ByteRange> byte_runs(const at::Tensor& tensor);
 
 }  // namespace kolo::test

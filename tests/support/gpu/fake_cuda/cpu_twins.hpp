@@ -8,17 +8,17 @@
 
 namespace kolo::test {
 
-/// CPU tensors over the memory of CUDA tensors, for one call of a CPU kernel. They keep sizes,
-/// strides and which of them share memory.
+/// CPU tensors over the memory of CUDA tensors, for one call of a CPU kernel, with the same sizes
+/// and strides. Tensors that share memory still do.
 class CpuTwins {
  public:
   explicit CpuTwins(c10::Device device) : device_(device) {}
 
   at::Tensor twin_of(const at::Tensor& original);
-  /// What the kernel resized has the new size on the GPU too.
+  /// Resizes the originals of the tensors that the kernel has resized.
   void bring_back_sizes();
-  /// For a result of the kernel's that is a twin, its original, and a view of that for one that
-  /// lies in a twin's memory. Null otherwise.
+  /// The original of a result of the kernel that is a twin; a view of the original for a result in
+  /// a twin's memory; otherwise null.
   std::optional<at::Tensor> original_of(const at::Tensor& result) const;
   at::Tensor copy_on_gpu(const at::Tensor& result) const;
 

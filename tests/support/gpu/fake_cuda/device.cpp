@@ -24,7 +24,7 @@ Table& table() {
   return instance;
 }
 
-/// Before main: LibTorch looks for CUDA once, on its first use of anything that might need it.
+/// Before main: LibTorch looks for CUDA only once, when it first might need it.
 [[maybe_unused]] const bool is_installed = [] {
   install_fake_cuda();
   return true;

@@ -13,7 +13,7 @@
 
 namespace kolo::test {
 
-/// How many devices LibTorch sees, whether a rank has them or not: its autograd engine counts once.
+/// The number of devices that LibTorch sees, used or not: its autograd engine counts only once.
 inline constexpr c10::DeviceIndex kFakeCudaDevices = 8;
 
 /// A rank's GPU as LibTorch sees it: cuda:<rank>. Streams are the hub's, and a c10::StreamId is the
@@ -27,12 +27,12 @@ class FakeCudaDevice {
   const std::shared_ptr<FakeGpuHub>& shared_hub() const { return hub_; }
   int rank() const { return rank_; }
 
-  /// It lives as long as this, as LibTorch's streams live for ever.
+  /// The stream lives as long as this object, since LibTorch's streams live forever.
   c10::Stream new_stream();
-  /// One of few.
+  /// One of a few.
   c10::Stream pool_stream();
 
-  /// These make the host wait, and are counted.
+  /// The following make the host wait, and are counted.
   void synchronize(comm::DeviceStream stream);
   void synchronize();
   void note_host_sync() { ++host_syncs_; }
@@ -49,8 +49,8 @@ class FakeCudaDevice {
   std::size_t next_in_pool_ = 0;
 };
 
-/// Makes a device known to LibTorch for as long as this lives. Tensors may live longer. One at a
-/// time and rank.
+/// Registers a device with LibTorch while this object lives. Tensors may live longer. One object
+/// per rank at a time.
 class FakeCudaAttachment {
  public:
   explicit FakeCudaAttachment(std::shared_ptr<FakeCudaDevice> device);
@@ -63,15 +63,15 @@ class FakeCudaAttachment {
 };
 
 bool has_fake_cuda_device(c10::DeviceIndex index);
-/// Throws c10::Error where no rank has it.
+/// Throws c10::Error if no rank has it.
 std::shared_ptr<FakeCudaDevice> fake_cuda_device(c10::Device device);
 
-/// The calling thread's, as CUDA's.
+/// The current device of the calling thread, as with CUDA.
 c10::Device current_cuda_device();
 c10::Stream current_cuda_stream(c10::Device device);
 
 comm::DeviceStream native_stream(const c10::Stream& stream);
-/// What normal_() and the like draw from on this device: a generator of the CPU's kind.
+/// The random generator of this device, of the CPU's kind.
 const at::Generator& cuda_generator(c10::DeviceIndex index);
 
 }  // namespace kolo::test

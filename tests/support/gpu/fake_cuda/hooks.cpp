@@ -1,4 +1,4 @@
-// What LibTorch asks CUDA otherwise.
+// What else LibTorch asks of CUDA.
 #include <memory>
 #include <string>
 
@@ -41,7 +41,7 @@ class FakeCudaHooks final : public at::CUDAHooksInterface {
   }
 
   c10::Allocator* getCUDADeviceAllocator() const override { return c10::GetAllocator(c10::kCUDA); }
-  /// Nothing is ever pinned.
+  /// No memory is ever pinned.
   c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {

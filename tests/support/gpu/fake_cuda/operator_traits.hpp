@@ -5,11 +5,11 @@
 
 namespace kolo::test {
 
-/// Arguments that it writes although its schema does not say so count too.
+/// Counts arguments that it writes although its schema does not say so.
 bool is_written(const c10::FunctionSchema& schema, const c10::Argument& argument);
-/// Tensors of the CPU that have dimensions, beside those on the GPU.
+/// Takes CPU tensors with dimensions beside those on the GPU.
 bool takes_cpu_tensors(const c10::FunctionSchema& schema);
-/// The host waits for it on CUDA: it needs a value, or a size that depends on values.
+/// Makes the host wait on CUDA: the host needs a value, or a size that depends on values.
 bool makes_the_host_wait(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace kolo::test

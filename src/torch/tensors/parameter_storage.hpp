@@ -9,17 +9,6 @@
 
 namespace kolo::tensors {
 
-/// Allocates zeroed memory on `device` for tensors that collectives work on in place: on the CPU
-/// the ranks share it where possible, on a GPU it is this rank's own. Collective on the CPU;
-/// `options` must have a name.
-SharedBuffer make_flat_memory(std::size_t size_bytes, const at::Device& device,
-                              const OperationOptions& options);
-
-/// A tensor of `shape` and `type` at `offset_bytes` of the memory, which it keeps alive. Not a view
-/// for autograd: zero_grad detaches gradients in place, which views refuse.
-at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset_bytes, at::IntArrayRef shape,
-                       const at::TensorOptions& type);
-
 /// How many copies of a tensor's elements ranks that share memory keep.
 enum class Copies : std::uint8_t { PerRank, PerNode };
 

@@ -1,4 +1,4 @@
-#include "bench/report/output_file.hpp"
+#include "common/output_file.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -8,14 +8,16 @@
 
 #include "kolo/error.hpp"
 
-namespace bench {
+namespace examples {
 
 OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
   if (path_.empty()) return;
   std::error_code unknown;
-  is_new_and_empty_ = !std::filesystem::exists(path_, unknown);
-  if (!std::ofstream(path_, std::ios::app)) {
-    throw kolo::InvalidArgument("cannot write " + path_.string() + ": " + std::strerror(errno));
+  const bool exists = std::filesystem::exists(path_, unknown);
+  if (std::ofstream(path_, std::ios::app)) {
+    is_new_and_empty_ = !exists;
+  } else {
+    error_ = "cannot write " + path_.string() + ": " + std::strerror(errno);
   }
 }
 
@@ -32,4 +34,4 @@ void OutputFile::write(const std::string& text) {
   is_new_and_empty_ = false;
 }
 
-}  // namespace bench
+}  // namespace examples

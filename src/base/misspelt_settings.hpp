@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kolo {
+
+/// A text for each variable of the environment that is not a setting but differs from the name of
+/// one by at most two letters.
+std::vector<std::string> misspelt_settings();
+
+}  // namespace kolo
