@@ -137,7 +137,7 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
   constexpr int kFailing = 2;
   /// The parameters after each of four steps, of which rank 0 may fail one.
   const auto run = [&](Shard mode, bool is_to_fail) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32, 64);
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
     FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
     DistributedOptimizer::Options options = with(mode);
     options.bucket_bytes = std::size_t{1} << 20;  // one
@@ -145,7 +145,7 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
     std::vector<at::Tensor> after;
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
-      loss_of(model, batch_rows(step, 0, 4, 64, torch::kFloat32)).backward();
+      loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
       inner.fails = is_to_fail && step == kFailing && runtime_.rank() == 0;
       if (inner.fails) {
         EXPECT_EQ(text_thrown_by<std::runtime_error>([&] { optimizer.step(); }), "no step today");
@@ -166,7 +166,7 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
     const at::Tensor steps = failed[kFailing] == whole[kFailing];
     EXPECT_TRUE(stays.logical_xor(steps).all().item<bool>());
     EXPECT_NEAR(stays.sum().item<double>(), static_cast<double>(stays.numel()) / runtime_.size(),
-                mode == Shard::Full ? 1056.0 : 32.0);  // for padding
+                mode == Shard::Full ? 1056.0 : 32.0);  // for padding, to a page
     EXPECT_TRUE((failed[kFailing + 1] != failed[kFailing]).all().item<bool>());
   }
 }

@@ -36,7 +36,7 @@ class PrivateCopy {
   PrivateCopy(const PrivateCopy&) = delete;
   PrivateCopy& operator=(const PrivateCopy&) = delete;
   ~PrivateCopy() {
-    if (shared_) storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(shared_));
+    if (storage_) storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(shared_));
   }
 
   const ReducedParameter& parameter() const { return parameter_; }
@@ -49,9 +49,9 @@ class PrivateCopy {
 
  private:
   const ReducedParameter& parameter_;
-  c10::Storage storage_;  // even if the program gives the parameter another
+  c10::Storage storage_;  // even if the program gives the parameter another; null once moved from
   at::Tensor own_;
-  at::DataPtr shared_;  // empty once moved from
+  at::DataPtr shared_;
 };
 
 std::vector<PrivateCopy> make_private(const ParameterBatches& batches) {
