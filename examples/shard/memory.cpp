@@ -32,7 +32,13 @@ using Json = nlohmann::ordered_json;
 constexpr int kContext = 16;  // bytes: activations are nothing beside the model
 constexpr int kHeadWidth = 64;
 
-/// AdamW, which remembers where the gradients lay that it was given.
+/// Where what AdamW was given lay.
+struct Given {
+  std::vector<const void*> leaves;
+  std::vector<const void*> gradients;
+};
+
+/// AdamW, which remembers what it was given.
 class WatchedAdamW final : public torch::optim::AdamW {
  public:
   using AdamW::AdamW;
@@ -40,16 +46,19 @@ class WatchedAdamW final : public torch::optim::AdamW {
   at::Tensor step(LossClosure closure = nullptr) override {
     for (const auto& group : param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
-        if (parameter.grad().defined()) gradients_.push_back(parameter.grad().const_data_ptr());
+        given_.leaves.push_back(parameter.const_data_ptr());
+        if (parameter.grad().defined()) {
+          given_.gradients.push_back(parameter.grad().const_data_ptr());
+        }
       }
     }
     return AdamW::step(std::move(closure));
   }
 
-  std::vector<const void*> take_gradients() { return std::exchange(gradients_, {}); }
+  Given take_given() { return std::exchange(given_, {}); }
 
  private:
-  std::vector<const void*> gradients_;
+  Given given_;
 };
 
 gpt::Gpt make_model(const Options& options) {
@@ -81,9 +90,10 @@ struct Training {
   at::Tensor windows;
 };
 
-/// `gradients` are those that have been reduced before, and may be needed until the next are.
-Places find_places(const Training& training, std::vector<const void*> gradients) {
-  Places places{.parameters = {}, .gradients = std::move(gradients), .state = {}};
+/// The gradients of `given` have been reduced before, and may be needed until the next are.
+Places find_places(const Training& training, Given given) {
+  Places places{
+      .parameters = std::move(given.leaves), .gradients = std::move(given.gradients), .state = {}};
   for (const at::Tensor& parameter : training.model->parameters()) {
     places.parameters.push_back(parameter.const_data_ptr());
     if (parameter.grad().defined()) places.gradients.push_back(parameter.grad().const_data_ptr());
@@ -136,7 +146,7 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
   std::optional<Training> training;
   const double peak_of_construction = peak_of([&] { training.emplace(options); });
   const double peak_of_first_step = peak_of([&] { training->step(); });
-  training->adamw.take_gradients();
+  training->adamw.take_given();
   training->step();
 
   Inventory inventory;
@@ -145,7 +155,7 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
   const double peak_of_step = peak_of([&] {
     training->step([&] {
       inventory = take_inventory(allocations, before.segments,
-                                 find_places(*training, training->adamw.take_gradients()));
+                                 find_places(*training, training->adamw.take_given()));
       after = stand_still(allocations);
     });
   });

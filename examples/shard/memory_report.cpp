@@ -44,7 +44,7 @@ double MemoryReport::sum(const char* key) const {
 }
 
 double MemoryReport::slots() const {
-  return shard_ == kolo::Shard::Gradients ? share("buckets") : 0;
+  return shard_ >= kolo::Shard::Gradients ? share("buckets") : 0;
 }
 
 double MemoryReport::total() const {
@@ -57,14 +57,15 @@ double MemoryReport::formula() const {
   switch (shard_) {
     case kolo::Shard::Optimizer: return 8 + 8 / ranks;
     case kolo::Shard::Gradients: return 4 + 12 / ranks;
+    case kolo::Shard::Full: return 16 / ranks;
     case kolo::Shard::None: break;
   }
   return kWhole;
 }
 
 double MemoryReport::sent_ratio() const {
-  return most("bytes_sent") /
-         least_bytes_sent(static_cast<std::int64_t>(elements_), static_cast<int>(ranks_.size()));
+  return most("bytes_sent") / least_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
+                                               static_cast<int>(ranks_.size()));
 }
 
 std::vector<std::string> MemoryReport::defects() const {
@@ -77,7 +78,7 @@ std::vector<std::string> MemoryReport::defects() const {
   expect(slots() * elements_ <= kSlots * most("largest_bucket") + kPages,
          "buckets take %.0f bytes, more than three of the largest: %.0f", slots() * elements_,
          kSlots * most("largest_bucket"));
-  if (shard_ == kolo::Shard::Gradients && ranks_.size() >= 4) {  // by the formula 7 / 16 or less
+  if (shard_ >= kolo::Shard::Gradients && ranks_.size() >= 4) {  // by the formula 7 / 16 or less
     expect(total() <= 0.45 * kWhole, "%.3f bytes per parameter without buckets, more than %.3f",
            total(), 0.45 * kWhole);
     expect(total() + slots() <= 0.5 * kWhole,

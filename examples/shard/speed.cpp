@@ -22,6 +22,7 @@
 #include "common/statistics.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
+#include "kolo/shared_tensor.hpp"
 #include "resnet/resnet50.hpp"
 #include "shard/wire.hpp"
 
@@ -119,7 +120,8 @@ nlohmann::ordered_json judge(const Case& bench_case, const Case& none) {
           {"ratio_low", interval.low},
           {"ratio_high", interval.high},
           {"bytes_sent_per_step", sent},
-          {"bytes_sent_ratio", sent / least_bytes_sent(bench_case.parameters, kolo::size())}};
+          {"bytes_sent_ratio",
+           sent / least_bytes_sent(bench_case.shard, bench_case.parameters, kolo::size())}};
 }
 
 void print(const nlohmann::ordered_json& result) {
@@ -130,9 +132,15 @@ void print(const nlohmann::ordered_json& result) {
               result["bytes_sent_ratio"].get<double>());
 }
 
+std::vector<kolo::Shard> modes_that_are_possible() {
+  std::vector<kolo::Shard> modes{kolo::Shard::None, kolo::Shard::Optimizer, kolo::Shard::Gradients};
+  if (kolo::is_shared(kolo::shared_empty({1}))) modes.push_back(kolo::Shard::Full);
+  return modes;
+}
+
 nlohmann::ordered_json measure(const std::string& model, const Options& options) {
   std::vector<Case> cases;
-  for (const auto shard : {kolo::Shard::None, kolo::Shard::Optimizer, kolo::Shard::Gradients}) {
+  for (const kolo::Shard shard : modes_that_are_possible()) {
     cases.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard));
   }
   run(cases, options);

@@ -3,12 +3,15 @@
 #include <cstdint>
 
 #include "kolo/runtime.hpp"
+#include "kolo/shard.hpp"
 
 namespace shard {
 
-/// What a rank must send to reduce as many fp32 gradients and to gather what was made of them.
-inline double least_bytes_sent(std::int64_t parameters, int ranks) {
-  return 2.0 * 4.0 * static_cast<double>(parameters) * (ranks - 1) / ranks;
+/// What a rank must send to reduce as many fp32 gradients and, unless ranks share the parameters,
+/// to gather what was made of them.
+inline double least_bytes_sent(kolo::Shard shard, std::int64_t parameters, int ranks) {
+  const double passes = shard == kolo::Shard::Full ? 1.0 : 2.0;
+  return passes * 4.0 * static_cast<double>(parameters) * (ranks - 1) / ranks;
 }
 
 /// How many times that much a step may send, with what says which gradients there are.

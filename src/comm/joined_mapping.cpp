@@ -28,7 +28,6 @@ JoinedMapping::JoinedMapping(std::size_t size_bytes, std::span<const Part> parts
                          " bytes of shared memory once more: " + std::strerror(error));
     }
   }
-  ::madvise(memory_, size_bytes_, MADV_DONTDUMP);  // a core dump has the mappings already
 }
 
 JoinedMapping::~JoinedMapping() { ::munmap(memory_, size_bytes_); }

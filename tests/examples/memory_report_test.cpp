@@ -14,9 +14,10 @@ constexpr double kElements = 1e6;
 Json rank_by_formula(Shard shard, double ranks) {
   const double part = kElements / ranks;
   const bool divides_state = shard != Shard::None;
-  const bool divides_gradients = shard == Shard::Gradients;
+  const bool divides_gradients = shard >= Shard::Gradients;
+  const bool is_full = shard == Shard::Full;
   return {{"elements", kElements},
-          {"parameters", 4 * kElements},
+          {"parameters", 4 * (is_full ? part : kElements)},
           {"gradients", 4 * (divides_gradients ? part : kElements)},
           {"state", 8 * (divides_state ? part : kElements)},
           {"buckets", divides_gradients ? 0.9 * kElements : 0},
@@ -29,7 +30,7 @@ Json rank_by_formula(Shard shard, double ranks) {
           {"live_growth", 1e7},
           {"pss_growth", 1e7},
           {"pss_growth_with_files", 2e7},
-          {"bytes_sent", 8 * kElements * (ranks - 1) / ranks}};
+          {"bytes_sent", (is_full ? 4 : 8) * kElements * (ranks - 1) / ranks}};
 }
 
 // The number of defects when the last of `ranks` has `change` more of `key`.
@@ -40,13 +41,13 @@ std::size_t defects(Shard shard, std::size_t ranks, const char* key = "other", d
 }
 
 TEST(MemoryReport, WhatTheFormulasSayIsNoDefect) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     for (const unsigned ranks : {2U, 3U, 4U, 7U}) EXPECT_EQ(defects(shard, ranks), 0);
   }
 }
 
 TEST(MemoryReport, OneRankWithMoreThanATenthOfAByteMoreIsADefect) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     for (const char* const key : {"parameters", "gradients", "state", "other"}) {
       EXPECT_EQ(defects(shard, 3, key, 0.099 * kElements), 0) << key;
       EXPECT_EQ(defects(shard, 3, key, 0.101 * kElements), 1) << key;
