@@ -94,7 +94,8 @@ class Device(Algorithms):
                sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
-                ("allreduce", "collectives", "device", "device_exchange", "join", "process_set")])
+                ("api/allreduce", "api/collectives", "api/join", "api/process_set", "device/device",
+                 "device/device_exchange")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 
