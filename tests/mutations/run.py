@@ -66,8 +66,8 @@ class Algorithms:
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
                [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
                [f"tests/ops/{name}_test.cpp" for name in
-                ("adasum", "algorithms", "compressed_reductions", "hierarchical",
-                 "sub_communicator", "window_slots")])
+                ("adasum", "adasum_kernels", "algorithms", "compressed_reductions", "hierarchical",
+                 "sub_communicator", "traffic", "window_segments", "window_slots")])
     libraries = GTEST
 
     @staticmethod
