@@ -95,7 +95,7 @@ class Device(Algorithms):
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
                 ("api/allreduce", "api/collectives", "api/join", "api/process_set", "device/device",
-                 "device/device_exchange")])
+                 "device/device_errors", "device/device_exchange")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 
