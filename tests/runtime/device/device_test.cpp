@@ -1,7 +1,7 @@
 // What collectives on GPUs promise beyond those on the CPU: order by streams, and memory kept as long
 // as it is used. On the fake GPUs, which report what nobody waits for.
-#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <latch>
 #include <memory>
@@ -18,6 +18,8 @@
 #include "runtime/values.hpp"
 
 namespace kolo::test::device_test {
+
+using namespace std::chrono_literals;
 
 class DeviceTest : public testing::TestWithParam<int> {
  protected:
