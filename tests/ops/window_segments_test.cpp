@@ -1,4 +1,4 @@
-// The algorithms in windows as small as they may be, and in windows that the previous one still reads.
+// The algorithms in windows as small as they may be, and in windows that are still being read.
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
-// Errors of collectives on GPUs: wrong devices, GPUs that ranks share unasked, and GPUs that fail or
-// hang.
+// Errors of collectives on GPUs: wrong devices, GPUs that ranks share unasked, and GPUs that fail
+// or hang.
 #include <chrono>
 #include <string>
 #include <thread>

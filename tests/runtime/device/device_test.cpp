@@ -1,5 +1,5 @@
-// What collectives on GPUs promise beyond those on the CPU: order by streams, and memory kept as long
-// as it is used. On the fake GPUs, which report what nobody waits for.
+// What collectives on GPUs promise beyond those on the CPU: order by streams, and memory kept as
+// long as it is used. On the fake GPUs, which report what nobody waits for.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
