@@ -1,7 +1,7 @@
-# Several sources to a compilation, for targets with UNITY_BUILD. CMake includes them by their
-# absolute paths, so that __FILE__ and with it the object differ between clones, and a compiler
-# cache is of no use in the next one. Here the paths start at the checkout. CMake 4.0 can do the same
-# by UNITY_BUILD_RELOCATABLE.
+# Several sources to a compilation, for targets with UNITY_BUILD. CMake includes them by absolute
+# paths: __FILE__, and with it the object, then differs between clones, so that a compiler cache
+# filled by one is of no use to another. Here the paths start at the checkout. CMake 4.0 can do so
+# too, by UNITY_BUILD_RELOCATABLE.
 
 set(KOLO_SOURCES_TO_A_COMPILATION 8)
 
@@ -51,8 +51,8 @@ function(kolo_unite_sources_of target)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
 endfunction()
 
-# kolo_path_to_unite(<result> <source> <folder> <target>): the source's path below the checkout; empty
-# where it is compiled by itself, being no C++, or having options of its own.
+# kolo_path_to_unite(<result> <source> <folder> <target>): the source's path below the checkout;
+# empty where it is compiled by itself, since it is no C++ or has options of its own.
 function(kolo_path_to_unite result source folder target)
   set(${result} "" PARENT_SCOPE)
   get_filename_component(path "${source}" ABSOLUTE BASE_DIR "${folder}")

@@ -62,9 +62,9 @@ function(kolo_add_mpirun_test name ranks timeout)
   kolo_set_mpirun_properties(${name} ${ranks} ${timeout})
 endfunction()
 
-# kolo_set_mpirun_properties(<name> <ranks> <timeout> [SLEEPS]): for a test that calls mpirun itself.
-# A rank has one thread for arithmetic, since OpenMP's threads spin, and yields while it waits inside
-# MPI: there are more ranks than cores already. SLEEPS: the ranks hardly compute.
+# kolo_set_mpirun_properties(<name> <ranks> <timeout> [SLEEPS]): for a test that calls mpirun.
+# A rank has one thread for arithmetic, since OpenMP's threads spin, and yields while it waits
+# inside MPI: there are more ranks than cores already. SLEEPS: the ranks hardly compute.
 function(kolo_set_mpirun_properties name ranks timeout)
   if(KOLO_SANITIZE)
     math(EXPR timeout "${timeout} * 5")
@@ -84,9 +84,9 @@ function(kolo_set_mpirun_properties name ranks timeout)
     ENVIRONMENT "${environment}")
 endfunction()
 
-# kolo_set_cost(<test> <processors> <timeout>): CTest begins with the highest cost. One that takes
-# several processors would otherwise wait until those of one process, which always fit, are over; and
-# a long one would end after all others.
+# kolo_set_cost(<test> <processors> <timeout>): CTest begins with the highest cost. Tests of several
+# processors would otherwise wait until those of one, which always fit, have ended; and long ones
+# would end after all others.
 function(kolo_set_cost test processors timeout)
   math(EXPR cost "${processors} * 10000 + ${timeout}")
   set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost})

@@ -65,22 +65,27 @@ class ShardBenchmark(unittest.TestCase):
         report = self.check_memory(4, "gradients", parameters=4, gradients=1, state=2)
         self.assertGreater(report["slots"], 0)
 
-    def test_every_mode_of_every_model_is_timed_and_sends_the_same(self):
+    def test_a_rank_keeps_its_part_of_all(self):
+        report = self.check_memory(4, "full", parameters=1, gradients=1, state=2)
+        self.assertGreater(report["slots"], 0)
+
+    def test_every_mode_of_every_model_is_timed_and_sends_what_it_must(self):
         models = run(2, "--image", "32", "--batch", "2", "--rounds", "1", "--warmup", "1")
         self.assertEqual([model["model"] for model in models], ["gpt-medium", "resnet50"])
         self.assertEqual([model["parameters"] for model in models], [GPT_MEDIUM, 25557032])
         for model in models:
             self.assertEqual([mode["shard"] for mode in model["modes"]],
-                             ["none", "optimizer", "gradients"])
+                             ["none", "optimizer", "gradients", "full"])
             none_ms = model["modes"][0]["step_ms_median"]
             for mode in model["modes"]:
                 self.assertGreater(mode["step_ms_median"], 0)
                 # Of one round, the median and its interval are the one ratio there is.
                 for field in ("ratio_to_none", "ratio_low", "ratio_high"):
                     self.assertAlmostEqual(mode[field], mode["step_ms_median"] / none_ms)
-                # One of two ranks sends half of each gradient, and half of each sum or parameter.
-                self.assertAlmostEqual(mode["bytes_sent_per_step"] / model["parameters"], 4,
-                                       delta=0.04)
+                # One of two ranks sends half of each gradient, and half of each sum or parameter
+                # unless they share the parameters.
+                self.assertAlmostEqual(mode["bytes_sent_per_step"] / model["parameters"],
+                                       2 if mode["shard"] == "full" else 4, delta=0.04)
                 self.assertAlmostEqual(mode["bytes_sent_ratio"], 1, delta=0.01)
 
     def test_saving_is_timed_and_leaves_the_checkpoint(self):

@@ -8,7 +8,8 @@ if(KOLO_CUDA)
     gpu/vector_cases.cpp LIBRARIES CUDA::cudart NCCL::NCCL)
   set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
   if(NOT KOLO_SANITIZE)
-    kolo_add_mpi_test(runtime_gpu_test SOURCES gpu/tensors_on_gpu.cpp mpi/runtime_mpi_test.cpp
+    kolo_add_mpi_test(runtime_gpu_test
+      SOURCES gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp mpi/runtime_mpi_test.cpp
       LIBRARIES CUDA::cudart)
     foreach(ranks IN ITEMS 1 2 3 4)
       set_property(TEST runtime_gpu_test.np${ranks} APPEND PROPERTY LABELS gpu)

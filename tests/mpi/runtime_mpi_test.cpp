@@ -1,9 +1,7 @@
 // The Runtime on ranks that are processes, over the MPI that the test program has started. Linked
 // with gpu/tensors_on_gpu.cpp, its tensors lie on GPUs.
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
-#include <functional>
 #include <latch>
 #include <string>
 #include <vector>
@@ -11,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/error.hpp"
 #include "kolo/shared_buffer.hpp"
+#include "mpi/runtime_ways.hpp"
 #include "ops/registry.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -20,43 +18,6 @@
 #include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::runtime_mpi_test {
-
-using namespace std::chrono_literals;
-
-struct Way {
-  std::string name;
-  Config config;
-};
-
-Config config_of_ranks() {
-  Config config = test_config();
-  config.share_gpu = true;
-  return config;
-}
-
-Way way(std::string name, const std::function<void(Config&)>& change) {
-  Way way{std::move(name), config_of_ranks()};
-  change(way.config);
-  return way;
-}
-
-std::vector<Way> all_ways() {
-  return {
-      way("Default", [](Config&) {}),
-      way("Messages", [](Config& config) { config.shared_memory = false; }),
-      way("FakeNodes",
-          [](Config& config) {
-            config.fake_nodes = 2;
-            config.tree_width = 1;
-          }),
-      way("SmallPieces",
-          [](Config& config) {
-            config.segment_bytes = 64;
-            config.staging_bytes = 4096;
-            config.fusion = false;
-          }),
-  };
-}
 
 class RuntimeMpiTest : public testing::TestWithParam<Way> {
  protected:
@@ -195,49 +156,6 @@ TEST_P(RuntimeMpiTest, SharedBuffersAreReducedInPlace) {
   }
 }
 
-TEST_P(RuntimeMpiTest, MismatchRaisesOnEveryRankAndTheLibraryStaysUsable) {
-  Runtime runtime(options());
-  if (runtime.size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
-  for (int step = 0; step < 3; ++step) {
-    const bool is_odd = runtime.rank() == runtime.size() - 1;
-    const Tensor tensor(DType::Float32, {3, is_odd ? 5 : 4});
-    const std::string text = text_thrown_by<MismatchError>(
-        [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
-    expect_contains(text, "'x'");
-    expect_contains(text, "[3, 4] on rank");
-    expect_contains(text, "[3, 5] on rank " + std::to_string(runtime.size() - 1));
-    expect_sum_works(runtime, "y");
-  }
-}
-
-TEST_P(RuntimeMpiTest, TimeoutRaisesOnAllRanksTheLateOneToo) {
-  Runtime runtime(options());
-  if (runtime.size() == 1) GTEST_SKIP() << "one rank has nobody to wait for";
-  const bool is_late = runtime.rank() == 0;
-  const auto meet = [] { barrier({.name = "all others have given up"}); };
-  if (is_late) meet();
-  const Tensor tensor(4);
-  AllreduceOptions options{.name = "x"};
-  if (!is_late) options.timeout = 100ms;
-  const std::string text =
-      text_thrown_by<TimeoutError>([&] { allreduce(tensor.view(), tensor.view(), options); });
-  expect_contains(text, "while rank 0 had not submitted it");
-  if (!is_late) meet();
-  expect_sum_works(runtime, "x");
-}
-
-TEST_P(RuntimeMpiTest, AShutdownElsewhereEndsWhatIsPending) {
-  Runtime runtime(options());
-  expect_sum_works(runtime, "before");
-  const int leaving = runtime.size() - 1;
-  if (runtime.rank() == leaving) runtime.shutdown();
-  const Tensor tensor(4);
-  const std::string text = text_thrown_by<ShutdownError>(
-      [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
-  expect_contains(text, "'x'");
-  if (runtime.rank() != leaving) expect_contains(text, "rank " + std::to_string(leaving));
-}
-
 TEST_P(RuntimeMpiTest, ReduceScatterOfUnevenRows) {
   Runtime runtime(options());
   for (const std::int64_t rows : {0, 1, runtime.size() + 1, 10007}) {
@@ -370,37 +288,6 @@ TEST_P(RuntimeMpiTest, AnOperationThatIsHeldHoldsNoOtherProcessSet) {
   EXPECT_EQ(output.counts, std::vector<std::int64_t>(all.size(), 4));
 }
 
-TEST_P(RuntimeMpiTest, AWrongArgumentOfOneRankRaisesOnEveryRank) {
-  Runtime runtime(options());
-  for (int step = 0; step < 3; ++step) {
-    const int odd = step % runtime.size();
-    const Tensor tensor(12 * runtime.size());
-    Rows output{DType::Float32, 1};
-    std::vector<std::int64_t> splits;
-    if (runtime.rank() == odd) splits.assign(static_cast<std::size_t>(runtime.size()), 13);
-    const std::string text = text_thrown_by<InvalidArgument>(
-        [&] { alltoall(tensor.view(), splits, output.allocator(), {.name = "x"}); });
-    expect_contains(text, "alltoall 'x' on process set world: rank " + std::to_string(odd));
-    expect_contains(text, "the splits add up to");
-    expect_sum_works(runtime, "y");
-  }
-}
-
-TEST_P(RuntimeMpiTest, HandlesMayOutliveIt) {
-  Handle handle;
-  Tensor tensor(7);
-  {
-    Runtime runtime(options());
-    handle = allreduce_async(tensor.view(), tensor.view(),
-                             {.name = "only on rank " + std::to_string(runtime.rank())});
-    if (runtime.size() == 1) handle.wait();
-  }
-  EXPECT_TRUE(handle.is_ready());
-  if (MpiRanks::instance().size() > 1) {
-    EXPECT_THROW(handle.wait(), ShutdownError);
-  }
-}
-
 TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
   const ops::Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
@@ -412,17 +299,6 @@ TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
     expect_sum_works(runtime, "short", 3);
     expect_sum_works(runtime, "long", 50001);
   }
-}
-
-TEST(RuntimeOverMpiTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
-  const int last = MpiRanks::instance().size() - 1;
-  if (last == 0) GTEST_SKIP() << "one rank has nobody to differ from";
-  Config config = config_of_ranks();
-  if (MpiRanks::instance().rank() == last) config.table_capacity = 99;
-  const std::string text =
-      text_thrown_by<InvalidArgument>([&] { Runtime runtime({.config = config}); });
-  expect_contains(text, "rank 0 has KOLO_TABLE_CAPACITY=2048");
-  expect_contains(text, "rank " + std::to_string(last) + " has KOLO_TABLE_CAPACITY=99");
 }
 
 TEST(RuntimeOverMpiTest, TheProcessMayOwnIt) {

@@ -66,8 +66,8 @@ class Algorithms:
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
                [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
                [f"tests/ops/{name}_test.cpp" for name in
-                ("adasum", "algorithms", "compressed_reductions", "hierarchical",
-                 "sub_communicator", "window_slots")])
+                ("adasum", "adasum_kernels", "algorithms", "compressed_reductions", "hierarchical",
+                 "sub_communicator", "traffic", "window_segments", "window_slots")])
     libraries = GTEST
 
     @staticmethod
@@ -94,7 +94,8 @@ class Device(Algorithms):
                sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
-                ("allreduce", "collectives", "device", "device_exchange", "join", "process_set")])
+                ("api/allreduce", "api/collectives", "api/join", "api/process_set", "device/device",
+                 "device/device_errors", "device/device_exchange")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 

@@ -1,5 +1,5 @@
-// Adasum: the kernels against dot products in long double, the all-reduce against a recursion over
-// whole vectors that folds and pairs in the same order.
+// The Adasum all-reduce against a recursion over whole vectors that folds and pairs in the same
+// order.
 
 #include <bit>
 #include <cmath>
@@ -11,8 +11,6 @@
 
 #include "contract/algorithm_contract.hpp"
 #include "contract/reduce_case.hpp"
-#include "kolo/error.hpp"
-#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/registry.hpp"
 
 namespace kolo::test::adasum_test {
@@ -57,8 +55,8 @@ Vector scaled(DType dtype, Vector values, double factor) {
   return rounded(dtype, values);
 }
 
-/// Folds neighbours until a power of two is left, then combines pairs, and pairs of pairs. Rounds
-/// vectors where they are stored between the steps.
+/// Neighbours are folded until a power of two is left, whose pairs are combined, and their pairs.
+/// Vectors are rounded where they are stored between the steps.
 Vector reference_adasum(DType dtype, std::vector<Vector> vectors, const Reduction& reduction) {
   for (Vector& vector : vectors) vector = scaled(dtype, vector, reduction.prescale);
   const auto merge = [&](std::size_t first) {
@@ -87,8 +85,8 @@ class AdasumTest : public testing::TestWithParam<int> {
  protected:
   std::size_t ranks() const { return static_cast<std::size_t>(GetParam()); }
 
-  /// Reduces one vector per rank as `dtype` and returns rank 0's result; expects the same bits on
-  /// all others.
+  /// Reduces `vectors`, one a rank, as `dtype`, and returns rank 0's result; the others' must have
+  /// the same bits.
   Vector reduce(DType dtype, const std::vector<Vector>& vectors,
                 const Reduction& reduction = {ReduceOp::Adasum}, ReduceCase item = {},
                 std::uint64_t seed = kFirstSeed) const {
@@ -138,7 +136,7 @@ class AdasumTest : public testing::TestWithParam<int> {
     return vectors;
   }
 
-  /// Compares every element; the tolerance is a few roundings of the largest.
+  /// Every element, to a few roundings of the largest.
   void expect_near(DType dtype, const Vector& result, const Vector& expected) const {
     ASSERT_EQ(result.size(), expected.size());
     double largest = 0;
@@ -203,8 +201,8 @@ TEST_P(AdasumTest, ZeroVectors_ContributeNothing) {
   }
 }
 
-/// Where squares overflow or underflow, equal vectors still give themselves, and different vectors
-/// give what they give at magnitude 1.
+/// Where squares overflow or vanish, equal vectors still give themselves and unlike ones what the
+/// same vectors give at magnitude 1.
 TEST_P(AdasumTest, HugeAndTinyValues) {
   struct Magnitude {
     DType dtype;
@@ -220,7 +218,7 @@ TEST_P(AdasumTest, HugeAndTinyValues) {
     EXPECT_EQ(reduce(magnitude.dtype, vectors), scaled(magnitude.dtype, expected, magnitude.factor))
         << name_of(magnitude.dtype) << " times " << magnitude.factor;
   }
-  // Near the smallest float64, where only zeros may have a square of zero.
+  // Near the smallest float64 there is: nothing but zeros has a square of zero.
   const Vector least(9, std::numeric_limits<double>::denorm_min() * 8);
   EXPECT_EQ(reduce(DType::Float64, std::vector<Vector>(ranks(), least)), least);
 }
@@ -321,46 +319,5 @@ TEST_P(AdasumPairTest, ParallelVectors_GiveTheirMean) {
 
 INSTANTIATE_TEST_SUITE_P(Pair, AdasumPairTest, testing::Values(2),
                          testing::PrintToStringParamName());
-
-// The scaled exponents do not depend on where the vectors are cut.
-TEST(AdasumKernelsTest, DotProducts_AreThoseOfWholeVectors) {
-  for (const DType dtype : kFloatingTypes) {
-    for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 1023u, 1025u, 2500u}) {
-      std::vector<std::byte> a(count * size_of(dtype));
-      std::vector<std::byte> b(a.size());
-      long double ab = 0;
-      long double aa = 0;
-      long double bb = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        set_value(dtype, a.data(), i, static_cast<double>(i % 31) - 15);
-        set_value(dtype, b.data(), i, static_cast<double>(i % 7) / 4 + 1);
-        const long double x = value_at(dtype, a.data(), i);
-        const long double y = value_at(dtype, b.data(), i);
-        ab += x * y;
-        aa += x * x;
-        bb += y * y;
-      }
-      for (const std::size_t cut : {std::size_t{0}, count / 3, count}) {
-        const std::size_t offset = cut * size_of(dtype);
-        const ops::DotProducts front = ops::dot_products(dtype, a.data(), b.data(), cut);
-        const ops::DotProducts back =
-            ops::dot_products(dtype, a.data() + offset, b.data() + offset, count - cut);
-        const ops::DotProducts sum = ops::add(front, back);
-        const auto a_exponent = static_cast<int>(sum.a_exponent);
-        const auto b_exponent = static_cast<int>(sum.b_exponent);
-        // All sums are multiples of 1/16, which float64 holds exactly.
-        EXPECT_EQ(std::ldexp(sum.ab, a_exponent + b_exponent), ab) << name_of(dtype);
-        EXPECT_EQ(std::ldexp(sum.aa, 2 * a_exponent), aa) << name_of(dtype) << " " << count;
-        EXPECT_EQ(std::ldexp(sum.bb, 2 * b_exponent), bb) << name_of(dtype) << " " << count;
-      }
-    }
-  }
-}
-
-TEST(AdasumKernelsTest, OtherTypes_AreRefused) {
-  std::byte memory[8]{};
-  EXPECT_THROW(ops::dot_products(DType::Int32, memory, memory, 1), InvalidArgument);
-  EXPECT_THROW(ops::add_weighted(DType::Bool, {1, 1}, memory, memory, memory, 1), InvalidArgument);
-}
 
 }  // namespace kolo::test::adasum_test

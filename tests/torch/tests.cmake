@@ -3,10 +3,10 @@
 # The parts of the training layer that need no LibTorch.
 kolo_add_test(training_parts_test
   SOURCES
-    torch/parts/arrivals_test.cpp
-    torch/parts/bucket_plan_test.cpp
-    torch/parts/step_command_test.cpp
-    torch/parts/step_phase_test.cpp
+    torch/reduction/arrivals_test.cpp
+    torch/buckets/bucket_plan_test.cpp
+    torch/optimizer/step_command_test.cpp
+    torch/reduction/step_phase_test.cpp
     "${PROJECT_SOURCE_DIR}/src/torch/buckets/arrival_order.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/buckets/bucket_plan.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/optimizer/step_command.cpp"
@@ -20,45 +20,45 @@ if(TARGET kolo)
   kolo_internal_includes(bfloat16_rounding)
   target_link_libraries(bfloat16_rounding PRIVATE kolo::kolo)
   add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
-  kolo_add_test(wrapped_optimizer_test SOURCES torch/parts/wrapped_optimizer_test.cpp
+  kolo_add_test(wrapped_optimizer_test SOURCES torch/wrapped/wrapped_optimizer_test.cpp
     LIBRARIES kolo::kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
-      torch/autocast_test.cpp
-      torch/autograd_test.cpp
-      torch/broadcast_test.cpp
-      torch/checkpoint_damage.cpp
-      torch/checkpoint_files_test.cpp
-      torch/damaged_training_test.cpp
-      torch/distributed_optimizer_test.cpp
-      torch/forged_checkpoint_test.cpp
-      torch/fused_test.cpp
-      torch/grad_scaler_misuse_test.cpp
-      torch/grad_scaler_steps_test.cpp
-      torch/grad_scaler_test.cpp
-      torch/long_parameter_test.cpp
-      torch/option_sync_test.cpp
-      torch/optimizer_join_test.cpp
-      torch/optimizer_options_test.cpp
-      torch/optimizer_overlap_test.cpp
-      torch/optimizer_parameters_test.cpp
-      torch/optimizer_sparse_test.cpp
-      torch/optimizer_steps_test.cpp
-      torch/parameter_sync_test.cpp
-      torch/reductions_test.cpp
-      torch/rows_test.cpp
-      torch/sharded_guards_test.cpp
-      torch/sharded_memory_test.cpp
-      torch/sharded_optimizer_test.cpp
-      torch/sharded_ranks_test.cpp
-      torch/sharded_training_test.cpp
-      torch/full_sharding_test.cpp
-      torch/sharded_traps_test.cpp
-      torch/shared_tensor_test.cpp
-      torch/sparse_test.cpp
-      torch/tensor_errors_test.cpp
-      torch/training_checkpoint_test.cpp
-      torch/training_report_test.cpp
+      torch/tensors/autocast_test.cpp
+      torch/tensors/autograd_test.cpp
+      torch/tensors/broadcast_test.cpp
+      torch/training/checkpoint_damage.cpp
+      torch/training/checkpoint_files_test.cpp
+      torch/training/damaged_training_test.cpp
+      torch/optimizer/distributed_optimizer_test.cpp
+      torch/training/forged_checkpoint_test.cpp
+      torch/wrapped/fused_test.cpp
+      torch/optimizer/grad_scaler_misuse_test.cpp
+      torch/optimizer/grad_scaler_steps_test.cpp
+      torch/optimizer/grad_scaler_test.cpp
+      torch/optimizer/long_parameter_test.cpp
+      torch/wrapped/option_sync_test.cpp
+      torch/optimizer/optimizer_join_test.cpp
+      torch/optimizer/optimizer_options_test.cpp
+      torch/optimizer/optimizer_overlap_test.cpp
+      torch/optimizer/optimizer_parameters_test.cpp
+      torch/optimizer/optimizer_sparse_test.cpp
+      torch/optimizer/optimizer_steps_test.cpp
+      torch/tensors/parameter_sync_test.cpp
+      torch/tensors/reductions_test.cpp
+      torch/tensors/rows_test.cpp
+      torch/sharding/sharded_guards_test.cpp
+      torch/sharding/sharded_memory_test.cpp
+      torch/sharding/sharded_optimizer_test.cpp
+      torch/sharding/sharded_ranks_test.cpp
+      torch/sharding/sharded_training_test.cpp
+      torch/sharding/full_sharding_test.cpp
+      torch/sharding/sharded_traps_test.cpp
+      torch/tensors/shared_tensor_test.cpp
+      torch/tensors/sparse_test.cpp
+      torch/tensors/tensor_errors_test.cpp
+      torch/training/training_checkpoint_test.cpp
+      torch/optimizer/training_report_test.cpp
     RANKS 1 2
     LIBRARIES kolo::kolo)
   if(NOT LibTorch_torch_cuda_LIBRARY)
@@ -81,13 +81,13 @@ if(TARGET kolo)
     target_link_libraries(kolo_fake_cuda PUBLIC kolo_test_support LibTorch::LibTorch)
     kolo_add_test(cuda_tensor_test
       SOURCES
-        torch/cuda_checkpoint_test.cpp
-        torch/cuda_collectives_test.cpp
-        torch/cuda_optimizer_test.cpp
-        torch/cuda_streams_test.cpp
-        torch/fake_cuda_order_test.cpp
-        torch/fake_cuda_test.cpp
-        torch/fake_cuda_training_test.cpp
+        torch/cuda/cuda_checkpoint_test.cpp
+        torch/cuda/cuda_collectives_test.cpp
+        torch/cuda/cuda_optimizer_test.cpp
+        torch/cuda/cuda_streams_test.cpp
+        torch/cuda/fake_cuda_order_test.cpp
+        torch/cuda/fake_cuda_test.cpp
+        torch/cuda/fake_cuda_training_test.cpp
       LIBRARIES kolo_fake_cuda kolo::kolo)
   endif()
   # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which

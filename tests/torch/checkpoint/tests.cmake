@@ -11,6 +11,7 @@ if(NOT "${KOLO_SANITIZE}" STREQUAL "thread")
       torch/checkpoint/safetensors_test.cpp
       torch/checkpoint/shared_folder_test.cpp
       torch/checkpoint/write_errors_test.cpp
+      torch/checkpoint/write_test.cpp
     LIBRARIES kolo_checkpoint
     TIMEOUT 600)
 endif()

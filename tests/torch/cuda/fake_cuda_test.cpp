@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "torch/fake_cuda_fixture.hpp"
+#include "torch/cuda/fake_cuda_fixture.hpp"
 
 namespace kolo::test::fake_cuda_test {
 

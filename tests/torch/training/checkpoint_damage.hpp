@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "torch/checkpoint_image.hpp"
+#include "torch/training/checkpoint_image.hpp"
 
 namespace kolo::test {
 

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep.hpp"
 #include "runtime/protocol/coordinator.hpp"
+#include "runtime/protocol/lockstep.hpp"
 
 namespace kolo::runtime::coordinator_errors_test {
 

@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "torch/checkpoint_damage.hpp"
-#include "torch/checkpoint_image.hpp"
 #include "torch/small_training.hpp"
+#include "torch/training/checkpoint_damage.hpp"
+#include "torch/training/checkpoint_image.hpp"
 
 namespace kolo::test::damaged_training_test {
 

@@ -15,7 +15,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/tensor_collectives.hpp"
-#include "torch/fake_cuda_fixture.hpp"
+#include "torch/cuda/fake_cuda_fixture.hpp"
 
 namespace kolo::test::cuda_collectives_test {
 

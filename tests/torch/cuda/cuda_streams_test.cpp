@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "kolo/tensor_collectives.hpp"
-#include "torch/cuda_training.hpp"
+#include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_streams_test {
 

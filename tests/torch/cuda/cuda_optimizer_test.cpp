@@ -13,7 +13,7 @@
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
 #include "kolo/tensor_collectives.hpp"
-#include "torch/cuda_training.hpp"
+#include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_optimizer_test {
 

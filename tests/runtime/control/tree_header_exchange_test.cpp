@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "runtime/header_exchanges.hpp"
+#include "runtime/control/header_exchanges.hpp"
 
 namespace kolo::runtime::tree_header_exchange_test {
 

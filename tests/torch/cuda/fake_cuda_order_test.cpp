@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
-#include "torch/fake_cuda_fixture.hpp"
+#include "torch/cuda/fake_cuda_fixture.hpp"
 
 namespace kolo::test::fake_cuda_order_test {
 

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "torch/checkpoint_image.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
+#include "torch/training/checkpoint_image.hpp"
 
 namespace kolo::test::forged_checkpoint_test {
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "torch/fake_cuda_fixture.hpp"
+#include "torch/cuda/fake_cuda_fixture.hpp"
 
 namespace kolo::test::fake_cuda_training_test {
 

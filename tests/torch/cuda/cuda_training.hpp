@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include "kolo/distributed_optimizer.hpp"
-#include "torch/fake_cuda_fixture.hpp"
+#include "torch/cuda/fake_cuda_fixture.hpp"
 #include "torch/models.hpp"
 
 /// What the tests of training on CUDA tensors share.

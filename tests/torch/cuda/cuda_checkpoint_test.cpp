@@ -10,7 +10,7 @@
 
 #include "kolo/parameter_sync.hpp"
 #include "kolo/tensor_collectives.hpp"
-#include "torch/cuda_training.hpp"
+#include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_checkpoint_test {
 

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep.hpp"
+#include "runtime/protocol/lockstep.hpp"
 
 namespace kolo::runtime::coordinator_test {
 

@@ -1,4 +1,4 @@
-#include "torch/checkpoint_damage.hpp"
+#include "torch/training/checkpoint_damage.hpp"
 
 #include <algorithm>
 #include <cstddef>

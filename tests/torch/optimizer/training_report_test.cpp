@@ -56,7 +56,7 @@ TEST_F(ShardedOptimizerTest, Report_ShowsWhatIsKeptBesideTheFormulas) {
     expect_near(report.now.optimizer_state, 2 * parameters / sharers, 2 * padding);
     if (shard >= Shard::Gradients) {
       EXPECT_GT(report.now.buckets, 0U);
-      EXPECT_LT(report.now.buckets, parameters / 2);
+      EXPECT_LT(report.now.buckets, shard == Shard::Full ? parameters : parameters / 3);
     } else {
       EXPECT_EQ(report.now.buckets, 0U);
     }
@@ -112,6 +112,7 @@ TEST_F(ShardedOptimizerTest, Report_ShowsThePeaksOfTheProcess) {
   // More than malloc() takes from memory that was freed.
   const std::vector<char> more(before.most - before.now + 64 * kMiB, 'x');
   const Resident after = resident();
+  ASSERT_EQ(more.back(), 'x');  // or the compiler leaves it out
   ASSERT_GT(after.most, before.most + 16 * kMiB);
   const TrainingReport report = optimizer.report();
   EXPECT_NEAR(static_cast<double>(report.peak_at_construction), static_cast<double>(before.most),

@@ -1,0 +1,152 @@
+// Errors of collectives on GPUs: wrong devices, GPUs that ranks share unasked, and GPUs that fail
+// or hang.
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/device/programs.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::device_errors_test {
+
+using namespace std::chrono_literals;
+
+/// The text of the error that an all-reduce of `view` ends in, on all ranks.
+template <class Expected>
+std::string refused(const TensorView& input, const TensorView& output,
+                    AllreduceOptions options = {}) {
+  options.name = "x";
+  return text_thrown_by<Expected>([&] { allreduce(input, output, options); });
+}
+
+class DeviceErrorsTest : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceErrorsTest, testing::Values(1, 2, 3, 4));
+
+TEST_P(DeviceErrorsTest, WrongDevicesAreErrorsOnAllRanks) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const TensorView right = program.view(memory, 8);
+    TensorView elsewhere = right;
+    elsewhere.device.index = (right.device.index + 1) % size();
+    const Tensor on_cpu(8);
+    allreduce(right, right, {.op = ReduceOp::Max, .name = "first"});
+    if (size() > 1) {
+      const bool is_wrong = runtime.rank() == size() - 1;
+      expect_contains(
+          refused<InvalidArgument>(is_wrong ? elsewhere : right, is_wrong ? elsewhere : right),
+          "A rank has one GPU");
+      expect_contains(refused<MismatchError>(is_wrong ? on_cpu.view() : right,
+                                             is_wrong ? on_cpu.view() : right),
+                      "device");
+    }
+    expect_contains(refused<InvalidArgument>(right, on_cpu.view()),
+                    "the input and the output are on different devices");
+    expect_contains(
+        refused<InvalidArgument>(right, right, {.op = ReduceOp::Custom, .custom = "any"}),
+        "runs on CPU memory only");
+    program.write(memory, 8, 1.0F);
+    allreduce(right, right, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+    EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+  });
+}
+
+TEST_P(DeviceErrorsTest, WithoutGpusTheErrorSaysHowToBuildForThem) {
+  run_programs({.size = size()}, [&](Runtime&, FakeWorld&) {
+    Tensor tensor(8);
+    TensorView view = tensor.view();
+    view.device = {DeviceKind::Cuda, 0};
+    expect_contains(refused<InvalidArgument>(view, view), "KOLO_WITH_CUDA=ON");
+  });
+}
+
+TEST(SharedGpuTest, NeedsToBeAskedFor) {
+  for (const bool may_share : {false, true}) {
+    Setting setting = setting_with_gpus(3);
+    setting.network.is_one_gpu = true;
+    setting.config.share_gpu = may_share;
+    run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
+      GpuProgram program(world);
+      const auto memory = program.allocate(8);
+      const TensorView view = program.view(memory, 8);
+      program.write(memory, 8, 1.0F);
+      if (may_share) {
+        allreduce(view, view, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+        EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, 3.0F));
+      } else {
+        const std::string text = refused<InvalidArgument>(view, view);
+        expect_contains(text, "ranks 0 and 1 use the same GPU");
+        expect_contains(text, "KOLO_SHARE_GPU=on");
+        expect_sum_works(runtime, "on the CPU");
+        program.synchronize();
+      }
+    });
+  }
+}
+
+TEST(DeviceFailureTest, WhatFailsOnTheGpuEndsTheSetOnAllRanks) {
+  for (const int victim : {0, 2}) {
+    run_ranks(3,
+              [&](FakeWorld& world) {
+                GpuProgram program(world);
+                if (world.topology().rank == victim) {
+                  world.hub()->fail_collective(victim, 1, "an illegal address was met");
+                }
+                Runtime runtime(options_in(world, test_config()));
+                Runtime::set_thread_current(&runtime);
+                const auto memory = program.allocate(8);
+                const TensorView view = program.view(memory, 8);
+                const auto reduce = [&](const std::string& name) {
+                  allreduce(view, view, {.name = name, .stream = program.stream()});
+                };
+                reduce("good");
+                std::string text;
+                for (int step = 0; step < 1000 && text.empty(); ++step) {
+                  try {
+                    reduce("bad");
+                    std::this_thread::sleep_for(1ms);
+                  } catch (const PeerLostError& error) {
+                    text = error.what();
+                  }
+                }
+                expect_contains(text, "rank " + std::to_string(victim));
+                expect_contains(text, "an illegal address was met");
+              },
+              {.gpus_per_rank = 1, .late_launches = true});
+  }
+}
+
+TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
+  Config config = test_config();
+  config.timeout = 300ms;
+  config.lost_after = 200ms;
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              GpuProgram program(world);
+              if (world.topology().rank == 1) world.hub()->lose_collective(1, 1);
+              Runtime runtime(options_in(world, config));
+              Runtime::set_thread_current(&runtime);
+              const auto memory = program.allocate(8);
+              const TensorView view = program.view(memory, 8);
+              allreduce(view, view, {.name = "good", .stream = program.stream()});
+              // Launched everywhere, and so no error yet.
+              allreduce(view, view, {.name = "bad", .stream = program.stream()});
+              std::this_thread::sleep_for(1s);
+              const std::string text = text_thrown_by<PeerLostError>(
+                  [&] { allreduce(view, view, {.name = "next", .stream = program.stream()}); });
+              expect_contains(text, "'next'");
+              expect_contains(text, "allreduce 'bad' was launched on the GPU and has not ended");
+            },
+            {.gpus_per_rank = 1, .late_launches = true});
+}
+
+}  // namespace kolo::test::device_errors_test

@@ -1,0 +1,168 @@
+// What collectives on GPUs promise beyond those on the CPU: order by streams, and memory kept as
+// long as it is used. On the fake GPUs, which report what nobody waits for.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "runtime/device/programs.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::device_test {
+
+using namespace std::chrono_literals;
+
+class DeviceTest : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  float sum_of_ranks(float factor) const {
+    return factor * static_cast<float>(size() * (size() + 1)) / 2.0F;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceTest, testing::Values(1, 2, 3, 4));
+
+TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(1000);
+    const float own = static_cast<float>(runtime.rank() + 1);
+    for (int step = 1; step <= 5; ++step) {
+      const auto view = program.view(memory, 1000);
+      program.write(memory, 1000, own * static_cast<float>(step));
+      allreduce_async(view, view, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()})
+          .wait();
+      EXPECT_EQ(program.read(memory, 1000),
+                std::vector<float>(1000, sum_of_ranks(static_cast<float>(step))));
+    }
+  });
+}
+
+TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(16);
+    const auto view = program.view(memory, 16);
+    program.write(memory, 16, 1.0F);
+    EXPECT_EQ(runtime.world().metrics().gpu_seconds, 0.0);
+    for (const char* name : {"first", "second"}) {
+      allreduce(view, view, {.op = ReduceOp::Sum, .name = name, .stream = program.stream()});
+    }
+    program.synchronize();
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    // The runtime looks from time to time. Each batch takes the double a millisecond at least.
+    while (runtime.world().metrics().gpu_seconds < 2e-3) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(world.hub()->marks(runtime.rank()), (std::vector<std::string>{"first", "second"}));
+    while (world.hub()->live_marks() > 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+}
+
+TEST_P(DeviceTest, KeepsMemoryUntilTheGpuIsThroughWithIt) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto result = program.allocate(64);
+    for (int step = 0; step < 20; ++step) {
+      // Nobody else keeps the input.
+      auto input = program.allocate(64);
+      program.write(input, 64, static_cast<float>(runtime.rank() + step));
+      const TensorView from = program.view(input, 64);
+      allreduce_async(from, program.view(result, 64),
+                      {.op = ReduceOp::Max,
+                       .name = "x",
+                       .keep_alive = std::move(input),
+                       .stream = program.stream()})
+          .wait();
+    }
+    EXPECT_EQ(program.read(result, 64),
+              std::vector<float>(64, static_cast<float>(size() - 1 + 19)));
+  });
+}
+
+TEST_P(DeviceTest, StagesMoreAndMoreWhileTheGpuIsBehind) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const float own = static_cast<float>(runtime.rank() + 1);
+    std::vector<std::pair<std::size_t, std::shared_ptr<std::byte>>> results;
+    for (std::size_t floats = 100; floats < 20000; floats += floats / 3) {
+      const auto one = program.allocate(floats);
+      const auto other = program.allocate(floats);
+      program.write(one, floats, own);
+      program.write(other, floats, own);
+      const TensorView views[] = {program.view(one, floats), program.view(other, floats)};
+      grouped_allreduce(
+          {{views[0], views[0]}, {views[1], views[1]}},
+          {.op = ReduceOp::Sum, .compression = Compression::fp16(), .stream = program.stream()});
+      results.insert(results.end(), {{floats, one}, {floats, other}});
+    }
+    for (const auto& [floats, memory] : results) {
+      EXPECT_EQ(program.read(memory, floats), std::vector<float>(floats, sum_of_ranks(1.0F)));
+    }
+  });
+}
+
+TEST_P(DeviceTest, DoesNotWaitForTheCpu) {
+  if (size() == 1) GTEST_SKIP() << "one rank sends no messages that could be held back";
+  Setting setting = setting_with_gpus(size());
+  setting.network.nodes = size();
+  std::atomic<bool> cpu_may_go_on{false};
+  std::latch gpus_are_done(size());
+  const auto body = [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const auto view = program.view(memory, 8);
+    program.write(memory, 8, static_cast<float>(runtime.rank() + 1));
+    Tensor large(1 << 12);
+    large.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    Handle on_cpu =
+        allreduce_async(large.view(), large.view(), {.op = ReduceOp::Sum, .name = "on the CPU"});
+    Handle on_gpu = allreduce_async(
+        view, view, {.op = ReduceOp::Sum, .name = "on the GPU", .stream = program.stream()});
+    on_gpu.wait();
+    EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, sum_of_ranks(1.0F)));
+    EXPECT_FALSE(on_cpu.is_ready());
+    gpus_are_done.arrive_and_wait();
+    cpu_may_go_on = true;
+    on_cpu.wait();
+    large.expect([&](std::size_t i) { return input_sum(size(), i); }, "on the CPU");
+  };
+  constexpr int kDataOfTheWorld = 0;
+  run_programs(setting, body,
+               {{.kind = Fault::Kind::Delay, .channel = kDataOfTheWorld, .until = &cpu_may_go_on}});
+}
+
+TEST_P(DeviceTest, GatheredRowsGoToMemoryThatTheProgramWasStillUsing) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto input = program.allocate(4);
+    const auto output = program.allocate(4 * static_cast<std::size_t>(size()));
+    program.write(input, 4, static_cast<float>(runtime.rank()));
+    allgather(program.view(input, 4),
+              [&](const std::vector<std::int64_t>&) {
+                // As an allocator that orders memory by streams: its last use is not over.
+                program.write(output, 4 * static_cast<std::size_t>(size()), -1.0F);
+                return output.get();
+              },
+              {.stream = program.stream()});
+    std::vector<float> expected;
+    for (int rank = 0; rank < size(); ++rank) {
+      expected.insert(expected.end(), 4, static_cast<float>(rank));
+    }
+    EXPECT_EQ(program.read(output, expected.size()), expected);
+  });
+}
+
+}  // namespace kolo::test::device_test

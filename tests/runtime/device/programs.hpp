@@ -1,0 +1,91 @@
+// Ranks whose programs use GPUs: the fake ones, which report what nobody waits for.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/runtimes.hpp"
+#include "support/fake_world/fault_world.hpp"
+
+namespace kolo::test {
+
+/// One rank: a stream of its program's, and floats on its GPU.
+class GpuProgram {
+ public:
+  explicit GpuProgram(FakeWorld& world)
+      : hub_(world.hub()),
+        rank_(world.topology().rank),
+        gpu_(world.topology().local_rank),
+        stream_(hub_->make_stream(rank_)) {}
+
+  CUstream_st* stream() const { return stream_.get(); }
+  std::shared_ptr<std::byte> allocate(std::size_t floats) {
+    return hub_->allocate(rank_, floats * sizeof(float));
+  }
+  TensorView view(const std::shared_ptr<std::byte>& memory, std::size_t floats) const {
+    return {memory.get(),
+            DType::Float32,
+            {static_cast<std::int64_t>(floats)},
+            Device{DeviceKind::Cuda, gpu_}};
+  }
+  /// A kernel on the program's stream that sets all elements.
+  void write(const std::shared_ptr<std::byte>& memory, std::size_t floats, float value) {
+    float* const data = reinterpret_cast<float*>(memory.get());
+    hub_->kernel(rank_, stream(),
+                 {.name = "producer",
+                  .writes = {ByteRange(memory.get(), floats * sizeof(float))},
+                  .run = [=] { std::fill_n(data, floats, value); }});
+  }
+  /// Those that a kernel on the program's stream finds there.
+  std::vector<float> read(const std::shared_ptr<std::byte>& memory, std::size_t floats) {
+    std::vector<float> values(floats);
+    const std::byte* const data = memory.get();
+    hub_->kernel(rank_, stream(),
+                 {.name = "consumer",
+                  .reads = {ByteRange(data, floats * sizeof(float))},
+                  .run = [&values, data] {
+                    std::memcpy(values.data(), data, values.size() * sizeof(float));
+                  }});
+    hub_->synchronize(rank_, stream());
+    return values;
+  }
+  void synchronize() { hub_->synchronize(rank_, stream()); }
+
+ private:
+  std::shared_ptr<FakeGpuHub> hub_;
+  int rank_;
+  int gpu_;
+  std::shared_ptr<CUstream_st> stream_;
+};
+
+inline Setting setting_with_gpus(int size) {
+  return {.size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
+}
+
+/// Runs `body` on every rank, without a hazard, in a world with these faults.
+inline void run_programs(const Setting& setting,
+                         const std::function<void(Runtime&, FakeWorld&)>& body,
+                         const std::vector<Fault>& faults = {}) {
+  std::shared_ptr<FakeGpuHub> hub;
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        if (world.topology().rank == 0) hub = world.hub();
+        FaultWorld with_faults(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world), faults);
+        Runtime runtime(options_in(with_faults, setting.config));
+        Runtime::set_thread_current(&runtime);
+        body(runtime, world);
+      },
+      setting.network);
+  if (hub == nullptr) return;
+  for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
+}
+
+}  // namespace kolo::test
