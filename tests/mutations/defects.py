@@ -93,7 +93,8 @@ class Copy:
         text = (ROOT / "CMakeLists.txt").read_text()
         lists = self.tree / "CMakeLists.txt"
         paths = " ".join(str(self.tree / file) for file in files if file.endswith(".cpp"))
-        text += (f"\nset_source_files_properties({paths} TARGET_DIRECTORY kolo_core kolo_checkpoint\n"
+        text += (f"\nset_source_files_properties({paths}\n"
+                 "  TARGET_DIRECTORY kolo_core kolo_checkpoint kolo_test_support\n"
                  "  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS \"-O1;-w\")\n")
         if lists.read_text() != text:
             lists.write_text(text)
