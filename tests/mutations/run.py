@@ -3,8 +3,8 @@
 the test that must find them and expects it to fail.
 
     tests/mutations/run.py [--suite protocol] [--seeds 10000] [--jobs 2] [NAME...]
-    tests/mutations/run.py --suite algorithms [NAME...]
-    tests/mutations/run.py --suite device [NAME...]
+    tests/mutations/run.py --suite algorithms [--jobs 2] [NAME...]
+    tests/mutations/run.py --suite device [--jobs 2] [NAME...]
 
 protocol: those of protocol/, in the coordinator; found by the protocol gate.
 algorithms: those of algorithms/, in the collectives of ops/; found by their tests.
@@ -14,8 +14,10 @@ Prints which seed or test found which mutation. Exit code 1: a mutation survives
 does not compile. Without any patch the test must pass.
 """
 import argparse
+import concurrent.futures
 import os
 import pathlib
+import queue
 import re
 import shutil
 import subprocess
@@ -49,7 +51,7 @@ class Protocol:
 
     @staticmethod
     def command(program, arguments):
-        return [program, "--seeds", str(arguments.seeds), "--jobs", str(arguments.jobs)]
+        return [program, "--seeds", str(arguments.seeds), "--jobs", "1"]
 
     @staticmethod
     def finding(output):
@@ -106,17 +108,19 @@ class Device(Algorithms):
 
 SUITES = {"protocol": Protocol, "algorithms": Algorithms, "device": Device}
 LONGEST_S = 600  # without any mutation
+CCACHE = [ccache] if (ccache := shutil.which("ccache")) else []
 MPI_FLAGS = ["-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"] + subprocess.run(
     ["mpicc", "--showme:compile"], capture_output=True, text=True, check=False).stdout.split()
 
 
 def compile_source(tree, source, folder="objects"):
+    """Compiles with paths relative to the tree, so that ccache knows what another run compiled."""
     target = tree / folder / (source.replace("/", "_") + ".o")
     target.parent.mkdir(exist_ok=True)
-    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O2", f"-I{tree}", f"-I{tree}/include",
-               f"-I{tree}/src", f"-I{tree}/tests", *MPI_FLAGS, "-c", str(tree / source), "-o",
-               str(target)]
-    subprocess.run(command, check=True)
+    command = [*CCACHE, os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-I.", "-Iinclude",
+               "-Isrc", "-Itests", *MPI_FLAGS, "-c", source, "-o", str(target.relative_to(tree))]
+    subprocess.run(command, cwd=tree, env={**os.environ, "CCACHE_NOHASHDIR": "1"},
+                   stderr=subprocess.DEVNULL if folder == "mutated" else None, check=True)
     return target
 
 
@@ -165,42 +169,63 @@ def try_mutation(suite, tree, objects, patch, arguments, longest_s):
             (tree / (source + ".rej")).unlink(missing_ok=True)
 
 
+def copy_sources(tree):
+    for part in ("compression", "include", "ops", "src", "tests/contract", "tests/ops",
+                 "tests/runtime", "tests/support", "tests/tools"):
+        shutil.copytree(ROOT / part, tree / part)
+    subprocess.run(["flatc", "--cpp", "--scoped-enums", "-o", str(tree / "src/runtime/control"),
+                    str(tree / "src/runtime/control/wire.fbs")], check=True)
+    return tree
+
+
+def try_all(suite, patches, trees, objects, arguments, longest_s):
+    """Prints what became of each mutation. Returns how many were not found."""
+    free = queue.SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def attempt(patch):
+        tree = free.get()
+        begin = time.monotonic()
+        problem, where = try_mutation(suite, tree, objects, patch, arguments, longest_s)
+        free.put(tree)
+        took = f"{time.monotonic() - begin:.0f} s"
+        print(f"{patch.stem:48} {took:>6}  {problem or where}", flush=True)
+        return problem is not None
+
+    with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
+        return sum(pool.map(attempt, patches))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("names", nargs="*", help="mutations to try; all if none is given")
     parser.add_argument("--suite", choices=SUITES, default="protocol")
     parser.add_argument("--seeds", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2, help="mutations to try at the same time")
     arguments = parser.parse_args()
     suite = SUITES[arguments.suite]
     patches = [patch for patch in sorted(suite.patches.glob("*.patch"))
                if not arguments.names or patch.stem in arguments.names]
     if not patches:
         parser.error(f"{suite.patches.relative_to(ROOT)} has no patch of these names")
+    start = time.monotonic()
 
     with tempfile.TemporaryDirectory(prefix="kolo-mutations-") as folder:
-        tree = pathlib.Path(folder)
-        for part in ("compression", "include", "ops", "src", "tests/contract", "tests/ops",
-                     "tests/runtime", "tests/support", "tests/tools"):
-            shutil.copytree(ROOT / part, tree / part)
-        subprocess.run(["flatc", "--cpp", "--scoped-enums", "-o",
-                        str(tree / "src/runtime/control"),
-                        str(tree / "src/runtime/control/wire.fbs")], check=True)
-        objects = {source: compile_source(tree, source) for source in suite.sources}
-        program = tree / "test"
+        trees = [copy_sources(pathlib.Path(folder) / str(job)) for job in range(arguments.jobs)]
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            compiled = pool.map(lambda source: compile_source(trees[0], source), suite.sources)
+            objects = dict(zip(suite.sources, compiled))
+        program = trees[0] / "test"
         link(suite, objects.values(), program)
         begin = time.monotonic()
         code, where = run_test(suite, program, arguments, LONGEST_S)
-        longest_s = 30 + 2 * (time.monotonic() - begin)  # no test that fails takes longer
+        longest_s = 30 + 4 * (time.monotonic() - begin)  # no test that fails takes longer
         if code != 0:
             print(f"the sources fail without any mutation: {where}")
             return 1
-        survivors = 0
-        for patch in patches:
-            problem, where = try_mutation(suite, tree, objects, patch, arguments, longest_s)
-            print(f"{patch.stem:48} {problem or where}", flush=True)
-            survivors += problem is not None
-        print(f"{len(patches)} mutations, {survivors} not found")
+        survivors = try_all(suite, patches, trees, objects, arguments, longest_s)
+        print(f"{len(patches)} mutations, {survivors} not found, {time.monotonic() - start:.0f} s")
         return 1 if survivors else 0
 
 

@@ -1,5 +1,6 @@
 // Communication that overlaps with backward(), and the control traffic of steady training.
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/distributed_optimizer_fixture.hpp"
@@ -59,6 +61,30 @@ TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArriv
   const auto& times = optimizer.last_step_times();
   ASSERT_GT(times.buckets.size(), 4U);
   EXPECT_LT(times.buckets.front().started, times.last_gradient);
+}
+
+TEST_F(DistributedOptimizerTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
+  std::vector<at::Tensor> weights;
+  for (int i = 0; i < 3; ++i) weights.push_back(torch::ones({4}, torch::requires_grad()));
+  torch::optim::SGD inner(weights, 0.1);
+  DistributedOptimizer::Options options;
+  options.bucket_bytes = 64;  // a bucket each
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
+  std::vector<std::size_t> layout(3);  // the weight in each bucket
+  optimizer.register_bucket_hook([&](GradientBucket bucket) -> std::optional<TensorHandle> {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (bucket.parameters[0].is_same(weights[i])) layout[bucket.index] = i;
+    }
+    return std::nullopt;
+  });
+  const auto step = [&] {
+    optimizer.zero_grad();
+    (torch::ones({4}) * weights[2] * weights[0] * weights[1]).sum().backward();
+    optimizer.step();
+    return layout;
+  };
+  EXPECT_EQ(step(), (std::vector<std::size_t>{2, 1, 0}));  // a guess
+  EXPECT_EQ(step(), (std::vector<std::size_t>{1, 0, 2}));
 }
 
 /// A world in which only what the protocol's rules demand makes ranks ask, not slowness.

@@ -12,6 +12,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "runtime/runtimes.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::optimizer_steps_test {
@@ -53,9 +54,9 @@ TEST_F(OptimizerStepsTest, Synchronize_IsIdempotentAndStepUsesItsResult) {
     model.optimizer.synchronize();
     EXPECT_TRUE(torch::allclose(model.weight.grad(), ramp(mean_rank() * step, 3.0)));
     const at::Tensor before = model.weight.detach().clone();
-    model.weight.mutable_grad().fill_(step);
+    model.weight.mutable_grad().fill_(step + rank());  // which another reduction would average
     model.optimizer.step();
-    EXPECT_TRUE(torch::equal(before - model.weight, torch::full_like(before, step)));
+    EXPECT_TRUE(torch::equal(before - model.weight, torch::full_like(before, step + rank())));
   }
 }
 
@@ -266,6 +267,26 @@ TEST_F(OptimizerStepsTest, LateGradients_AreRefusedBeforeTheyChangeAnything) {
     model.optimizer.step();
     EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank(), step))) << step;
     model.optimizer.zero_grad();
+  }
+}
+
+TEST_F(OptimizerStepsTest, SecondPass_IsRefusedWhileTheBucketWaitsForOthers) {
+  const at::Tensor ready = torch::zeros({4}, torch::requires_grad());
+  const at::Tensor missing = torch::zeros({4}, torch::requires_grad());
+  torch::optim::SGD inner({ready, missing}, 1.0);
+  DistributedOptimizer::Options options;
+  options.bucket_bytes = 1 << 20;  // one bucket
+  DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
+  const auto backward = [&] { (ready.sum() * (rank() + 1)).backward(); };
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    ready.detach().zero_();
+    backward();
+    expect_contains(text_thrown_by<InvalidArgument>(backward),
+                    "more than backward_passes_per_step = 1");
+    missing.sum().backward();
+    optimizer.step();
+    EXPECT_TRUE(torch::allclose(-ready, torch::full({4}, mean_rank() + 1))) << step;
   }
 }
 

@@ -62,6 +62,12 @@ TEST(ArrivalsTest, DroppedGradients_AreWaitedForAgain) {
   EXPECT_FALSE(arrivals.any());
   EXPECT_FALSE(arrivals.add(1));
   EXPECT_TRUE(arrivals.add(1));
+  arrivals.add(0);
+  arrivals.add(0);
+  arrivals.drop(0);
+  for (const std::size_t parameter : std::vector<std::size_t>{2, 2, 0})
+    EXPECT_FALSE(arrivals.add(parameter));
+  EXPECT_TRUE(arrivals.add(0));
 }
 
 TEST(ArrivalsTest, ByPass_ADroppedGradientIsOneWhateverItWasMadeOf) {
