@@ -79,11 +79,10 @@ struct DistributedOptimizerOptions {
   /// and throws the errors of what it waits for.
   ///
   /// Full: in addition the ranks of a node keep one copy of the parameters, from construction on,
-  /// with the values that the first of them has. Each updates its shards in place, after all have
-  /// entered step(); nothing is gathered. Parameters stay ordinary tensors, which every rank reads
-  /// where they lie. Write to them in full_parameters() only: other writes are errors, found by the
-  /// versions of the tensors. On CPUs that share memory; over several nodes with ShardScope::Node.
-  /// Parameters stay shared when this object is destroyed.
+  /// for good, with the values of the first of them. Each updates its shards in place, after all
+  /// have entered step(); nothing is gathered. Parameters stay ordinary tensors, to which programs
+  /// write in full_parameters() only; other writes are errors, found by the tensors' versions. For
+  /// CPUs that share memory; over several nodes with ShardScope::Node.
   std::optional<Shard> shard{};
   /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
   /// With the world only, and equally many ranks on every node.
@@ -219,21 +218,13 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @throws InvalidArgument while gradients are being reduced
   int join();
 
-  /// Runs `write`, which may change parameters: set, load, prune or clamp them. Collective, and
-  /// blocking. Needed with shard = Full alone, where the ranks of a node share one copy, which each
-  /// would write; in other modes just runs it. One rank may write a parameter, or several the same
-  /// values: afterwards all ranks have them. Meanwhile each rank has copies of all parameters.
-  /// Reading them needs no such call.
-  ///
-  ///   optimizer.full_parameters([&] {
-  ///     const torch::NoGradGuard no_grad;
-  ///     model->embedding->weight.clamp_(-1, 1);
-  ///   });
-  ///
-  /// @param write called once on every rank; given on all
-  /// @throws MismatchError on all ranks, which keep the old parameters, if ranks have written
-  ///   different values to one; InvalidArgument likewise if `write` throws on another rank; what it
-  ///   throws on this one
+  /// Runs `write`, which may change parameters: load, prune or clamp them. Collective and blocking.
+  /// Needed with shard = Full alone, where every rank would write to one copy. One rank may write a
+  /// parameter, or several the same values: all ranks have them afterwards. Meanwhile each has
+  /// copies of all parameters. Other modes just run `write`.
+  /// @param write called once on every rank
+  /// @throws MismatchError on all ranks if some have written different values to a parameter, and
+  ///   InvalidArgument if `write` throws on another rank; all keep the old parameters
   void full_parameters(const std::function<void()>& write);
 
   /// From now on reduces buckets by a hook instead of op, compression and predivision. Called on
@@ -265,8 +256,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @return what the checkpoint holds besides
   /// @throws InvalidArgument on all ranks, naming file and tensor, for what is missing, damaged or
   ///   does not fit the program; while gradients are being reduced, or are reduced and not used yet
-  /// @throws BackendError on all ranks if a file cannot be read, or another program saves for too
-  ///   long
+  /// @throws BackendError on all ranks if a file cannot be read, or another program saves too long
   Loaded load(const std::filesystem::path& path, const LoadOptions& options = {});
 
   /// Writes one safetensors file with all parameters and buffers under their names, and the
@@ -296,8 +286,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Shows whether communication overlapped with backward() in the last step. Not collective.
   const StepTimes& last_step_times() const;
 
-  /// Bytes that this rank keeps and moves, by category, beside what formulas expect. Not
-  /// collective.
+  /// Bytes that this rank keeps and moves, beside what formulas expect. Not collective.
   TrainingReport report() const;
 
  private:
