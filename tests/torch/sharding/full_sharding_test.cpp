@@ -196,7 +196,13 @@ TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {
       weights.push_back(torch::randn({200}).requires_grad_());
       names.emplace_back(std::to_string(i), weights.back());
     }
-    torch::optim::AdamW inner(weights, torch::optim::AdamWOptions(1e-2));
+    using torch::optim::AdamWOptions;
+    std::vector<torch::optim::OptimizerParamGroup> groups;  // whose buckets alternate
+    for (const std::size_t first : {0U, 1U}) {
+      groups.emplace_back(Parameters{weights[first], weights[first + 2], weights[first + 4]},
+                          std::make_unique<AdamWOptions>(first == 0 ? 1e-2 : 3e-3));
+    }
+    torch::optim::AdamW inner(std::move(groups), AdamWOptions(1.0));
     DistributedOptimizer optimizer(inner, names, std::move(options));
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
