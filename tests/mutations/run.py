@@ -143,6 +143,21 @@ def run_test(suite, program, arguments, longest_s):
         return code, suite.finding(output.read()) + ending
 
 
+def sources_of(tree, files, sources):
+    """Those of `sources` that are among `files` or include any of them, if only by other headers."""
+    texts = {str(path.relative_to(tree)): path.read_text()
+             for part in ("compression", "ops", "src", "tests")
+             for path in (tree / part).rglob("*.[ch]pp")}
+    reached, last = set(files), set()
+    while reached - last:
+        includes = [f'#include "{re.sub("^(src|tests)/", "", name)}"' for name in reached - last
+                    if name.endswith(".hpp")]
+        last = set(reached)
+        reached |= {name for name, text in texts.items()
+                    if any(include in text for include in includes)}
+    return [source for source in sources if source in reached]
+
+
 def try_mutation(suite, tree, objects, patch, arguments, longest_s):
     """None when the mutation was found, else what went wrong; and where it was found."""
     text = patch.read_text()
@@ -154,7 +169,7 @@ def try_mutation(suite, tree, objects, patch, arguments, longest_s):
         if applied.returncode != 0:
             return "does not apply", ""
         mutated = dict(objects)
-        for source in sources:
+        for source in sources_of(tree, sources, objects):
             mutated[source] = compile_source(tree, source, "mutated")
         program = tree / "mutated_test"
         link(suite, mutated.values(), program)
