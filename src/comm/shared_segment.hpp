@@ -49,7 +49,7 @@ struct NewSegment {
   SegmentAddress address;
 };
 
-/// Of this system's memory.
+/// The size of this system's memory pages.
 std::size_t page_bytes();
 
 /// Reserves all of the memory, so that a full /dev/shm is an error here and not a SIGBUS later.

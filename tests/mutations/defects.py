@@ -13,16 +13,16 @@ A patch begins with lines in plain text:
 Exit code 1: a defect goes unnoticed, or its patch does not apply or compile.
 """
 import argparse
-import concurrent.futures
 import os
 import pathlib
-import queue
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+
+from attempts import try_all
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
@@ -141,25 +141,6 @@ def failures_without_defects(copy, defects):
     return {defect.name: said[defect.found_by] for defect in defects if defect.found_by in said}
 
 
-def try_all(copies, defects):
-    """Prints what became of each. Returns how many were not found."""
-    free = queue.SimpleQueue()
-    for copy in copies:
-        free.put(copy)
-
-    def attempt(defect):
-        copy = free.get()
-        begin = time.monotonic()
-        problem, said = copy.problem_of(defect)
-        free.put(copy)
-        took = f"{time.monotonic() - begin:.0f} s"
-        print(f"{defect.name:48} {took:>6}  {problem or said}", flush=True)
-        return problem is not None
-
-    with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
-        return sum(pool.map(attempt, defects))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("names", nargs="*", help="defects to try; all if none is given")
@@ -168,7 +149,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path,
                         help="keeps sources and objects there, for the next time")
     arguments = parser.parse_args()
-    defects = [Defect(patch) for patch in sorted((FOLDER / arguments.suite).glob("*.patch"))
+    defects = [Defect(patch) for patch in sorted((FOLDER / arguments.suite).rglob("*.patch"))
                if not arguments.names or patch.stem in arguments.names]
     if not defects:
         parser.error(f"tests/mutations/{arguments.suite} has no patch of these names")
@@ -185,7 +166,8 @@ def main():
         for name, said in failures.items():
             print(f"{name:48} the test does not pass without the defect ({said})", flush=True)
         sound = [defect for defect in defects if defect.name not in failures]
-        unnoticed = len(failures) + (try_all(copies, sound) if sound else 0)
+        unnoticed = len(failures)
+        unnoticed += try_all(copies, sound, lambda defect: defect.name, Copy.problem_of)
     print(f"{len(defects)} defects, {unnoticed} not noticed, {time.monotonic() - begin:.0f} s")
     return 1 if unnoticed or not defects else 0
 

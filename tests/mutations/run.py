@@ -17,13 +17,14 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
-import queue
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+
+from attempts import try_all
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
@@ -144,7 +145,7 @@ def run_test(suite, program, arguments, longest_s):
 
 
 def sources_of(tree, files, sources):
-    """Those of `sources` that are among `files` or include any of them, if only by other headers."""
+    """Those of `sources` that are among `files`, or include any of them, directly or not."""
     texts = {str(path.relative_to(tree)): path.read_text()
              for part in ("compression", "ops", "src", "tests")
              for path in (tree / part).rglob("*.[ch]pp")}
@@ -193,25 +194,6 @@ def copy_sources(tree):
     return tree
 
 
-def try_all(suite, patches, trees, objects, arguments, longest_s):
-    """Prints what became of each mutation. Returns how many were not found."""
-    free = queue.SimpleQueue()
-    for tree in trees:
-        free.put(tree)
-
-    def attempt(patch):
-        tree = free.get()
-        begin = time.monotonic()
-        problem, where = try_mutation(suite, tree, objects, patch, arguments, longest_s)
-        free.put(tree)
-        took = f"{time.monotonic() - begin:.0f} s"
-        print(f"{patch.stem:48} {took:>6}  {problem or where}", flush=True)
-        return problem is not None
-
-    with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
-        return sum(pool.map(attempt, patches))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("names", nargs="*", help="mutations to try; all if none is given")
@@ -220,7 +202,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="mutations to try at the same time")
     arguments = parser.parse_args()
     suite = SUITES[arguments.suite]
-    patches = [patch for patch in sorted(suite.patches.glob("*.patch"))
+    patches = [patch for patch in sorted(suite.patches.rglob("*.patch"))
                if not arguments.names or patch.stem in arguments.names]
     if not patches:
         parser.error(f"{suite.patches.relative_to(ROOT)} has no patch of these names")
@@ -239,7 +221,9 @@ def main():
         if code != 0:
             print(f"the sources fail without any mutation: {where}")
             return 1
-        survivors = try_all(suite, patches, trees, objects, arguments, longest_s)
+        survivors = try_all(
+            trees, patches, lambda patch: patch.stem,
+            lambda tree, patch: try_mutation(suite, tree, objects, patch, arguments, longest_s))
         print(f"{len(patches)} mutations, {survivors} not found, {time.monotonic() - start:.0f} s")
         return 1 if survivors else 0
 

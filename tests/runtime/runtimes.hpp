@@ -5,6 +5,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -32,6 +33,15 @@ struct Setting {
   FakeOptions network{};
   Config config = test_config();
 };
+
+/// Three ranks that share memory, and three on nodes of their own, with late messages.
+inline std::vector<Setting> three_ranks() {
+  using namespace std::chrono_literals;
+  return {{.name = "Shared", .size = 3},
+          {.name = "Messages",
+           .size = 3,
+           .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}};
+}
 
 inline void PrintTo(const Setting& setting, std::ostream* out) {
   *out << setting.name << " with " << setting.size << " ranks";

@@ -4,6 +4,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "torch/sharding/parameter_memory.hpp"
+#include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
@@ -17,7 +18,7 @@ std::size_t shard_bytes(const Bucket& bucket, std::size_t ranks) {
 /// Joins the ranks' segments, each of which holds that rank's shards of all buckets, so that the
 /// shards of a bucket lie one after another.
 SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options) {
-  const ProcessSet& set = *options.process_set;
+  ProcessSet& set = *options.process_set;
   const auto ranks = static_cast<std::size_t>(set.size());
   if (ranks == 1) return SharedBuffer(plan.size_bytes, options);
   std::size_t own_bytes = 0;
@@ -41,7 +42,14 @@ SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options
     }
     used += bytes;
   }
-  const auto joined = std::make_shared<comm::JoinedMapping>(plan.size_bytes, parts);
+  std::shared_ptr<comm::JoinedMapping> joined;
+  std::string problem;
+  try {
+    joined = std::make_shared<comm::JoinedMapping>(plan.size_bytes, parts);
+  } catch (const BackendError& error) {
+    problem = error.what();
+  }
+  agree(set, options.name + ".joined", "DistributedOptimizer", {}, problem);
   const TensorView extent{
       joined->data(), DType::UInt8, {static_cast<std::int64_t>(plan.size_bytes)}, Device{}};
   return {options.name + ".joined", extent, joined};

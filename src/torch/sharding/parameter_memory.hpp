@@ -45,8 +45,8 @@ std::unique_ptr<ParameterMemory> make_copy_per_rank(const BucketPlan& plan,
 
 /// One copy for all ranks, which share a node; each rank keeps the pages of its shards. Shards are
 /// updated in place, after all ranks have ceased to read. The values are those of the set's first
-/// rank. Shards of the plan divide into pages. Throws InvalidArgument on all ranks if they cannot
-/// share memory.
+/// rank. Shards of the plan divide into pages. Throws InvalidArgument on all ranks if any cannot
+/// share or map the memory.
 std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
                                                     const OperationOptions& options);
 

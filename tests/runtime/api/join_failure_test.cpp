@@ -30,13 +30,8 @@ using namespace joins;
 
 class JoinFailureTest : public testing::TestWithParam<Setting> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    , JoinFailureTest,
-    testing::Values(Setting{.name = "Shared", .size = 3},
-                    Setting{.name = "Messages",
-                            .size = 3,
-                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
-    [](const auto& setting) { return setting.param.name; });
+INSTANTIATE_TEST_SUITE_P(, JoinFailureTest, testing::ValuesIn(three_ranks()),
+                         [](const auto& setting) { return setting.param.name; });
 
 TEST_P(JoinFailureTest, SecondJoinOnOneRank_IsRejected) {
   std::atomic<int> refused{0};

@@ -22,13 +22,8 @@ using namespace std::chrono_literals;
 
 class LossTest : public testing::TestWithParam<Setting> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    , LossTest,
-    testing::Values(Setting{.name = "Shared", .size = 3},
-                    Setting{.name = "Messages",
-                            .size = 3,
-                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
-    [](const auto& setting) { return setting.param.name; });
+INSTANTIATE_TEST_SUITE_P(, LossTest, testing::ValuesIn(three_ranks()),
+                         [](const auto& setting) { return setting.param.name; });
 
 TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
   for (const int victim : {0, 2}) {
