@@ -121,7 +121,7 @@ void run_on_all(const std::function<void()>& write, const OperationOptions& opti
   }
 }
 
-/// Runs `write` on private copies, and copies what it has written to the node's shared copy. Returns
+/// Runs `write` on private copies, and copies what it wrote to the node's shared copy. Returns
 /// the writer of each parameter, see find_writers().
 std::vector<int> write_to_copies(ParameterBatches& batches, const std::function<void()>& write,
                                  const OperationOptions& options) {
