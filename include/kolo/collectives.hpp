@@ -56,6 +56,7 @@ struct OperationOptions {
   /// Owner of the memory, held until the operation has ended; after a PeerLostError, for good.
   std::shared_ptr<void> keep_alive{};
   void* stream = nullptr;  ///< a cudaStream_t, for CUDA memory
+  std::string purpose{};   ///< compared like a shape: ranks that differ in it get a MismatchError
 };
 
 /// Options of a reduction. The fields from `name` on are those of OperationOptions, repeated so

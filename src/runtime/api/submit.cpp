@@ -124,6 +124,7 @@ Submission make_operation(Collective collective, const OperationOptions& options
   request.collective = collective;
   request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
   const auto timeout = options.timeout.value_or(set.runtime().config().timeout);
+  request.purpose = options.purpose;
   operation->deadline = Deadline::after(timeout).point();
   operation->keep_alive = options.keep_alive;
   operation->device.stream = static_cast<comm::DeviceStream>(options.stream);

@@ -45,13 +45,14 @@ Offset<wire::Request> pack(FlatBufferBuilder& builder, const Request& request) {
   const auto placement = builder.CreateString(request.placement);
   const auto rows = builder.CreateVector(request.rows);
   const auto members = builder.CreateVector(request.members);
+  const auto purpose = builder.CreateString(request.purpose);
   const auto invalid_reason = builder.CreateString(request.invalid_reason);
   return wire::CreateRequest(builder, name, static_cast<std::uint8_t>(request.collective), tensors,
                              static_cast<std::uint8_t>(request.op), custom, request.prescale,
                              request.postscale, static_cast<std::uint8_t>(request.join_divisor),
                              request.root, static_cast<std::uint8_t>(request.device), compression,
                              placement, rows, members, request.set_number, request.fusible,
-                             invalid_reason);
+                             purpose, invalid_reason);
 }
 
 Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {

@@ -173,6 +173,7 @@ class Unpacker {
             ranks(*packed.members(), kAnyRank),
             packed.set_number(),
             packed.fusible(),
+            text(*packed.purpose()),
             text(*packed.invalid_reason())};
   }
 

@@ -85,6 +85,9 @@ bool can_fuse(const Request& first, const Request& second) {
 
 Difference first_difference(const Request& first, const Request& second) {
   const auto named = [](auto value) { return std::string(name_of(value)); };
+  if (first.purpose != second.purpose) {
+    return {"purpose", or_none(first.purpose), or_none(second.purpose)};
+  }
   if (first.collective != second.collective) {
     return {"operation", named(first.collective), named(second.collective)};
   }

@@ -44,6 +44,7 @@ struct Request {
   std::vector<int> members;        ///< add, remove process set: world ranks
   int set_number = 0;              ///< remove process set
   bool fusible = true;             ///< may run in one batch with other requests
+  std::string purpose;             ///< given by the caller, for ranks to compare
   /// Why the call is invalid on the rank that made it; empty: it is valid. An invalid request never
   /// runs: this text becomes the error of all ranks.
   std::string invalid_reason;

@@ -14,7 +14,9 @@ ParameterBatches::ParameterBatches(TrainingContext& context,
                                    std::function<void()> before_gradient)
     : context_(context), before_gradient_(std::move(before_gradient)) {
   for (const auto& [name, tensor] : names) {
-    if (tensor.defined()) names_.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (tensor.defined()) {
+      names_.emplace(tensor.unsafeGetTensorImpl(), Known{name, names_.size()});
+    }
   }
 }
 
@@ -37,7 +39,7 @@ void ParameterBatches::rebuild(std::int64_t additions) {
 
 std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t index) const {
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
-  return found != names_.end() ? found->second : "parameter " + std::to_string(index);
+  return found != names_.end() ? found->second.name : "parameter " + std::to_string(index);
 }
 
 /// In the order of groups, each once.
@@ -56,9 +58,12 @@ std::vector<ReducedParameter> ParameterBatches::unknown_parameters() const {
       if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second) {
         continue;
       }
+      const auto known_name = names_.find(parameter.unsafeGetTensorImpl());
       unknown.push_back({.tensor = parameter,
                          .name = name_of(parameter, number),
-                         .optimizer_group = context_.is_sharded() ? group : 0});
+                         .optimizer_group = context_.is_sharded() ? group : 0,
+                         .place = known_name != names_.end() ? known_name->second.place
+                                                             : names_.size() + number});
     }
   }
   return unknown;

@@ -58,7 +58,11 @@ class ParameterBatches {
   void add(std::vector<ReducedParameter> parameters, const std::string& problem);
 
   TrainingContext& context_;
-  std::unordered_map<const void*, std::string> names_;
+  struct Known {
+    std::string name;
+    std::size_t place;  // in the model
+  };
+  std::unordered_map<const void*, Known> names_;
   const std::function<void()> before_gradient_;
   std::int64_t additions_ = 0;
   Reducers reducers_;

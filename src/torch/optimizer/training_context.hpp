@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,13 +30,16 @@ struct TrainingContext {
   Groups& groups;  ///< the wrapper's own, equal to those of `wrapped`
   ShardSets sets{};
   BucketHook hook{};
+  std::function<void(const std::string& prefix, std::size_t unit)> before_gather{};
   StepState step{};
   std::int64_t steps = 0;  ///< taken so far
 
   bool is_sharded() const { return options.shard != Shard::None; }
   /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
-  ReductionSetup reduction_setup() { return {options, sets, hook, wrapped, step}; }
+  ReductionSetup reduction_setup() {
+    return {options, sets, hook, wrapped, step, before_gather};
+  }
 };
 
 }  // namespace kolo::tensors

@@ -31,22 +31,35 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
       reductions(reducer.setup_, buckets, reducer.shards(),
                  reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
       pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
-                                                           reduces_by_pass ? reducer.passes() : 1)
+                                                           reduces_by_pass ? reducer.passes() : 1,
+                                                           !reducer.units_)
                               : make_own_memory_pipeline(reductions)) {}
 
-BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
+std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
   std::vector<PlannedParameter> planned;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const TensorView view = view_of(tensors_[i], parameters_[i].name);
     planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group,
                        parameters_[i].optimizer_group});
+    if (units_) planned.back().group = static_cast<int>(units_->unit_of[i]);
   }
+  return planned;
+}
+
+std::size_t GradientReducer::bucket_bytes() const {
   const std::size_t wanted = setup_.options.bucket_bytes;
+  return wanted > 0 ? wanted : default_bucket_bytes(planned_parameters());
+}
+
+BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
-  const std::size_t alignment = is_full() ? comm::page_bytes() : kBucketAlignment;
-  std::size_t bytes = wanted > 0 ? wanted : default_bucket_bytes(planned);
-  if (is_full() && wanted == 0) bytes = std::max(bytes, kPagesPerShard * ranks * alignment);
-  return plan_buckets(planned, order, bytes, is_for_shards() ? ranks : 1, alignment);
+  const bool has_pages = is_full() && !units_;
+  const std::size_t alignment = has_pages ? comm::page_bytes() : kBucketAlignment;
+  std::size_t bytes = bucket_bytes();
+  if (has_pages && setup_.options.bucket_bytes == 0) {
+    bytes = std::max(bytes, kPagesPerShard * ranks * alignment);
+  }
+  return plan_buckets(planned_parameters(), order, bytes, is_for_shards() ? ranks : 1, alignment);
 }
 
 /// Options of an operation on memory of this reducer.
@@ -124,9 +137,42 @@ void GradientReducer::shard_parameters() {
   }
 }
 
+/// Whether the ranks that shard can keep one copy of the parameters. Collective over them.
+bool GradientReducer::can_share_memory() const {
+  if (!tensors_.front().is_cpu()) return false;
+  return setup_.sets.sharded->size() == 1 || SharedBuffer(1, named("probe")).is_shared();
+}
+
+/// Sorts parameters by their units.
+void GradientReducer::plan_units(std::vector<std::size_t>& order) {
+  std::vector<UnitMember> members;
+  for (const ReducedParameter& parameter : parameters_) {
+    members.push_back(
+        {parameter.name, parameter.tensor.nbytes(), parameter.place, parameter.group});
+  }
+  units_ = tensors::plan_units(members, bucket_bytes());
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    return std::pair{units_->unit_of[i], parameters_[i].place};
+  });
+}
+
+std::unique_ptr<ParameterMemory> GradientReducer::make_full_memory(const BucketPlan& plan) const {
+  if (!units_) return make_copy_per_node(plan, named("parameters"));
+  GatheredUnits::BeforeGather before_gather;
+  if (setup_.before_gather) {
+    before_gather = [prefix = prefix_, &before = setup_.before_gather](std::size_t unit) {
+      before(prefix, unit);
+    };
+  }
+  return make_gathered_on_use(plan, *units_, tensors_.front().device(), named("parameters"),
+                              std::move(before_gather));
+}
+
 /// Before the first step, by the order of the parameters.
 void GradientReducer::shard_at_once() {
-  const BucketPlan layout = plan(ArrivalOrder::completed({}, parameters_.size()));
+  std::vector<std::size_t> order = ArrivalOrder::completed({}, parameters_.size());
+  if (!can_share_memory()) plan_units(order);
+  const BucketPlan layout = plan(order);
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : layout.buckets) {
@@ -134,7 +180,7 @@ void GradientReducer::shard_at_once() {
         at::zeros({static_cast<std::int64_t>(bucket.gradient_count() / ranks)},
                   tensors_[bucket.members.front().parameter].options().requires_grad(false)));
   }
-  shard(layout, make_copy_per_node(layout, named("parameters")), std::move(gradients));
+  shard(layout, make_full_memory(layout), std::move(gradients));
   lay_out_slots();
 }
 

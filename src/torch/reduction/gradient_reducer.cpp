@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kolo/error.hpp"
+#include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo::tensors {
@@ -26,13 +27,14 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       watch_(parameters_),
       is_sparse_(parameters_.size()),
       arrived_(parameters_.size()) {
+  // An earlier optimizer may have had Shard::Full.
+  for (const at::Tensor& parameter : tensors_) {
+    if (is_gathered_on_use(parameter)) take_from_units(parameter);
+    if (!is_full() && has_one_copy(parameter)) make_own_copy(parameter);
+  }
   if (is_full()) {
     shard_at_once();
   } else {
-    // Of an earlier optimizer with Shard::Full, which would be written by every rank.
-    for (const at::Tensor& parameter : tensors_) {
-      if (has_one_copy(parameter)) make_own_copy(parameter);
-    }
     layout_ = std::make_unique<Layout>(
         *this, make_buckets(plan(ArrivalOrder::completed({}, parameters_.size()))));
   }

@@ -27,7 +27,8 @@ namespace kolo::tensors {
 /// After the first reduction, buckets are laid out anew in the order in which gradients arrived.
 /// With a sharded optimizer, parameters are sharded then, and later reductions give each rank the
 /// gradients of its shards alone. With Shard::Full they are sharded at construction, by the order
-/// of parameters, and only the order of buckets changes later.
+/// of parameters, and only the order of buckets changes later; where ranks share no memory, a
+/// bucket has parameters of one unit, see GatheredUnits.
 class GradientReducer {
  public:
   /// `before_gradient` is called before each gradient is added. `prefix` is that of operations'
@@ -99,11 +100,16 @@ class GradientReducer {
 
   /// Whether buckets are, or are about to be, those of shards.
   bool is_for_shards() const { return is_full() || (!arrived_ && is_sharded()); }
+  std::vector<PlannedParameter> planned_parameters() const;
+  std::size_t bucket_bytes() const;
   BucketPlan plan(const std::vector<std::size_t>& order) const;
   OperationOptions named(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
   void shard_parameters();
+  bool can_share_memory() const;
+  void plan_units(std::vector<std::size_t>& order);
+  std::unique_ptr<ParameterMemory> make_full_memory(const BucketPlan& plan) const;
   void shard_at_once();
   void shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
              std::vector<at::Tensor> gradients);
@@ -118,6 +124,7 @@ class GradientReducer {
   std::vector<bool> is_sparse_;          // of each parameter: its gradient is reduced as sparse
   std::optional<ArrivalOrder> arrived_;  // until the layout follows it
   int layouts_ = 0;
+  std::optional<UnitPlan> units_;  // if parameters are gathered when they are used
   std::optional<ParameterShards> shards_;
   std::unique_ptr<Layout> layout_;
   std::optional<GradHooks> hooks_;  // last: destroyed first

@@ -3,8 +3,18 @@
 #include <cstring>
 
 #include "kolo/error.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo::tensors {
+namespace {
+
+/// Of the elements; or of the storage, if its elements are not always in memory.
+const void* address_of(const at::Tensor& parameter) {
+  if (is_gathered_on_use(parameter)) return parameter.storage().unsafeGetStorageImpl();
+  return parameter.const_data_ptr();
+}
+
+}  // namespace
 
 ParameterWatch::ParameterWatch(const std::vector<ReducedParameter>& parameters)
     : parameters_(parameters), remembered_(parameters.size()) {
@@ -16,7 +26,7 @@ ParameterWatch::ParameterWatch(const std::vector<ReducedParameter>& parameters)
 void ParameterWatch::pin() {
   is_pinned_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    places_[i].address = parameters_[i].tensor.const_data_ptr();
+    places_[i].address = address_of(parameters_[i].tensor);
   }
 }
 
@@ -30,7 +40,7 @@ void ParameterWatch::require_in_place() const {
                             "' has another dtype, device or shape than when it was wrapped. Change "
                             "the model before you wrap its optimizer.");
     }
-    if (is_pinned_ && parameter.const_data_ptr() != place.address) {
+    if (is_pinned_ && address_of(parameter) != place.address) {
       throw InvalidArgument(
           "DistributedOptimizer: the elements of parameter '" + name +
           "' have been moved out of sharded memory, by set_data(), the module's to() or "
@@ -72,7 +82,8 @@ void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) c
 ParameterWatch::Sample ParameterWatch::sample(const at::Tensor& parameter) {
   Sample elements{};
   // Reading a GPU's memory would wait for the GPU.
-  const bool can_look = parameter.is_cpu() && parameter.is_non_overlapping_and_dense();
+  const bool can_look = parameter.is_cpu() && parameter.is_non_overlapping_and_dense() &&
+                        !is_gathered_on_use(parameter);
   const std::int64_t count = can_look ? parameter.numel() : 0;
   if (count == 0) return elements;
   const auto* const bytes = static_cast<const std::byte*>(parameter.const_data_ptr());

@@ -18,6 +18,7 @@ struct ReducedParameter {
   std::string name;
   int group = PlannedParameter::kNoGroup;
   std::size_t optimizer_group = 0;
+  std::size_t place = 0;  ///< in the model
 };
 
 /// Detects that a program has moved parameters to other memory, has written to those of which ranks
@@ -56,7 +57,7 @@ class ParameterWatch {
   struct Place {
     at::TensorOptions type;
     std::vector<std::int64_t> shape;
-    const void* address = nullptr;  // of the elements; once pinned
+    const void* address = nullptr;  // see address_of(); once pinned
   };
 
   const std::vector<ReducedParameter>& parameters_;

@@ -7,11 +7,12 @@ namespace {
 
 class SharedSlotsPipeline final : public BucketPipeline {
  public:
-  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, int passes)
+  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, int passes, bool waits)
       : reductions_(reductions),
         arrivals_(arrivals),
         slots_(reductions.buckets().plan().slots),
-        passes_(static_cast<std::size_t>(passes)) {}
+        passes_(static_cast<std::size_t>(passes)),
+        waits_(waits) {}
 
   bool is_writable(std::size_t bucket) override;
   void bucket_arrived(std::size_t bucket) override;
@@ -20,6 +21,7 @@ class SharedSlotsPipeline final : public BucketPipeline {
 
  private:
   std::size_t submissions() const { return reductions_.size() * passes_; }
+  bool can_submit_next() const;
   std::exception_ptr submit_next();
   std::exception_ptr complete(std::size_t bucket);
 
@@ -27,6 +29,7 @@ class SharedSlotsPipeline final : public BucketPipeline {
   Arrivals& arrivals_;
   const std::size_t slots_;
   const std::size_t passes_;
+  const bool waits_;
   std::size_t next_ = 0;            // submission, counted over all passes of this step
   std::exception_ptr first_error_;  // of buckets that this has completed in this step
 };
@@ -47,12 +50,23 @@ bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
 }
 
 void SharedSlotsPipeline::bucket_arrived(std::size_t) {
-  while (next_ < submissions() && arrivals_.is_complete(next_ % reductions_.size())) {
+  while (can_submit_next()) {
     if (const std::exception_ptr error = submit_next()) {
       reductions_.step().phases.fail();
       std::rethrow_exception(error);
     }
   }
+}
+
+bool SharedSlotsPipeline::can_submit_next() const {
+  if (next_ == submissions() || !arrivals_.is_complete(next_ % reductions_.size())) return false;
+  const std::size_t slot = next_ % reductions_.size() % slots_;
+  for (std::size_t i = slot; !waits_ && i < reductions_.size(); i += slots_) {
+    if (reductions_.is_submitted(i) && !reductions_.is_complete(i) && !reductions_.is_ready(i)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void SharedSlotsPipeline::submit_rest() {
@@ -92,8 +106,9 @@ std::exception_ptr SharedSlotsPipeline::restart() {
 }  // namespace
 
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
-                                                           Arrivals& arrivals, int passes) {
-  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, passes);
+                                                           Arrivals& arrivals, int passes,
+                                                           bool waits) {
+  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, passes, waits);
 }
 
 }  // namespace kolo::tensors

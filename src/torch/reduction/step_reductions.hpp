@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@ struct ReductionSetup {
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
   StepState& step;
+  /// Called before a unit of the reducer `prefix` is gathered, see GatheredUnits.
+  const std::function<void(const std::string& prefix, std::size_t unit)>& before_gather;
 };
 
 /// The reductions of a step, one for each bucket: submits them, waits for them and assigns reduced

@@ -60,6 +60,10 @@ class CopyPerNode final : public ParameterMemory {
   CopyPerNode(const BucketPlan& plan, const OperationOptions& options)
       : ParameterMemory(make_memory(plan, options)), options_(options) {}
 
+  std::size_t offset_of_shard(const Bucket& bucket) const override {
+    return offset_in_plan(bucket, *options_.process_set);
+  }
+
   void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) override {
     for_each(parameters, plan, [&](const at::Tensor& parameter, std::size_t offset) {
       if (options_.process_set->rank() > 0) return;

@@ -17,6 +17,10 @@ class CopyPerRank final : public ParameterMemory {
         device_(device),
         options_(options) {}
 
+  std::size_t offset_of_shard(const Bucket& bucket) const override {
+    return offset_in_plan(bucket, *options_.process_set);
+  }
+
   void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) override {
     for (const Bucket& bucket : plan.buckets) {
       for (const Bucket::Member& member : bucket.members) {

@@ -10,18 +10,25 @@
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
 #include "torch/buckets/bucket_plan.hpp"
+#include "torch/sharding/gathered_units.hpp"
+#include "torch/sharding/unit_plan.hpp"
 
 namespace kolo::tensors {
 
-/// Memory of sharded parameters, each at the offset that its gradient has in the plan, and how a
-/// rank's updates reach the others. Its functions are collective over the set that shards.
+/// Memory of sharded parameters, and how a rank's updates reach the others. Its functions are
+/// collective over the set that shards, unless they say otherwise.
 class ParameterMemory {
  public:
   virtual ~ParameterMemory() = default;
 
   const SharedBuffer& buffer() const { return buffer_; }
+  /// Where this rank's shard of a bucket of the plan begins in the buffer. Not collective.
+  virtual std::size_t offset_of_shard(const Bucket& bucket) const = 0;
   /// Moves the elements of all parameters of the plan; the tensors and views of them stay valid.
   virtual void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) = 0;
+
+  /// The units, if parameters are gathered when they are used; otherwise null. Not collective.
+  virtual GatheredUnits* units() const { return nullptr; }
 
   /// Before this rank's shards are updated.
   virtual void begin_update() = 0;
@@ -32,6 +39,13 @@ class ParameterMemory {
 
  protected:
   explicit ParameterMemory(SharedBuffer buffer) : buffer_(std::move(buffer)) {}
+
+  /// In a buffer with the layout of the plan, of whose buckets all ranks have equal shards.
+  static std::size_t offset_in_plan(const Bucket& bucket, const ProcessSet& set) {
+    const std::size_t bytes = bucket.flags_offset - bucket.offset;
+    return bucket.offset + bytes / static_cast<std::size_t>(set.size()) *
+                               static_cast<std::size_t>(set.rank());
+  }
 
  private:
   SharedBuffer buffer_;
@@ -49,5 +63,14 @@ std::unique_ptr<ParameterMemory> make_copy_per_rank(const BucketPlan& plan,
 /// share or map the memory.
 std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
                                                     const OperationOptions& options);
+
+/// This rank's shards alone. The parameters of a unit are gathered when one of them is used, see
+/// GatheredUnits. The values are those of the set's first rank.
+///
+/// A bucket has parameters of one unit.
+std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
+                                                      const at::Device& device,
+                                                      const OperationOptions& options,
+                                                      GatheredUnits::BeforeGather before_gather);
 
 }  // namespace kolo::tensors

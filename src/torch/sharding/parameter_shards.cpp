@@ -40,6 +40,7 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
                                                                 std::size_t begin,
                                                                 const at::Tensor& gradients) const {
   const std::size_t element = size_of(bucket.dtype);
+  const std::size_t shard = memory_->offset_of_shard(bucket);
   const std::size_t end = begin + gradients.nbytes();
   const std::size_t most = max_leaf_bytes(gradients.device());
   std::vector<Leaf> leaves;
@@ -52,7 +53,8 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
       bytes = std::min(own_end - own_begin, most);
       const auto count = static_cast<std::int64_t>(bytes / element);
       Leaf leaf{index, i, static_cast<std::int64_t>((own_begin - offset) / element),
-                tensor_over(memory_->buffer(), own_begin, {count}, parameter.options()),
+                tensor_over(memory_->buffer(), shard + own_begin - begin, {count},
+                            parameter.options()),
                 gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
                     .detach()};
       leaf.values.set_requires_grad(true);

@@ -14,6 +14,8 @@ using Owner = std::shared_ptr<void>;
 void release_copy_per_rank(void* owner) { delete static_cast<Owner*>(owner); }
 /// The deleter of storages with one copy, by which they are recognized.
 void release_copy_per_node(void* owner) { delete static_cast<Owner*>(owner); }
+/// That of storages that are gathered on use, which own nothing.
+void release_gathered(void*) {}
 
 }  // namespace
 
@@ -33,6 +35,22 @@ void make_own_copy(const at::Tensor& tensor) {
 bool has_one_copy(const at::Tensor& tensor) {
   return tensor.has_storage() &&
          tensor.storage().data_ptr().get_deleter() == &release_copy_per_node;
+}
+
+void bind_storage(const c10::Storage& storage, void* memory) {
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      at::DataPtr(memory, /*ctx=*/nullptr, release_gathered, storage.device()));
+}
+
+void unbind_storage(const c10::Storage& storage) { bind_storage(storage, nullptr); }
+
+void refuse_access(const c10::Storage& storage, const std::string& text) {
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+}
+
+bool is_gathered_on_use(const at::Tensor& tensor) {
+  return tensor.has_storage() &&
+         tensor.storage().data_ptr().get_deleter() == &release_gathered;
 }
 
 }  // namespace kolo::tensors

@@ -1,0 +1,126 @@
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include "kolo/collectives.hpp"
+#include "torch/sharding/operator_watch.hpp"
+#include "torch/sharding/parameter_memory.hpp"
+#include "torch/tensors/program_stream.hpp"
+#include "torch/tensors/tensor_memory.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+std::size_t shard_bytes(const Bucket& bucket, const ProcessSet& set) {
+  return (bucket.flags_offset - bucket.offset) / static_cast<std::size_t>(set.size());
+}
+
+SharedBuffer make_shards(const BucketPlan& plan, const at::Device& device,
+                         const OperationOptions& options) {
+  std::size_t bytes = 0;
+  for (const Bucket& bucket : plan.buckets) bytes += shard_bytes(bucket, *options.process_set);
+  const std::string name = options.name + ".shards";
+  const auto memory = std::make_shared<at::Tensor>(
+      at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device)));
+  return {name, view_of(*memory, name), memory};
+}
+
+class GatheredOnUse final : public ParameterMemory {
+ public:
+  GatheredOnUse(const BucketPlan& plan, UnitPlan units, const at::Device& device,
+                const OperationOptions& options, GatheredUnits::BeforeGather before_gather)
+      : ParameterMemory(make_shards(plan, device, options)),
+        plan_(std::move(units)),
+        device_(device),
+        options_(options),
+        before_gather_(std::move(before_gather)) {
+    std::size_t offset = 0;
+    for (const Bucket& bucket : plan.buckets) {
+      offsets_[bucket.offset] = offset;
+      offset += shard_bytes(bucket, *options_.process_set);
+    }
+  }
+  ~GatheredOnUse() override {
+    if (units_) units_->set_before_gather(nullptr);
+    units_.reset();
+    forget_unused_units();
+  }
+
+  std::size_t offset_of_shard(const Bucket& bucket) const override {
+    return offsets_.at(bucket.offset);
+  }
+
+  void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) override {
+    std::vector<GatheredUnits::Unit> units;
+    for (const std::string& name : plan_.names) units.push_back({name, {}});
+    for (const Bucket& bucket : plan.buckets) {
+      units[plan_.unit_of[bucket.members.front().parameter]].parts.push_back(
+          take_shard(bucket, parameters));
+    }
+    OperationOptions options = options_;
+    options.keep_alive = buffer().owner();
+    units_ = std::make_shared<GatheredUnits>(std::move(units), device_, std::move(options),
+                                             std::move(before_gather_));
+    watch_operators(units_);
+  }
+
+  GatheredUnits* units() const override { return units_.get(); }
+
+  void begin_update() override { units_->release_all(); }
+  void end_bucket(std::size_t) override {}
+  void end_update() override { units_->end_step(); }
+
+ private:
+  /// Copies this rank's shard of the first rank's parameters.
+  GatheredUnits::Part take_shard(const Bucket& bucket, const std::vector<at::Tensor>& parameters) {
+    const at::NoGradGuard no_grad;
+    const ProcessSet& set = *options_.process_set;
+    const at::TensorOptions type = parameters[bucket.members.front().parameter].options();
+    const auto count = static_cast<std::int64_t>(bucket.gradient_count());
+    const at::Tensor whole = at::zeros({count}, type.requires_grad(false));
+    GatheredUnits::Part part;
+    for (const Bucket::Member& member : bucket.members) {
+      const at::Tensor& parameter = parameters[member.parameter];
+      const std::size_t offset = member.offset - bucket.offset;
+      part.members.push_back({parameter.storage(), offset});
+      if (set.rank() > 0) continue;
+      whole.narrow(0, static_cast<std::int64_t>(offset / size_of(bucket.dtype)), parameter.numel())
+          .copy_(parameter.detach().view({-1}));
+    }
+    OperationOptions options = options_;
+    options.name += ".values";
+    options.stream = ProgramStream::current(device_).handle();
+    const TensorView view = view_of(whole, options.name);
+    broadcast(view, set.ranks().front(), options);
+    const std::int64_t own = count / set.size();
+    const at::Tensor shard =
+        tensor_over(buffer(), offset_of_shard(bucket), {own}, type.requires_grad(false));
+    shard.copy_(whole.narrow(0, set.rank() * own, own));
+    part.shard = view_of(shard, options.name);
+    return part;
+  }
+
+  const UnitPlan plan_;
+  const at::Device device_;
+  const OperationOptions options_;
+  GatheredUnits::BeforeGather before_gather_;              // until units_ has it
+  std::unordered_map<std::size_t, std::size_t> offsets_;  // by the bucket's offset in the plan
+  std::shared_ptr<GatheredUnits> units_;
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
+                                                      const at::Device& device,
+                                                      const OperationOptions& options,
+                                                      GatheredUnits::BeforeGather before_gather) {
+  return std::make_unique<GatheredOnUse>(plan, std::move(units), device, options,
+                                         std::move(before_gather));
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,246 @@
+#include "torch/sharding/gathered_units.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/StorageImpl.h>
+
+#include "torch/tensors/parameter_storage.hpp"
+#include "torch/tensors/program_stream.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+// One unit is used while the next one is gathered.
+constexpr std::size_t kSlots = 2;
+
+constexpr std::size_t kPartAlignment = 64;
+
+// Numbers begin anew, as names are remembered.
+constexpr std::size_t kNumbers = 4096;
+
+std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
+  const std::size_t bytes = part.shard.size_bytes() * static_cast<std::size_t>(ranks);
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+}  // namespace
+
+GatheredUnits::GatheredUnits(std::vector<Unit> units, const c10::Device& device,
+                             OperationOptions options, BeforeGather before_gather)
+    : units_(std::move(units)),
+      device_(device),
+      options_(std::move(options)),
+      before_gather_(std::move(before_gather)),
+      states_(units_.size()) {
+  for (const Unit& unit : units_) {
+    std::size_t bytes = 0;
+    for (const Part& part : unit.parts) {
+      bytes += part_bytes(part, options_.process_set->size());
+    }
+    largest_unit_ = std::max(largest_unit_, bytes);
+  }
+  for_each_storage([](std::size_t, const c10::Storage& storage) { unbind_storage(storage); });
+}
+
+void GatheredUnits::set_before_gather(BeforeGather before_gather) {
+  const std::lock_guard lock(mutex_);
+  before_gather_ = std::move(before_gather);
+}
+
+void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
+  const std::lock_guard lock(mutex_);
+  for (Part& part : units_[unit].parts) {
+    std::erase_if(part.members, [&](const Member& member) {
+      return member.storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+    });
+  }
+}
+
+// --- what operators do ---
+
+void GatheredUnits::use(std::size_t unit) noexcept {
+  const std::lock_guard lock(mutex_);
+  State& state = states_[unit];
+  ++state.pins;
+  state.last_use = ++uses_;
+  if (error_ || last_used_ == unit) return;
+  try {
+    last_used_ = unit;
+    order_.use(unit);
+    if (!state.slot) gather(unit, make_room());
+    complete(unit);
+    prefetch();
+  } catch (...) {
+    fail();
+  }
+}
+
+void GatheredUnits::end_use(std::size_t unit) noexcept {
+  const std::lock_guard lock(mutex_);
+  State& state = states_[unit];
+  if (--state.pins > 0 || slots_.size() <= kSlots || error_) return;
+  // An operator needed more units than there are slots.
+  if (last_used_ == unit) last_used_.reset();
+  const std::size_t slot = *state.slot;
+  release(unit);
+  std::swap(slots_[slot], slots_.back());
+  if (slots_[slot].unit) states_[*slots_[slot].unit].slot = slot;
+  slots_.pop_back();
+}
+
+void GatheredUnits::take_part(std::size_t unit) {
+  const std::lock_guard lock(mutex_);
+  if (!states_[unit].slot) gather(unit, make_room());
+  complete(unit);
+  release(unit);
+}
+
+// --- what steps do ---
+
+void GatheredUnits::release_all() {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (states_[unit].slot) release(unit);
+  }
+  last_used_.reset();
+}
+
+void GatheredUnits::end_step() {
+  const std::lock_guard lock(mutex_);
+  order_.end_step();
+  last_used_.reset();
+  operations_ = 0;
+}
+
+void GatheredUnits::meet(const std::string& purpose) {
+  const std::lock_guard lock(mutex_);
+  barrier(next_operation(purpose));
+}
+
+void GatheredUnits::require_usable() const {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+std::size_t GatheredUnits::slot_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return slots_.size() * largest_unit_;
+}
+
+std::size_t GatheredUnits::unpinned() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      states_, [](const State& state) { return state.slot && state.pins == 0; }));
+}
+
+// --- units and slots; with the lock ---
+
+OperationOptions GatheredUnits::next_operation(const std::string& purpose) {
+  OperationOptions options = options_;
+  options.name += ".unit." + std::to_string(operations_++ % kNumbers);
+  options.stream = ProgramStream::current(device_).handle();
+  options.purpose = purpose;
+  return options;
+}
+
+void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
+  if (before_gather_) before_gather_(unit);
+  auto* place = static_cast<std::byte*>(slots_[slot].memory.get());
+  std::vector<InputRows> rows;
+  for (const Part& part : units_[unit].parts) {
+    rows.push_back({part.shard, [place](const auto&) { return place; }});
+    place += part_bytes(part, options_.process_set->size());
+  }
+  states_[unit].slot = slot;
+  slots_[slot].unit = unit;
+  states_[unit].gather = grouped_allgather_async(
+      std::move(rows), next_operation("gathering unit " + std::to_string(unit) + " (" +
+                                      units_[unit].name + ")"));
+}
+
+/// Waits for the unit if it is being gathered, and binds its parameters to the slot.
+void GatheredUnits::complete(std::size_t unit) {
+  State& state = states_[unit];
+  if (!state.gather) return;
+  state.gather->wait();
+  state.gather.reset();
+  auto* place = static_cast<std::byte*>(slots_[*state.slot].memory.get());
+  for (const Part& part : units_[unit].parts) {
+    for (const Member& member : part.members) bind_storage(member.storage, place + member.offset);
+    place += part_bytes(part, options_.process_set->size());
+  }
+}
+
+void GatheredUnits::release(std::size_t unit) {
+  complete(unit);
+  for (const Part& part : units_[unit].parts) {
+    for (const Member& member : part.members) unbind_storage(member.storage);
+  }
+  slots_[*states_[unit].slot].unit.reset();
+  states_[unit].slot.reset();
+  // Its cache keeps casts of parameters until the end of the autocast region.
+  if (at::autocast::is_autocast_enabled(device_.type())) at::autocast::clear_cache();
+}
+
+/// Starts to gather the next unit that is expected, if that needs no unit that is used sooner.
+void GatheredUnits::prefetch() {
+  for (const std::size_t unit : order_.ahead()) {
+    if (states_[unit].slot) continue;
+    if (const auto slot = find_slot(order_.uses_until(unit))) gather(unit, *slot);
+    return;
+  }
+}
+
+/// A slot without a unit.
+std::size_t GatheredUnits::make_room() {
+  if (const auto slot = find_slot(0)) return *slot;
+  slots_.push_back({c10::GetAllocator(device_.type())->allocate(largest_unit_), std::nullopt});
+  return slots_.size() - 1;
+}
+
+/// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but
+/// none that is expected within fewer than `least_uses_until` uses of others.
+std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until) {
+  if (slots_.size() < kSlots) {
+    slots_.push_back({c10::GetAllocator(device_.type())->allocate(largest_unit_), std::nullopt});
+    return slots_.size() - 1;
+  }
+  std::optional<std::size_t> best;
+  std::pair<std::size_t, std::uint64_t> farthest;
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!slots_[slot].unit) return slot;
+    const State& state = states_[*slots_[slot].unit];
+    const std::pair distance{order_.uses_until(*slots_[slot].unit), uses_ - state.last_use};
+    if (state.pins > 0 || distance.first < least_uses_until) continue;
+    if (!best || distance > farthest) {
+      best = slot;
+      farthest = distance;
+    }
+  }
+  if (best) release(*slots_[*best].unit);
+  return best;
+}
+
+/// Makes each access to a parameter throw the current exception's text. Callbacks of LibTorch must
+/// not throw: it would log the exception and run the operator.
+void GatheredUnits::fail() noexcept {
+  error_ = std::current_exception();
+  const std::string text = "Kolo could not gather parameters: " + text_of(error_) +
+                           " Start again from a checkpoint.";
+  for_each_storage(
+      [&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/handle.hpp"
+#include "kolo/process_set.hpp"
+#include "kolo/tensor_view.hpp"
+#include "torch/sharding/use_order.hpp"
+
+namespace kolo::tensors {
+
+/// Units of parameters of which each rank keeps a shard: gathered into slots of memory when they
+/// are used, and released when the slot is needed for another unit.
+///
+/// A parameter's storage is rebound to the slot and, on release, to nothing. All ranks must use
+/// units in the same order; their collectives are numbered, so that a rank that does otherwise is
+/// an error at once. After an error no unit can be used, and each access to a parameter throws it.
+class GatheredUnits {
+ public:
+  struct Member {
+    c10::Storage storage;  ///< kept: a dead storage's address may be that of another one
+    std::size_t offset;    ///< in the gathered part, in bytes
+  };
+  /// Parameters of one dtype; the ranks' shards, one after another, are the whole part.
+  struct Part {
+    TensorView shard;  ///< [n], this rank's
+    std::vector<Member> members;
+  };
+  struct Unit {
+    std::string name;
+    std::vector<Part> parts;
+  };
+  /// Called before a unit is gathered for this rank's own use.
+  using BeforeGather = std::function<void(std::size_t unit)>;
+
+  /// Releases all units. `options` has the set and the prefix of operations' names, and keeps the
+  /// shards alive.
+  GatheredUnits(std::vector<Unit> units, const c10::Device& device, OperationOptions options,
+                BeforeGather before_gather);
+  GatheredUnits(const GatheredUnits&) = delete;  // storages point to its slots
+  GatheredUnits& operator=(const GatheredUnits&) = delete;
+
+  /// Calls `visit(unit, storage)` for all parameters.
+  template <class Visit>
+  void for_each_storage(const Visit& visit) const {
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      for (const Part& part : units_[i].parts) {
+        for (const Member& member : part.members) visit(i, member.storage);
+      }
+    }
+  }
+  void set_before_gather(BeforeGather before_gather);
+  /// The parameter leaves its unit.
+  void remove(std::size_t unit, const c10::Storage& storage);
+
+  /// An operator begins to use the unit: blocks until it is gathered; it stays so until end_use(),
+  /// once for each use(). Collective unless it is gathered. Throws nothing, see require_usable().
+  void use(std::size_t unit) noexcept;
+  void end_use(std::size_t unit) noexcept;
+  /// Takes part in gathering a unit that only other ranks use.
+  void take_part(std::size_t unit);
+
+  /// Shards are about to be updated: releases all units.
+  void release_all();
+  /// The step has ended; the next one is expected to use units in the same order.
+  void end_step();
+  /// Blocks until all ranks have arrived here. Throws MismatchError if any is elsewhere.
+  void meet(const std::string& purpose);
+
+  /// Throws the error of an earlier use(), after which parameters cannot be read.
+  void require_usable() const;
+  /// Of all slots.
+  std::size_t slot_bytes() const;
+  /// Units that are gathered while no operator uses them.
+  std::size_t unpinned() const;
+
+ private:
+  struct State {
+    std::optional<std::size_t> slot;
+    std::optional<Handle> gather;  // in flight
+    int pins = 0;
+    std::uint64_t last_use = 0;
+  };
+  struct Slot {
+    c10::DataPtr memory;
+    std::optional<std::size_t> unit;
+  };
+
+  OperationOptions next_operation(const std::string& purpose);
+  void gather(std::size_t unit, std::size_t slot);
+  void complete(std::size_t unit);
+  void release(std::size_t unit);
+  void prefetch();
+  std::size_t make_room();
+  std::optional<std::size_t> find_slot(std::size_t least_uses_until);
+  void fail() noexcept;
+
+  std::vector<Unit> units_;
+  const c10::Device device_;
+  const OperationOptions options_;
+  std::size_t largest_unit_ = 0;  // in bytes
+
+  mutable std::mutex mutex_;  // for what follows
+  BeforeGather before_gather_;
+  std::vector<State> states_;
+  std::vector<Slot> slots_;
+  UseOrder order_;
+  std::optional<std::size_t> last_used_;
+  std::uint64_t uses_ = 0;
+  std::size_t operations_ = 0;  // in this step
+  std::exception_ptr error_;
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace kolo::tensors {
+
+/// Which parameters are gathered together.
+struct UnitPlan {
+  std::vector<std::size_t> unit_of;  ///< of each parameter
+  std::vector<std::string> names;    ///< of each unit, for error texts
+};
+
+struct UnitMember {
+  static constexpr int kNoGroup = -1;
+
+  std::string name;        ///< "blocks.3.attention.weight"
+  std::size_t size_bytes;
+  std::size_t place;       ///< in the model, whose order is that of use
+  int group = kNoGroup;    ///< its parameters make a unit
+};
+
+/// Fills units with whole modules, in the order of the model, up to `unit_bytes`; a larger module
+/// makes a unit of its own. A module has the parameters whose names differ in the last part alone.
+UnitPlan plan_units(const std::vector<UnitMember>& members, std::size_t unit_bytes);
+
+}  // namespace kolo::tensors
