@@ -10,6 +10,7 @@
 #include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "torch/reduction/frozen_parameters.hpp"
 #include "torch/reduction/step_reductions.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/shard_sets.hpp"
@@ -30,7 +31,8 @@ struct TrainingContext {
   ShardSets sets{};
   BucketHook hook{};
   StepState step{};
-  std::int64_t steps = 0;  ///< taken so far
+  FrozenParameters frozen{};  ///< in one copy, with Shard::Full
+  std::int64_t steps = 0;     ///< taken so far
 
   bool is_sharded() const { return options.shard != Shard::None; }
   /// Whether some ranks have joined, according to the reductions of this step.

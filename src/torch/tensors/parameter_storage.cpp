@@ -17,6 +17,11 @@ void release_copy_per_node(void* owner) { delete static_cast<Owner*>(owner); }
 
 }  // namespace
 
+bool has_own_storage(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 &&
+         tensor.storage().nbytes() == tensor.nbytes();
+}
+
 void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
                     Copies copies) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
