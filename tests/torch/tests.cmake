@@ -52,6 +52,7 @@ if(TARGET kolo)
       torch/sharding/sharded_optimizer_test.cpp
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
+      torch/sharding/frozen_parameters_test.cpp
       torch/sharding/full_sharding_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp

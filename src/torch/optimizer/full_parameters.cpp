@@ -20,13 +20,13 @@
 namespace kolo::tensors {
 namespace {
 
+using NamedTensors = TrainingContext::NamedTensors;
+
 /// A parameter of which ranks share one copy, in private memory while this lives.
 class PrivateCopy {
  public:
-  explicit PrivateCopy(const ReducedParameter& parameter)
-      : parameter_(parameter),
-        storage_(parameter.tensor.storage()),
-        own_(parameter.tensor.variable_data().clone()) {
+  explicit PrivateCopy(const at::Tensor& parameter)
+      : storage_(parameter.storage()), own_(parameter.variable_data().clone()) {
     shared_ = storage_.unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
         own_.data_ptr(), new at::Tensor(own_),
         [](void* owner) { delete static_cast<at::Tensor*>(owner); }, at::kCPU));
@@ -39,7 +39,6 @@ class PrivateCopy {
     if (storage_) storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(shared_));
   }
 
-  const ReducedParameter& parameter() const { return parameter_; }
   /// A checksum of what was written; 0 if nothing was.
   std::uint64_t checksum_of_writes() const {
     if (std::memcmp(own_.const_data_ptr(), shared_.get(), own_.nbytes()) == 0) return 0;
@@ -48,18 +47,19 @@ class PrivateCopy {
   void copy_back() const { std::memcpy(shared_.get(), own_.const_data_ptr(), own_.nbytes()); }
 
  private:
-  const ReducedParameter& parameter_;
   c10::Storage storage_;  // even if the program gives the parameter another; null once moved from
   at::Tensor own_;
   at::DataPtr shared_;
 };
 
-std::vector<PrivateCopy> make_private(const ParameterBatches& batches) {
-  std::vector<PrivateCopy> copies;
+NamedTensors shared_parameters(const TrainingContext& context, const ParameterBatches& batches) {
+  NamedTensors shared = context.frozen.parameters();
   for (const auto& reducer : batches) {
-    for (const ReducedParameter& parameter : reducer->parameters()) copies.emplace_back(parameter);
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      shared.emplace_back(parameter.name, parameter.tensor);
+    }
   }
-  return copies;
+  return shared;
 }
 
 /// Gathers the checksums of all ranks, a row each.
@@ -77,20 +77,20 @@ std::vector<std::uint64_t> gather_checksums(const std::vector<PrivateCopy>& copi
 
 /// The world rank that has written each parameter, the lowest of several that have written the
 /// same; -1: none has. Throws MismatchError if ranks have written different values.
-std::vector<int> find_writers(const std::vector<PrivateCopy>& copies,
+std::vector<int> find_writers(const NamedTensors& shared,
                               const std::vector<std::uint64_t>& checksums, const ProcessSet& set) {
   std::vector<int> writers;
-  for (std::size_t i = 0; i < copies.size(); ++i) {
+  for (std::size_t i = 0; i < shared.size(); ++i) {
     std::uint64_t written = 0;
     writers.push_back(-1);
     for (std::size_t rank = 0; rank < set.ranks().size(); ++rank) {
-      const std::uint64_t checksum = checksums[rank * copies.size() + i];
+      const std::uint64_t checksum = checksums[rank * shared.size() + i];
       if (checksum == 0 || checksum == written) continue;
       if (written != 0) {
         throw MismatchError(
             "DistributedOptimizer: in full_parameters(), ranks " + std::to_string(writers.back()) +
             " and " + std::to_string(set.ranks()[rank]) + " wrote different values to parameter '" +
-            copies[i].parameter().name + "'. Let one rank write it, or all the same values.");
+            shared[i].first + "'. Let one rank write it, or all the same values.");
       }
       written = checksum;
       writers.back() = set.ranks()[rank];
@@ -99,22 +99,23 @@ std::vector<int> find_writers(const std::vector<PrivateCopy>& copies,
   return writers;
 }
 
-/// Runs `write` on all ranks. If it throws on any, all throw; on that rank its own exception.
-void run_on_all(const std::function<void()>& write, const OperationOptions& options) {
+/// Runs `work` on all ranks. If it throws on any, all throw; on that rank its own exception.
+void run_on_all(const std::string& what, const std::function<void()>& work,
+                const OperationOptions& options) {
   std::exception_ptr error;
   std::string problem;
   try {
-    write();
+    work();
   } catch (const std::exception& exception) {
     error = std::current_exception();
-    problem = std::string("the program's function threw: ") + exception.what();
+    problem = what + " threw: " + exception.what();
   } catch (...) {
     error = std::current_exception();
-    problem = "the program's function threw";
+    problem = what + " threw";
   }
   try {
-    agree(*options.process_set, options.name + ".written",
-          "DistributedOptimizer::full_parameters()", {}, problem);
+    agree(*options.process_set, options.name + ".done", "DistributedOptimizer::full_parameters()",
+          {}, problem);
   } catch (const InvalidArgument&) {
     if (error) std::rethrow_exception(error);
     throw;
@@ -123,12 +124,19 @@ void run_on_all(const std::function<void()>& write, const OperationOptions& opti
 
 /// Runs `write` on private copies, and copies what it wrote to the node's shared copy. Returns
 /// the writer of each parameter, see find_writers().
-std::vector<int> write_to_copies(ParameterBatches& batches, const std::function<void()>& write,
+std::vector<int> write_to_copies(const NamedTensors& shared, const std::function<void()>& write,
                                  const OperationOptions& options) {
-  const std::vector<PrivateCopy> copies = make_private(batches);
-  run_on_all(write, options);
+  std::vector<PrivateCopy> copies;
+  // Agreed before `write`, which may call collectives.
+  run_on_all(
+      "copying the parameters",
+      [&] {
+        for (const auto& [name, tensor] : shared) copies.emplace_back(tensor);
+      },
+      options);
+  run_on_all("the program's function", write, options);
   const ProcessSet& set = *options.process_set;
-  std::vector<int> writers = find_writers(copies, gather_checksums(copies, options), set);
+  std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
   for (std::size_t i = 0; i < copies.size(); ++i) {
     if (writers[i] == set.runtime().rank()) copies[i].copy_back();
   }
@@ -143,17 +151,15 @@ void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
   OperationOptions options;
   options.name = context.prefix + ".full_parameters";
   options.process_set = &context.set;
-  const std::vector<int> writers = write_to_copies(batches, write, options);
+  const NamedTensors shared = shared_parameters(context, batches);
+  const std::vector<int> writers = write_to_copies(shared, write, options);
   barrier(options);  // the writers have copied
-  std::size_t next = 0;
-  for (const auto& reducer : batches) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      const int writer = writers[next++];
-      if (writer < 0 || context.sets.replicas == nullptr) continue;
-      broadcast_parameters({{parameter.name, parameter.tensor}}, writer, &context.set);
-    }
-    reducer->accept_writes();
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (writers[i] < 0 || context.sets.replicas == nullptr) continue;
+    broadcast_parameters({shared[i]}, writers[i], &context.set);
   }
+  for (const auto& reducer : batches) reducer->accept_writes();
+  context.frozen.accept_writes();
 }
 
 }  // namespace kolo::tensors

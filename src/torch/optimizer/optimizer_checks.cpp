@@ -8,6 +8,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -82,12 +83,9 @@ std::string problem_with_names(const DistributedOptimizer::NamedParameters& name
 std::string problem_with_storage(const ReducedParameter& parameter,
                                  std::unordered_map<const void*, std::string>& storages) {
   const at::Tensor& tensor = parameter.tensor;
-  const at::Storage& storage = tensor.storage();
-  if (!tensor.is_contiguous() || tensor.storage_offset() != 0 ||
-      storage.nbytes() != tensor.nbytes()) {
-    return "it is not contiguous in a storage of its own";
-  }
-  const auto [other, is_new] = storages.emplace(storage.unsafeGetStorageImpl(), parameter.name);
+  if (!has_own_storage(tensor)) return "it is not contiguous in a storage of its own";
+  const auto [other, is_new] =
+      storages.emplace(tensor.storage().unsafeGetStorageImpl(), parameter.name);
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
 }
 

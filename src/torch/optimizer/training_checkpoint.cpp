@@ -73,6 +73,7 @@ TrainingView TrainingCheckpoint::view() const {
                     .is_sharded = batches_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
                     .parameters = {},
+                    .frozen = context_.frozen.parameters(),
                     .buffers = buffers_,
                     .aliases = {},
                     .leaves = {},

@@ -11,6 +11,7 @@
 #include "kolo/bucket_hook.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "torch/reduction/frozen_parameters.hpp"
 #include "torch/reduction/step_reductions.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/shard_sets.hpp"
@@ -32,7 +33,8 @@ struct TrainingContext {
   BucketHook hook{};
   std::function<void(const std::string& prefix, std::size_t unit)> before_gather{};
   StepState step{};
-  std::int64_t steps = 0;  ///< taken so far
+  FrozenParameters frozen{};  ///< in one copy, with Shard::Full
+  std::int64_t steps = 0;     ///< taken so far
 
   bool is_sharded() const { return options.shard != Shard::None; }
   /// Whether some ranks have joined, according to the reductions of this step.

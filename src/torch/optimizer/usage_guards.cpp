@@ -26,6 +26,7 @@ void UsageGuards::require_untouched() const {
     reducer->watch().require_unwritten();
     reducer->watch().require_no_whole_state(context_.wrapped);
   }
+  context_.frozen.require_untouched();
 }
 
 void UsageGuards::discard_after_change(const std::string& changed) {

@@ -40,14 +40,16 @@ void ParameterWatch::require_in_place() const {
                             "' has another dtype, device or shape than when it was wrapped. Change "
                             "the model before you wrap its optimizer.");
     }
-    if (is_pinned_ && address_of(parameter) != place.address) {
-      throw InvalidArgument(
-          "DistributedOptimizer: the elements of parameter '" + name +
-          "' have been moved out of sharded memory, by set_data(), the module's to() or "
-          "torch::load, so step() would not update them. Copy into the parameter with copy_(), or "
-          "use the optimizer's load().");
-    }
+    if (is_pinned_ && address_of(parameter) != place.address) refuse_move(name);
   }
+}
+
+void ParameterWatch::refuse_move(const std::string& name) {
+  throw InvalidArgument(
+      "DistributedOptimizer: the elements of parameter '" + name +
+      "' have been moved out of sharded memory, by set_data(), the module's to() or "
+      "torch::load, so step() would not update them. Copy into the parameter with copy_(), or "
+      "use the optimizer's load().");
 }
 
 void ParameterWatch::refuse_writes() {
@@ -59,12 +61,16 @@ void ParameterWatch::refuse_writes() {
 
 void ParameterWatch::require_unwritten() const {
   for (std::size_t i = 0; i < versions_.size(); ++i) {
-    if (static_cast<std::uint32_t>(parameters_[i].tensor._version()) == versions_[i]) continue;
-    throw InvalidArgument(
-        "DistributedOptimizer: parameter '" + parameters_[i].name +
-        "' was written outside step(). With shard = full the ranks of a node share one copy of it, "
-        "to which each would write. Write in full_parameters(), and load by load().");
+    const auto version = static_cast<std::uint32_t>(parameters_[i].tensor._version());
+    if (version != versions_[i]) refuse_write(parameters_[i].name);
   }
+}
+
+void ParameterWatch::refuse_write(const std::string& name) {
+  throw InvalidArgument(
+      "DistributedOptimizer: parameter '" + name +
+      "' was written outside step(). With shard = full the ranks of a node share one copy of it, "
+      "to which each would write. Write in full_parameters(), and load by load().");
 }
 
 void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) const {

@@ -43,6 +43,10 @@ class ParameterWatch {
   /// step() or load() makes that.
   void require_no_whole_state(const WrappedOptimizer& optimizer) const;
 
+  /// Throw the errors of parameters that have moved, and that were written.
+  [[noreturn]] static void refuse_move(const std::string& name);
+  [[noreturn]] static void refuse_write(const std::string& name);
+
   /// Remembers some elements, which `has_changed` compares. LibTorch's SGD updates parameters
   /// without counting their versions.
   void remember(std::size_t index) { remembered_[index] = sample(parameters_[index].tensor); }

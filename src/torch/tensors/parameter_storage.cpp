@@ -19,6 +19,11 @@ void release_gathered(void*) {}
 
 }  // namespace
 
+bool has_own_storage(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 &&
+         tensor.storage().nbytes() == tensor.nbytes();
+}
+
 void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
                     Copies copies) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(

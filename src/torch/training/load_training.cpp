@@ -58,7 +58,8 @@ struct Read {
   DType dtype() const { return view_of(target, key).dtype; }
 };
 
-/// Of parameters with one copy for all ranks of a node, each rank reads its own leaves.
+/// Of parameters with one copy for all ranks of a node, each rank reads its own leaves, or an equal
+/// share of what has none.
 std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
@@ -73,6 +74,11 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
   });
   for (const TrainingView::Leaf& leaf : view.leaves) {
     if (has_one_copy(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.values);
+  }
+  for (const auto& [name, tensor] : view.frozen) {
+    const std::int64_t begin = tensor.numel() * view.sharded.rank() / view.sharded.size();
+    const std::int64_t end = tensor.numel() * (view.sharded.rank() + 1) / view.sharded.size();
+    if (begin < end) add(name, tensor, begin, tensor.view(-1).narrow(0, begin, end - begin));
   }
   return reads;
 }

@@ -29,6 +29,7 @@ struct TrainingView {
   bool is_sharded;        ///< otherwise every rank holds all state
   bool is_first_replica;  ///< first of the ranks that hold the same shards
   Named parameters;       ///< each once
+  Named frozen;           ///< of them those in one copy that have no leaves
   Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::vector<Leaf> leaves;

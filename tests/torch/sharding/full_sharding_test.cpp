@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -184,6 +186,49 @@ TEST_F(FullShardingTest, FunctionThatThrowsOnOneRank_ChangesNothing) {
   weight.sum().backward();
   optimizer.step();  // it is usable
   EXPECT_TRUE(torch::equal(weight.detach(), torch::zeros_like(weight)));
+}
+
+/// LibTorch's allocator, but for large blocks that it refuses.
+class LowMemory final : public c10::Allocator {
+ public:
+  LowMemory() { c10::SetCPUAllocator(this); }
+  LowMemory(const LowMemory&) = delete;
+  LowMemory& operator=(const LowMemory&) = delete;
+  ~LowMemory() override { c10::SetCPUAllocator(usual_); }
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes >= std::size_t{kElements} * 8) throw std::bad_alloc();
+    return usual_->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  c10::Allocator* const usual_ = c10::GetCPUAllocator();
+};
+
+TEST_F(FullShardingTest, RankWithoutMemoryForCopies_IsAnErrorOnAll) {
+  at::Tensor small = torch::ones({3}, torch::kFloat64).requires_grad_();
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({small, weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"small", small}, {"weight", weight}}, full());
+  bool is_called = false;
+  const auto write = [&] {
+    is_called = true;
+    barrier();  // as a program may; it would never end
+  };
+  if (rank() == size() - 1) {
+    const LowMemory low;
+    EXPECT_THROW(optimizer.full_parameters(write), std::bad_alloc);
+  } else {
+    expect_contains(text_thrown_by<InvalidArgument>([&] { optimizer.full_parameters(write); }),
+                    "copying the parameters threw: std::bad_alloc");
+  }
+  EXPECT_FALSE(is_called);
+  ((small.sum() + weight.sum()) * 0.5).backward();
+  optimizer.step();  // they are in the one copy as before
+  EXPECT_TRUE(torch::equal(small.detach(), torch::full_like(small, 0.5)));
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 0.5)));
 }
 
 TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {

@@ -1,0 +1,215 @@
+// Shard::Full with parameters that get no gradient: one copy of them, too, and what programs may do
+// with it.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "torch/sharding.hpp"
+#include "torch/small_training.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::frozen_parameters_test {
+
+constexpr std::int64_t kElements = 3001;  // in two pages and a part
+
+using Names = DistributedOptimizer::NamedParameters;
+
+DistributedOptimizer::Options full() {
+  DistributedOptimizer::Options options = with(Shard::Full);
+  if (Config::from_environment().fake_nodes > 0) options.shard_scope = ShardScope::Node;
+  return options;
+}
+
+at::Tensor filled(double value, at::ScalarType type = at::kDouble) {
+  return torch::full({kElements}, value, type);
+}
+
+class FrozenParametersTest : public TorchTest {
+ protected:
+  void SetUp() override {
+    if (!Config::from_environment().shared_memory && size() > 1) {
+      GTEST_SKIP() << "these ranks share no memory";
+    }
+  }
+  int first_of_node() const { return rank() - runtime_.local_rank(); }
+  /// Whether what the node's first rank writes to the tensor is seen by all its ranks.
+  bool is_one_copy(const at::Tensor& tensor) {
+    auto* const data = static_cast<char*>(tensor.data_ptr()) + tensor.nbytes() - 1;
+    const char before = *data;
+    const char written = static_cast<char>(before + 1);
+    barrier();
+    if (runtime_.local_rank() == 0) *data = written;
+    barrier();
+    const bool is_seen = *data == written;
+    barrier();
+    if (runtime_.local_rank() == 0) *data = before;
+    barrier();
+    return is_seen;
+  }
+  void expect_all(const at::Tensor& tensor, double value) {
+    EXPECT_TRUE(torch::equal(tensor.detach(), torch::full_like(tensor, value)))
+        << tensor[0].item<double>() << " … " << tensor[-1].item<double>() << ", not " << value;
+    barrier();  // nobody writes before all have compared
+  }
+
+  at::Tensor weight_ = filled(1).requires_grad_();
+};
+
+TEST_F(FrozenParametersTest, NodesKeepOneCopy_WithTheFirstRanksValues) {
+  const at::Tensor of_the_group = filled(10 + rank());
+  const at::Tensor of_the_model = filled(20 + rank(), at::kChar);
+  const at::Tensor view = of_the_model.narrow(0, 5, 7);
+  torch::optim::SGD inner({weight_, of_the_group}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"frozen", of_the_model}}, full());
+  expect_all(of_the_group, 10 + first_of_node());
+  expect_all(of_the_model, 20 + first_of_node());
+  expect_all(view, 20 + first_of_node());
+  EXPECT_TRUE(is_one_copy(of_the_group));
+  EXPECT_TRUE(is_one_copy(of_the_model));
+  broadcast_parameters({{"frozen", of_the_model}}, size() - 1);
+  expect_all(of_the_model, 20 + size() - runtime_.local_size());  // the last node's
+  (weight_ * (of_the_group - of_the_group + rank() + 1)).sum().backward();
+  optimizer.step();
+  expect_all(weight_, 1 - 0.5 * (size() + 1));
+}
+
+TEST_F(FrozenParametersTest, ThoseThatCannotBeMoved_StayOnEachRank) {
+  if (runtime_.local_size() == 1) return;
+  const at::Tensor whole = torch::full({2, kElements}, 1.0 * rank());
+  const at::Tensor row = whole[1];
+  const at::Tensor columns = torch::full({4, 6}, 1.0 * rank()).t();
+  const at::Tensor tied = weight_.detach();
+  torch::optim::SGD inner({weight_}, 1.0);
+  DistributedOptimizer optimizer(
+      inner, {{"weight", weight_}, {"row", row}, {"columns", columns}, {"tied", tied}}, full());
+  EXPECT_EQ(is_one_copy(row), runtime_.local_rank() == 0);  // who writes sees it anyway
+  expect_all(whole, rank());
+  expect_all(columns, rank());
+  weight_.sum().backward();
+  optimizer.step();
+  expect_all(tied, 0);  // it has the elements of the parameter
+}
+
+TEST_F(FrozenParametersTest, WritesOutsideOfFullParameters_AreErrors) {
+  at::Tensor frozen = filled(2);
+  torch::optim::SGD inner({weight_}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  frozen[3] = 7;
+  const std::string text = text_thrown_by<InvalidArgument>([&] { optimizer.step(); });
+  expect_contains(text, "'encoder.bias'");
+  expect_contains(text, "full_parameters()");
+}
+
+TEST_F(FrozenParametersTest, MovedElements_AreErrors) {
+  at::Tensor frozen = filled(2);
+  torch::optim::SGD inner({weight_}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  frozen.set_data(filled(3));
+  expect_contains(text_thrown_by<InvalidArgument>([&] { optimizer.step(); }), "'encoder.bias'");
+}
+
+TEST_F(FrozenParametersTest, FullParameters_CoversThem) {
+  at::Tensor frozen = filled(2);
+  torch::optim::SGD inner({weight_}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  for (int writer = 0; writer < size(); ++writer) {
+    optimizer.full_parameters([&] {
+      if (rank() == writer) frozen.fill_(10 + writer);
+    });
+    expect_all(frozen, 10 + writer);
+    weight_.sum().backward();
+    optimizer.step();
+    expect_all(weight_, -writer);
+  }
+  if (size() == 1) return;
+  const std::string text = text_thrown_by<MismatchError>(
+      [&] { optimizer.full_parameters([&] { frozen.fill_(rank()); }); });
+  expect_contains(text, "'encoder.bias'");
+  expect_all(frozen, 9 + size());
+}
+
+TEST_F(FrozenParametersTest, ParametersThatAreUnfrozenAndFrozenAgain_TrainAsUnsharded) {
+  const auto train = [&](const DistributedOptimizer::Options& options) {
+    Parameters weights{filled(1).requires_grad_(), filled(2), filled(3)};
+    torch::optim::SGD inner(weights, torch::optim::SGDOptions(0.5).momentum(0.9));
+    DistributedOptimizer optimizer(inner, {{"a", weights[0]}, {"b", weights[1]}, {"c", weights[2]}},
+                                   options);
+    for (int step = 0; step < 6; ++step) {
+      weights[1].set_requires_grad(step == 2 || step == 3 || step == 5);
+      optimizer.zero_grad();
+      (weights[0] * weights[1] * (rank() + 1)).sum().backward();
+      optimizer.step();
+    }
+    const at::Tensor all = torch::cat({weights[0].detach(), weights[1].detach(), weights[2]});
+    barrier();
+    return all;
+  };
+  expect_alike(train(full()), train(with(Shard::None)));
+}
+
+TEST_F(FrozenParametersTest, SeveralOptimizersOfAModel_ShareThem) {
+  at::Tensor other = filled(4).requires_grad_();
+  at::Tensor frozen = filled(2);
+  const Names names{{"weight", weight_}, {"other", other}, {"frozen", frozen}};
+  torch::optim::SGD first_inner({weight_}, 1.0);
+  torch::optim::SGD second_inner({other}, 1.0);
+  DistributedOptimizer first(first_inner, names, full());
+  DistributedOptimizer second(second_inner, names, full());
+  EXPECT_TRUE(is_one_copy(frozen));
+  second.full_parameters([&] { frozen.fill_(3); });
+  for (int step = 1; step <= 2; ++step) {
+    ((weight_ + other) * frozen).sum().backward();
+    first.step();
+    second.step();
+    expect_all(weight_, 1 - 3 * step);
+    expect_all(other, 4 - 3 * step);
+  }
+}
+
+TEST_F(FrozenParametersTest, DifferentOnes_AreErrorsOnAllRanks) {
+  if (size() == 1) return;
+  at::Tensor frozen = filled(4).requires_grad_(rank() == 0);
+  torch::optim::SGD inner({weight_}, 1.0);
+  const std::string text = text_thrown_by<MismatchError>([&] {
+    DistributedOptimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  });
+  expect_contains(text, "number of frozen parameters");
+}
+
+TEST_F(FrozenParametersTest, Checkpoints_HoldThem) {
+  if (Config::from_environment().fake_nodes > 0) return;
+  const CommonFolder folder;
+  const auto with_model = [&](Shard shard, double value, const auto& use) {
+    torch::nn::Sequential model(torch::nn::Linear(61, 67), torch::nn::Linear(67, 3));
+    for (at::Tensor& parameter : model->parameters()) parameter.data().fill_(value);
+    for (at::Tensor& parameter : model[0]->parameters()) parameter.set_requires_grad(false);
+    torch::optim::AdamW inner(model->parameters(), 1e-2);
+    DistributedOptimizer optimizer(inner, *model, with(shard));
+    use(optimizer, model->parameters());
+    barrier();
+  };
+  for (const Shard saved : {Shard::Full, Shard::None}) {
+    for (const Shard loaded : {Shard::Full, Shard::None}) {
+      with_model(saved, 0.25, [&](DistributedOptimizer& optimizer, const Parameters&) {
+        optimizer.save(folder.path());
+        optimizer.save_full_state(folder.path() / "all.safetensors");
+      });
+      for (const auto& path : {folder.path(), folder.path() / "all.safetensors"}) {
+        with_model(loaded, 7, [&](DistributedOptimizer& optimizer, const Parameters& parameters) {
+          optimizer.load(path, {.strict = path == folder.path()});
+          for (const at::Tensor& parameter : parameters) expect_all(parameter, 0.25);
+          optimizer.zero_grad();  // the load counts as no write by the program
+        });
+      }
+    }
+  }
+}
+
+}  // namespace kolo::test::frozen_parameters_test
