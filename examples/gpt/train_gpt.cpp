@@ -155,11 +155,12 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& fil
   return report;
 }
 
+// On all ranks, each of which may have a shard of the parameters alone.
 void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus& corpus) {
   at::manual_seed(static_cast<std::uint64_t>(options.seed));
   const auto prompt = std::string_view(corpus.held_out).substr(0, kPromptBytes);
-  std::cout << "--- sample ---\n"
-            << gpt::printable(gpt::sample(model, prompt, kSampleBytes)) << "\n--------------\n";
+  const std::string text = gpt::printable(gpt::sample(model, prompt, kSampleBytes));
+  if (kolo::rank() == 0) std::cout << "--- sample ---\n" << text << "\n--------------\n";
 }
 
 // The step to resume with, from what --load names; nothing, after an error text, if that is wrong.
@@ -214,8 +215,8 @@ int train(const gpt::Options& options, Files files) {
       gpt::train(model, optimizer, options, files.corpus.training, *first_step);
   if (!options.export_file.empty()) optimizer.save_full_state(options.export_file);
   const gpt::Report report = judge(model, options, files, *first_step, training);
+  show_sample(model, options, files.corpus);
   if (speaks) {
-    show_sample(model, options, files.corpus);
     gpt::print(std::cout, report);
     if (files.json) files.json->write(gpt::to_json(report));
   }

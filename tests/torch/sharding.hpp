@@ -75,16 +75,18 @@ inline bool is_rank_ordered() {
   return config.shared_memory && config.fake_nodes == 0;
 }
 
-/// Full needs ranks that share memory.
 inline std::vector<Shard> sharded_modes() {
-  std::vector<Shard> modes{Shard::Optimizer, Shard::Gradients};
-  if (is_rank_ordered()) modes.push_back(Shard::Full);
-  return modes;
+  return {Shard::Optimizer, Shard::Gradients, Shard::Full};
 }
 inline std::vector<Shard> all_modes() {
-  std::vector<Shard> modes = sharded_modes();
-  modes.insert(modes.begin(), Shard::None);
-  return modes;
+  return {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full};
+}
+
+/// Whether Shard::Full gathers parameters when they are used, as these ranks share no memory.
+inline bool gathers_on_use() {
+  const Runtime& runtime = Runtime::current();
+  return runtime.size() > 1 && (!Config::from_environment().shared_memory ||
+                                runtime.local_size() < runtime.size());
 }
 
 inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include <c10/core/GradMode.h>
 #include <c10/core/Storage.h>
 
 #include "kolo/collectives.hpp"
@@ -16,41 +19,102 @@
 #include "kolo/runtime.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/parameter_storage.hpp"
+#include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
 
 using NamedTensors = TrainingContext::NamedTensors;
 
-/// A parameter of which ranks share one copy, in private memory while this lives.
+/// A copy of a parameter that is shared or sharded. The parameter has its memory from use_it() on,
+/// while this lives.
 class PrivateCopy {
  public:
   explicit PrivateCopy(const at::Tensor& parameter)
-      : storage_(parameter.storage()), own_(parameter.variable_data().clone()) {
+      : storage_(parameter.storage()),
+        is_sharded_(is_gathered_on_use(parameter)),
+        own_(parameter.variable_data().clone()),
+        checksum_(checksum()) {}
+  void use_it() {
     shared_ = storage_.unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
         own_.data_ptr(), new at::Tensor(own_),
-        [](void* owner) { delete static_cast<at::Tensor*>(owner); }, at::kCPU));
+        [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
+    is_used_ = true;
   }
   PrivateCopy(PrivateCopy&& other) noexcept = default;
   PrivateCopy& operator=(PrivateCopy&&) = delete;
   PrivateCopy(const PrivateCopy&) = delete;
   PrivateCopy& operator=(const PrivateCopy&) = delete;
   ~PrivateCopy() {
-    if (storage_) storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(shared_));
+    if (!storage_ || !is_used_) return;
+    storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(shared_));
   }
 
+  const at::Tensor& own() const { return own_; }
+  /// Whether each rank has a shard; otherwise the ranks of a node share one copy.
+  bool is_sharded() const { return is_sharded_; }
   /// A checksum of what was written; 0 if nothing was.
   std::uint64_t checksum_of_writes() const {
-    if (std::memcmp(own_.const_data_ptr(), shared_.get(), own_.nbytes()) == 0) return 0;
-    return std::max<std::uint64_t>(checksum_of(own_.const_data_ptr(), own_.nbytes()), 1);
+    const std::uint64_t now = checksum();
+    return now == checksum_ ? 0 : std::max<std::uint64_t>(now, 1);
   }
-  void copy_back() const { std::memcpy(shared_.get(), own_.const_data_ptr(), own_.nbytes()); }
+  void copy_to_shared() const { std::memcpy(shared_.get(), own_.const_data_ptr(), own_.nbytes()); }
 
  private:
+  std::uint64_t checksum() const {
+    const at::Tensor values = own_.cpu();
+    return checksum_of(values.const_data_ptr(), values.nbytes());
+  }
+
   c10::Storage storage_;  // even if the program gives the parameter another; null once moved from
+  bool is_sharded_;
   at::Tensor own_;
+  std::uint64_t checksum_;  // before it is written
   at::DataPtr shared_;
+  bool is_used_ = false;
 };
+
+/// While it lives, operators use parameters where they are: units are not gathered.
+class UnitsAtRest {
+ public:
+  explicit UnitsAtRest(const ParameterBatches& batches) : batches_(batches) { set(true); }
+  UnitsAtRest(const UnitsAtRest&) = delete;  // ends once
+  UnitsAtRest& operator=(const UnitsAtRest&) = delete;
+  ~UnitsAtRest() { set(false); }
+
+ private:
+  void set(bool rests) {
+    for (GatheredUnits* const units : batches_.units()) units->rest(rests);
+  }
+  const ParameterBatches& batches_;
+};
+
+/// Copies this rank's shards of what the writers have written to parameters without shared memory.
+void write_shards(const ParameterBatches& batches, const NamedTensors& shared,
+                  const std::vector<PrivateCopy>& copies, const std::vector<int>& writers,
+                  OperationOptions options) {
+  const at::NoGradGuard no_grad;
+  options.name += ".values";
+  std::unordered_map<const void*, const at::Tensor*> written;
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    const at::Tensor& parameter = shared[i].second;
+    if (writers[i] < 0 || !copies[i].is_sharded()) continue;
+    broadcast(view_of(copies[i].own(), shared[i].first), writers[i], options);
+    written[parameter.unsafeGetTensorImpl()] = &copies[i].own();
+  }
+  for (const auto& reducer : batches) {
+    for (std::size_t i = 0; i < reducer->shards()->layout().size(); ++i) {
+      for (const ParameterShards::Leaf& leaf : reducer->shards()->leaves(i)) {
+        const auto found =
+            written.find(reducer->parameters()[leaf.parameter].tensor.unsafeGetTensorImpl());
+        if (found == written.end()) continue;
+        leaf.values.detach().copy_(
+            found->second->view({-1}).narrow(0, leaf.begin, leaf.values.numel()));
+      }
+    }
+  }
+}
 
 NamedTensors shared_parameters(const TrainingContext& context, const ParameterBatches& batches) {
   NamedTensors shared = context.frozen.parameters();
@@ -122,23 +186,36 @@ void run_on_all(const std::string& what, const std::function<void()>& work,
   }
 }
 
-/// Runs `write` on private copies, and copies what it wrote to the node's shared copy. Returns
-/// the writer of each parameter, see find_writers().
-std::vector<int> write_to_copies(const NamedTensors& shared, const std::function<void()>& write,
+/// Runs `write` on private copies, and copies what it wrote to the node's shared copy, or to
+/// shards. Returns the writer of each parameter, see find_writers().
+std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTensors& shared,
+                                 const std::function<void()>& write,
                                  const OperationOptions& options) {
+  std::optional<UnitsAtRest> at_rest;
   std::vector<PrivateCopy> copies;
   // Agreed before `write`, which may call collectives.
   run_on_all(
       "copying the parameters",
       [&] {
-        for (const auto& [name, tensor] : shared) copies.emplace_back(tensor);
+        std::exception_ptr error;  // the first; a copy may be gathered on all ranks
+        for (const auto& [name, tensor] : shared) {
+          try {
+            copies.emplace_back(tensor);
+          } catch (...) {
+            if (!error) error = std::current_exception();
+          }
+        }
+        if (error) std::rethrow_exception(error);
       },
       options);
+  at_rest.emplace(batches);
+  for (PrivateCopy& copy : copies) copy.use_it();
   run_on_all("the program's function", write, options);
   const ProcessSet& set = *options.process_set;
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
+  write_shards(batches, shared, copies, writers, options);
   for (std::size_t i = 0; i < copies.size(); ++i) {
-    if (writers[i] == set.runtime().rank()) copies[i].copy_back();
+    if (writers[i] == set.runtime().rank() && !copies[i].is_sharded()) copies[i].copy_to_shared();
   }
   return writers;
 }
@@ -152,7 +229,7 @@ void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
   options.name = context.prefix + ".full_parameters";
   options.process_set = &context.set;
   const NamedTensors shared = shared_parameters(context, batches);
-  const std::vector<int> writers = write_to_copies(shared, write, options);
+  const std::vector<int> writers = write_to_copies(batches, shared, write, options);
   barrier(options);  // the writers have copied
   for (std::size_t i = 0; i < shared.size(); ++i) {
     if (writers[i] < 0 || context.sets.replicas == nullptr) continue;

@@ -18,14 +18,20 @@ void JoinCommands::announce(const StepCommand& command) {
   if (context_.have_some_joined()) allgather(to_json(command));
 }
 
-StepCommand JoinCommands::receive() { return command_from(allgather(nullptr)); }
+std::optional<StepCommand> JoinCommands::receive() {
+  const nlohmann::json command = allgather(nullptr);
+  if (command.is_null()) return std::nullopt;
+  return command_from(command);
+}
 
-/// Joined ranks send null. Returns the command of the first active rank.
+/// Joined ranks send null. Returns the command of the first active rank, or null.
 nlohmann::json JoinCommands::allgather(const nlohmann::json& own) {
   const std::vector<nlohmann::json> commands =
       allgather_object(own, {.name = context_.prefix + ".command", .process_set = &context_.set});
   const nlohmann::json* first = nullptr;
   int first_rank = 0;
+  context_.step.active_ranks = static_cast<int>(
+      std::ranges::count_if(commands, [](const auto& command) { return !command.is_null(); }));
   for (std::size_t i = 0; i < commands.size(); ++i) {
     if (commands[i].is_null()) continue;
     last_active_ = context_.set.ranks()[i];
@@ -39,7 +45,7 @@ nlohmann::json JoinCommands::allgather(const nlohmann::json& own) {
                         " where rank " + std::to_string(first_rank) + " called " + first->dump() +
                         ". All must do the same.");
   }
-  return *first;
+  return first != nullptr ? *first : nlohmann::json();
 }
 
 namespace {

@@ -14,20 +14,21 @@ namespace kolo::tensors {
 /// shards.
 class JoinCommands {
  public:
-  explicit JoinCommands(const TrainingContext& context) : context_(context) {}
+  explicit JoinCommands(TrainingContext& context) : context_(context) {}
 
   /// Called by active ranks; collective if any rank has joined, otherwise does nothing. Throws
   /// MismatchError if active ranks announce different commands.
   void announce(const StepCommand& command);
-  /// Called by joined ranks: returns what the active ranks announce. Collective.
-  StepCommand receive();
+  /// Called by joined ranks: returns what the active ranks announce; nothing if all have joined.
+  /// Collective.
+  std::optional<StepCommand> receive();
   /// The last rank that has announced anything since the last call, if any has.
   std::optional<int> take_last_active() { return std::exchange(last_active_, std::nullopt); }
 
  private:
   nlohmann::json allgather(const nlohmann::json& own);
 
-  const TrainingContext& context_;
+  TrainingContext& context_;
   std::optional<int> last_active_;
 };
 

@@ -118,6 +118,21 @@ bool ParameterBatches::any(bool (GradientReducer::*has)() const) const {
   return std::ranges::any_of(reducers_, [has](const auto& reducer) { return ((*reducer).*has)(); });
 }
 
+std::vector<GatheredUnits*> ParameterBatches::units() const {
+  std::vector<GatheredUnits*> all;
+  for (const auto& reducer : reducers_) {
+    if (reducer->shards() == nullptr) continue;
+    if (GatheredUnits* const units = reducer->shards()->memory().units()) all.push_back(units);
+  }
+  return all;
+}
+
+void ParameterBatches::take_part(const std::string& prefix, std::size_t unit) const {
+  for (const auto& reducer : reducers_) {
+    if (reducer->prefix() == prefix) reducer->shards()->memory().units()->take_part(unit);
+  }
+}
+
 void ParameterBatches::reduce_all() {
   StepState& step = context_.step;
   for (const auto& reducer : reducers_) reducer->submit_rest();

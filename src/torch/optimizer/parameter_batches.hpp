@@ -43,6 +43,10 @@ class ParameterBatches {
   std::int64_t layouts() const;
 
   bool any(bool (GradientReducer::*has)() const) const;
+  /// The units of the batches whose parameters are gathered when they are used.
+  std::vector<GatheredUnits*> units() const;
+  /// Takes part in gathering a unit of the batch whose operations' names begin with `prefix`.
+  void take_part(const std::string& prefix, std::size_t unit) const;
   /// Reduces the gradients of the step that are not reduced yet. Throws the first error after all
   /// buckets have completed.
   void reduce_all();

@@ -8,6 +8,12 @@ namespace kolo::tensors {
 namespace {
 
 struct ToJson {
+  nlohmann::json operator()(const GatherCommand& gather) const {
+    return {{"call", "gather"}, {"batch", gather.batch}, {"unit", gather.unit}};
+  }
+  nlohmann::json operator()(const ReduceCommand& reduce) const {
+    return {{"call", "reduce"}, {"is_discarded", reduce.is_discarded}};
+  }
   nlohmann::json operator()(const ClipCommand& clip) const {
     return {{"call", "clip"}, {"max_norm", clip.max_norm}, {"norm_type", clip.norm_type}};
   }
@@ -30,6 +36,8 @@ nlohmann::json to_json(const StepCommand& command) { return std::visit(ToJson{},
 
 StepCommand command_from(const nlohmann::json& json) {
   const std::string call = json.at("call");
+  if (call == "gather") return GatherCommand{json.at("batch"), json.at("unit")};
+  if (call == "reduce") return ReduceCommand{json.at("is_discarded")};
   if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
   if (call == "unscale") return UnscaleCommand{json.at("scale")};
   if (call == "find_overflow") return FindOverflowCommand{};

@@ -1,13 +1,23 @@
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <variant>
 
 #include <nlohmann/json.hpp>
 
 namespace kolo::tensors {
 
-/// What an active rank is about to do with the gradients of a sharded optimizer. Joined ranks do
-/// the same with their shards.
+/// What an active rank is about to do with the gradients or parameters of a sharded optimizer.
+/// Joined ranks do the same with their shards.
+struct GatherCommand {
+  std::string batch;  ///< the prefix of its operations' names
+  std::size_t unit;
+};
+/// Only where parameters are gathered when they are used.
+struct ReduceCommand {
+  bool is_discarded;  ///< a DiscardCommand follows
+};
 struct ClipCommand {
   double max_norm;
   double norm_type;
@@ -21,8 +31,8 @@ struct UpdateCommand {
 };
 struct SkipCommand {};
 struct DiscardCommand {};
-using StepCommand = std::variant<ClipCommand, UnscaleCommand, FindOverflowCommand, UpdateCommand,
-                                 SkipCommand, DiscardCommand>;
+using StepCommand = std::variant<GatherCommand, ReduceCommand, ClipCommand, UnscaleCommand,
+                                 FindOverflowCommand, UpdateCommand, SkipCommand, DiscardCommand>;
 
 /// The form in which ranks send commands, and its inverse.
 nlohmann::json to_json(const StepCommand& command);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +15,7 @@
 #include "torch/reduction/step_reductions.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/sharding/unit_calls.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
@@ -31,16 +32,17 @@ struct TrainingContext {
   Groups& groups;  ///< the wrapper's own, equal to those of `wrapped`
   ShardSets sets{};
   BucketHook hook{};
-  std::function<void(const std::string& prefix, std::size_t unit)> before_gather{};
+  const std::shared_ptr<UnitCalls> unit_calls = std::make_shared<UnitCalls>(prefix + ".unit");
   StepState step{};
   FrozenParameters frozen{};  ///< in one copy, with Shard::Full
-  std::int64_t steps = 0;     ///< taken so far
+  std::int64_t steps = 0;       ///< taken so far
+  bool gathers_on_use = false;  ///< parameters, see GatheredUnits
 
   bool is_sharded() const { return options.shard != Shard::None; }
   /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
   ReductionSetup reduction_setup() {
-    return {options, sets, hook, wrapped, step, before_gather};
+    return {options, sets, hook, wrapped, step, unit_calls};
   }
 };
 

@@ -61,10 +61,18 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
         checkpoint_.view().parameters, context_.set,
         {.name = context_.prefix + ".frozen", .process_set = context_.sets.sharded});
   }
+  context_.gathers_on_use = !batches_.units().empty();
+  expect_all_active();
+  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit) {
+    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit});
+  };
+  context_.unit_calls->find_joined = [this] { return find_joined(); };
   reporter_.start();
 }
 
 TrainingEngine::~TrainingEngine() {
+  context_.unit_calls->before_gather = nullptr;
+  context_.unit_calls->find_joined = nullptr;
   for (const auto& reducer : batches_) {
     if (reducer->shards() != nullptr) reducer->shards()->erase_state(*wrapped_);
   }
@@ -104,8 +112,7 @@ void TrainingEngine::synchronize() {
   guards_.require_untouched();
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();
-  batches_.reduce_all();
-  for (const auto& reducer : batches_) reducer->follow_arrival();
+  reduce(/*is_discarded=*/false);
 }
 
 void TrainingEngine::discard() {
@@ -121,7 +128,7 @@ void TrainingEngine::discard() {
   if (has_begun) {  // other ranks may have submitted buckets
     const bool is_known = phases.current() == StepPhase::Failed;
     try {
-      batches_.reduce_all();
+      reduce(/*is_discarded=*/true);
     } catch (const Error&) {
       if (!is_known) throw;
     }
@@ -241,14 +248,16 @@ void TrainingEngine::update_shards() {
   }
   for (const auto& reducer : batches_) reducer->shards()->memory().end_update();
   batches_.clear_gradients();
+  expect_all_active();
   if (error) std::rethrow_exception(error);
 }
 
 /// Ends a step without an update and without counting it.
 void TrainingEngine::skip_step() {
-  commands_.announce(SkipCommand{});
+  if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();
   context_.step.phases.restart();
+  expect_all_active();
 }
 
 void TrainingEngine::set_hook(BucketHook hook) {
@@ -274,6 +283,7 @@ Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();
   merge_options();
+  for (GatheredUnits* const units : batches_.units()) units->release_all();
   return checkpoint_.load(path, options);
 }
 

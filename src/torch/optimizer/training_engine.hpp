@@ -65,6 +65,11 @@ class TrainingEngine {
   at::Tensor step_whole(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
+  void reduce(bool is_discarded);
+  void meet(const std::string& purpose);
+  bool find_joined();
+  void expect_all_active();
+  bool await_step();
   int join_sharded();
   void follow_one_step();
 

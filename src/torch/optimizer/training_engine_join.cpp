@@ -1,7 +1,13 @@
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
 #include "torch/optimizer/training_engine.hpp"
 
 namespace kolo::tensors {
@@ -14,30 +20,97 @@ int TrainingEngine::join() {
   return last;
 }
 
+// --- parameters that are gathered when they are used ---
+
+/// A numbered collective of the units, after those in flight.
+void TrainingEngine::meet(const std::string& purpose) {
+  for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
+  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+}
+
+/// After a mismatch, on all ranks: whether some have joined, whose next numbered collective is that
+/// of join(). They then wait for commands.
+bool TrainingEngine::find_joined() {
+  std::int64_t is_active = context_.step.is_active ? 1 : 0;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
+  allgather({&is_active, DType::Int64, {1}, Device{}}, [&](const auto&) { return all.data(); },
+            {.name = context_.prefix + ".joined", .process_set = &context_.set});
+  context_.step.active_ranks = static_cast<int>(std::ranges::count(all, 1));
+  return context_.have_some_joined();
+}
+
+/// A new step begins. Where parameters are gathered when they are used, the first mismatch tells
+/// who has joined; in other modes the reductions do.
+void TrainingEngine::expect_all_active() {
+  if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
+}
+
+/// Reduces the gradients of the step that are not reduced yet.
+void TrainingEngine::reduce(bool is_discarded) {
+  const auto meet_others = [&] {
+    if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
+    meet("the end of backward()");
+  };
+  if (context_.gathers_on_use) {
+    try {
+      meet_others();
+    } catch (const MismatchError&) {
+      if (!context_.step.is_active || !find_joined()) throw;
+      meet_others();
+    }
+  }
+  batches_.reduce_all();
+  if (is_discarded) return;
+  for (const auto& reducer : batches_) reducer->follow_arrival();
+}
+
+// --- join ---
+
+/// Blocks until the active ranks need this joined one; false: there are none.
+bool TrainingEngine::await_step() {
+  StepState& step = context_.step;
+  if (!context_.gathers_on_use) {
+    synchronize();
+  } else if (!context_.have_some_joined()) {
+    try {
+      meet("join()");
+      step.active_ranks = 0;  // all have joined
+    } catch (const MismatchError&) {
+      if (!find_joined()) throw;
+    }
+  }
+  return step.active_ranks > 0;
+}
+
 /// A joined rank is needed for its shards: it takes part in the steps of the others, without
 /// gradients of its own, until no rank is active.
 int TrainingEngine::join_sharded() {
   if (context_.step.phases.current() == StepPhase::Synchronized) discard();
-  const auto make_active = [](StepState* step) {
-    step->is_active = true;
-    step->phases.restart();
+  const auto make_active = [](TrainingContext* context) {
+    context->step.is_active = true;
+    context->step.phases.restart();
   };
-  const std::unique_ptr<StepState, decltype(make_active)> joined(&context_.step, make_active);
+  const std::unique_ptr<TrainingContext, decltype(make_active)> joined(&context_, make_active);
   context_.step.is_active = false;
-  for (synchronize(); context_.step.active_ranks > 0; synchronize()) {
+  while (await_step()) {
     follow_one_step();
     context_.step.phases.restart();
   }
+  expect_all_active();
   batches_.clear_gradients();
   // If no rank has announced anything, all have joined at once.
   return commands_.take_last_active().value_or(context_.set.ranks().back());
 }
 
-/// Does what the active ranks do until the end of their step.
+/// Does what the active ranks do until the end of their step, or until none is active.
 void TrainingEngine::follow_one_step() {
-  for (;;) {
-    const StepCommand command = commands_.receive();
-    if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
+  while (const std::optional<StepCommand> received = commands_.receive()) {
+    const StepCommand& command = *received;
+    if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
+      batches_.take_part(gather->batch, gather->unit);
+    } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
+      reduce(reduction->is_discarded);
+    } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
       gradients_.clip(batches_.gradients(), clip->max_norm, clip->norm_type);
     } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
       gradients_.unscale(batches_.gradients(), unscale->scale, /*is_local=*/false);
@@ -49,8 +122,12 @@ void TrainingEngine::follow_one_step() {
       update_shards();
       ++context_.steps;
       return;
-    } else {  // SkipCommand, DiscardCommand
-      return batches_.clear_gradients();
+    } else if (std::holds_alternative<SkipCommand>(command)) {
+      return skip_step();
+    } else {  // DiscardCommand
+      batches_.clear_gradients();
+      if (!context_.gathers_on_use) return;
+      context_.step.phases.restart();
     }
   }
 }

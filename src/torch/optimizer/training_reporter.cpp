@@ -46,6 +46,9 @@ void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::K
   const bool has_shards = reducer.shards() != nullptr;
   const bool has_slots = has_shards && shards_gradients(shard);
   (has_slots ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
+  if (has_shards && reducer.shards()->memory().units() != nullptr) {
+    kept.buckets += reducer.shards()->memory().units()->slot_bytes();
+  }
   if (shard != Shard::Full) kept.parameters += bytes_of_parameters(reducer);
   for (std::size_t i = 0; has_shards && i < reducer.buckets().buckets().size(); ++i) {
     if (has_slots) kept.gradients += reducer.shards()->gradient_shard(i).nbytes();

@@ -21,6 +21,7 @@ void UsageGuards::require_whole_state(const std::string& what) const {
 }
 
 void UsageGuards::require_untouched() const {
+  for (const GatheredUnits* const units : batches_.units()) units->require_usable();
   for (const auto& reducer : batches_) {
     reducer->watch().require_in_place();
     reducer->watch().require_unwritten();

@@ -64,7 +64,9 @@ void FrozenParameters::share(const Named& parameters, ProcessSet& all,
                              const OperationOptions& options) {
   const Named found = shareable(parameters);
   agree(all, options.name + ".agreement", "DistributedOptimizer", facts_of(found), {});
-  if (found.empty()) return;
+  OperationOptions probe = options;
+  probe.name += ".probe";
+  if (found.empty() || !can_keep_one_copy(at::kCPU, probe)) return;
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : found) tensors.push_back(tensor);
   const BucketPlan plan = plan_of(tensors, options.process_set->size());

@@ -21,7 +21,7 @@ class FrozenParameters {
 
   /// Moves the parameters that get no gradient to one copy for the set of `options`, which has the
   /// memory's name; values are those of that set's first rank. Those whose elements cannot be moved
-  /// stay: on GPUs, not contiguous, or in a storage with others. `parameters` are all of the model,
+  /// stay: on GPUs, not contiguous, or in a storage with others; all do where ranks share no memory. `parameters` are all of the model,
   /// each once. Collective over `all`. Throws MismatchError on all ranks if parameters differ.
   void share(const Named& parameters, ProcessSet& all, const OperationOptions& options);
 

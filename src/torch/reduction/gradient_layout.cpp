@@ -137,12 +137,6 @@ void GradientReducer::shard_parameters() {
   }
 }
 
-/// Whether the ranks that shard can keep one copy of the parameters. Collective over them.
-bool GradientReducer::can_share_memory() const {
-  if (!tensors_.front().is_cpu()) return false;
-  return setup_.sets.sharded->size() == 1 || SharedBuffer(1, named("probe")).is_shared();
-}
-
 /// Sorts parameters by their units.
 void GradientReducer::plan_units(std::vector<std::size_t>& order) {
   std::vector<UnitMember> members;
@@ -158,20 +152,14 @@ void GradientReducer::plan_units(std::vector<std::size_t>& order) {
 
 std::unique_ptr<ParameterMemory> GradientReducer::make_full_memory(const BucketPlan& plan) const {
   if (!units_) return make_copy_per_node(plan, named("parameters"));
-  GatheredUnits::BeforeGather before_gather;
-  if (setup_.before_gather) {
-    before_gather = [prefix = prefix_, &before = setup_.before_gather](std::size_t unit) {
-      before(prefix, unit);
-    };
-  }
   return make_gathered_on_use(plan, *units_, tensors_.front().device(), named("parameters"),
-                              std::move(before_gather));
+                              prefix_, setup_.unit_calls);
 }
 
 /// Before the first step, by the order of the parameters.
 void GradientReducer::shard_at_once() {
   std::vector<std::size_t> order = ArrivalOrder::completed({}, parameters_.size());
-  if (!can_share_memory()) plan_units(order);
+  if (!can_keep_one_copy(tensors_.front().device(), named("probe"))) plan_units(order);
   const BucketPlan layout = plan(order);
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
   std::vector<at::Tensor> gradients;

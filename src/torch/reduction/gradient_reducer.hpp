@@ -52,6 +52,7 @@ class GradientReducer {
   std::vector<std::size_t> order() const;
   int layouts() const { return layouts_; }
 
+  const std::string& prefix() const { return prefix_; }
   const std::vector<ReducedParameter>& parameters() const { return parameters_; }
   const GradientBuckets& buckets() const { return layout_->buckets; }
   bool is_sparse(std::size_t parameter) const { return is_sparse_[parameter]; }
@@ -107,7 +108,6 @@ class GradientReducer {
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
   void shard_parameters();
-  bool can_share_memory() const;
   void plan_units(std::vector<std::size_t>& order);
   std::unique_ptr<ParameterMemory> make_full_memory(const BucketPlan& plan) const;
   void shard_at_once();

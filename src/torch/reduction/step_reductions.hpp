@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +16,7 @@
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/parameter_shards.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/sharding/unit_calls.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
@@ -27,8 +28,7 @@ struct ReductionSetup {
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
   StepState& step;
-  /// Called before a unit of the reducer `prefix` is gathered, see GatheredUnits.
-  const std::function<void(const std::string& prefix, std::size_t unit)>& before_gather;
+  const std::shared_ptr<UnitCalls>& unit_calls;
 };
 
 /// The reductions of a step, one for each bucket: submits them, waits for them and assigns reduced

@@ -104,6 +104,11 @@ class CopyPerNode final : public ParameterMemory {
 
 }  // namespace
 
+bool can_keep_one_copy(const at::Device& device, const OperationOptions& options) {
+  if (!device.is_cpu()) return false;
+  return options.process_set->size() == 1 || SharedBuffer(1, options).is_shared();
+}
+
 std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
                                                     const OperationOptions& options) {
   return std::make_unique<CopyPerNode>(plan, options);

@@ -1,5 +1,7 @@
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "kolo/collectives.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/sharding/parameter_memory.hpp"
+#include "torch/tensors/agreement.hpp"
 #include "torch/tensors/program_stream.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
@@ -33,12 +36,14 @@ SharedBuffer make_shards(const BucketPlan& plan, const at::Device& device,
 class GatheredOnUse final : public ParameterMemory {
  public:
   GatheredOnUse(const BucketPlan& plan, UnitPlan units, const at::Device& device,
-                const OperationOptions& options, GatheredUnits::BeforeGather before_gather)
+                const OperationOptions& options, std::string batch,
+                std::shared_ptr<UnitCalls> calls)
       : ParameterMemory(make_shards(plan, device, options)),
         plan_(std::move(units)),
         device_(device),
         options_(options),
-        before_gather_(std::move(before_gather)) {
+        batch_(std::move(batch)),
+        calls_(std::move(calls)) {
     std::size_t offset = 0;
     for (const Bucket& bucket : plan.buckets) {
       offsets_[bucket.offset] = offset;
@@ -46,7 +51,6 @@ class GatheredOnUse final : public ParameterMemory {
     }
   }
   ~GatheredOnUse() override {
-    if (units_) units_->set_before_gather(nullptr);
     units_.reset();
     forget_unused_units();
   }
@@ -64,8 +68,14 @@ class GatheredOnUse final : public ParameterMemory {
     }
     OperationOptions options = options_;
     options.keep_alive = buffer().owner();
-    units_ = std::make_shared<GatheredUnits>(std::move(units), device_, std::move(options),
-                                             std::move(before_gather_));
+    std::string problem;
+    try {
+      units_ = std::make_shared<GatheredUnits>(std::move(units), device_, std::move(options),
+                                               batch_, calls_);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    agree(*options_.process_set, options_.name + ".units", "DistributedOptimizer", {}, problem);
     watch_operators(units_);
   }
 
@@ -108,7 +118,8 @@ class GatheredOnUse final : public ParameterMemory {
   const UnitPlan plan_;
   const at::Device device_;
   const OperationOptions options_;
-  GatheredUnits::BeforeGather before_gather_;              // until units_ has it
+  const std::string batch_;
+  const std::shared_ptr<UnitCalls> calls_;
   std::unordered_map<std::size_t, std::size_t> offsets_;  // by the bucket's offset in the plan
   std::shared_ptr<GatheredUnits> units_;
 };
@@ -118,9 +129,10 @@ class GatheredOnUse final : public ParameterMemory {
 std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
                                                       const at::Device& device,
                                                       const OperationOptions& options,
-                                                      GatheredUnits::BeforeGather before_gather) {
+                                                      std::string batch,
+                                                      std::shared_ptr<UnitCalls> calls) {
   return std::make_unique<GatheredOnUse>(plan, std::move(units), device, options,
-                                         std::move(before_gather));
+                                         std::move(batch), std::move(calls));
 }
 
 }  // namespace kolo::tensors

@@ -6,6 +6,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/StorageImpl.h>
 
+#include "kolo/error.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
 
@@ -17,32 +18,34 @@ constexpr std::size_t kSlots = 2;
 
 constexpr std::size_t kPartAlignment = 64;
 
-// Numbers begin anew, as names are remembered.
-constexpr std::size_t kNumbers = 4096;
-
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
   const std::size_t bytes = part.shard.size_bytes() * static_cast<std::size_t>(ranks);
   return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
+/// Without a final full stop.
 std::string text_of(const std::exception_ptr& error) {
+  std::string text = "unknown error";
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
-    return exception.what();
+    text = exception.what();
   } catch (...) {
-    return "unknown error";
   }
+  while (text.ends_with('.')) text.pop_back();
+  return text;
 }
 
 }  // namespace
 
 GatheredUnits::GatheredUnits(std::vector<Unit> units, const c10::Device& device,
-                             OperationOptions options, BeforeGather before_gather)
+                             OperationOptions options, std::string batch,
+                             std::shared_ptr<UnitCalls> calls)
     : units_(std::move(units)),
       device_(device),
       options_(std::move(options)),
-      before_gather_(std::move(before_gather)),
+      batch_(std::move(batch)),
+      calls_(std::move(calls)),
       states_(units_.size()) {
   for (const Unit& unit : units_) {
     std::size_t bytes = 0;
@@ -51,12 +54,8 @@ GatheredUnits::GatheredUnits(std::vector<Unit> units, const c10::Device& device,
     }
     largest_unit_ = std::max(largest_unit_, bytes);
   }
+  for (std::size_t i = 0; i < std::min(kSlots, units_.size()); ++i) add_slot();
   for_each_storage([](std::size_t, const c10::Storage& storage) { unbind_storage(storage); });
-}
-
-void GatheredUnits::set_before_gather(BeforeGather before_gather) {
-  const std::lock_guard lock(mutex_);
-  before_gather_ = std::move(before_gather);
 }
 
 void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
@@ -75,7 +74,7 @@ void GatheredUnits::use(std::size_t unit) noexcept {
   State& state = states_[unit];
   ++state.pins;
   state.last_use = ++uses_;
-  if (error_ || last_used_ == unit) return;
+  if (error_ || rests_ || last_used_ == unit) return;
   try {
     last_used_ = unit;
     order_.use(unit);
@@ -90,7 +89,7 @@ void GatheredUnits::use(std::size_t unit) noexcept {
 void GatheredUnits::end_use(std::size_t unit) noexcept {
   const std::lock_guard lock(mutex_);
   State& state = states_[unit];
-  if (--state.pins > 0 || slots_.size() <= kSlots || error_) return;
+  if (--state.pins > 0 || slots_.size() <= kSlots || error_ || !state.slot) return;
   // An operator needed more units than there are slots.
   if (last_used_ == unit) last_used_.reset();
   const std::size_t slot = *state.slot;
@@ -109,6 +108,11 @@ void GatheredUnits::take_part(std::size_t unit) {
 
 // --- what steps do ---
 
+void GatheredUnits::finish_gathering() {
+  const std::lock_guard lock(mutex_);
+  complete_all();
+}
+
 void GatheredUnits::release_all() {
   const std::lock_guard lock(mutex_);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -117,16 +121,17 @@ void GatheredUnits::release_all() {
   last_used_.reset();
 }
 
+void GatheredUnits::rest(bool rests) {
+  if (rests) release_all();
+  const std::lock_guard lock(mutex_);
+  rests_ = rests;
+}
+
 void GatheredUnits::end_step() {
   const std::lock_guard lock(mutex_);
   order_.end_step();
   last_used_.reset();
-  operations_ = 0;
-}
-
-void GatheredUnits::meet(const std::string& purpose) {
-  const std::lock_guard lock(mutex_);
-  barrier(next_operation(purpose));
+  calls_->restart();
 }
 
 void GatheredUnits::require_usable() const {
@@ -147,40 +152,45 @@ std::size_t GatheredUnits::unpinned() const {
 
 // --- units and slots; with the lock ---
 
-OperationOptions GatheredUnits::next_operation(const std::string& purpose) {
-  OperationOptions options = options_;
-  options.name += ".unit." + std::to_string(operations_++ % kNumbers);
-  options.stream = ProgramStream::current(device_).handle();
-  options.purpose = purpose;
-  return options;
-}
-
+/// At most one unit is being gathered: after a mismatch, ranks then agree on what comes next.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
-  if (before_gather_) before_gather_(unit);
+  complete_all();
+  if (calls_->before_gather) calls_->before_gather(batch_, unit);
   auto* place = static_cast<std::byte*>(slots_[slot].memory.get());
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
     rows.push_back({part.shard, [place](const auto&) { return place; }});
     place += part_bytes(part, options_.process_set->size());
   }
+  OperationOptions options = calls_->next(
+      options_, "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")");
+  options.stream = ProgramStream::current(device_).handle();
   states_[unit].slot = slot;
   slots_[slot].unit = unit;
-  states_[unit].gather = grouped_allgather_async(
-      std::move(rows), next_operation("gathering unit " + std::to_string(unit) + " (" +
-                                      units_[unit].name + ")"));
+  states_[unit].gather = grouped_allgather_async(std::move(rows), options);
 }
 
 /// Waits for the unit if it is being gathered, and binds its parameters to the slot.
 void GatheredUnits::complete(std::size_t unit) {
   State& state = states_[unit];
   if (!state.gather) return;
-  state.gather->wait();
-  state.gather.reset();
+  Handle handle = *std::exchange(state.gather, std::nullopt);
+  try {
+    handle.wait();
+  } catch (const MismatchError&) {
+    if (!calls_->find_joined || !calls_->find_joined()) throw;
+    gather(unit, *state.slot);
+    return complete(unit);
+  }
   auto* place = static_cast<std::byte*>(slots_[*state.slot].memory.get());
   for (const Part& part : units_[unit].parts) {
     for (const Member& member : part.members) bind_storage(member.storage, place + member.offset);
     place += part_bytes(part, options_.process_set->size());
   }
+}
+
+void GatheredUnits::complete_all() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
 }
 
 void GatheredUnits::release(std::size_t unit) {
@@ -206,17 +216,17 @@ void GatheredUnits::prefetch() {
 /// A slot without a unit.
 std::size_t GatheredUnits::make_room() {
   if (const auto slot = find_slot(0)) return *slot;
-  slots_.push_back({c10::GetAllocator(device_.type())->allocate(largest_unit_), std::nullopt});
+  add_slot();
   return slots_.size() - 1;
+}
+
+void GatheredUnits::add_slot() {
+  slots_.push_back({c10::GetAllocator(device_.type())->allocate(largest_unit_), std::nullopt});
 }
 
 /// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but
 /// none that is expected within fewer than `least_uses_until` uses of others.
 std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until) {
-  if (slots_.size() < kSlots) {
-    slots_.push_back({c10::GetAllocator(device_.type())->allocate(largest_unit_), std::nullopt});
-    return slots_.size() - 1;
-  }
   std::optional<std::size_t> best;
   std::pair<std::size_t, std::uint64_t> farthest;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -238,7 +248,7 @@ std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until
 void GatheredUnits::fail() noexcept {
   error_ = std::current_exception();
   const std::string text = "Kolo could not gather parameters: " + text_of(error_) +
-                           " Start again from a checkpoint.";
+                           ". Start again from a checkpoint.";
   for_each_storage(
       [&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
 }

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/tensor_view.hpp"
+#include "torch/sharding/unit_calls.hpp"
 #include "torch/sharding/use_order.hpp"
 
 namespace kolo::tensors {
@@ -43,13 +43,11 @@ class GatheredUnits {
     std::string name;
     std::vector<Part> parts;
   };
-  /// Called before a unit is gathered for this rank's own use.
-  using BeforeGather = std::function<void(std::size_t unit)>;
 
-  /// Releases all units. `options` has the set and the prefix of operations' names, and keeps the
-  /// shards alive.
+  /// Releases all units, which are those of the optimizer's batch `batch`. `options` has the set
+  /// and keeps the shards alive.
   GatheredUnits(std::vector<Unit> units, const c10::Device& device, OperationOptions options,
-                BeforeGather before_gather);
+                std::string batch, std::shared_ptr<UnitCalls> calls);
   GatheredUnits(const GatheredUnits&) = delete;  // storages point to its slots
   GatheredUnits& operator=(const GatheredUnits&) = delete;
 
@@ -62,7 +60,6 @@ class GatheredUnits {
       }
     }
   }
-  void set_before_gather(BeforeGather before_gather);
   /// The parameter leaves its unit.
   void remove(std::size_t unit, const c10::Storage& storage);
 
@@ -73,12 +70,14 @@ class GatheredUnits {
   /// Takes part in gathering a unit that only other ranks use.
   void take_part(std::size_t unit);
 
-  /// Shards are about to be updated: releases all units.
+  /// Blocks until no unit is being gathered.
+  void finish_gathering();
+  /// Shards are about to change: releases all units.
   void release_all();
+  /// While it rests, operators find parameters where others have put them: nothing is gathered.
+  void rest(bool rests);
   /// The step has ended; the next one is expected to use units in the same order.
   void end_step();
-  /// Blocks until all ranks have arrived here. Throws MismatchError if any is elsewhere.
-  void meet(const std::string& purpose);
 
   /// Throws the error of an earlier use(), after which parameters cannot be read.
   void require_usable() const;
@@ -99,28 +98,30 @@ class GatheredUnits {
     std::optional<std::size_t> unit;
   };
 
-  OperationOptions next_operation(const std::string& purpose);
   void gather(std::size_t unit, std::size_t slot);
   void complete(std::size_t unit);
+  void complete_all();
   void release(std::size_t unit);
   void prefetch();
   std::size_t make_room();
+  void add_slot();
   std::optional<std::size_t> find_slot(std::size_t least_uses_until);
   void fail() noexcept;
 
   std::vector<Unit> units_;
   const c10::Device device_;
   const OperationOptions options_;
+  const std::string batch_;
+  const std::shared_ptr<UnitCalls> calls_;
   std::size_t largest_unit_ = 0;  // in bytes
 
   mutable std::mutex mutex_;  // for what follows
-  BeforeGather before_gather_;
   std::vector<State> states_;
   std::vector<Slot> slots_;
   UseOrder order_;
   std::optional<std::size_t> last_used_;
   std::uint64_t uses_ = 0;
-  std::size_t operations_ = 0;  // in this step
+  bool rests_ = false;
   std::exception_ptr error_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,10 @@ std::unique_ptr<ParameterMemory> make_copy_per_rank(const BucketPlan& plan,
                                                     const at::Device& device,
                                                     const OperationOptions& options);
 
+/// Whether the ranks of the set of `options` can keep one copy: on CPUs that share memory.
+/// Collective over the set.
+bool can_keep_one_copy(const at::Device& device, const OperationOptions& options);
+
 /// One copy for all ranks, which share a node; each rank keeps the pages of its shards. Shards are
 /// updated in place, after all ranks have ceased to read. The values are those of the set's first
 /// rank. Shards of the plan divide into pages. Throws InvalidArgument on all ranks if any cannot
@@ -67,10 +72,11 @@ std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
 /// This rank's shards alone. The parameters of a unit are gathered when one of them is used, see
 /// GatheredUnits. The values are those of the set's first rank.
 ///
-/// A bucket has parameters of one unit.
+/// A bucket has parameters of one unit. `batch` and `calls`: see GatheredUnits.
 std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
                                                       const at::Device& device,
                                                       const OperationOptions& options,
-                                                      GatheredUnits::BeforeGather before_gather);
+                                                      std::string batch,
+                                                      std::shared_ptr<UnitCalls> calls);
 
 }  // namespace kolo::tensors

@@ -39,4 +39,9 @@ void refuse_access(const c10::Storage& storage, const std::string& text);
 /// Whether the tensor's storage is of this kind.
 bool is_gathered_on_use(const at::Tensor& tensor);
 
+/// Whether the tensor is a parameter of Shard::Full: ranks have no copies of their own.
+inline bool is_fully_sharded(const at::Tensor& tensor) {
+  return has_one_copy(tensor) || is_gathered_on_use(tensor);
+}
+
 }  // namespace kolo::tensors

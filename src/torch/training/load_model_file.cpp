@@ -74,24 +74,30 @@ class TorchFile final : public ModelFile {
   torch::serialize::InputArchive archive_;
 };
 
-void copy_to(const at::Tensor& own, const at::Tensor& values, bool is_first_sharer) {
-  if (!has_one_copy(own)) {
+void copy_to(const at::Tensor& own, const at::Tensor& values, const TrainingView& view) {
+  if (is_gathered_on_use(own)) {
+    for (const TrainingView::Leaf& leaf : view.leaves) {
+      if (!leaf.parameter.is_same(own)) continue;
+      leaf.values.detach().copy_(
+          values.contiguous().view(-1).narrow(0, leaf.begin, leaf.values.numel()));
+    }
+  } else if (!has_one_copy(own)) {
     at::Tensor(own).copy_(values);
-  } else if (is_first_sharer) {
+  } else if (view.sharded.rank() == 0) {
     own.variable_data().copy_(values);  // no write by the program, which its version would show
   }
 }
 
-/// Compares the tensors of `all` with the file's and, with `copies`, copies those that fit. With
+/// Compares the view's parameters or buffers with the file's and, with `copies`, copies those that fit. With
 /// `strict` throws for the first that does not.
-void take(ModelFile& file, const TrainingView::Named& all, bool is_buffer, bool strict, bool copies,
-          bool is_first_sharer, const std::string& what) {
+void take(ModelFile& file, const TrainingView& view, bool is_buffer, bool strict, bool copies,
+          const std::string& what) {
   const at::NoGradGuard no_grad;
-  for (const auto& [key, own] : all) {
+  for (const auto& [key, own] : is_buffer ? view.buffers : view.parameters) {
     const at::Tensor values = file.read(key, is_buffer);
     const bool fits = values.defined() && values.sizes() == own.sizes() &&
                       values.scalar_type() == own.scalar_type();
-    if (fits && copies) copy_to(own, values, is_first_sharer);
+    if (fits && copies) copy_to(own, values, view);
     if (fits || !strict) continue;
     throw InvalidArgument(what + " has " +
                           (values.defined() ? std::string(c10::toString(values.scalar_type())) +
@@ -115,9 +121,8 @@ void load_model_file(const TrainingView& view, const std::filesystem::path& path
       } else if (!file) {
         file = std::make_unique<TorchFile>(path);
       }
-      const bool is_first = view.sharded.rank() == 0;
-      take(*file, view.parameters, false, strict, copies, is_first, path.string());
-      take(*file, view.buffers, true, strict, copies, is_first, path.string());
+      take(*file, view, /*is_buffer=*/false, strict, copies, path.string());
+      take(*file, view, /*is_buffer=*/true, strict, copies, path.string());
     });
   };
   on_all(".fits", false);

@@ -58,8 +58,7 @@ struct Read {
   DType dtype() const { return view_of(target, key).dtype; }
 };
 
-/// Of parameters with one copy for all ranks of a node, each rank reads its own leaves, or an equal
-/// share of what has none.
+/// Of fully sharded parameters each rank reads its own leaves, or an equal share of what has none.
 std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
@@ -70,10 +69,10 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
     if (options.strict || is_there) reads.push_back({place, begin, target.detach()});
   };
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
-    if (!has_one_copy(tensor)) add(name, tensor, 0, tensor);
+    if (!is_fully_sharded(tensor)) add(name, tensor, 0, tensor);
   });
   for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (has_one_copy(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.values);
+    if (is_fully_sharded(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.values);
   }
   for (const auto& [name, tensor] : view.frozen) {
     const std::int64_t begin = tensor.numel() * view.sharded.rank() / view.sharded.size();

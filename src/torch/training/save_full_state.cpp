@@ -16,6 +16,7 @@
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/save_training.hpp"
 
@@ -24,7 +25,7 @@ namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 
-/// A state tensor, and the ranges of its elements that this rank has.
+/// A tensor, and the ranges of its elements that this rank has.
 struct ShardedTensor {
   SafetensorsTensor entry;
   std::vector<std::pair<std::int64_t, at::Tensor>> own;  // first element, elements
@@ -63,8 +64,21 @@ nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
   return all;
 }
 
+void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
+  for (const auto& [name, parameter] : view.parameters) {
+    if (!is_gathered_on_use(parameter)) continue;
+    const TensorView memory = view_of(parameter, name);
+    ShardedTensor& tensor = tensors.emplace_back();
+    tensor.entry = {name, memory.dtype, memory.shape};
+    for (const TrainingView::Leaf& leaf : view.leaves) {
+      if (leaf.name == name) tensor.own.emplace_back(leaf.begin, leaf.values.detach());
+    }
+  }
+}
+
 std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::string& name) {
   std::vector<ShardedTensor> tensors;
+  add_gathered_parameters(view, tensors);
   const nlohmann::json states = state_of_all(view, name);
   for (const auto& [parameter, state] : states.items()) {
     for (const auto& [field, is_elementwise] : state.at("tensors").items()) {
@@ -157,7 +171,9 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
     const TensorView memory = view_of(whole.back(), key);
     entries.push_back({key, memory.dtype, memory.shape});
   };
-  for (const auto& [key, tensor] : view.parameters) add_whole(key, tensor);
+  for (const auto& [key, tensor] : view.parameters) {
+    if (!is_gathered_on_use(tensor)) add_whole(key, tensor);
+  }
   for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
   const std::vector<ShardedTensor> sharded = sharded_tensors(view, name);
   for (const ShardedTensor& tensor : sharded) entries.push_back(tensor.entry);

@@ -10,6 +10,7 @@
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
 
@@ -92,6 +93,17 @@ class Slices {
   std::vector<at::Tensor> kept_;
 };
 
+void add_parameters(const TrainingView& view, Slices& slices) {
+  for (const auto& [name, tensor] : view.parameters) {
+    if (!is_gathered_on_use(tensor)) slices.share(model_key(name), tensor);
+  }
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!is_gathered_on_use(leaf.parameter) || !view.is_first_replica) continue;
+    slices.add(model_key(leaf.name), leaf.values.detach(), leaf.parameter.sizes().vec(),
+               leaf.begin);
+  }
+}
+
 void add_state(const TrainingView& view, Slices& slices) {
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const auto fields = view.wrapped.state(leaf.values);
@@ -147,7 +159,7 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
   std::vector<TensorSlice> own;
   std::string problem;
   try {
-    for (const auto& [key, tensor] : view.parameters) slices.share(model_key(key), tensor);
+    add_parameters(view, slices);
     if (view.set.rank() == 0) {
       for (const auto& [key, tensor] : view.buffers) slices.add(model_key(key), tensor);
     }

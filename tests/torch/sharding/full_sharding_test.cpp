@@ -35,8 +35,6 @@ DistributedOptimizer::Options full() {
   return options;
 }
 
-bool shares_memory() { return Config::from_environment().shared_memory; }
-
 /// Steepest descent that runs `before_update` before it writes anything.
 class Watched final : public Optimizer {
  public:
@@ -56,12 +54,7 @@ class Watched final : public Optimizer {
   std::function<void()> before_update_;
 };
 
-class FullShardingTest : public TorchTest {
- protected:
-  void SetUp() override {
-    if (!shares_memory() && size() > 1) GTEST_SKIP() << "these ranks share no memory";
-  }
-};
+class FullShardingTest : public TorchTest {};
 
 at::Tensor make_weight() { return torch::ones({kElements}, torch::kFloat64).requires_grad_(); }
 
@@ -276,21 +269,6 @@ TEST_F(FullShardingTest, ParametersMayBeWrappedAgain) {
     optimizer.step();
     EXPECT_TRUE(torch::equal(weight.detach(), before - 0.5 * (size() + 1)));
     barrier();
-  }
-}
-
-class UnsharedMemoryTest : public TorchTest {};
-
-TEST_F(UnsharedMemoryTest, Full_IsRefusedOnAllRanks) {
-  const bool is_refused = size() > 1 && !is_rank_ordered() && runtime_.local_size() < size();
-  const bool has_memory = shares_memory() || size() == 1;
-  at::Tensor weight = make_weight();
-  torch::optim::SGD inner({weight}, 1.0);
-  const auto wrap = [&] { DistributedOptimizer(inner, {{"weight", weight}}, with(Shard::Full)); };
-  if (is_refused || !has_memory) {
-    expect_contains(text_thrown_by<InvalidArgument>(wrap), "shard = full keeps one copy");
-  } else {
-    wrap();
   }
 }
 

@@ -111,6 +111,8 @@ TEST_F(ShardedOptimizerTest, ParametersOfAllKinds_Train) {
   const Zoo untouched;
   const auto names = untouched.named_parameters();
   for (const Shard mode : sharded_modes()) {
+    // Some ranks use parameters that others do not.
+    if (mode == Shard::Full && gathers_on_use()) continue;
     const std::vector<at::Tensor> sharded = train_zoo(runtime_, mode);
     for (std::size_t i = 0; i < whole.size(); ++i) {
       if (whole[i].numel() == 0) continue;

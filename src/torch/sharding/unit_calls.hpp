@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "kolo/collectives.hpp"
+
+namespace kolo::tensors {
+
+/// What an optimizer's units have in common: the numbers of their collectives, so that a rank that
+/// calls another one than the others is an error at once, and the optimizer itself.
+class UnitCalls {
+ public:
+  explicit UnitCalls(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  /// Options of the next collective, whose purpose ranks compare.
+  OperationOptions next(OperationOptions options, std::string purpose) {
+    options.name = prefix_ + "." + std::to_string(number_++ % kNumbers);
+    options.purpose = std::move(purpose);
+    return options;
+  }
+  /// A step has ended: the next one has the same names.
+  void restart() { number_ = 0; }
+
+  // Empty once the optimizer is destroyed.
+  /// Called before a unit of the batch is gathered for this rank's own use.
+  std::function<void(const std::string& batch, std::size_t unit)> before_gather;
+  /// Called after a mismatch, on all ranks: whether its reason is that some ranks have joined. The
+  /// optimizer then calls before_gather() for them.
+  std::function<bool()> find_joined;
+
+ private:
+  static constexpr std::size_t kNumbers = 4096;  // names are remembered: there must not be too many
+
+  const std::string prefix_;
+  std::size_t number_ = 0;
+};
+
+}  // namespace kolo::tensors
