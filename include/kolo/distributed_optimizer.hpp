@@ -81,8 +81,9 @@ struct DistributedOptimizerOptions {
   /// Full: in addition the ranks of a node keep one copy of the parameters, from construction on,
   /// for good, with the values of the first of them. Each updates its shards in place, after all
   /// have entered step(); nothing is gathered. Parameters stay ordinary tensors, to which programs
-  /// write in full_parameters() only; other writes are errors, found by the tensors' versions. For
-  /// CPUs that share memory; over several nodes with ShardScope::Node.
+  /// write in full_parameters() only; other writes are errors, found by the tensors' versions.
+  /// Where ranks share no memory, each keeps its shards alone, and parameters are gathered when
+  /// operators of LibTorch use them; all ranks must use them in the same order.
   std::optional<Shard> shard{};
   /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
   /// With the world only, and equally many ranks on every node.
@@ -219,7 +220,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   int join();
 
   /// Runs `write`, which may change parameters: load, prune or clamp them. Collective and blocking.
-  /// Needed with shard = Full alone, where every rank would write to one copy. One rank may write a
+  /// Needed with shard = Full alone, where ranks have no copies of their own. One rank may write a
   /// parameter, or several the same values: all ranks have them afterwards. Meanwhile each has
   /// copies of all parameters. Other modes just run `write`.
   /// @param write called once on every rank

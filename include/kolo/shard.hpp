@@ -11,7 +11,7 @@ enum class Shard : std::uint8_t {
   None,       ///< nothing: data-parallel training
   Optimizer,  ///< the optimizer's state and the work of step(): ZeRO-1
   Gradients,  ///< reduced gradients as well: ZeRO-2
-  Full,       ///< parameters as well, of which each node keeps one copy: ZeRO-3
+  Full,       ///< parameters as well: one copy per node, or gathered when used: ZeRO-3
 };
 
 /// Over which ranks.

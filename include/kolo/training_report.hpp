@@ -31,9 +31,10 @@ struct TrainingReport {
   std::size_t peak_at_construction = 0;  ///< the same when the optimizer had been made
   /// What this rank sent in the last step, or moved to or from other ranks' memory.
   std::uint64_t sent_per_step = 0;
-  /// What ring algorithms send without compression: 2 P (n - 1) / n, with Shard::Full half of it,
-  /// as nothing is gathered; with ShardScope::Node the sum
-  /// of both levels; with Accumulation::Reduced the reductions of every pass.
+  /// What ring algorithms send without compression: 2 P (n - 1) / n; with Shard::Full half of it
+  /// where ranks share memory, and nothing is gathered, otherwise P (n - 1) / n more, as each
+  /// parameter is gathered for forward() and for backward(). With ShardScope::Node the sum of both
+  /// levels; with Accumulation::Reduced the reductions of every pass.
   std::uint64_t expected_sent_per_step = 0;
   /// Seconds that reductions took on this rank's GPU, of those seen to end between the last two
   /// steps; most of it overlaps kernels of the program. 0 without a GPU.

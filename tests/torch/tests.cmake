@@ -7,11 +7,15 @@ kolo_add_test(training_parts_test
     torch/buckets/bucket_plan_test.cpp
     torch/optimizer/step_command_test.cpp
     torch/reduction/step_phase_test.cpp
+    torch/sharding/unit_plan_test.cpp
+    torch/sharding/use_order_test.cpp
     "${PROJECT_SOURCE_DIR}/src/torch/buckets/arrival_order.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/buckets/bucket_plan.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/optimizer/step_command.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/reduction/arrivals.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/reduction/step_phase.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/sharding/unit_plan.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/sharding/use_order.cpp"
   LIBRARIES nlohmann_json::nlohmann_json
   ONE_THREAD)
 if(TARGET kolo)
@@ -54,6 +58,7 @@ if(TARGET kolo)
       torch/sharding/sharded_training_test.cpp
       torch/sharding/frozen_parameters_test.cpp
       torch/sharding/full_sharding_test.cpp
+      torch/sharding/gathered_units_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp

@@ -169,11 +169,6 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
              first.name + "' on " + first.tensor.device().str() +
              ". Move the model to one device, or wrap an optimizer for each.";
     }
-    if (shard == Shard::Full && !parameter.tensor.is_cpu()) {
-      return where + "it lies on " + parameter.tensor.device().str() +
-             "; shard = full keeps one copy of the parameters in memory that ranks share, which "
-             "GPUs do not. Use shard = gradients.";
-    }
     const DType dtype = view_of(parameter.tensor, where).dtype;
     if (shard != Shard::None) {
       if (const std::string problem = problem_with_storage(parameter, storages); !problem.empty()) {

@@ -118,8 +118,11 @@ std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_by
   const DistributedOptimizerOptions& options = context_.options;
   const auto passes = static_cast<std::uint64_t>(
       options.accumulation == Accumulation::Reduced ? options.backward_passes_per_step : 1);
+  const auto backward_passes = static_cast<std::uint64_t>(options.backward_passes_per_step);
   const int sharers = context_.sets.sharded->size();
-  const std::uint64_t gathers = *options.shard == Shard::Full ? 0 : 1;
+  const std::uint64_t gathers = *options.shard != Shard::Full ? 1
+                                : context_.gathers_on_use     ? 2 * backward_passes
+                                                              : 0;
   std::uint64_t bytes = (passes + gathers) * ring_bytes(parameter_bytes, sharers);
   if (context_.sets.replicas != nullptr) {
     bytes += passes * 2 *

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 namespace kolo::tensors {
@@ -46,15 +45,16 @@ std::vector<Cluster> clusters_of(const std::vector<UnitMember>& members) {
 
 UnitPlan plan_units(const std::vector<UnitMember>& members, std::size_t unit_bytes) {
   UnitPlan plan{std::vector<std::size_t>(members.size()), {}};
-  std::optional<std::size_t> room;  // in the last unit; none: it is closed
+  bool is_open = false;  // the last unit may take more modules
+  std::size_t used_bytes = 0;
   for (const Cluster& cluster : clusters_of(members)) {
-    if (cluster.is_group || !room || *room < cluster.size_bytes) {
+    if (!is_open || cluster.is_group || used_bytes + cluster.size_bytes > unit_bytes) {
       plan.names.push_back(cluster.name);
-      room = unit_bytes;
+      used_bytes = 0;
     }
     for (const std::size_t i : cluster.members) plan.unit_of[i] = plan.names.size() - 1;
-    room = *room - std::min(*room, cluster.size_bytes);
-    if (cluster.is_group) room.reset();
+    used_bytes += cluster.size_bytes;
+    is_open = !cluster.is_group;
   }
   return plan;
 }

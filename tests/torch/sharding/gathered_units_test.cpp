@@ -1,0 +1,307 @@
+// Shard::Full where ranks share no memory: parameters are gathered when operators use them.
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::gathered_units_test {
+
+constexpr std::int64_t kWidth = 24;
+constexpr std::size_t kLayers = 6;
+
+/// Linear layers, of which each makes a unit.
+class LayersImpl : public torch::nn::Module {
+ public:
+  LayersImpl() {
+    torch::manual_seed(11);
+    for (std::size_t i = 0; i < kLayers; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i),
+                                       torch::nn::Linear(kWidth, kWidth)));
+    }
+  }
+  at::Tensor forward(at::Tensor values, const std::vector<std::size_t>& order) {
+    for (const std::size_t i : order) values = torch::tanh(layers[i](values));
+    return values;
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Layers);
+
+std::vector<std::size_t> ascending() {
+  std::vector<std::size_t> order(kLayers);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  return order;
+}
+
+at::Tensor input(int rank, int step) { return batch_rows(step, 4 * rank, 4, kWidth, torch::kFloat); }
+
+DistributedOptimizer::Options layer_by_layer(Shard shard) {
+  DistributedOptimizer::Options options;
+  options.shard = shard;
+  options.bucket_bytes = kWidth * (kWidth + 1) * sizeof(float);
+  return options;
+}
+
+bool is_in_memory(const at::Tensor& tensor) { return tensor.const_data_ptr() != nullptr; }
+
+/// Which layers have memory, seen at the beginning and end of every operator. Memory that a layer
+/// had and has no more is filled with NaN.
+class MemoryWatch {
+ public:
+  explicit MemoryWatch(Layers model) : model_(std::move(model)) {
+    current = this;
+    callback_ = at::addGlobalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+          if (current != nullptr) current->look();
+          return nullptr;
+        },
+        [](const at::RecordFunction&, at::ObserverContext*) {
+          if (current != nullptr) current->look();
+        }));
+  }
+  ~MemoryWatch() {
+    current = nullptr;
+    at::removeCallback(callback_);
+  }
+  MemoryWatch(const MemoryWatch&) = delete;  // a callback of LibTorch
+  MemoryWatch& operator=(const MemoryWatch&) = delete;
+
+  std::size_t most_layers = 0;
+  std::size_t poisoned = 0;
+
+ private:
+  void look() {
+    std::size_t layers = 0;
+    std::map<void*, std::size_t> memory;
+    for (auto& layer : model_->layers) {
+      if (is_in_memory(layer->weight)) ++layers;
+      for (const at::Tensor& parameter : {layer->weight, layer->bias}) {
+        if (is_in_memory(parameter)) memory[parameter.data_ptr()] = parameter.nbytes();
+      }
+    }
+    most_layers = std::max(most_layers, layers);
+    for (const auto& [address, bytes] : known_) {
+      if (memory.contains(address)) continue;
+      for (std::size_t i = 0; i < bytes / sizeof(float); ++i) {
+        static_cast<float*>(address)[i] = std::numeric_limits<float>::quiet_NaN();
+      }
+      ++poisoned;
+    }
+    known_ = memory;
+  }
+
+  static inline MemoryWatch* current = nullptr;
+  Layers model_;
+  at::CallbackHandle callback_ = 0;
+  std::map<void*, std::size_t> known_;
+};
+
+class GatheredUnitsTest : public TorchTest {
+ protected:
+  using Order = std::function<std::vector<std::size_t>(int step)>;
+
+  /// The parameters after some steps, in which the layers are used in this order.
+  at::Tensor train(Shard shard, const Order& order,
+                   const std::function<void(Layers&, int step)>& before_step = nullptr) {
+    Layers model;
+    torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2));
+    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
+    for (int step = 0; step < 5; ++step) {
+      if (before_step) before_step(model, step);
+      optimizer.zero_grad();
+      model->forward(input(rank(), step), order(step)).square().sum().backward();
+      optimizer.step();
+    }
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& parameter : model->parameters()) {
+      all.push_back(parameter.detach().clone().view(-1));
+    }
+    return torch::cat(all);
+  }
+  at::Tensor train_alike(const Order& order) {
+    const at::Tensor whole = train(Shard::None, order);
+    const at::Tensor full = train(Shard::Full, order);
+    EXPECT_LT(largest_difference(full, whole), 1e-5);
+    return full;
+  }
+};
+
+TEST_F(GatheredUnitsTest, Parameters_HaveMemoryOnlyWhileTheyAreUsed) {
+  if (!gathers_on_use()) return;
+  Layers model;
+  const at::Tensor weight = model->layers[1]->weight;
+  const at::Tensor expected = weight.detach().clone();
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(is_in_memory(parameter));
+  EXPECT_EQ(weight.sizes(), (torch::IntArrayRef{kWidth, kWidth}));
+  EXPECT_TRUE(torch::equal(weight, expected));  // which gathers it
+  EXPECT_TRUE(is_in_memory(weight));
+  EXPECT_TRUE(is_in_memory(model->layers[1]->bias));
+  EXPECT_FALSE(is_in_memory(model->layers[2]->weight));
+  model->forward(input(rank(), 0), ascending()).sum().backward();
+  optimizer.step();
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(is_in_memory(parameter));
+}
+
+TEST_F(GatheredUnitsTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
+  if (!gathers_on_use()) return;
+  std::optional<MemoryWatch> watch;
+  const auto forwards = [](int) { return ascending(); };
+  const at::Tensor whole = train(Shard::None, forwards);
+  // Each step begins with another layer, so nothing is gathered ahead into memory that is poisoned.
+  const at::Tensor full = train(Shard::Full, forwards, [&](Layers& model, int step) {
+    if (!watch) watch.emplace(model);
+    model->layers[static_cast<std::size_t>(step)]->weight.detach().sum();
+  });
+  EXPECT_EQ(watch->most_layers, 2U);
+  EXPECT_GT(watch->poisoned, 10U);
+  EXPECT_LT(largest_difference(full, whole), 1e-5);
+}
+
+TEST_F(GatheredUnitsTest, UnitsGatheredAhead_AreTwoAtMostToo) {
+  if (!gathers_on_use()) return;
+  Layers model;
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  std::size_t most = 0;
+  for (int step = 0; step < 4; ++step) {
+    model->forward(input(rank(), step), ascending()).sum().backward();
+    std::size_t layers = 0;
+    for (auto& layer : model->layers) if (is_in_memory(layer->weight)) ++layers;
+    most = std::max(most, layers);
+    optimizer.step();
+  }
+  EXPECT_LE(most, 2U);
+}
+
+TEST_F(GatheredUnitsTest, OrderOfUse_MayChange) {
+  train_alike([](int step) {
+    switch (step) {
+      case 2: return std::vector<std::size_t>{5, 4, 3, 2, 1, 0};
+      case 3: return std::vector<std::size_t>{0, 1, 0, 1, 2};  // the rest is not used
+      default: return ascending();
+    }
+  });
+}
+
+TEST_F(GatheredUnitsTest, Layers_MayBeUsedSeveralTimes) {
+  train_alike([](int) { return std::vector<std::size_t>{0, 1, 2, 0, 1, 2, 5, 0, 3, 4, 5}; });
+}
+
+TEST_F(GatheredUnitsTest, Operators_MayUseMoreUnitsThanSlots) {
+  const auto train_cat = [&](Shard shard) {
+    Layers model;
+    torch::optim::SGD inner(model->parameters(), 0.01);
+    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      std::vector<at::Tensor> weights;
+      for (auto& layer : model->layers) weights.push_back(layer->weight);
+      (torch::cat(weights).square() * (rank() + 1)).sum().backward();
+      optimizer.step();
+    }
+    return model->layers[4]->weight.detach().clone();
+  };
+  EXPECT_LT(largest_difference(train_cat(Shard::Full), train_cat(Shard::None)), 1e-6);
+}
+
+TEST_F(GatheredUnitsTest, RanksThatUseDifferentUnits_GetAnErrorAtOnce) {
+  if (!gathers_on_use()) return;
+  Layers model;
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  const std::size_t own = is_last() ? 3 : 2;
+  std::string text;
+  try {
+    model->layers[own](input(rank(), 0));
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  }
+  expect_contains(text, "Kolo could not gather parameters");
+  expect_contains(text, "gathering unit 2 (layer2) on");
+  expect_contains(text, "gathering unit 3 (layer3) on rank " + std::to_string(size() - 1));
+  expect_contains(text_thrown_by<MismatchError>([&] { optimizer.step(); }), "purpose differs");
+  const at::Tensor sum = allreduce(torch::ones({3}), {.op = ReduceOp::Sum});  // the set is usable
+  EXPECT_TRUE(torch::equal(sum, torch::full({3}, static_cast<float>(size()))));
+}
+
+TEST_F(GatheredUnitsTest, RankThatSkipsBackward_GetsAnErrorAtOnce) {
+  if (!gathers_on_use()) return;
+  Layers model;
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  const auto work = [&] {
+    if (!is_last()) model->forward(input(rank(), 0), ascending()).sum().backward();
+    optimizer.step();
+  };
+  if (is_last()) {
+    expect_contains(text_thrown_by<MismatchError>(work), "the end of backward() on rank");
+  } else {
+    EXPECT_THROW(work(), c10::Error);
+  }
+}
+
+TEST_F(GatheredUnitsTest, Parameters_OutliveTheOptimizer) {
+  Layers model;
+  at::Tensor before;
+  {
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+    model->forward(input(rank(), 0), ascending()).sum().backward();
+    optimizer.step();
+    before = model->forward(input(0, 1), ascending()).detach();
+  }
+  EXPECT_TRUE(torch::equal(model->forward(input(0, 1), ascending()).detach(), before));
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::None));
+  EXPECT_TRUE(torch::equal(model->forward(input(0, 1), ascending()).detach(), before));
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(is_in_memory(parameter));
+}
+
+TEST_F(GatheredUnitsTest, Views_FollowTheirParameter) {
+  if (!gathers_on_use()) return;
+  Layers model;
+  const at::Tensor transposed = model->layers[0]->weight.t();
+  const at::Tensor expected = transposed.detach().clone();
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  model->forward(input(rank(), 0), ascending());  // the first layer is released
+  EXPECT_FALSE(is_in_memory(transposed));
+  EXPECT_TRUE(torch::equal(transposed.contiguous(), expected));
+}
+
+TEST_F(GatheredUnitsTest, BytesSent_AreThoseOfTwoGathersAndAReduction) {
+  if (!gathers_on_use()) return;
+  torch::nn::Sequential model;
+  for (int i = 0; i < 12; ++i) model->push_back(torch::nn::Linear(200, 200));
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, {.shard = Shard::Full});
+  for (int step = 0; step < 3; ++step) {
+    model->forward(torch::ones({2, 200}) * rank()).sum().backward();
+    optimizer.step();
+  }
+  const TrainingReport report = optimizer.report();
+  const double ratio = static_cast<double>(report.sent_per_step) /
+                       static_cast<double>(report.expected_sent_per_step);
+  EXPECT_LE(ratio, 1.02);
+  EXPECT_GT(ratio, 0.7);  // units of the end of forward() are not gathered again
+}
+
+}  // namespace kolo::test::gathered_units_test
