@@ -132,15 +132,10 @@ void print(const nlohmann::ordered_json& result) {
               result["bytes_sent_ratio"].get<double>());
 }
 
-std::vector<kolo::Shard> modes_that_are_possible() {
-  std::vector<kolo::Shard> modes{kolo::Shard::None, kolo::Shard::Optimizer, kolo::Shard::Gradients};
-  if (kolo::is_shared(kolo::shared_empty({1}))) modes.push_back(kolo::Shard::Full);
-  return modes;
-}
-
 nlohmann::ordered_json measure(const std::string& model, const Options& options) {
   std::vector<Case> cases;
-  for (const kolo::Shard shard : modes_that_are_possible()) {
+  for (const kolo::Shard shard : {kolo::Shard::None, kolo::Shard::Optimizer, kolo::Shard::Gradients,
+                                  kolo::Shard::Full}) {
     cases.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard));
   }
   run(cases, options);
