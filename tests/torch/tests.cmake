@@ -54,6 +54,7 @@ if(TARGET kolo)
       torch/sharding/sharded_training_test.cpp
       torch/sharding/frozen_parameters_test.cpp
       torch/sharding/full_sharding_test.cpp
+      torch/sharding/protected_parameters_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp

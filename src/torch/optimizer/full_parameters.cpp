@@ -16,6 +16,7 @@
 #include "kolo/runtime.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -137,6 +138,7 @@ std::vector<int> write_to_copies(const NamedTensors& shared, const std::function
   run_on_all("the program's function", write, options);
   const ProcessSet& set = *options.process_set;
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
+  const WritesAllowed writes;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     if (writers[i] == set.runtime().rank()) copies[i].copy_back();
   }

@@ -13,6 +13,7 @@
 #include "kolo/runtime.hpp"
 #include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -220,6 +221,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 
 /// Bucket by bucket: one may be gathered while the next is stepped.
 void TrainingEngine::update_shards() {
+  const WritesAllowed writes;
   std::exception_ptr error;
   for (const auto& reducer : batches_) {
     const ParameterShards& shards = *reducer->shards();
@@ -274,6 +276,7 @@ Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();
   merge_options();
+  const WritesAllowed writes;
   return checkpoint_.load(path, options);
 }
 

@@ -13,6 +13,7 @@
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -75,6 +76,7 @@ void FrozenParameters::share(const Named& parameters, ProcessSet& all,
     frozen_.push_back({name, tensor, tensor.const_data_ptr(), 0});
   }
   accept_writes();
+  protect_writes(memory->buffer(), found, *options.process_set);
 }
 
 bool FrozenParameters::is_elsewhere(const Frozen& parameter) const {

@@ -10,6 +10,7 @@
 #include "comm/shared_segment.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -144,8 +145,17 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
                   setup_.sets.sharded->rank());
   shards_->shard_state(setup_.wrapped);
   watch_.pin();
-  if (is_full()) watch_.refuse_writes();
+  if (is_full()) refuse_writes();
   setup_.wrapped.refuse_own_save();
+}
+
+void GradientReducer::refuse_writes() {
+  watch_.refuse_writes();
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (const ReducedParameter& parameter : parameters_) {
+    parameters.emplace_back(parameter.name, parameter.tensor);
+  }
+  protect_writes(shards_->memory().buffer(), parameters, *setup_.sets.sharded);
 }
 
 void GradientReducer::lay_out_slots() {
