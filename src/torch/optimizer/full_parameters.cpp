@@ -16,6 +16,7 @@
 #include "kolo/runtime.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/deferred.hpp"
 #include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
@@ -146,6 +147,12 @@ std::vector<int> write_to_copies(const NamedTensors& shared, const std::function
 }
 
 }  // namespace
+
+void place_frozen_parameters(TrainingContext& context, const NamedTensors& all) {
+  if (context.options.shard != Shard::Full) return fill_deferred(all, context.set);
+  context.frozen.share(all, context.set,
+                       {.name = context.prefix + ".frozen", .process_set = context.sets.sharded});
+}
 
 void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
                            const std::function<void()>& write) {

@@ -57,11 +57,7 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_) {
   batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
-  if (context_.options.shard == Shard::Full) {
-    context_.frozen.share(
-        checkpoint_.view().parameters, context_.set,
-        {.name = context_.prefix + ".frozen", .process_set = context_.sets.sharded});
-  }
+  place_frozen_parameters(context_, checkpoint_.view().parameters);
   reporter_.start();
 }
 

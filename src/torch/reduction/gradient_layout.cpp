@@ -38,8 +38,8 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
 BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
   std::vector<PlannedParameter> planned;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const TensorView view = view_of(tensors_[i], parameters_[i].name);
-    planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group,
+    const auto count = static_cast<std::size_t>(tensors_[i].numel());
+    planned.push_back({is_sparse_[i] ? 0 : count, dtype_of(tensors_[i]), parameters_[i].group,
                        parameters_[i].optimizer_group});
   }
   const std::size_t wanted = setup_.options.bucket_bytes;
