@@ -37,8 +37,8 @@ int main(int argc, char** argv) {
   const bool is_full = argc > 1 && std::string(argv[1]) == "full";
   Deep model = is_full ? kolo::deferred<Deep>() : Deep();
   torch::optim::AdamW adamw(model->parameters(), 1e-3);
-  kolo::DistributedOptimizer optimizer(
-      adamw, *model, {.shard = is_full ? kolo::Shard::Full : kolo::Shard::None});
+  kolo::DistributedOptimizer optimizer(adamw, *model,
+                                       {.shard = is_full ? kolo::Shard::Full : kolo::Shard::None});
   double loss = 0;
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();

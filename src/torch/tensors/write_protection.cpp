@@ -32,10 +32,7 @@ struct Extent {
   std::string text;  ///< up to the number of the element that was written
 };
 
-struct Pages {
-  std::uintptr_t begin;
-  std::uintptr_t end;
-};
+using Pages = std::span<std::byte>;
 
 struct ProtectedMemory {
   std::weak_ptr<void> owner;  // another mapping may have the addresses afterwards
@@ -128,23 +125,24 @@ void install_handler() {
 void set_protection(const ProtectedMemory& memory, int protection) {
   const std::shared_ptr<void> owner = memory.owner.lock();  // it stays mapped meanwhile
   for (const Pages& pages : owner ? memory.pages : std::vector<Pages>{}) {
-    if (::mprotect(reinterpret_cast<void*>(pages.begin), pages.end - pages.begin, protection) == 0)
-      continue;
+    if (::mprotect(pages.data(), pages.size(), protection) == 0) continue;
     throw BackendError(std::string("KOLO_PROTECT_PARAMETERS: mprotect: ") + std::strerror(errno));
   }
 }
 
-/// The pages of `parameters`, which are in order and in memory of whole pages.
-std::vector<Pages> pages_of(const std::vector<Extent>& parameters) {
-  const std::uintptr_t page = comm::page_bytes();
+/// The pages of `parameters`, which are in order in `memory` of whole pages.
+std::vector<Pages> pages_of(const std::vector<Extent>& parameters, const SharedBuffer& memory) {
+  const std::size_t page = comm::page_bytes();
+  const auto data = reinterpret_cast<std::uintptr_t>(memory.data());
   std::vector<Pages> pages;
+  std::size_t end = 0;  // of the last pages
   for (const Extent& extent : parameters) {
-    const Pages own{extent.begin / page * page, (extent.end + page - 1) / page * page};
-    if (!pages.empty() && own.begin <= pages.back().end) {
-      pages.back().end = own.end;
-    } else {
-      pages.push_back(own);
-    }
+    const std::size_t own_begin = (extent.begin - data) / page * page;
+    const bool is_adjacent = !pages.empty() && own_begin <= end;
+    const std::size_t begin = is_adjacent ? end - pages.back().size() : own_begin;
+    end = (extent.end - data + page - 1) / page * page;
+    if (is_adjacent) pages.pop_back();
+    pages.emplace_back(memory.data() + begin, end - begin);
   }
   return pages;
 }
@@ -174,7 +172,7 @@ void protect_writes(const SharedBuffer& memory,
                                     "] error: parameter '" + name + "' was written at element "});
   }
   std::ranges::sort(added.parameters, {}, &Extent::begin);
-  added.pages = pages_of(added.parameters);
+  added.pages = pages_of(added.parameters, memory);
   install_handler();
   Registry& all = registry();
   const std::lock_guard guard(all.lock);
