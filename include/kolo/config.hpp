@@ -30,6 +30,7 @@ struct Config {
   std::string broadcast;
   std::string reduce_scatter;
   std::string shard = "none";
+  bool protect_parameters = false;
   std::string log_level = "warn";
 
   // Speed.

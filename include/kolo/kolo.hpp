@@ -4,6 +4,7 @@
 #include "kolo/autocast.hpp"
 #include "kolo/checkpoint.hpp"
 #include "kolo/collectives.hpp"
+#include "kolo/deferred.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"

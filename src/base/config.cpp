@@ -84,6 +84,9 @@ const std::array kSettings{
     Setting{"KOLO_SHARD", &Config::shard, 0, 0,
             "What DistributedOptimizer shards where the program does not say: none, optimizer, "
             "gradients or full."},
+    Setting{"KOLO_PROTECT_PARAMETERS", &Config::protect_parameters, 0, 1,
+            "With shard = full, map parameters read-only outside step(): a write by the program, "
+            "also through a pointer, prints the parameter's name and ends the process by SIGSEGV."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
     Setting{

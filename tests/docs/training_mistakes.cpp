@@ -73,6 +73,12 @@ void converts_model() {
   training.step();
 }
 
+void writes_through_a_pointer() {
+  const Training training(4, {.shard = kolo::Shard::Full});
+  if (kolo::rank() == 0) training.model->weight.data_ptr<float>()[2] = 1;
+  kolo::barrier();
+}
+
 void lbfgs() {
   Linear model(4, 1);
   torch::optim::LBFGS optimizer(model->parameters());
@@ -84,10 +90,15 @@ void another_option() { Training(4, {.backward_passes_per_step = kolo::rank() + 
 void complex_tensor() { kolo::allreduce(torch::zeros({2}, at::kComplexFloat), {.name = "waves"}); }
 
 const std::map<std::string, std::function<void()>> kMistakes{
-    {"another_model", another_model},   {"another_option", another_option},
-    {"backward_twice", backward_twice}, {"complex_tensor", complex_tensor},
-    {"converts_model", converts_model}, {"lbfgs", lbfgs},
-    {"no_checkpoint", no_checkpoint},   {"saves_wrapped_optimizer", saves_wrapped_optimizer},
+    {"another_model", another_model},
+    {"another_option", another_option},
+    {"backward_twice", backward_twice},
+    {"complex_tensor", complex_tensor},
+    {"converts_model", converts_model},
+    {"lbfgs", lbfgs},
+    {"no_checkpoint", no_checkpoint},
+    {"saves_wrapped_optimizer", saves_wrapped_optimizer},
+    {"writes_through_a_pointer", writes_through_a_pointer},
 };
 
 }  // namespace

@@ -31,6 +31,7 @@ if(TARGET kolo)
       torch/tensors/autocast_test.cpp
       torch/tensors/autograd_test.cpp
       torch/tensors/broadcast_test.cpp
+      torch/tensors/deferred_test.cpp
       torch/training/checkpoint_damage.cpp
       torch/training/checkpoint_files_test.cpp
       torch/training/damaged_training_test.cpp
@@ -59,6 +60,7 @@ if(TARGET kolo)
       torch/sharding/frozen_parameters_test.cpp
       torch/sharding/full_sharding_test.cpp
       torch/sharding/gathered_units_test.cpp
+      torch/sharding/protected_parameters_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp

@@ -19,8 +19,10 @@
 #include "kolo/runtime.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/deferred.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -214,6 +216,7 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   const ProcessSet& set = *options.process_set;
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
   write_shards(batches, shared, copies, writers, options);
+  const WritesAllowed writes;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     if (writers[i] == set.runtime().rank() && !copies[i].is_sharded()) copies[i].copy_to_shared();
   }
@@ -221,6 +224,12 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
 }
 
 }  // namespace
+
+void place_frozen_parameters(TrainingContext& context, const NamedTensors& all) {
+  if (context.options.shard != Shard::Full) return fill_deferred(all, context.set);
+  context.frozen.share(all, context.set,
+                       {.name = context.prefix + ".frozen", .process_set = context.sets.sharded});
+}
 
 void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
                            const std::function<void()>& write) {

@@ -1,5 +1,7 @@
 #include "torch/optimizer/optimizer_checks.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
@@ -8,6 +10,8 @@
 
 #include "kolo/error.hpp"
 #include "torch/sharding/shard_sets.hpp"
+#include "torch/tensors/deferred.hpp"
+#include "torch/tensors/deferred_storage.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
@@ -89,6 +93,13 @@ std::string problem_with_storage(const ReducedParameter& parameter,
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
 }
 
+/// Equal on all ranks, as also those of the first rank count.
+std::ptrdiff_t count_constructed(const std::vector<ReducedParameter>& parameters) {
+  return std::ranges::count_if(parameters, [](const ReducedParameter& parameter) {
+    return is_constructed(parameter.tensor);
+  });
+}
+
 /// A parameter that is listed twice would be stepped once a step if sharded, but twice by LibTorch.
 std::string problem_with_members(WrappedOptimizer& optimizer) {
   std::unordered_set<const void*> known;
@@ -161,15 +172,20 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
   std::unordered_map<const void*, std::string> storages;
   for (const ReducedParameter& parameter : parameters) {
     const std::string where = "parameter '" + parameter.name + "': ";
-    if (std::string problem = problem_with(parameter.tensor); !problem.empty())
+    if (std::string problem = problem_with_type(parameter.tensor); !problem.empty())
       return where + problem;
+    if (is_deferred(parameter.tensor) && options.process_set->rank() == 0) {
+      return where +
+             "a kolo::deferred model has no elements on this rank, and this is the first of the "
+             "process set, whose values all would get. Take a set with the first rank of the node.";
+    }
     // backward() has a thread for each device: hooks of two would race for the state of the step.
     if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
              first.name + "' on " + first.tensor.device().str() +
              ". Move the model to one device, or wrap an optimizer for each.";
     }
-    const DType dtype = view_of(parameter.tensor, where).dtype;
+    const DType dtype = dtype_of(parameter.tensor);
     if (shard != Shard::None) {
       if (const std::string problem = problem_with_storage(parameter, storages); !problem.empty()) {
         return where + problem + ", which shard = " + std::string(name_of(shard)) +
@@ -203,6 +219,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},
       {"device", parameters.empty() || parameters.front().tensor.is_cpu() ? "cpu" : "cuda"},
+      {"parameters of a deferred model", std::to_string(count_constructed(parameters))},
       {"number of parameters", std::to_string(parameters.size())},
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -6,6 +6,7 @@
 
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/deferred.hpp"
 
 namespace kolo::tensors {
 
@@ -104,6 +105,13 @@ void ParameterBatches::add(std::vector<ReducedParameter> parameters, const std::
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);
   }
   if (parameters.empty()) return;
+  if (context_.options.shard != Shard::Full) {
+    TrainingContext::NamedTensors added;
+    for (const ReducedParameter& parameter : parameters) {
+      added.emplace_back(parameter.name, parameter.tensor);
+    }
+    fill_deferred(added, context_.set);
+  }
   reducers_.push_back(std::make_unique<GradientReducer>(
       std::move(parameters), context_.reduction_setup(), prefix, before_gradient_));
 }

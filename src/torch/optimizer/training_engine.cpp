@@ -13,6 +13,7 @@
 #include "kolo/runtime.hpp"
 #include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -56,11 +57,7 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_) {
   batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
-  if (context_.options.shard == Shard::Full) {
-    context_.frozen.share(
-        checkpoint_.view().parameters, context_.set,
-        {.name = context_.prefix + ".frozen", .process_set = context_.sets.sharded});
-  }
+  place_frozen_parameters(context_, checkpoint_.view().parameters);
   context_.gathers_on_use = !batches_.units().empty();
   expect_all_active();
   context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit) {
@@ -227,6 +224,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 
 /// Bucket by bucket: one may be gathered while the next is stepped.
 void TrainingEngine::update_shards() {
+  const WritesAllowed writes;
   std::exception_ptr error;
   for (const auto& reducer : batches_) {
     const ParameterShards& shards = *reducer->shards();
@@ -284,6 +282,7 @@ Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions
   batches_.add_new();
   merge_options();
   for (GatheredUnits* const units : batches_.units()) units->release_all();
+  const WritesAllowed writes;
   return checkpoint_.load(path, options);
 }
 

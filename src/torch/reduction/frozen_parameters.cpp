@@ -13,12 +13,13 @@
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
 
 bool is_shareable(const at::Tensor& tensor) {
-  return !tensor.requires_grad() && problem_with(tensor).empty() && tensor.is_cpu() &&
+  return !tensor.requires_grad() && problem_with_type(tensor).empty() && tensor.is_cpu() &&
          tensor.numel() > 0 && has_own_storage(tensor);
 }
 
@@ -51,8 +52,8 @@ BucketPlan plan_of(const std::vector<at::Tensor>& tensors, int ranks) {
   std::vector<std::size_t> order;
   for (const at::Tensor& tensor : tensors) {
     order.push_back(planned.size());
-    const TensorView view = view_of(tensor, "DistributedOptimizer");
-    planned.push_back({.count = view.count(), .dtype = view.dtype});
+    planned.push_back(
+        {.count = static_cast<std::size_t>(tensor.numel()), .dtype = dtype_of(tensor)});
   }
   return plan_buckets(planned, order, std::numeric_limits<std::size_t>::max(),
                       static_cast<std::size_t>(ranks), comm::page_bytes());
@@ -77,6 +78,7 @@ void FrozenParameters::share(const Named& parameters, ProcessSet& all,
     frozen_.push_back({name, tensor, tensor.const_data_ptr(), 0});
   }
   accept_writes();
+  protect_writes(memory->buffer(), found, *options.process_set);
 }
 
 bool FrozenParameters::is_elsewhere(const Frozen& parameter) const {

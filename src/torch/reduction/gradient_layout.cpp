@@ -10,6 +10,7 @@
 #include "comm/shared_segment.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -38,8 +39,8 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
 std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
   std::vector<PlannedParameter> planned;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const TensorView view = view_of(tensors_[i], parameters_[i].name);
-    planned.push_back({is_sparse_[i] ? 0 : view.count(), view.dtype, parameters_[i].group,
+    const auto count = static_cast<std::size_t>(tensors_[i].numel());
+    planned.push_back({is_sparse_[i] ? 0 : count, dtype_of(tensors_[i]), parameters_[i].group,
                        parameters_[i].optimizer_group});
     if (units_) planned.back().group = static_cast<int>(units_->unit_of[i]);
   }
@@ -178,8 +179,17 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
                   setup_.sets.sharded->rank());
   shards_->shard_state(setup_.wrapped);
   watch_.pin();
-  if (is_full()) watch_.refuse_writes();
+  if (is_full()) refuse_writes();
   setup_.wrapped.refuse_own_save();
+}
+
+void GradientReducer::refuse_writes() {
+  watch_.refuse_writes();
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (const ReducedParameter& parameter : parameters_) {
+    parameters.emplace_back(parameter.name, parameter.tensor);
+  }
+  protect_writes(shards_->memory().buffer(), parameters, *setup_.sets.sharded);
 }
 
 void GradientReducer::lay_out_slots() {

@@ -113,6 +113,7 @@ class GradientReducer {
   void shard_at_once();
   void shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
              std::vector<at::Tensor> gradients);
+  void refuse_writes();
   void lay_out_slots();
   void order_buckets(const std::vector<std::size_t>& order);
 

@@ -6,6 +6,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include "torch/tensors/deferred_storage.hpp"
+
 namespace kolo::tensors {
 namespace {
 
@@ -26,9 +28,10 @@ bool has_own_storage(const at::Tensor& tensor) {
 
 void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
                     Copies copies) {
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
-      memory.data() + offset_bytes, new Owner(memory.owner()),
-      copies == Copies::PerRank ? release_copy_per_rank : release_copy_per_node, tensor.device()));
+  set_elements(
+      tensor, at::DataPtr(memory.data() + offset_bytes, new Owner(memory.owner()),
+                          copies == Copies::PerRank ? release_copy_per_rank : release_copy_per_node,
+                          tensor.device()));
 }
 
 void make_own_copy(const at::Tensor& tensor) {
@@ -39,7 +42,8 @@ void make_own_copy(const at::Tensor& tensor) {
 
 bool has_one_copy(const at::Tensor& tensor) {
   return tensor.has_storage() &&
-         tensor.storage().data_ptr().get_deleter() == &release_copy_per_node;
+         tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_deleter() ==
+             &release_copy_per_node;
 }
 
 void bind_storage(const c10::Storage& storage, void* memory) {

@@ -12,6 +12,7 @@
 #include <c10/core/GradMode.h>
 
 #include "kolo/error.hpp"
+#include "torch/tensors/deferred_storage.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -53,12 +54,14 @@ at::ScalarType scalar_type_of(DType dtype) {
   return at::ScalarType::Undefined;
 }
 
+DType dtype_of(const at::Tensor& tensor) { return *dtype_of(tensor.scalar_type()); }
+
 Device device_of(const at::Device& device) {
   if (device.is_cpu()) return {};
   return {DeviceKind::Cuda, device.index()};
 }
 
-std::string problem_with(const at::Tensor& tensor) {
+std::string problem_with_type(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != at::kStrided) {
     return "sparse tensors are not supported. Use tensor.to_dense(), or sparse_allreduce.";
@@ -73,6 +76,13 @@ std::string problem_with(const at::Tensor& tensor) {
            "float32, float64 or bool first.";
   }
   return {};
+}
+
+std::string problem_with(const at::Tensor& tensor) {
+  if (std::string problem = problem_with_type(tensor); !problem.empty()) return problem;
+  if (!is_deferred(tensor)) return {};
+  return "the tensor is a parameter of a kolo::deferred model, which has no elements on this rank "
+         "before an optimizer of the model is wrapped. Wrap it in a DistributedOptimizer first.";
 }
 
 std::string problem_with(const std::vector<at::Tensor>& tensors) {
@@ -141,7 +151,9 @@ c10::Storage storage_over(SharedBuffer buffer, std::size_t size_bytes) {
 
 const SharedBuffer* shared_memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  const auto* const memory = tensor.storage().data_ptr().cast_context<SharedBuffer>(release);
+  at::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  const auto* const memory =
+      storage._mutable_data_ptr_no_checks().cast_context<SharedBuffer>(release);
   const bool is_whole = memory != nullptr && tensor.numel() > 0 && tensor.is_contiguous() &&
                         !tensor.is_neg() && tensor.nbytes() == tensor.storage().nbytes();
   return is_whole ? memory : nullptr;

@@ -16,8 +16,10 @@
 namespace kolo::tensors {
 
 /// Why collectives cannot take the tensor, for an error text; empty if they can: it must be
-/// strided, on the CPU or a CUDA device, of a dtype that Kolo knows.
+/// strided, on the CPU or a CUDA device, of a dtype that Kolo knows, and have elements.
 std::string problem_with(const at::Tensor& tensor);
+/// The same, but a deferred tensor has none.
+std::string problem_with_type(const at::Tensor& tensor);
 /// The first problem in a group, with the tensor's index.
 std::string problem_with(const std::vector<at::Tensor>& tensors);
 
@@ -27,6 +29,8 @@ std::string in_place_problem_with(const std::vector<at::Tensor>& tensors);
 Device device_of(const at::Device& device);
 
 at::ScalarType scalar_type_of(DType dtype);
+/// Of a tensor without a problem with its type.
+DType dtype_of(const at::Tensor& tensor);
 
 /// The memory of a contiguous tensor, which must stay alive. Throws InvalidArgument, naming
 /// `operation`, if the tensor has a problem.

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace kolo::tensors {
+
+/// Blocks of memory of the tensors that a thread makes while a model is constructed.
+class ConstructionMemory {
+ public:
+  /// Real: memory as usual. Scratch: a large block repeats a few of its pages over and over, so
+  /// that it costs a fraction of its size, and what is written to it is lost.
+  enum class Kind : std::uint8_t { Real, Scratch };
+
+  explicit ConstructionMemory(Kind kind) : kind_(kind) {}
+  ConstructionMemory(const ConstructionMemory&) = delete;  // blocks refer to it
+  ConstructionMemory& operator=(const ConstructionMemory&) = delete;
+
+  /// While it lives, tensors that this thread makes on the CPU get blocks of `memory`.
+  class [[nodiscard]] Scope {
+   public:
+    explicit Scope(const std::shared_ptr<ConstructionMemory>& memory);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+  /// The blocks that tensors still use, in the order in which they were made, without those of
+  /// `others`.
+  std::vector<std::span<std::byte>> blocks(const std::vector<at::Tensor>& others) const;
+  /// Gives a scratch block pages of its own, which are zero; others stay as they are.
+  void make_real(std::span<std::byte> block);
+  /// Whether the tensor lies in a block of any construction.
+  static bool has(const at::Tensor& tensor);
+
+ private:
+  friend class ConstructionAllocator;
+  struct Block {
+    std::span<std::byte> bytes;
+    std::size_t mapped_bytes = 0;  // of a scratch block
+    at::DataPtr usual;             // of a real one
+  };
+  struct Owner {
+    std::shared_ptr<ConstructionMemory> memory;
+    std::int64_t number;
+  };
+  static void release(void* owner);
+  at::DataPtr allocate(std::size_t bytes, at::Allocator& usual,
+                       const std::shared_ptr<ConstructionMemory>& self);
+  bool map_scratch(std::size_t bytes, Block& block);
+
+  const Kind kind_;
+  mutable std::mutex lock_;  // blocks may be freed on any thread
+  std::map<std::int64_t, Block> blocks_;
+  std::int64_t allocations_ = 0;
+  std::size_t mappings_ = 0;
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,142 @@
+#include "kolo/deferred.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/StringUtil.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/objects.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "kolo/runtime.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/tensors/construction_memory.hpp"
+#include "torch/tensors/deferred.hpp"
+#include "torch/tensors/deferred_storage.hpp"
+#include "torch/tensors/parameter_storage.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+using Construct = std::function<const torch::nn::Module&()>;
+using Blocks = std::vector<std::span<std::byte>>;
+
+const char* const kWhat = "kolo::deferred";
+
+std::string random_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard guard(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  return std::to_string(std::hash<std::string_view>()(bytes));
+}
+
+/// Runs the constructor with `memory`. An exception on any rank is one on all; on that rank it is
+/// its own.
+const torch::nn::Module* construct_on_all(const Construct& construct, ProcessSet& world,
+                                          const std::shared_ptr<ConstructionMemory>& memory) {
+  const torch::nn::Module* module = nullptr;
+  std::exception_ptr error;
+  std::string problem;
+  try {
+    const ConstructionMemory::Scope scope(memory);
+    module = &construct();
+  } catch (const std::exception& exception) {
+    error = std::current_exception();
+    problem = std::string("the constructor threw: ") + exception.what();
+  } catch (...) {
+    error = std::current_exception();
+    problem = "the constructor threw";
+  }
+  try {
+    agree(world, "deferred.constructed", kWhat, {}, problem);
+  } catch (const InvalidArgument&) {
+    if (error) std::rethrow_exception(error);
+    throw;
+  }
+  return module;
+}
+
+/// Values of tensors must not decide what is drawn: most ranks have other ones.
+void require_same_draws(ProcessSet& world, const std::string& before) {
+  const std::vector<std::string> all = allgather_object(
+      before + " " + random_state(), {.name = "deferred.draws", .process_set = &world});
+  const auto state_before = [](const std::string& both) { return both.substr(0, both.find(' ')); };
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0] || state_before(all[rank]) != state_before(all[0])) continue;
+    throw InvalidArgument(std::string(kWhat) + ": the constructor has drawn other random numbers " +
+                          "on rank " + std::to_string(rank) +
+                          " than on rank 0. It must not decide by the values of tensors, which "
+                          "ranks do not have: construct such a model without kolo::deferred.");
+  }
+}
+
+std::vector<Fact> facts_of(const torch::nn::Module& module, const Blocks& others) {
+  std::vector<Fact> facts;
+  for (const auto& parameter : module.named_parameters()) {
+    const at::Tensor& tensor = parameter.value();
+    facts.push_back({"parameter", c10::str("'", parameter.key(), "', ", tensor.scalar_type(), " ",
+                                           tensor.sizes())});
+  }
+  facts.push_back({"number of other tensors", std::to_string(others.size())});
+  for (const auto& bytes : others) {
+    facts.push_back({"another tensor", "of " + std::to_string(bytes.size()) + " bytes"});
+  }
+  return facts;
+}
+
+}  // namespace
+
+void construct_deferred(const Construct& construct) {
+  Runtime& runtime = Runtime::current();
+  ProcessSet& world = runtime.world();
+  const bool keeps_parameters = runtime.local_rank() == 0;
+  const auto memory = std::make_shared<ConstructionMemory>(
+      keeps_parameters ? ConstructionMemory::Kind::Real : ConstructionMemory::Kind::Scratch);
+  const std::string before = random_state();
+  const torch::nn::Module& module = *construct_on_all(construct, world, memory);
+  require_same_draws(world, before);
+  const Blocks others = memory->blocks(module.parameters());
+  agree(world, "deferred.agreement", kWhat, facts_of(module, others), {});
+  for (const auto& parameter : module.named_parameters()) {
+    if (keeps_parameters || !ConstructionMemory::has(parameter.value())) continue;
+    defer_storage(parameter.value(), parameter.key());
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    memory->make_real(others[i]);
+    broadcast(
+        {others[i].data(), DType::UInt8, {static_cast<std::int64_t>(others[i].size())}, Device{}},
+        0, {.name = "deferred." + std::to_string(i), .process_set = &world});
+  }
+}
+
+bool is_constructed(const at::Tensor& tensor) {
+  return is_deferred(tensor) || ConstructionMemory::has(tensor);
+}
+
+void fill_deferred(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                   ProcessSet& set) {
+  std::vector<std::pair<std::string, at::Tensor>> constructed;
+  for (const auto& [name, tensor] : tensors) {
+    if (!is_constructed(tensor)) continue;
+    constructed.emplace_back(name, tensor);
+    if (is_deferred(tensor)) {
+      set_elements(tensor, c10::GetCPUAllocator()->allocate(tensor.storage().nbytes()));
+    } else {
+      make_own_copy(tensor);  // so that it no longer counts as constructed
+    }
+  }
+  broadcast_parameters(constructed, set.ranks().front(), &set);
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/process_set.hpp"
+#include "kolo/shared_buffer.hpp"
+
+/// Pages of parameters of which ranks share one copy, read-only for this process while nobody may
+/// write: KOLO_PROTECT_PARAMETERS.
+namespace kolo::tensors {
+
+/// If the setting is on and `sharers` are several, makes the pages of `parameters`, which lie in
+/// `memory`, read-only as long as it lives. A write to them prints the parameter's name, then ends
+/// the process by SIGSEGV, as it would without Kolo.
+void protect_writes(const SharedBuffer& memory,
+                    const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                    const ProcessSet& sharers);
+
+/// While it lives, this process may write to all parameters.
+class [[nodiscard]] WritesAllowed {
+ public:
+  WritesAllowed();
+  ~WritesAllowed();
+  WritesAllowed(const WritesAllowed&) = delete;  // it counts once
+  WritesAllowed& operator=(const WritesAllowed&) = delete;
+};
+
+}  // namespace kolo::tensors

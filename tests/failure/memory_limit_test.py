@@ -1,0 +1,106 @@
+"""A model that a limit of the memory of all ranks together ends with Shard::None trains with
+Shard::Full, construction included.
+
+    memory_limit_test.py <memory_limit> <mpirun> <arguments before the program>...
+
+The limit is that of a cgroup, of version 1 or 2, or of a scope of systemd; without the right to make
+one the test is skipped. Shared memory counts there, once, which no limit of single processes does.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+
+SKIPPED = 77
+# 128 MiB of parameters on 4 ranks. None: 4 ranks * 4 copies, 2 GiB. Full: 4 copies, 512 MiB, and
+# three buckets of 8 MiB on each rank. A process needs some 100 MiB besides.
+LIMIT_BYTES = 1800 << 20
+
+
+class Cgroup:
+    """A folder below the cgroup of this process."""
+
+    def __init__(self):
+        lines = [line.split(":", 2) for line in
+                 pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+        first = {kind: place.lstrip("/") for _, kinds, place in lines for kind in kinds.split(",")}
+        if "memory" in first:
+            parent = pathlib.Path("/sys/fs/cgroup/memory") / first["memory"]
+            limits = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+        else:
+            parent = pathlib.Path("/sys/fs/cgroup") / first.get("", "")
+            limits = ["memory.max", "memory.swap.max"]
+        self.folder = parent / f"kolo-memory-limit-{os.getpid()}"
+        self.folder.mkdir()
+        try:
+            (self.folder / limits[0]).write_text(str(LIMIT_BYTES))
+            if (self.folder / limits[1]).exists():  # it limits what is swapped out, too
+                (self.folder / limits[1]).write_text(
+                    str(LIMIT_BYTES) if "memsw" in limits[1] else "0")
+            self.launch = ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh"]
+            subprocess.run([*self.launch, "true"], check=True, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.SubprocessError):
+            self.remove()
+            raise
+
+    def remove(self):
+        for _ in range(100):  # processes that were killed may still be ending
+            try:
+                return self.folder.rmdir()
+            except OSError:
+                time.sleep(0.1)
+
+
+class Scope:
+    """A scope of systemd, of this user."""
+
+    def __init__(self):
+        if not shutil.which("systemd-run"):
+            raise OSError("no systemd-run")
+        self.launch = ["systemd-run", "--user", "--scope", "--quiet", "-p",
+                       f"MemoryMax={LIMIT_BYTES}", "-p", "MemorySwapMax=0"]
+        subprocess.run([*self.launch, "true"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+
+    def remove(self):
+        pass
+
+
+def make_limit():
+    for kind in (Cgroup, Scope):
+        try:
+            return kind()
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"{kind.__name__}: {error}")
+    return None
+
+
+def main(program, *mpirun):
+    limit = make_limit()
+    if limit is None:
+        cases.print_skipped("memory_limit", "no cgroup that this user can make")
+        return SKIPPED
+    failures = 0
+    try:
+        for mode, launch, trains in [("none", [], True), ("none", limit.launch, False),
+                                     ("full", limit.launch, True)]:
+            done = subprocess.run([*launch, *mpirun, "4", program, mode], text=True, timeout=200,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+            is_good = (done.returncode == 0 and "trained" in done.stdout) == trains
+            print(f"{mode} {'with the limit' if launch else 'without limit'}: exit "
+                  f"{done.returncode}" + ("" if is_good else f" -- failed\n{done.stdout}"),
+                  flush=True)
+            failures += not is_good
+    finally:
+        limit.remove()
+    return 1 if failures else 0
+
+
+sys.exit(main(*sys.argv[1:]))
