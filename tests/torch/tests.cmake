@@ -49,6 +49,7 @@ if(TARGET kolo)
       torch/tensors/rows_test.cpp
       torch/sharding/sharded_guards_test.cpp
       torch/sharding/sharded_memory_test.cpp
+      torch/sharding/sharded_models_test.cpp
       torch/sharding/sharded_optimizer_test.cpp
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
