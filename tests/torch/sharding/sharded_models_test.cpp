@@ -66,7 +66,7 @@ void evaluate(TrainedModel& model, int step, std::vector<double>& evaluations) {
   model.train();
 }
 
-/// `zero_grad` and `update` are the optimizer's, Kolo's or LibTorch's.
+/// `Optimizer` is Kolo's or LibTorch's.
 template <class Optimizer>
 Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
               const Variation& variation) {
@@ -126,63 +126,49 @@ class ShardedModelsTest : public TorchTest, public testing::WithParamInterface<M
     return train(*model, *adamw, {rank(), size(), true}, variation);
   }
 
-  /// Every mode has the bits of `expected`, and those of the first mode's evaluations.
-  void expect_all_modes(const Variation& variation, const Trained& expected) {
-    const Trained whole = train_in(Shard::None, variation);
+  /// All modes have the same bits, also in what evaluations see, and are near one process with the
+  /// rows of all ranks.
+  /// @return the parameters
+  at::Tensor expect_all_modes_alike(const Variation& variation) const {
+    const Trained alone = train_alone(variation);
+    Trained whole;
     for (const Shard mode : all_modes()) {
       SCOPED_TRACE(name_of(mode));
       const Trained trained = train_in(mode, variation);
-      expect_alike(trained.parameters, expected.parameters);
+      if (mode == Shard::None) whole = trained;
+      expect_alike(trained.parameters, whole.parameters);
       expect_alike(trained.buffers, whole.buffers);
       expect_alike(torch::tensor(trained.evaluations), torch::tensor(whole.evaluations));
       expect_equal_on_all_ranks(trained.parameters);
     }
-  }
-  void expect_all_modes(const Variation& variation) {
-    expect_all_modes(variation, train_in(Shard::None, variation));
-  }
-  void expect_one_process(const Variation& variation) const {
-    const Trained together = train_in(Shard::None, variation);
-    const Trained alone = train_alone(variation);
-    EXPECT_LT(largest_difference(together.parameters, alone.parameters), 1e-5);
+    EXPECT_LT(largest_difference(whole.parameters, alone.parameters), 1e-5);
     if (GetParam().make()->buffers().empty()) {  // which are a rank's own
       EXPECT_LT(
-          largest_difference(torch::tensor(together.evaluations), torch::tensor(alone.evaluations)),
+          largest_difference(torch::tensor(whole.evaluations), torch::tensor(alone.evaluations)),
           1e-4);
     }
+    return whole.parameters;
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, ShardedModelsTest, testing::ValuesIn(model_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(ShardedModelsTest, Training_IsTheSameInAllModesAndAsOneProcess) {
-  expect_all_modes({});
-  expect_one_process({});
-}
-
 TEST_P(ShardedModelsTest, EvaluationWithinAStep_ChangesNothing) {
-  const Variation variation{.evaluates = true};
-  expect_all_modes(variation, train_in(Shard::None, {}));
-  expect_one_process(variation);
+  const at::Tensor plain = expect_all_modes_alike({});
+  expect_alike(expect_all_modes_alike({.evaluates = true}), plain);
 }
 
 TEST_P(ShardedModelsTest, FrozenParameters_StayAndThenTrain) {
-  const Variation variation{.freezes = true};
-  expect_all_modes(variation);
-  expect_one_process(variation);
+  expect_all_modes_alike({.freezes = true});
 }
 
 TEST_P(ShardedModelsTest, SeveralForwardsBeforeOneBackward_AddUp) {
-  const Variation variation{.forwards = 3};
-  expect_all_modes(variation);
-  expect_one_process(variation);
+  expect_all_modes_alike({.forwards = 3});
 }
 
 TEST_P(ShardedModelsTest, SubmoduleCalledByItself_TrainsAlone) {
-  const Variation variation{.evaluates = true, .trains_a_part = true};
-  expect_all_modes(variation);
-  expect_one_process(variation);
+  expect_all_modes_alike({.evaluates = true, .trains_a_part = true});
 }
 
 }  // namespace kolo::test::sharded_models_test
