@@ -24,6 +24,8 @@ if(TARGET kolo)
     LIBRARIES kolo::kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
+      torch/tensors/activation_checkpoint_errors_test.cpp
+      torch/tensors/activation_checkpoint_test.cpp
       torch/tensors/autocast_test.cpp
       torch/tensors/autograd_test.cpp
       torch/tensors/broadcast_test.cpp
@@ -54,6 +56,7 @@ if(TARGET kolo)
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
       torch/sharding/full_sharding_test.cpp
+      torch/sharding/checkpointed_models_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp

@@ -77,7 +77,7 @@ Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
   };
   for (int step = 0; step < kSteps; ++step) {
     if (variation.freezes && step == kSteps / 2) {
-      for (at::Tensor parameter : parameters) parameter.requires_grad_();
+      for (const at::Tensor& parameter : parameters) parameter.requires_grad_();
     }
     optimizer.zero_grad();
     evaluate_if_wanted(step);
