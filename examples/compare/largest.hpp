@@ -21,8 +21,8 @@ struct Largest {
   MemoryUse use{};
 };
 
-/// The most blocks with which `measure` needs no more than `budget` bytes, for what grows with every
-/// block. It looks where a line through the last two measurements meets the budget.
+/// The most blocks with which `measure` needs no more than `budget` bytes, for models that need more
+/// with every block. It looks where a line through the last two measurements meets the budget.
 Largest find_largest(const std::function<MemoryUse(int blocks)>& measure, std::size_t budget);
 
 }  // namespace compare

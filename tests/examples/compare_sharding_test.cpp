@@ -46,7 +46,7 @@ TEST(FindLargest, ModelsThatGrowEvenly_TakeFewMeasurements) {
 
 TEST(FindLargest, ModelsThatGrowUnevenly_AreFoundToo) {
   for (const std::size_t budget : {50U, 1000U, 5000U}) {
-    const auto bytes = [](int blocks) { return std::pow(blocks, 1.5) + 11 * (blocks / 7); };
+    const auto bytes = [](int blocks) { return std::pow(blocks, 1.5) + 2 * std::sqrt(blocks); };
     const Search found = search(bytes, budget);
     EXPECT_LE(bytes(found.largest.blocks), static_cast<double>(budget));
     EXPECT_GT(bytes(found.largest.blocks + 1), static_cast<double>(budget));

@@ -55,7 +55,7 @@ Tensors run_blocks(const CallBlock& call, bool is_nested, bool has_autocast) {
     } else {
       for (std::size_t i = 0; i < 4; ++i) x = call(block(i), x);
     }
-    // Also outside, but not with casts, whose gradients would otherwise add up before they are cast.
+    // Also outside, but not with casts: one cast would add up the gradients of both.
     if (!has_autocast) x = x.matmul(weights[3]);
     loss = torch::dropout(x, 0.5, true).to(torch::kFloat32).pow(2).mean();
   }
