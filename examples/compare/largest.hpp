@@ -21,7 +21,7 @@ struct Largest {
   MemoryUse use{};
 };
 
-/// The most blocks with which `measure` needs no more than `budget` bytes, for models that need more
+/// The most blocks with which `measure` needs at most `budget` bytes, for models that need more
 /// with every block. It looks where a line through the last two measurements meets the budget.
 Largest find_largest(const std::function<MemoryUse(int blocks)>& measure, std::size_t budget);
 
