@@ -44,6 +44,12 @@ double mean_over_ranks(double value) {
   return value;
 }
 
+double largest_over_ranks(double value) {
+  const kolo::TensorView tensor = view(value, kolo::DType::Float64);
+  kolo::allreduce(tensor, tensor, {.op = kolo::ReduceOp::Max, .name = "largest over ranks"});
+  return value;
+}
+
 std::vector<double> mean_over_ranks(std::vector<double> values) {
   const kolo::TensorView tensor{.data = values.data(),
                                 .dtype = kolo::DType::Float64,

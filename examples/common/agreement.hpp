@@ -19,5 +19,6 @@ std::vector<int> ranks_that_differ(std::uint64_t digest);
 double mean_over_ranks(double value);
 /// The same for each of several values; equally many on all ranks.
 std::vector<double> mean_over_ranks(std::vector<double> values);
+double largest_over_ranks(double value);
 
 }  // namespace examples

@@ -27,7 +27,7 @@ std::size_t PeakWatch::stop() {
 }
 
 std::size_t PeakWatch::own_share() {
-  return shared_segment_bytes() / static_cast<std::size_t>(kolo::size());
+  return shared_segment_bytes() / static_cast<std::size_t>(kolo::Runtime::current().local_size());
 }
 
 void PeakWatch::look() {

@@ -18,9 +18,10 @@ class PeakWatch {
   /// one.
   std::size_t stop();
 
- private:
-  /// All ranks have made equal segments for all to map.
+  /// This rank's share of the segments that the ranks of its node have made for all to map.
   static std::size_t own_share();
+
+ private:
   void look();
 
   Allocations& allocations_;

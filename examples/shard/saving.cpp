@@ -47,12 +47,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double largest_over_ranks(double value) {
-  kolo::TensorView view{&value, kolo::DType::Float64, {1}, {}};
-  kolo::allreduce(view, view, {.op = kolo::ReduceOp::Max});
-  return value;
-}
-
 }  // namespace
 
 nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
@@ -66,7 +60,7 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
 
   const std::filesystem::path folder = *options.checkpoint;
   const std::size_t growth_bytes = growth_during([&] { optimizer.save(folder / "kolo"); });
-  const double growth = largest_over_ranks(static_cast<double>(growth_bytes) / kMiB);
+  const double growth = examples::largest_over_ranks(static_cast<double>(growth_bytes) / kMiB);
   // All ranks' bytes: parameters once, and AdamW's two moments of each.
   const kolo::TrainingReport report = optimizer.report();
   const std::size_t all_bytes = 3 * report.now.parameters;

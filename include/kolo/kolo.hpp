@@ -1,6 +1,7 @@
 #pragma once
 
 /// All of Kolo that a training program uses.
+#include "kolo/activation_checkpoint.hpp"
 #include "kolo/autocast.hpp"
 #include "kolo/checkpoint.hpp"
 #include "kolo/collectives.hpp"

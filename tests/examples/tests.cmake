@@ -17,6 +17,12 @@ if(KOLO_BUILD_EXAMPLES)
       examples/memory_report_test.cpp
       "${PROJECT_SOURCE_DIR}/examples/shard/memory_report.cpp"
     LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
+  kolo_add_test(compare_sharding_test
+    SOURCES
+      examples/compare_sharding_test.cpp
+      "${PROJECT_SOURCE_DIR}/examples/compare/largest.cpp"
+      "${PROJECT_SOURCE_DIR}/examples/compare/table.cpp"
+    LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
   kolo_add_test(efficiency_test
     SOURCES
       examples/efficiency_test.cpp
@@ -73,6 +79,11 @@ if(KOLO_BUILD_EXAMPLES)
         "${CMAKE_CURRENT_SOURCE_DIR}/examples/shard_benchmark_test.py"
         $<TARGET_FILE:shard_benchmark> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(shard_benchmark 4 300)
+    add_test(NAME compare_sharding
+      COMMAND Python3::Interpreter
+        "${CMAKE_CURRENT_SOURCE_DIR}/examples/compare_sharding_test.py"
+        $<TARGET_FILE:compare_sharding> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(compare_sharding 2 300)
     add_test(NAME failure.full_memory
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/full_memory_test.py"
         $<TARGET_FILE:train_gan> $<TARGET_FILE:synthetic_benchmark> $<TARGET_FILE:kolo-bench>

@@ -28,6 +28,8 @@ if(TARGET kolo)
     LIBRARIES kolo::kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
+      torch/tensors/activation_checkpoint_errors_test.cpp
+      torch/tensors/activation_checkpoint_test.cpp
       torch/tensors/autocast_test.cpp
       torch/tensors/autograd_test.cpp
       torch/tensors/broadcast_test.cpp
@@ -54,6 +56,7 @@ if(TARGET kolo)
       torch/tensors/rows_test.cpp
       torch/sharding/sharded_guards_test.cpp
       torch/sharding/sharded_memory_test.cpp
+      torch/sharding/sharded_models_test.cpp
       torch/sharding/sharded_optimizer_test.cpp
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
@@ -61,6 +64,7 @@ if(TARGET kolo)
       torch/sharding/full_sharding_test.cpp
       torch/sharding/gathered_units_test.cpp
       torch/sharding/protected_parameters_test.cpp
+      torch/sharding/checkpointed_models_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp

@@ -9,8 +9,12 @@
 #include <sstream>
 #include <vector>
 
+#include "common/drawing.hpp"
+
 namespace bench {
 namespace {
+
+using examples::Drawing;
 
 constexpr double kLeft = 90;
 constexpr double kTop = 50;
@@ -19,10 +23,6 @@ constexpr double kHeight = 440;
 constexpr double kLegendLeft = kLeft + kWidth + 20;
 constexpr double kLegendStep = 20;
 constexpr double kWholeWidth = 1010;
-
-// Okabe and Ito's colours, told apart by the colour-blind too.
-constexpr std::array<const char*, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                              "#e69f00", "#56b4e9", "#000000"};
 
 struct Line {
   bool is_baseline = false;
@@ -59,21 +59,6 @@ struct Range {
   }
 };
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char letter : text) {
-    if (letter == '&')
-      result += "&amp;";
-    else if (letter == '<')
-      result += "&lt;";
-    else if (letter == '>')
-      result += "&gt;";
-    else
-      result += letter;
-  }
-  return result;
-}
-
 std::string scaled(double value, double base, const std::array<const char*, 4>& units) {
   std::size_t unit = 0;
   for (; value >= base && unit + 1 < units.size(); ++unit) value /= base;
@@ -89,43 +74,6 @@ std::string name_of(const Row& row) {
   if (row.label.compression != "none") name += ", " + row.label.compression;
   return name;
 }
-
-class Drawing {
- public:
-  void text(double x, double y, const std::string& text, const std::string& more = "") {
-    out_ << "<text x=\"" << x << "\" y=\"" << y << "\" " << more << '>' << escaped(text)
-         << "</text>\n";
-  }
-  void line(double x1, double y1, double x2, double y2, const std::string& more) {
-    out_ << "<line x1=\"" << x1 << "\" y1=\"" << y1 << "\" x2=\"" << x2 << "\" y2=\"" << y2 << "\" "
-         << more << "/>\n";
-  }
-  void curve(const std::vector<std::pair<double, double>>& points, const std::string& more) {
-    out_ << "<polyline fill=\"none\" " << more << " points=\"";
-    for (const auto& [x, y] : points) out_ << x << ',' << y << ' ';
-    out_ << "\"/>\n";
-  }
-  void dot(double x, double y, const std::string& colour) {
-    out_ << "<circle cx=\"" << x << "\" cy=\"" << y << "\" r=\"3\" fill=\"" << colour << "\"/>\n";
-  }
-  std::string finish(double height) const {
-    std::ostringstream whole;
-    whole
-        << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
-           "font-family=\"sans-serif\" font-size=\"13\" viewBox=\"0 0 "
-        << kWholeWidth << ' ' << height
-        << "\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        << out_.str() << "</svg>\n";
-    return whole.str();
-  }
-
- private:
-  std::ostringstream out_ = [] {
-    std::ostringstream out;
-    out << std::fixed << std::setprecision(1);
-    return out;
-  }();
-};
 
 constexpr double kBytesStep = 4;
 constexpr double kTimeStep = 10;
@@ -151,8 +99,8 @@ void draw_axes(Drawing& drawing, const Axis& x, const Range& bytes, const Axis& 
 
 void draw_line(Drawing& drawing, const std::string& name, const Line& line, std::size_t number,
                const Axis& x, const Axis& y) {
-  const std::string colour = kColours[number % kColours.size()];
-  const bool is_second_time = number >= kColours.size();
+  const std::string colour = Drawing::kColours[number % Drawing::kColours.size()];
+  const bool is_second_time = number >= Drawing::kColours.size();
   const std::string stroke = "stroke=\"" + colour + "\" stroke-width=\"2\"" +
                              (line.is_baseline ? " stroke-dasharray=\"7 4\""
                               : is_second_time ? " stroke-dasharray=\"2 3\""
@@ -194,7 +142,7 @@ std::string to_svg(const Report& report) {
     draw_line(drawing, names[i], lines[names[i]], i, x, y);
   }
   const double legend = kTop + kLegendStep * static_cast<double>(names.size() + 1);
-  return drawing.finish(std::max(kTop + kHeight + 60, legend));
+  return drawing.finish(kWholeWidth, std::max(kTop + kHeight + 60, legend));
 }
 
 }  // namespace bench

@@ -226,7 +226,8 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
 }  // namespace
 
 void place_frozen_parameters(TrainingContext& context, const NamedTensors& all) {
-  if (context.options.shard != Shard::Full) return fill_deferred(all, context.set);
+  const bool have_own = context.options.shard != Shard::Full || context.gathers_on_use;
+  if (have_own) return fill_deferred(all, context.set);
   context.frozen.share(all, context.set,
                        {.name = context.prefix + ".frozen", .process_set = context.sets.sharded});
 }

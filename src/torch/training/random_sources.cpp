@@ -6,19 +6,13 @@
 #include <c10/util/Exception.h>
 
 #include "kolo/error.hpp"
+#include "torch/tensors/generator_state.hpp"
 
 namespace kolo::tensors {
 
-at::Tensor RandomSource::state() const {
-  at::Generator source = generator;
-  const std::lock_guard lock(source.mutex());
-  return source.get_state();
-}
+at::Tensor RandomSource::state() const { return state_of(generator); }
 
-void RandomSource::restore(const at::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
+void RandomSource::restore(const at::Tensor& state) { set_state_of(generator, state); }
 
 void RandomSource::require_valid(const at::Tensor& state) const {
   at::Generator source = generator;

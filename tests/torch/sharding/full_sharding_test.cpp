@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
+#include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
@@ -119,14 +121,16 @@ TEST_F(FullShardingTest, FirstRanksValues_AreThoseOfAll) {
 
 TEST_F(FullShardingTest, WritesOutsideOfFullParameters_AreErrors) {
   at::Tensor weight = make_weight();
-  torch::optim::SGD inner({weight}, 0.1);
-  DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full());
+  at::Tensor bias = make_weight();
+  torch::optim::SGD inner({weight, bias}, 0.1);
+  DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}, {"encoder.bias", bias}},
+                                 full());
   {
     const at::NoGradGuard no_grad;
-    weight[0] = 3;
+    bias[0] = 3;
   }
   const std::string text = text_thrown_by<InvalidArgument>([&] { optimizer.step(); });
-  expect_contains(text, "'encoder.weight'");
+  expect_contains(text, "'encoder.bias'");
   expect_contains(text, "full_parameters()");
 }
 
@@ -145,6 +149,26 @@ TEST_F(FullShardingTest, WhatOneRankWrites_AllSee) {
   }
   optimizer.full_parameters([&] { weight.data().fill_(-1); });  // all the same
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, -1)));
+}
+
+TEST_F(FullShardingTest, ProcessSetOfSomeRanks_SharesOneCopy) {
+  if (size() < 3) return;
+  std::vector<int> ranks(static_cast<std::size_t>(size() - 1));
+  std::iota(ranks.begin(), ranks.end(), 1);
+  ProcessSet& set = runtime_.add_process_set(ranks);
+  if (!set.included() || runtime_.local_size() < size()) return;
+  DistributedOptimizer::Options options = with(Shard::Full);
+  options.process_set = &set;
+  at::Tensor weight = make_weight();
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, options);
+  optimizer.full_parameters([&] {
+    if (is_last()) weight.data().fill_(7);
+  });
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7)));
+  (weight * rank()).sum().backward();
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7 - 0.5 * size())));
 }
 
 TEST_F(FullShardingTest, DifferentWrites_AreErrorsOnAllRanks) {

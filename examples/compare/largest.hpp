@@ -1,0 +1,28 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace compare {
+
+/// The most that a rank needed at once, on the rank that needed most.
+struct MemoryUse {
+  std::int64_t parameters = 0;    ///< of the model, all of them
+  double construction_bytes = 0;  ///< until the optimizer is wrapped
+  double step_bytes = 0;          ///< in the first steps
+
+  double peak_bytes() const { return std::max(construction_bytes, step_bytes); }
+};
+
+struct Largest {
+  int blocks = 0;  ///< 0: not even one fits
+  MemoryUse use{};
+};
+
+/// The most blocks with which `measure` needs at most `budget` bytes, for models that need more
+/// with every block. It looks where a line through the last two measurements meets the budget.
+Largest find_largest(const std::function<MemoryUse(int blocks)>& measure, std::size_t budget);
+
+}  // namespace compare

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/command_line.hpp"
+
+namespace compare {
+
+/// Of a model, and of what it learns from.
+struct Size {
+  int blocks = 8;
+  std::int64_t width = 256;
+  int batch = 2;  ///< samples of each rank in a step
+};
+
+struct Options {
+  std::vector<std::string> models{"transformer", "convnet", "speech"};
+  Size size;                         ///< of the models whose memory and time are measured
+  std::size_t budget = 128'000'000;  ///< bytes of a rank, for the largest model
+  int rounds = 15;                   ///< steps of each mode that count
+  int warm_up = 3;                   ///< steps of each mode before
+  std::filesystem::path json;
+  std::filesystem::path svg;
+};
+
+/// Fills in `options`, or returns how to end after --help or an error.
+std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options);
+
+}  // namespace compare

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "kolo/shard.hpp"
+
+/// Modes of sharding that train the same model, in turns.
+namespace shard {
+
+/// One mode in the race.
+struct Case {
+  kolo::Shard shard;
+  std::int64_t parameters;
+  std::function<void()> step;
+  std::vector<double> step_ms{};
+  std::vector<double> step_bytes{};
+};
+
+/// None, and those that these ranks can train in.
+std::vector<kolo::Shard> all_modes();
+
+/// Takes one step of each case in every round, in an order drawn anew, so that whatever else slows
+/// the machine meets all of them. A step's time is the mean over ranks, which begin it together.
+/// The first `warm_up` rounds do not count. Collective.
+void race(std::vector<Case>& cases, int warm_up, int rounds);
+
+/// The times of a case, beside those of `none` in the same rounds, and the bytes that a rank has
+/// sent in a step. Collective.
+nlohmann::ordered_json judge(const Case& bench_case, const Case& none);
+
+}  // namespace shard

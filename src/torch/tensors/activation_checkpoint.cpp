@@ -1,0 +1,340 @@
+#include "kolo/activation_checkpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include <ATen/Context.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include "kolo/autocast.hpp"
+#include "kolo/error.hpp"
+#include "torch/tensors/generator_state.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+namespace autograd = torch::autograd;
+using autograd::Edge;
+using autograd::Node;
+using Tensors = std::vector<at::Tensor>;
+
+/// The states of the random number generators that a function may use.
+class RandomNumbers {
+ public:
+  /// Those of the CPU and of the GPUs of `tensors`, as they are now.
+  explicit RandomNumbers(const Tensors& tensors) {
+    add(at::kCPU);
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.defined() && tensor.is_cuda()) add(tensor.device());
+    }
+  }
+  void restore() const {
+    for (const auto& [device, state] : states_) set_state_of(generator(device), state);
+  }
+
+ private:
+  static at::Generator generator(at::Device device) {
+    return at::globalContext().defaultGenerator(device);
+  }
+  void add(at::Device device) {
+    for (const auto& [known, state] : states_) {
+      if (known == device) return;
+    }
+    states_.emplace_back(device, state_of(generator(device)));
+  }
+
+  std::vector<std::pair<at::Device, at::Tensor>> states_;
+};
+
+/// Restores the random numbers of the program, at its end.
+class RandomNumbersGuard {
+ public:
+  explicit RandomNumbersGuard(const Tensors& tensors) : states_(tensors) {}
+  ~RandomNumbersGuard() { states_.restore(); }
+  RandomNumbersGuard(const RandomNumbersGuard&) = delete;  // it restores once
+  RandomNumbersGuard& operator=(const RandomNumbersGuard&) = delete;
+
+ private:
+  RandomNumbers states_;
+};
+
+/// The autocast regions that a function is called in.
+class AutocastState {
+ public:
+  /// Calls `function` in these regions. A cast in LibTorch's cache belongs to the graph that it was
+  /// made in, so none of the program's comes into the function's graph, nor the other way round.
+  Tensors call(const TensorFunction& function, const Tensors& inputs) const {
+    std::array<std::optional<Autocast>, kDevices.size()> regions;
+    bool is_any_enabled = false;
+    for (std::size_t i = 0; i < kDevices.size(); ++i) {
+      if (!enabled_[i] && !at::autocast::is_autocast_enabled(kDevices[i])) continue;
+      regions[i].emplace(dtypes_[i], kDevices[i], enabled_[i], is_cache_enabled_);
+      is_any_enabled = true;
+    }
+    if (!is_any_enabled) return function(inputs);
+    at::autocast::clear_cache();
+    Tensors results = function(inputs);
+    at::autocast::clear_cache();
+    return results;
+  }
+
+ private:
+  static constexpr std::array kDevices{at::kCPU, at::kCUDA};
+  template <class Value>
+  static std::array<Value, kDevices.size()> of_devices(Value (*now)(at::DeviceType)) {
+    return {now(kDevices[0]), now(kDevices[1])};
+  }
+
+  std::array<bool, kDevices.size()> enabled_ = of_devices(at::autocast::is_autocast_enabled);
+  std::array<at::ScalarType, kDevices.size()> dtypes_ =
+      of_devices(at::autocast::get_autocast_dtype);
+  bool is_cache_enabled_ = at::autocast::is_autocast_cache_enabled();
+};
+
+/// Where the graph of a function's call ends. Gradients are captured there; it never runs.
+class Boundary final : public Node {
+ public:
+  std::string name() const override { return "KoloCheckpointBoundary"; }
+
+  /// An input of the boundary for each of `inputs`; and what the function gets for them.
+  Tensors enter(const Tensors& inputs) {
+    Tensors entered;
+    for (const at::Tensor& input : inputs) {
+      if (!input.defined() || !input.requires_grad()) {
+        add_input_metadata(undefined_input());
+        entered.push_back(input);
+      } else {
+        entered.push_back(input.detach());
+        autograd::set_history(entered.back(), getptr());
+      }
+    }
+    return entered;
+  }
+  /// A further input, for gradients that `edge` takes.
+  Edge stand_in(const Edge& edge) {
+    const autograd::InputMetadata& taken = edge.function->input_metadata(edge.input_nr);
+    return {getptr(), add_input_metadata(taken.options(), taken.shape_as_dim_vector(),
+                                         taken.is_tensor_subclass(), taken.is_nested_tensor(),
+                                         taken.grad_dtype())};
+  }
+
+ private:
+  autograd::variable_list apply(autograd::variable_list&&) override { return {}; }
+};
+
+/// The graph that a call of a function leaves: nodes that this thread has made since `Graph` was.
+class Graph {
+ public:
+  explicit Graph(const Tensors& inputs)
+      : boundary_(std::make_shared<Boundary>()),
+        entered_(boundary_->enter(inputs)),
+        thread_(at::RecordFunction::currentThreadId()),
+        first_(at::sequence_number::peek()) {}
+
+  const Tensors& entered() const { return entered_; }
+  Boundary& boundary() { return *boundary_; }
+
+  /// Calls `visit` with every edge that leads out of the graph, not to its inputs, and may be
+  /// changed.
+  template <class Visit>
+  void visit_ends(std::vector<Edge>& roots, const Visit& visit) const {
+    std::vector<Node*> next;
+    std::unordered_set<const Node*> seen;
+    const auto follow = [&](Edge& edge) {
+      if (!edge.is_valid() || edge.function == boundary_) return;
+      if (!is_inside(*edge.function)) {
+        visit(edge);
+      } else if (seen.insert(edge.function.get()).second) {
+        next.push_back(edge.function.get());
+      }
+    };
+    for (Edge& root : roots) follow(root);
+    while (!next.empty()) {
+      Node* const node = next.back();
+      next.pop_back();
+      for (Edge& edge : node->next_edges()) follow(edge);
+    }
+  }
+
+ private:
+  bool is_inside(const Node& node) const {
+    if (dynamic_cast<const autograd::AccumulateGrad*>(&node) != nullptr) return false;
+    return node.thread_id() == thread_ && node.sequence_nr() >= first_;
+  }
+
+  std::shared_ptr<Boundary> boundary_;
+  Tensors entered_;
+  std::uint64_t thread_;
+  std::uint64_t first_;
+};
+
+std::vector<Edge> gradient_edges(const Tensors& tensors) {
+  std::vector<Edge> edges;
+  for (const at::Tensor& tensor : tensors) {
+    const bool has_gradient = tensor.defined() && tensor.requires_grad();
+    edges.push_back(has_gradient ? autograd::impl::gradient_edge(tensor) : Edge());
+  }
+  return edges;
+}
+
+[[noreturn]] void refuse(const std::string& problem) {
+  throw InvalidArgument("checkpoint: " + problem);
+}
+
+/// What a function was called with.
+struct Call {
+  Call(TensorFunction its_function, const Tensors& tensors)
+      : function(std::make_shared<TensorFunction>(std::move(its_function))), random(tensors) {
+    for (const at::Tensor& tensor : tensors) inputs.emplace_back(tensor, /*is_output=*/false);
+  }
+
+  std::shared_ptr<TensorFunction> function;
+  std::vector<autograd::SavedVariable> inputs;
+  RandomNumbers random;
+  AutocastState autocast;
+};
+
+/// The node of a call in the program's graph. Its edges lead to the inputs, and to what else the
+/// function's graph led to: LibTorch then adds the gradients of a parameter up before it
+/// accumulates them, which a backward() within backward() would do each time.
+class CheckpointBackward final : public Node {
+ public:
+  /// `ends`: edges that led out of the function's graph. `results`: which need gradients.
+  CheckpointBackward(Call call, const std::vector<Edge>& input_edges, std::vector<Edge> ends,
+                     std::vector<bool> results)
+      : call_(std::move(call)), ends_(std::move(ends)), results_(std::move(results)) {
+    for (const Edge& edge : input_edges) add_next_edge(edge);
+    for (const Edge& edge : ends_) add_next_edge(edge);
+  }
+
+  std::string name() const override { return "KoloCheckpointBackward"; }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    for (autograd::SavedVariable& input : call_.inputs) input.reset_data();
+    call_.function = nullptr;
+  }
+
+ private:
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    if (at::GradMode::is_enabled()) {
+      refuse("gradients of gradients (create_graph = true) cannot pass through it.");
+    }
+    Tensors inputs;
+    std::shared_ptr<TensorFunction> function;
+    {
+      const std::lock_guard lock(mutex_);  // another backward() may release them
+      TORCH_CHECK(call_.function != nullptr, autograd::ERR_BACKWARD_TWICE);
+      for (const autograd::SavedVariable& input : call_.inputs) inputs.push_back(input.unpack());
+      function = call_.function;
+    }
+    Graph graph(inputs);
+    std::vector<Edge> roots = recompute(*function, graph);
+    move_ends(graph, roots);
+    return captured(graph, std::move(roots), std::move(gradients));
+  }
+
+  /// @return the edges of the results that need gradients
+  std::vector<Edge> recompute(const TensorFunction& function, Graph& graph) const {
+    const at::AutoGradMode with_graph(true);
+    const RandomNumbersGuard programs_random_numbers(graph.entered());
+    call_.random.restore();
+    const std::vector<Edge> edges = gradient_edges(call_.autocast.call(function, graph.entered()));
+    std::vector<bool> results;
+    for (const Edge& edge : edges) results.push_back(edge.is_valid());
+    if (results != results_) {
+      refuse("the function returned other tensors in backward() than in the forward pass.");
+    }
+    std::vector<Edge> roots;
+    std::copy_if(edges.begin(), edges.end(), std::back_inserter(roots),
+                 [](const Edge& edge) { return edge.is_valid(); });
+    return roots;
+  }
+
+  /// Gradients that leave the graph end in the boundary instead, in the order of this node's edges.
+  void move_ends(Graph& graph, std::vector<Edge>& roots) const {
+    std::map<std::pair<const Node*, std::uint32_t>, Edge> stand_ins;
+    for (const Edge& edge : ends_) {
+      stand_ins[{edge.function.get(), edge.input_nr}] = graph.boundary().stand_in(edge);
+    }
+    graph.visit_ends(roots, [&](Edge& edge) {
+      const auto known = stand_ins.find({edge.function.get(), edge.input_nr});
+      if (known == stand_ins.end()) {
+        refuse(
+            "in backward() the function used a parameter or tensor that it had not used in the "
+            "forward pass, so nothing takes its gradient. It must do the same both times.");
+      }
+      edge = known->second;
+    });
+  }
+
+  autograd::variable_list captured(Graph& graph, std::vector<Edge> roots,
+                                   autograd::variable_list gradients) const {
+    autograd::edge_list begin;
+    autograd::variable_list given;
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      begin.push_back(std::move(roots[i]));
+      given.push_back(std::move(gradients[i]));
+    }
+    if (begin.empty()) return autograd::variable_list(num_outputs());
+    autograd::edge_list ends;
+    for (std::uint32_t i = 0; i < num_outputs(); ++i) {
+      ends.emplace_back(graph.boundary().getptr(), i);
+    }
+    return autograd::Engine::get_default_engine().execute(begin, given, /*keep_graph=*/false,
+                                                          /*create_graph=*/false,
+                                                          /*accumulate_grad=*/false, ends);
+  }
+
+  Call call_;
+  std::vector<Edge> ends_;  // its own edges are moved when another checkpoint around it runs
+  std::vector<bool> results_;
+};
+
+}  // namespace
+
+std::vector<at::Tensor> checkpoint(TensorFunction function, const std::vector<at::Tensor>& inputs) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  Call call(std::move(function), inputs);
+  Graph graph(inputs);
+  Tensors results = call.autocast.call(*call.function, graph.entered());
+
+  std::vector<Edge> roots = gradient_edges(results);
+  std::vector<bool> needs_gradient;
+  for (const Edge& root : roots) needs_gradient.push_back(root.is_valid());
+  std::vector<Edge> ends;
+  graph.visit_ends(roots, [&](const Edge& edge) {
+    if (std::find(ends.begin(), ends.end(), edge) == ends.end()) ends.push_back(edge);
+  });
+  // Not make_shared: long graphs must not be deleted recursively.
+  const std::shared_ptr<CheckpointBackward> node(
+      new CheckpointBackward(std::move(call), gradient_edges(inputs), std::move(ends),
+                             needs_gradient),
+      autograd::deleteNode);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (!needs_gradient[i]) continue;
+    results[i] = results[i].detach();
+    autograd::set_history(results[i], node);
+  }
+  return results;
+}
+
+}  // namespace kolo::tensors

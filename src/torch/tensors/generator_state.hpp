@@ -1,0 +1,20 @@
+#pragma once
+
+#include <mutex>
+
+#include <ATen/core/Generator.h>
+
+/// The states of LibTorch's random number generators, which any thread may use.
+namespace kolo::tensors {
+
+inline at::Tensor state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+inline void set_state_of(at::Generator generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace kolo::tensors
