@@ -19,6 +19,13 @@ void release_copy_per_node(void* owner) { delete static_cast<Owner*>(owner); }
 /// That of storages that are gathered on use, which own nothing.
 void release_gathered(void*) {}
 
+/// Even if access to the storage's memory is refused.
+bool has_deleter(const at::Tensor& tensor, c10::DeleterFnPtr deleter) {
+  if (!tensor.has_storage()) return false;
+  at::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  return storage._mutable_data_ptr_no_checks().get_deleter() == deleter;
+}
+
 }  // namespace
 
 bool has_own_storage(const at::Tensor& tensor) {
@@ -41,9 +48,7 @@ void make_own_copy(const at::Tensor& tensor) {
 }
 
 bool has_one_copy(const at::Tensor& tensor) {
-  return tensor.has_storage() &&
-         tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_deleter() ==
-             &release_copy_per_node;
+  return has_deleter(tensor, release_copy_per_node);
 }
 
 void bind_storage(const c10::Storage& storage, void* memory) {
@@ -58,8 +63,7 @@ void refuse_access(const c10::Storage& storage, const std::string& text) {
 }
 
 bool is_gathered_on_use(const at::Tensor& tensor) {
-  return tensor.has_storage() &&
-         tensor.storage().data_ptr().get_deleter() == &release_gathered;
+  return has_deleter(tensor, release_gathered);
 }
 
 }  // namespace kolo::tensors
