@@ -86,6 +86,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("broadcast", &Config::broadcast);
   look("reduce_scatter", &Config::reduce_scatter);
   look("shard", &Config::shard);
+  look("protect_parameters", &Config::protect_parameters);
   look("log_level", &Config::log_level);
   look("patience", &Config::patience);
   look("spin", &Config::spin);
@@ -217,7 +218,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 21u);
+  EXPECT_EQ(variables.size(), 22u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");

@@ -230,6 +230,11 @@ void place_frozen_parameters(TrainingContext& context, const NamedTensors& all) 
   if (have_own) return fill_deferred(all, context.set);
   context.frozen.share(all, context.set,
                        {.name = context.prefix + ".frozen", .process_set = context.sets.sharded});
+  NamedTensors frozen;
+  for (const auto& [name, tensor] : all) {
+    if (!tensor.requires_grad()) frozen.emplace_back(name, tensor);
+  }
+  fill_deferred(frozen, context.set);  // those that could not be moved
 }
 
 void write_full_parameters(TrainingContext& context, ParameterBatches& batches,

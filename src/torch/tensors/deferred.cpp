@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/util/StringUtil.h>
 
 #include "kolo/collectives.hpp"
@@ -127,14 +126,15 @@ bool is_constructed(const at::Tensor& tensor) {
 void fill_deferred(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                    ProcessSet& set) {
   std::vector<std::pair<std::string, at::Tensor>> constructed;
+  std::vector<at::Tensor> deferred;
   for (const auto& [name, tensor] : tensors) {
     if (!is_constructed(tensor)) continue;
     constructed.emplace_back(name, tensor);
-    if (is_deferred(tensor)) {
-      set_elements(tensor, c10::GetCPUAllocator()->allocate(tensor.storage().nbytes()));
-    } else {
-      make_own_copy(tensor);  // so that it no longer counts as constructed
-    }
+    if (is_deferred(tensor)) deferred.push_back(tensor);
+  }
+  allocate_deferred(deferred);
+  for (const auto& [name, tensor] : constructed) {
+    if (is_constructed(tensor)) make_own_copy(tensor);  // so that it no longer counts as one
   }
   broadcast_parameters(constructed, set.ranks().front(), &set);
 }

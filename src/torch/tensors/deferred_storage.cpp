@@ -1,7 +1,10 @@
 #include "torch/tensors/deferred_storage.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/Storage.h>
 
 namespace kolo::tensors {
@@ -9,6 +12,12 @@ namespace {
 
 /// The deleter of deferred storages, by which they are recognized.
 void release_nothing(void*) {}
+
+/// LibTorch has no way to make a storage accessible again.
+c10::Storage new_storage(std::size_t bytes, at::DataPtr elements) {
+  return {c10::Storage::use_byte_size_t(), bytes, std::move(elements), /*allocator=*/nullptr,
+          /*resizable=*/false};
+}
 
 }  // namespace
 
@@ -31,10 +40,25 @@ void set_elements(const at::Tensor& tensor, at::DataPtr elements) {
   if (!is_deferred(tensor)) {
     return tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(elements));
   }
-  // LibTorch has no way to make a storage accessible again.
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
-      c10::Storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(), std::move(elements),
-                   /*allocator=*/nullptr, /*resizable=*/false));
+      new_storage(tensor.storage().nbytes(), std::move(elements)));
+}
+
+void allocate_deferred(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::pair<c10::Storage, c10::Storage>> storages;  // deferred ones, and the new ones
+  for (const at::Tensor& tensor : tensors) {
+    if (!is_deferred(tensor)) continue;
+    const c10::Storage& old = tensor.storage();
+    auto known = std::ranges::find_if(storages, [&](const auto& entry) {
+      return entry.first.unsafeGetStorageImpl() == old.unsafeGetStorageImpl();
+    });
+    if (known == storages.end()) {
+      const std::size_t bytes = old.nbytes();
+      storages.emplace_back(old, new_storage(bytes, c10::GetCPUAllocator()->allocate(bytes)));
+      known = storages.end() - 1;
+    }
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(known->second);
+  }
 }
 
 }  // namespace kolo::tensors

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -12,6 +13,9 @@ void defer_storage(const at::Tensor& tensor, const std::string& name);
 
 /// Whether the tensor's elements were freed and have not come back.
 bool is_deferred(const at::Tensor& tensor);
+
+/// Gives deferred tensors memory, without values. Those that shared a storage share one again.
+void allocate_deferred(const std::vector<at::Tensor>& tensors);
 
 /// Makes `elements` those of the tensor. Views of it have them too, unless it was deferred.
 void set_elements(const at::Tensor& tensor, at::DataPtr elements);

@@ -191,6 +191,36 @@ TEST_F(DeferredTest, UseBeforeWrapping_Throws) {
   expect_refused([&] { broadcast_parameters(*model, 0); }, "kolo::deferred model");
 }
 
+/// Parameters that sharding cannot move: two of one storage, and one that is not contiguous.
+struct OddNet : torch::nn::Module {
+  OddNet() {
+    const at::Tensor flat = torch::rand({2, kWidth, kWidth});
+    first = register_parameter("first", flat[0], /*requires_grad=*/false);
+    second = register_parameter("second", flat.narrow(0, 0, 2), /*requires_grad=*/false);
+    columns = register_parameter("columns", torch::rand({kWidth, kWidth}).t(), false);
+    weight = register_parameter("weight", torch::rand({kWidth}));
+  }
+  at::Tensor first, second, columns, weight;
+};
+
+TEST_F(DeferredTest, ParametersThatCannotBeMoved_AreThoseOfTheFirstRank) {
+  for (const Shard shard : modes()) {
+    torch::manual_seed(0);
+    const OddNet expected;
+    torch::manual_seed(std::uint64_t(rank()));
+    const auto model = deferred<OddNet>();
+    torch::optim::SGD inner(Parameters{model->weight}, 1e-3);
+    const DistributedOptimizer optimizer(inner, *model, options(shard));
+    if (shard != Shard::Full || first_of_node() == 0) {
+      EXPECT_TRUE(torch::equal(model->weight, expected.weight)) << name_of(shard);
+    }
+    EXPECT_TRUE(torch::equal(model->first, expected.first)) << name_of(shard);
+    EXPECT_TRUE(torch::equal(model->second, expected.second)) << name_of(shard);
+    EXPECT_TRUE(torch::equal(model->columns, expected.columns)) << name_of(shard);
+    EXPECT_TRUE(model->first.storage().is_alias_of(model->second.storage()));
+  }
+}
+
 TEST_F(DeferredTest, SetsWithoutTheFirstRank_AreRefused) {
   if (runtime_.local_size() < 3 || runtime_.local_size() < size()) return;
   auto model = deferred<Net>();
