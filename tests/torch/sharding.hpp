@@ -85,8 +85,8 @@ inline std::vector<Shard> all_modes() {
 /// Whether Shard::Full gathers parameters when they are used, as these ranks share no memory.
 inline bool gathers_on_use() {
   const Runtime& runtime = Runtime::current();
-  return runtime.size() > 1 && (!Config::from_environment().shared_memory ||
-                                runtime.local_size() < runtime.size());
+  return runtime.size() > 1 &&
+         (!Config::from_environment().shared_memory || runtime.local_size() < runtime.size());
 }
 
 inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,

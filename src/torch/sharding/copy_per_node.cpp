@@ -28,7 +28,8 @@ SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options
     throw InvalidArgument(
         "DistributedOptimizer: shard = full keeps one copy of the parameters in memory that the "
         "ranks of process set " +
-        set.name() + " share, for which /dev/shm is too small. Enlarge it, or use shard = "
+        set.name() +
+        " share, for which /dev/shm is too small. Enlarge it, or use shard = "
         "gradients.");
   }
   const std::vector<std::byte*> peers = segments->peers(set);

@@ -133,8 +133,8 @@ std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, Un
                                                       const OperationOptions& options,
                                                       std::string batch,
                                                       std::shared_ptr<UnitCalls> calls) {
-  return std::make_unique<GatheredOnUse>(plan, std::move(units), device, options,
-                                         std::move(batch), std::move(calls));
+  return std::make_unique<GatheredOnUse>(plan, std::move(units), device, options, std::move(batch),
+                                         std::move(calls));
 }
 
 }  // namespace kolo::tensors

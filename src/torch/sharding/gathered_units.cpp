@@ -247,10 +247,9 @@ std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until
 /// not throw: it would log the exception and run the operator.
 void GatheredUnits::fail() noexcept {
   error_ = std::current_exception();
-  const std::string text = "Kolo could not gather parameters: " + text_of(error_) +
-                           ". Start again from a checkpoint.";
-  for_each_storage(
-      [&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
+  const std::string text =
+      "Kolo could not gather parameters: " + text_of(error_) + ". Start again from a checkpoint.";
+  for_each_storage([&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
 }
 
 }  // namespace kolo::tensors

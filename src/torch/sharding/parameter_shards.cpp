@@ -52,11 +52,11 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
     for (std::size_t bytes = 0; own_begin < own_end; own_begin += bytes) {
       bytes = std::min(own_end - own_begin, most);
       const auto count = static_cast<std::int64_t>(bytes / element);
-      Leaf leaf{index, i, static_cast<std::int64_t>((own_begin - offset) / element),
-                tensor_over(memory_->buffer(), shard + own_begin - begin, {count},
-                            parameter.options()),
-                gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
-                    .detach()};
+      Leaf leaf{
+          index, i, static_cast<std::int64_t>((own_begin - offset) / element),
+          tensor_over(memory_->buffer(), shard + own_begin - begin, {count}, parameter.options()),
+          gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
+              .detach()};
       leaf.values.set_requires_grad(true);
       leaves.push_back(std::move(leaf));
     }

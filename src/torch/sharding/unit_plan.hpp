@@ -15,10 +15,10 @@ struct UnitPlan {
 struct UnitMember {
   static constexpr int kNoGroup = -1;
 
-  std::string name;        ///< "blocks.3.attention.weight"
+  std::string name;  ///< "blocks.3.attention.weight"
   std::size_t size_bytes;
-  std::size_t place;       ///< in the model, whose order is that of use
-  int group = kNoGroup;    ///< its parameters make a unit
+  std::size_t place;     ///< in the model, whose order is that of use
+  int group = kNoGroup;  ///< its parameters make a unit
 };
 
 /// Fills units with whole modules, in the order of the model, up to `unit_bytes`; a larger module

@@ -13,8 +13,7 @@ constexpr std::size_t kLongest = std::size_t{1} << 16;
 
 void UseOrder::use(std::size_t unit) {
   if (current_.size() < kLongest) current_.push_back(unit);
-  is_as_expected_ =
-      is_as_expected_ && position_ < expected_.size() && expected_[position_] == unit;
+  is_as_expected_ = is_as_expected_ && position_ < expected_.size() && expected_[position_] == unit;
   if (is_as_expected_) ++position_;
 }
 

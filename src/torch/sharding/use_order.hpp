@@ -24,7 +24,7 @@ class UseOrder {
  private:
   std::vector<std::size_t> expected_;
   std::vector<std::size_t> current_;
-  std::size_t position_ = 0;   // in expected_
+  std::size_t position_ = 0;  // in expected_
   bool is_as_expected_ = true;
 };
 

@@ -47,9 +47,7 @@ void make_own_copy(const at::Tensor& tensor) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(own));
 }
 
-bool has_one_copy(const at::Tensor& tensor) {
-  return has_deleter(tensor, release_copy_per_node);
-}
+bool has_one_copy(const at::Tensor& tensor) { return has_deleter(tensor, release_copy_per_node); }
 
 void bind_storage(const c10::Storage& storage, void* memory) {
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
@@ -62,8 +60,6 @@ void refuse_access(const c10::Storage& storage, const std::string& text) {
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
-bool is_gathered_on_use(const at::Tensor& tensor) {
-  return has_deleter(tensor, release_gathered);
-}
+bool is_gathered_on_use(const at::Tensor& tensor) { return has_deleter(tensor, release_gathered); }
 
 }  // namespace kolo::tensors

@@ -31,8 +31,8 @@ class LayersImpl : public torch::nn::Module {
   LayersImpl() {
     torch::manual_seed(11);
     for (std::size_t i = 0; i < kLayers; ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i),
-                                       torch::nn::Linear(kWidth, kWidth)));
+      layers.push_back(
+          register_module("layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
     }
   }
   at::Tensor forward(at::Tensor values, const std::vector<std::size_t>& order) {
@@ -49,7 +49,9 @@ std::vector<std::size_t> ascending() {
   return order;
 }
 
-at::Tensor input(int rank, int step) { return batch_rows(step, 4 * rank, 4, kWidth, torch::kFloat); }
+at::Tensor input(int rank, int step) {
+  return batch_rows(step, 4 * rank, 4, kWidth, torch::kFloat);
+}
 
 DistributedOptimizer::Options layer_by_layer(Shard shard) {
   DistributedOptimizer::Options options;
@@ -184,7 +186,8 @@ TEST_F(GatheredUnitsTest, UnitsGatheredAhead_AreTwoAtMostToo) {
   for (int step = 0; step < 4; ++step) {
     model->forward(input(rank(), step), ascending()).sum().backward();
     std::size_t layers = 0;
-    for (auto& layer : model->layers) if (is_in_memory(layer->weight)) ++layers;
+    for (auto& layer : model->layers)
+      if (is_in_memory(layer->weight)) ++layers;
     most = std::max(most, layers);
     optimizer.step();
   }

@@ -19,12 +19,10 @@ std::vector<UnitMember> members_of(const std::vector<std::pair<std::string, std:
 }
 
 TEST(UnitPlanTest, Units_AreFilledWithWholeModules) {
-  const UnitPlan plan = plan_units(members_of({{"a.weight", 60},
-                                               {"a.bias", 10},
-                                               {"b.weight", 30},
-                                               {"c.weight", 5},
-                                               {"c.bias", 1}}),
-                                   100);
+  const UnitPlan plan = plan_units(
+      members_of(
+          {{"a.weight", 60}, {"a.bias", 10}, {"b.weight", 30}, {"c.weight", 5}, {"c.bias", 1}}),
+      100);
   EXPECT_EQ(plan.unit_of, (Units{0, 0, 0, 1, 1}));
   EXPECT_EQ(plan.names, (std::vector<std::string>{"a", "c"}));
 }
@@ -36,8 +34,8 @@ TEST(UnitPlanTest, LargeModules_AreNotSplit) {
 }
 
 TEST(UnitPlanTest, OrderIsThatOfTheModel_NotOfTheOptimizersGroups) {
-  const std::vector<UnitMember> members{{"a.weight", 50, 0}, {"b.weight", 50, 2},
-                                        {"a.bias", 1, 1},    {"b.bias", 1, 3}};
+  const std::vector<UnitMember> members{
+      {"a.weight", 50, 0}, {"b.weight", 50, 2}, {"a.bias", 1, 1}, {"b.bias", 1, 3}};
   const UnitPlan plan = plan_units(members, 60);
   EXPECT_EQ(plan.unit_of, (Units{0, 1, 0, 1}));
 }
