@@ -29,7 +29,9 @@ std::string filled_in(const char* text, double value, double bound) {
 MemoryReport::MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks)
     : shard_(shard),
       ranks_(std::move(ranks)),
-      elements_(ranks_.front()["elements"].get<double>()) {}
+      elements_(ranks_.front()["elements"].get<double>()),
+      least_bytes_sent_(least_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
+                                         static_cast<int>(ranks_.size()))) {}
 
 double MemoryReport::most(const char* key) const {
   double most = 0;
@@ -61,11 +63,6 @@ double MemoryReport::formula() const {
     case kolo::Shard::None: break;
   }
   return kWhole;
-}
-
-double MemoryReport::sent_ratio() const {
-  return most("bytes_sent") / least_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
-                                               static_cast<int>(ranks_.size()));
 }
 
 std::vector<std::string> MemoryReport::defects() const {

@@ -15,6 +15,7 @@ class MemoryReport {
   /// Of each rank, in bytes: parameters, gradients, state, buckets, other, largest_bucket,
   /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth,
   /// pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of parameters.
+  /// Collective.
   MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks);
 
   void print() const;
@@ -32,11 +33,12 @@ class MemoryReport {
   double formula() const;
   double slots() const;
   double pss_ratio() const { return sum("pss_growth") / sum("live_growth"); }
-  double sent_ratio() const;
+  double sent_ratio() const { return most("bytes_sent") / least_bytes_sent_; }
 
   kolo::Shard shard_;
   std::vector<nlohmann::ordered_json> ranks_;
   double elements_;
+  double least_bytes_sent_;
 };
 
 }  // namespace shard

@@ -20,10 +20,7 @@
 #include "kolo/reduction.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/training_report.hpp"
-
-namespace torch::nn {
-class Module;
-}
+#include "kolo/unit_policy.hpp"
 
 namespace kolo {
 
@@ -88,6 +85,12 @@ struct DistributedOptimizerOptions {
   /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
   /// With the world only, and equally many ranks on every node.
   ShardScope shard_scope = ShardScope::World;
+  /// With shard = Full and a model: what is gathered together where parameters are gathered, and
+  /// reduced together; none: whole modules up to bucket_bytes. Instead of `groups`.
+  UnitPolicy unit_policy{};
+  /// false: units that forward() has gathered stay until step(), as FSDP's SHARD_GRAD_OP keeps them.
+  /// Moves a third less, and needs memory for all parameters meanwhile.
+  bool reshard_after_forward = true;
 
   // Speed.
   /// Most bytes of gradients that are reduced together; 0: a 16th of all, 25 MiB at most. Larger

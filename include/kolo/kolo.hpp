@@ -16,3 +16,4 @@
 #include "kolo/shared_tensor.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "kolo/training_report.hpp"
+#include "kolo/unit_policy.hpp"

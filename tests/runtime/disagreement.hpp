@@ -92,8 +92,8 @@ inline Call all_to_all(Shape shape) {
   };
 }
 
-inline Call meet() {
-  return [](const Tensor&) { return barrier_async({.name = "x"}); };
+inline Call meet(std::string purpose = "") {
+  return [=](const Tensor&) { return barrier_async({.name = "x", .purpose = purpose}); };
 }
 
 inline void combine_nothing(DType, const void*, void*, std::size_t) {}

@@ -5,15 +5,30 @@
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
+#include "torch/optimizer/module_units.hpp"
 #include "torch/optimizer/training_engine.hpp"
 #include "torch/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo {
+namespace {
+
+/// The units of the model become groups, which are then gathered and reduced together.
+DistributedOptimizerOptions with_units(DistributedOptimizerOptions options,
+                                       const torch::nn::Module& model,
+                                       const torch::optim::Optimizer& optimizer) {
+  if (!options.unit_policy || !options.groups.empty()) return options;
+  options.groups = tensors::units_in(model, options.unit_policy, optimizer);
+  options.unit_policy = nullptr;
+  return options;
+}
+
+}  // namespace
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const torch::nn::Module& model, Options options)
     : DistributedOptimizer(optimizer, model.named_parameters().pairs(),
-                           model.named_buffers().pairs(), std::move(options)) {}
+                           model.named_buffers().pairs(),
+                           with_units(std::move(options), model, optimizer)) {}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names, Options options)

@@ -53,6 +53,10 @@ std::string problem_with_groups(WrappedOptimizer& optimizer,
   if (options.num_groups > 0 && !options.groups.empty()) {
     return "groups and num_groups are both given. Give one of them.";
   }
+  if (options.unit_policy) {
+    return options.groups.empty() ? "unit_policy needs a model. Construct the optimizer with one."
+                                  : "groups and unit_policy are both given. Give one of them.";
+  }
   std::unordered_set<const void*> known;
   for (const auto& group : optimizer.groups()) {
     for (const at::Tensor& parameter : group.params())
@@ -215,6 +219,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"shard", std::string(name_of(*options.shard))},
       {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
       {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
+      {"reshard_after_forward", options.reshard_after_forward ? "true" : "false"},
       {"fused", options.fused ? "true" : "false"},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},

@@ -57,13 +57,8 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_) {
   batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
-  context_.gathers_on_use = !batches_.units().empty();
+  start_units();
   place_frozen_parameters(context_, checkpoint_.view().parameters);
-  expect_all_active();
-  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit) {
-    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit});
-  };
-  context_.unit_calls->find_joined = [this] { return find_joined(); };
   reporter_.start();
 }
 

@@ -65,6 +65,7 @@ class TrainingEngine {
   at::Tensor step_whole(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
+  void start_units();
   void reduce(bool is_discarded);
   void meet(const std::string& purpose);
   bool find_joined();

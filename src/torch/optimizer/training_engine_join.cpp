@@ -22,6 +22,15 @@ int TrainingEngine::join() {
 
 // --- parameters that are gathered when they are used ---
 
+void TrainingEngine::start_units() {
+  context_.gathers_on_use = !batches_.units().empty();
+  expect_all_active();
+  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit) {
+    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit});
+  };
+  context_.unit_calls->find_joined = [this] { return find_joined(); };
+}
+
 /// A numbered collective of the units, after those in flight.
 void TrainingEngine::meet(const std::string& purpose) {
   for (GatheredUnits* const units : batches_.units()) units->finish_gathering();

@@ -121,8 +121,10 @@ std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_by
   const auto backward_passes = static_cast<std::uint64_t>(options.backward_passes_per_step);
   const int sharers = context_.sets.sharded->size();
   const std::uint64_t gathers = *options.shard != Shard::Full ? 1
-                                : context_.gathers_on_use     ? 2 * backward_passes
-                                                              : 0;
+                                : context_.gathers_on_use && options.reshard_after_forward
+                                    ? 2 * backward_passes
+                                : context_.gathers_on_use ? 1
+                                                          : 0;
   std::uint64_t bytes = (passes + gathers) * ring_bytes(parameter_bytes, sharers);
   if (context_.sets.replicas != nullptr) {
     bytes += passes * 2 *

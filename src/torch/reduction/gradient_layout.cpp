@@ -146,6 +146,7 @@ void GradientReducer::plan_units(std::vector<std::size_t>& order) {
         {parameter.name, parameter.tensor.nbytes(), parameter.place, parameter.group});
   }
   units_ = tensors::plan_units(members, bucket_bytes());
+  units_->keeps_gathered = !setup_.options.reshard_after_forward;
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     return std::pair{units_->unit_of[i], parameters_[i].place};
   });

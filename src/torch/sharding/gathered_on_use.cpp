@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include "base/log.hpp"
 #include "kolo/collectives.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/sharding/parameter_memory.hpp"
@@ -29,9 +30,27 @@ SharedBuffer make_shards(const BucketPlan& plan, const at::Device& device,
   std::size_t bytes = 0;
   for (const Bucket& bucket : plan.buckets) bytes += shard_bytes(bucket, *options.process_set);
   const std::string name = options.name + ".shards";
-  const auto memory = std::make_shared<at::Tensor>(
-      at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device)));
+  std::shared_ptr<at::Tensor> memory;
+  std::string problem;
+  try {
+    memory = std::make_shared<at::Tensor>(
+        at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device)));
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  agree(*options.process_set, name, "DistributedOptimizer", {}, problem);
   return {name, view_of(*memory, name), memory};
+}
+
+/// On the set's first rank, for those who ask how a model is cut.
+void log_plan(const std::vector<GatheredUnits::Unit>& units, std::size_t shard_bytes,
+              std::size_t slot_bytes, const ProcessSet& set) {
+  if (set.rank() > 0) return;
+  constexpr double kMiB = 1 << 20;
+  KOLO_LOG(Info) << "shard = full gathers " << units.size() << " units when they are used, from "
+                 << units.front().name << " to " << units.back().name << "; each rank keeps "
+                 << static_cast<double>(shard_bytes) / kMiB << " MiB of parameters and "
+                 << static_cast<double>(slot_bytes) / kMiB << " MiB for gathered units";
 }
 
 class GatheredOnUse final : public ParameterMemory {
@@ -71,12 +90,14 @@ class GatheredOnUse final : public ParameterMemory {
     options.keep_alive = buffer().owner();
     std::string problem;
     try {
-      units_ = std::make_shared<GatheredUnits>(std::move(units), device_, std::move(options),
+      const std::size_t slots = plan_.keeps_gathered ? units.size() : GatheredUnits::kSlots;
+      units_ = std::make_shared<GatheredUnits>(std::move(units), slots, device_, std::move(options),
                                                batch_, calls_);
     } catch (const std::exception& error) {
       problem = error.what();
     }
     agree(*options_.process_set, options_.name + ".units", "DistributedOptimizer", {}, problem);
+    log_plan(units_->units(), buffer().size_bytes(), units_->slot_bytes(), *options_.process_set);
     watch_operators(units_);
   }
 

@@ -13,9 +13,6 @@
 namespace kolo::tensors {
 namespace {
 
-// One unit is used while the next one is gathered.
-constexpr std::size_t kSlots = 2;
-
 constexpr std::size_t kPartAlignment = 64;
 
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
@@ -38,10 +35,11 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-GatheredUnits::GatheredUnits(std::vector<Unit> units, const c10::Device& device,
+GatheredUnits::GatheredUnits(std::vector<Unit> units, std::size_t slots, const c10::Device& device,
                              OperationOptions options, std::string batch,
                              std::shared_ptr<UnitCalls> calls)
     : units_(std::move(units)),
+      least_slots_(std::min(slots, units_.size())),
       device_(device),
       options_(std::move(options)),
       batch_(std::move(batch)),
@@ -54,7 +52,7 @@ GatheredUnits::GatheredUnits(std::vector<Unit> units, const c10::Device& device,
     }
     largest_unit_ = std::max(largest_unit_, bytes);
   }
-  for (std::size_t i = 0; i < std::min(kSlots, units_.size()); ++i) add_slot();
+  for (std::size_t i = 0; i < least_slots_; ++i) add_slot();
   for_each_storage([](std::size_t, const c10::Storage& storage) { unbind_storage(storage); });
 }
 
@@ -89,7 +87,7 @@ void GatheredUnits::use(std::size_t unit) noexcept {
 void GatheredUnits::end_use(std::size_t unit) noexcept {
   const std::lock_guard lock(mutex_);
   State& state = states_[unit];
-  if (--state.pins > 0 || slots_.size() <= kSlots || error_ || !state.slot) return;
+  if (--state.pins > 0 || slots_.size() <= least_slots_ || error_ || !state.slot) return;
   // An operator needed more units than there are slots.
   if (last_used_ == unit) last_used_.reset();
   const std::size_t slot = *state.slot;
@@ -142,12 +140,6 @@ void GatheredUnits::require_usable() const {
 std::size_t GatheredUnits::slot_bytes() const {
   const std::lock_guard lock(mutex_);
   return slots_.size() * largest_unit_;
-}
-
-std::size_t GatheredUnits::unpinned() const {
-  const std::lock_guard lock(mutex_);
-  return static_cast<std::size_t>(std::ranges::count_if(
-      states_, [](const State& state) { return state.slot && state.pins == 0; }));
 }
 
 // --- units and slots; with the lock ---

@@ -44,13 +44,17 @@ class GatheredUnits {
     std::vector<Part> parts;
   };
 
-  /// Releases all units, which are those of the optimizer's batch `batch`. `options` has the set
-  /// and keeps the shards alive.
-  GatheredUnits(std::vector<Unit> units, const c10::Device& device, OperationOptions options,
-                std::string batch, std::shared_ptr<UnitCalls> calls);
+  // One unit is used while the next one is gathered.
+  static constexpr std::size_t kSlots = 2;
+
+  /// Releases all units, which are those of the optimizer's batch `batch`. At most `slots` are in
+  /// memory, unless an operator uses more. `options` has the set and keeps the shards alive.
+  GatheredUnits(std::vector<Unit> units, std::size_t slots, const c10::Device& device,
+                OperationOptions options, std::string batch, std::shared_ptr<UnitCalls> calls);
   GatheredUnits(const GatheredUnits&) = delete;  // storages point to its slots
   GatheredUnits& operator=(const GatheredUnits&) = delete;
 
+  const std::vector<Unit>& units() const { return units_; }
   /// Calls `visit(unit, storage)` for all parameters.
   template <class Visit>
   void for_each_storage(const Visit& visit) const {
@@ -83,8 +87,6 @@ class GatheredUnits {
   void require_usable() const;
   /// Of all slots.
   std::size_t slot_bytes() const;
-  /// Units that are gathered while no operator uses them.
-  std::size_t unpinned() const;
 
  private:
   struct State {
@@ -109,6 +111,7 @@ class GatheredUnits {
   void fail() noexcept;
 
   std::vector<Unit> units_;
+  const std::size_t least_slots_;
   const c10::Device device_;
   const OperationOptions options_;
   const std::string batch_;

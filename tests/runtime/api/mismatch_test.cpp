@@ -77,6 +77,8 @@ std::vector<Disagreement> all_disagreements() {
        reduce_group({{{3}, f32}, {{4}, f32}}), reduce_group({{{3}, f32}, {{5}, f32}})},
       {"MemberDType", "dtype of tensor 0 of the group", "float32", "float16",
        reduce_group({{{3}, f32}, {{4}, f32}}), reduce_group({{{3}, DType::Float16}, {{4}, f32}})},
+      {"Purpose", "purpose", "the end of the step", "none", meet("the end of the step"), meet()},
+      {"PurposeOfOperation", "purpose", "none", "another step", usual, meet("another step")},
       // The device cannot differ: a build without CUDA refuses such memory at the call.
   };
 }

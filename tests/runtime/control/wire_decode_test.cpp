@@ -58,7 +58,7 @@ std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
     const std::vector<std::int64_t> rows;
     const auto request = wire::CreateRequestDirect(builder, "x", raw.collective, &tensors, raw.op,
                                                    "", 1, 1, raw.join_divisor, 0, raw.device, "",
-                                                   "", &rows, &raw.members, 0, true, "");
+                                                   "", &rows, &raw.members, 0, true, "", "");
     const std::vector<flatbuffers::Offset<wire::Addition>> added{
         wire::CreateAddition(builder, bit, request)};
     const std::vector<int> evicted;

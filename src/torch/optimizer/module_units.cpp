@@ -1,0 +1,91 @@
+#include "torch/optimizer/module_units.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <fnmatch.h>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace kolo {
+namespace tensors {
+namespace {
+
+/// The units around a parameter, from the outermost on.
+using Path = std::vector<std::size_t>;
+
+class UnitSearch {
+ public:
+  explicit UnitSearch(const UnitPolicy& policy) : policy_(policy) {}
+
+  void visit(const torch::nn::Module& module, const std::string& name) {
+    const bool is_unit = !name.empty() && policy_(name, module);
+    if (is_unit) path_.push_back(count_++);
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) add(item.value());
+    for (const auto& item : module.named_children()) {
+      visit(*item.value(), name.empty() ? item.key() : name + "." + item.key());
+    }
+    if (is_unit) path_.pop_back();
+  }
+
+  std::size_t count() const { return count_; }
+  /// In the order in which they were found.
+  const std::vector<std::pair<at::Tensor, Path>>& parameters() const { return parameters_; }
+
+ private:
+  /// A tied parameter belongs to the units that are around all its modules.
+  void add(const at::Tensor& parameter) {
+    const auto [found, is_new] =
+        known_.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
+    if (is_new) {
+      parameters_.emplace_back(parameter, path_);
+      return;
+    }
+    Path& common = parameters_[found->second].second;
+    const auto end = std::ranges::mismatch(common, path_).in1;
+    common.erase(end, common.end());
+  }
+
+  const UnitPolicy& policy_;
+  Path path_;
+  std::size_t count_ = 0;
+  std::unordered_map<const void*, std::size_t> known_;
+  std::vector<std::pair<at::Tensor, Path>> parameters_;
+};
+
+}  // namespace
+
+std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
+                                              const UnitPolicy& policy,
+                                              const torch::optim::Optimizer& optimizer) {
+  UnitSearch search(policy);
+  search.visit(model, "");
+  std::unordered_set<const void*> trained;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      trained.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  std::vector<std::vector<at::Tensor>> units(search.count());
+  for (const auto& [parameter, path] : search.parameters()) {
+    if (path.empty() || !trained.contains(parameter.unsafeGetTensorImpl())) continue;
+    units[path.back()].push_back(parameter);
+  }
+  std::erase_if(units, [](const auto& unit) { return unit.empty(); });
+  return units;
+}
+
+}  // namespace tensors
+
+UnitPolicy units_named(const std::string& pattern) {
+  const auto as_path = [](std::string name) {
+    std::ranges::replace(name, '.', '/');
+    return name;
+  };
+  return [path = as_path(pattern), as_path](const std::string& name, const torch::nn::Module&) {
+    return fnmatch(path.c_str(), as_path(name).c_str(), FNM_PATHNAME | FNM_NOESCAPE) == 0;
+  };
+}
+
+}  // namespace kolo
