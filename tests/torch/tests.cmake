@@ -93,6 +93,7 @@ if(TARGET kolo)
     target_link_libraries(kolo_fake_cuda PUBLIC kolo_test_support LibTorch::LibTorch)
     kolo_add_test(cuda_tensor_test
       SOURCES
+        torch/cuda/cuda_activation_checkpoint_test.cpp
         torch/cuda/cuda_checkpoint_test.cpp
         torch/cuda/cuda_collectives_test.cpp
         torch/cuda/cuda_optimizer_test.cpp
