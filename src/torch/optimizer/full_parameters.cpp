@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,43 +100,20 @@ std::vector<int> find_writers(const NamedTensors& shared,
   return writers;
 }
 
-/// Runs `work` on all ranks. If it throws on any, all throw; on that rank its own exception.
-void run_on_all(const std::string& what, const std::function<void()>& work,
-                const OperationOptions& options) {
-  std::exception_ptr error;
-  std::string problem;
-  try {
-    work();
-  } catch (const std::exception& exception) {
-    error = std::current_exception();
-    problem = what + " threw: " + exception.what();
-  } catch (...) {
-    error = std::current_exception();
-    problem = what + " threw";
-  }
-  try {
-    agree(*options.process_set, options.name + ".done", "DistributedOptimizer::full_parameters()",
-          {}, problem);
-  } catch (const InvalidArgument&) {
-    if (error) std::rethrow_exception(error);
-    throw;
-  }
-}
-
 /// Runs `write` on private copies, and copies what it wrote to the node's shared copy. Returns
 /// the writer of each parameter, see find_writers().
 std::vector<int> write_to_copies(const NamedTensors& shared, const std::function<void()>& write,
                                  const OperationOptions& options) {
   std::vector<PrivateCopy> copies;
+  ProcessSet& set = *options.process_set;
+  const auto run = [&](const char* actor, const std::function<void()>& work) {
+    run_on_all(set, options.name + ".done", "DistributedOptimizer::full_parameters()", actor, work);
+  };
   // Agreed before `write`, which may call collectives.
-  run_on_all(
-      "copying the parameters",
-      [&] {
-        for (const auto& [name, tensor] : shared) copies.emplace_back(tensor);
-      },
-      options);
-  run_on_all("the program's function", write, options);
-  const ProcessSet& set = *options.process_set;
+  run("copying the parameters", [&] {
+    for (const auto& [name, tensor] : shared) copies.emplace_back(tensor);
+  });
+  run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
   const WritesAllowed writes;
   for (std::size_t i = 0; i < copies.size(); ++i) {
