@@ -79,6 +79,11 @@ void writes_through_a_pointer() {
   kolo::barrier();
 }
 
+void uses_deferred_model() {
+  auto model = kolo::deferred<Linear>(4, 1);
+  model->forward(torch::ones({2, 4}));
+}
+
 void lbfgs() {
   Linear model(4, 1);
   torch::optim::LBFGS optimizer(model->parameters());
@@ -98,6 +103,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"lbfgs", lbfgs},
     {"no_checkpoint", no_checkpoint},
     {"saves_wrapped_optimizer", saves_wrapped_optimizer},
+    {"uses_deferred_model", uses_deferred_model},
     {"writes_through_a_pointer", writes_through_a_pointer},
 };
 

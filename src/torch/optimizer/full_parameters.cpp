@@ -165,27 +165,19 @@ std::vector<int> find_writers(const NamedTensors& shared,
   return writers;
 }
 
-/// Runs `work` on all ranks. If it throws on any, all throw; on that rank its own exception.
-void run_on_all(const std::string& what, const std::function<void()>& work,
-                const OperationOptions& options) {
-  std::exception_ptr error;
-  std::string problem;
-  try {
-    work();
-  } catch (const std::exception& exception) {
-    error = std::current_exception();
-    problem = what + " threw: " + exception.what();
-  } catch (...) {
-    error = std::current_exception();
-    problem = what + " threw";
+/// Copies all even if one throws: other ranks gather them with this one.
+std::vector<PrivateCopy> copy_all(const NamedTensors& shared) {
+  std::vector<PrivateCopy> copies;
+  std::exception_ptr error;  // the first
+  for (const auto& [name, tensor] : shared) {
+    try {
+      copies.emplace_back(tensor);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
   }
-  try {
-    agree(*options.process_set, options.name + ".done", "DistributedOptimizer::full_parameters()",
-          {}, problem);
-  } catch (const InvalidArgument&) {
-    if (error) std::rethrow_exception(error);
-    throw;
-  }
+  if (error) std::rethrow_exception(error);
+  return copies;
 }
 
 /// Runs `write` on private copies, and copies what it wrote to the node's shared copy, or to
@@ -195,25 +187,15 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
                                  const OperationOptions& options) {
   std::optional<UnitsAtRest> at_rest;
   std::vector<PrivateCopy> copies;
+  ProcessSet& set = *options.process_set;
+  const auto run = [&](const char* actor, const std::function<void()>& work) {
+    run_on_all(set, options.name + ".done", "DistributedOptimizer::full_parameters()", actor, work);
+  };
   // Agreed before `write`, which may call collectives.
-  run_on_all(
-      "copying the parameters",
-      [&] {
-        std::exception_ptr error;  // the first; a copy may be gathered on all ranks
-        for (const auto& [name, tensor] : shared) {
-          try {
-            copies.emplace_back(tensor);
-          } catch (...) {
-            if (!error) error = std::current_exception();
-          }
-        }
-        if (error) std::rethrow_exception(error);
-      },
-      options);
+  run("copying the parameters", [&] { copies = copy_all(shared); });
   at_rest.emplace(batches);
   for (PrivateCopy& copy : copies) copy.use_it();
-  run_on_all("the program's function", write, options);
-  const ProcessSet& set = *options.process_set;
+  run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
   write_shards(batches, shared, copies, writers, options);
   const WritesAllowed writes;

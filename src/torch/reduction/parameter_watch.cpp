@@ -69,8 +69,8 @@ void ParameterWatch::require_unwritten() const {
 void ParameterWatch::refuse_write(const std::string& name) {
   throw InvalidArgument(
       "DistributedOptimizer: parameter '" + name +
-      "' was written outside step(). With shard = full the ranks of a node share one copy of it, "
-      "to which each would write. Write in full_parameters(), and load by load().");
+      "' was written outside step(). With shard = full it has one value for all ranks: write in "
+      "full_parameters(), and load by load().");
 }
 
 void ParameterWatch::require_no_whole_state(const WrappedOptimizer& optimizer) const {

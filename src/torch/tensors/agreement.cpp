@@ -1,9 +1,13 @@
 #include "torch/tensors/agreement.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <string_view>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
+#include "base/current_exception.hpp"
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
 
@@ -68,6 +72,27 @@ void agree(ProcessSet& set, const std::string& name, const std::string& what,
     throw InvalidArgument(what + ": on rank " + std::to_string(part.rank) + ": " + part.problem);
   }
   for (const Part& part : parts) compare(what, parts.front(), part);
+}
+
+void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,
+                const std::string& actor, const std::function<void()>& work) {
+  std::exception_ptr error;
+  std::string problem;
+  try {
+    work();
+  } catch (const c10::Error& exception) {
+    error = std::current_exception();
+    problem = actor + " threw: " + exception.what_without_backtrace();
+  } catch (...) {
+    error = std::current_exception();
+    problem = actor + " threw: " + text_of_current_exception();
+  }
+  try {
+    agree(set, name, what, {}, problem);
+  } catch (const InvalidArgument&) {
+    if (error) std::rethrow_exception(error);
+    throw;
+  }
 }
 
 }  // namespace kolo::tensors

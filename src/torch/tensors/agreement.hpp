@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,5 +20,10 @@ struct Fact {
 /// with `what`.
 void agree(ProcessSet& set, const std::string& name, const std::string& what,
            const std::vector<Fact>& facts, const std::string& problem);
+
+/// Runs `work` on all ranks. If it throws on any, all throw: that rank its own exception, the
+/// others InvalidArgument with its text after `what`, the rank and `actor`, which has thrown.
+void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,
+                const std::string& actor, const std::function<void()>& work);
 
 }  // namespace kolo::tensors

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -27,7 +26,6 @@
 namespace kolo::tensors {
 namespace {
 
-using Construct = std::function<const torch::nn::Module&()>;
 using Blocks = std::vector<std::span<std::byte>>;
 
 const char* const kWhat = "kolo::deferred";
@@ -38,32 +36,6 @@ std::string random_state() {
   const at::Tensor state = generator.get_state();
   const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
   return std::to_string(std::hash<std::string_view>()(bytes));
-}
-
-/// Runs the constructor with `memory`. An exception on any rank is one on all; on that rank it is
-/// its own.
-const torch::nn::Module* construct_on_all(const Construct& construct, ProcessSet& world,
-                                          const std::shared_ptr<ConstructionMemory>& memory) {
-  const torch::nn::Module* module = nullptr;
-  std::exception_ptr error;
-  std::string problem;
-  try {
-    const ConstructionMemory::Scope scope(memory);
-    module = &construct();
-  } catch (const std::exception& exception) {
-    error = std::current_exception();
-    problem = std::string("the constructor threw: ") + exception.what();
-  } catch (...) {
-    error = std::current_exception();
-    problem = "the constructor threw";
-  }
-  try {
-    agree(world, "deferred.constructed", kWhat, {}, problem);
-  } catch (const InvalidArgument&) {
-    if (error) std::rethrow_exception(error);
-    throw;
-  }
-  return module;
 }
 
 /// Values of tensors must not decide what is drawn: most ranks have other ones.
@@ -96,14 +68,19 @@ std::vector<Fact> facts_of(const torch::nn::Module& module, const Blocks& others
 
 }  // namespace
 
-void construct_deferred(const Construct& construct) {
+void construct_deferred(const std::function<const torch::nn::Module&()>& construct) {
   Runtime& runtime = Runtime::current();
   ProcessSet& world = runtime.world();
   const bool keeps_parameters = runtime.local_rank() == 0;
   const auto memory = std::make_shared<ConstructionMemory>(
       keeps_parameters ? ConstructionMemory::Kind::Real : ConstructionMemory::Kind::Scratch);
   const std::string before = random_state();
-  const torch::nn::Module& module = *construct_on_all(construct, world, memory);
+  const torch::nn::Module* made = nullptr;
+  run_on_all(world, "deferred.constructed", kWhat, "the constructor", [&] {
+    const ConstructionMemory::Scope scope(memory);
+    made = &construct();
+  });
+  const torch::nn::Module& module = *made;
   require_same_draws(world, before);
   const Blocks others = memory->blocks(module.parameters());
   agree(world, "deferred.agreement", kWhat, facts_of(module, others), {});

@@ -124,7 +124,8 @@ void install_handler() {
 
 void set_protection(const ProtectedMemory& memory, int protection) {
   const std::shared_ptr<void> owner = memory.owner.lock();  // it stays mapped meanwhile
-  for (const Pages& pages : owner ? memory.pages : std::vector<Pages>{}) {
+  if (!owner) return;
+  for (const Pages& pages : memory.pages) {
     if (::mprotect(pages.data(), pages.size(), protection) == 0) continue;
     throw BackendError(std::string("KOLO_PROTECT_PARAMETERS: mprotect: ") + std::strerror(errno));
   }
