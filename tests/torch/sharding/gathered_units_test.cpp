@@ -15,9 +15,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/unit_policy.hpp"
+#include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
@@ -306,6 +308,22 @@ TEST_F(GatheredUnitsTest, BytesSent_AreThoseOfTwoGathersAndAReduction) {
                        static_cast<double>(report.expected_sent_per_step);
   EXPECT_LE(ratio, 1.02);
   EXPECT_GT(ratio, 0.7);  // units of the end of forward() are not gathered again
+}
+
+TEST_F(GatheredUnitsTest, LoadedValues_AreThoseOfTheNextUse) {
+  const TemporaryFolder folder;
+  Layers model;
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  const at::Tensor& weight = model->layers[0]->weight;
+  const at::Tensor saved = weight.detach().clone();
+  optimizer.save(folder.path());
+  model->forward(input(rank(), 0), ascending()).sum().backward();
+  optimizer.step();
+  EXPECT_FALSE(torch::equal(weight.detach(), saved));  // which gathers it
+  barrier();
+  optimizer.load(folder.path());
+  EXPECT_TRUE(torch::equal(weight.detach(), saved));
 }
 
 TEST_F(GatheredUnitsTest, UnitsMayStayFromForwardToBackward) {
