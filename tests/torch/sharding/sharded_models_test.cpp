@@ -21,6 +21,7 @@ struct Variation {
   bool evaluates = false;      ///< before forward, before backward and before the update
   bool freezes = false;        ///< every third parameter, for the first half of the steps
   int forwards = 1;            ///< before one backward
+  int passes = 1;              ///< of backward(), after the forward passes of all of them
   bool trains_a_part = false;  ///< in every second step one submodule alone
 };
 
@@ -81,12 +82,15 @@ Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
     }
     optimizer.zero_grad();
     evaluate_if_wanted(step);
-    at::Tensor loss = torch::zeros({});
-    for (int i = 0; i < variation.forwards; ++i) {
-      loss = loss + training_loss(model, variation.forwards * step + i, share, variation);
+    std::vector<at::Tensor> losses(static_cast<std::size_t>(variation.passes), torch::zeros({}));
+    int which = step * variation.passes * variation.forwards;
+    for (at::Tensor& loss : losses) {
+      for (int i = 0; i < variation.forwards; ++i) {
+        loss = loss + training_loss(model, which++, share, variation);
+      }
     }
     evaluate_if_wanted(step);
-    loss.backward();
+    for (const at::Tensor& loss : losses) loss.backward();
     evaluate_if_wanted(step);
     optimizer.step();
   }
@@ -117,7 +121,9 @@ class ShardedModelsTest : public TorchTest, public testing::WithParamInterface<M
   Trained train_in(Shard mode, const Variation& variation) const {
     const auto model = make(GetParam(), variation);
     const auto adamw = make_adamw(*model);
-    DistributedOptimizer optimizer(*adamw, *model, with(mode));
+    DistributedOptimizer::Options options = with(mode);
+    options.backward_passes_per_step = variation.passes;
+    DistributedOptimizer optimizer(*adamw, *model, options);
     return train(*model, optimizer, {rank(), size(), false}, variation);
   }
   Trained train_alone(const Variation& variation) const {
@@ -165,6 +171,10 @@ TEST_P(ShardedModelsTest, FrozenParameters_StayAndThenTrain) {
 
 TEST_P(ShardedModelsTest, SeveralForwardsBeforeOneBackward_AddUp) {
   expect_all_modes_alike({.forwards = 3});
+}
+
+TEST_P(ShardedModelsTest, ForwardPassesBeforeTheirBackwards_AddUp) {
+  expect_all_modes_alike({.evaluates = true, .passes = 2});
 }
 
 TEST_P(ShardedModelsTest, SubmoduleCalledByItself_TrainsAlone) {
