@@ -186,7 +186,7 @@ nlohmann::ordered_json measure_memory(const Options& options, Allocations& alloc
                                       bool& is_met) {
   const std::vector<Json> ranks =
       kolo::allgather_object(look_at_this_rank(options, allocations), {.name = "memory"});
-  const MemoryReport report(*options.shard, ranks);
+  const MemoryReport report(*options.shard, ranks, kolo::is_shared(kolo::shared_empty({1})));
   if (kolo::rank() == 0) report.print();
   is_met = report.defects().empty();
   return report.to_json();

@@ -15,8 +15,8 @@ class MemoryReport {
   /// Of each rank, in bytes: parameters, gradients, state, buckets, other, largest_bucket,
   /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth,
   /// pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of parameters.
-  /// Collective.
-  MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks);
+  MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks,
+               bool share_memory = true);
 
   void print() const;
   nlohmann::ordered_json to_json() const;

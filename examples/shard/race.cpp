@@ -59,7 +59,8 @@ nlohmann::ordered_json judge(const Case& bench_case, const Case& none) {
           {"ratio_high", interval.high},
           {"bytes_sent_per_step", sent},
           {"bytes_sent_ratio",
-           sent / least_bytes_sent(bench_case.shard, bench_case.parameters, kolo::size())}};
+           sent / least_bytes_sent(bench_case.shard, bench_case.parameters, kolo::size(),
+                                   kolo::is_shared(kolo::shared_empty({1})))}};
 }
 
 std::vector<kolo::Shard> all_modes() {

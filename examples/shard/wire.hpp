@@ -4,16 +4,15 @@
 
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
-#include "kolo/shared_tensor.hpp"
 
 namespace shard {
 
 /// What a rank must send to reduce as many fp32 gradients and to gather what was made of them: once,
-/// but with Shard::Full not at all where ranks share the parameters, and elsewhere for forward() and
-/// for backward(). Collective.
-inline double least_bytes_sent(kolo::Shard shard, std::int64_t parameters, int ranks) {
-  const bool is_shared = kolo::is_shared(kolo::shared_empty({1}));
-  const double passes = shard != kolo::Shard::Full ? 2.0 : is_shared ? 1.0 : 3.0;
+/// but with Shard::Full not at all if they share memory, and otherwise for forward() and for
+/// backward().
+inline double least_bytes_sent(kolo::Shard shard, std::int64_t parameters, int ranks,
+                               bool share_memory) {
+  const double passes = shard != kolo::Shard::Full ? 2.0 : share_memory ? 1.0 : 3.0;
   return passes * 4.0 * static_cast<double>(parameters) * (ranks - 1) / ranks;
 }
 

@@ -54,6 +54,7 @@ Request some_request() {
           {0, 2, 9},
           3,
           false,
+          "gathering unit 3",
           "the splits add up to 5 rows"};
 }
 

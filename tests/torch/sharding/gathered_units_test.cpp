@@ -19,8 +19,8 @@
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/unit_policy.hpp"
-#include "torch/checkpoint/temporary_folder.hpp"
 #include "torch/sharding.hpp"
+#include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::gathered_units_test {
@@ -311,7 +311,7 @@ TEST_F(GatheredUnitsTest, BytesSent_AreThoseOfTwoGathersAndAReduction) {
 }
 
 TEST_F(GatheredUnitsTest, LoadedValues_AreThoseOfTheNextUse) {
-  const TemporaryFolder folder;
+  const CommonFolder folder;
   Layers model;
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
