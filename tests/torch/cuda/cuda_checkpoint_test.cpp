@@ -27,7 +27,7 @@ TEST_P(CudaCheckpointTest, Checkpoints_ResumeInAnyMode) {
     training.optimizer->save(folder);
     training.optimizer->save_full_state(folder / "all.safetensors");
   });
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     run_cuda_ranks(2, [&](CudaRank& rank) {
       CudaTraining training(rank, Algorithm::AdamW, options_of(rank, shard));
       training.optimizer->load(folder);

@@ -31,12 +31,12 @@ void PrintTo(const Case& tried, std::ostream* out) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
       cases.push_back({ranks, shard, Algorithm::Sgd});
       cases.push_back({ranks, shard, Algorithm::AdamW});
     }
   }
-  for (const Shard shard : {Shard::None, Shard::Gradients}) {
+  for (const Shard shard : {Shard::None, Shard::Gradients, Shard::Full}) {
     cases.push_back({2, shard, Algorithm::AdamW, true});
     cases.push_back({3, shard, Algorithm::Sgd, true});
   }

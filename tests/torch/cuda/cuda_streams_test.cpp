@@ -72,7 +72,7 @@ TEST_P(CudaStreamsTest, Destruction_IsPossibleWhileGradientsAreReduced) {
 
 TEST(CudaOptimizerHybridTest, Shards_AreReducedInsideNodesAndBetweenThem) {
   const at::Tensor expected = train_alone(Algorithm::AdamW, 4, kSteps);
-  for (const Shard shard : {Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard shard : {Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     Setting setting = cuda_setting(4);
     setting.network.nodes = 2;
     setting.network.gpus_per_rank = 2;  // a rank's GPU has its number in the world
@@ -93,15 +93,17 @@ TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
   Setting setting = cuda_setting(3);
   setting.config.allreduce = setting.config.reduce_scatter = "direct";
   std::vector<at::Tensor> ends;
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     run_cuda_ranks(setting, [&](CudaRank& rank) {
       CudaTraining training(rank, Algorithm::AdamW, options_of(rank, shard));
       for (int step = 0; step < kSteps; ++step) training.step(rank, step);
-      if (rank.rank() == 1) ends.push_back(flat(*training.model).cpu());
+      const at::Tensor end = flat(*training.model).cpu();  // on all ranks: Full gathers it
+      if (rank.rank() == 1) ends.push_back(end);
     });
   }
   EXPECT_TRUE(at::equal(ends[0], ends[1]));
   EXPECT_TRUE(at::equal(ends[0], ends[2]));
+  EXPECT_TRUE(at::equal(ends[0], ends[3]));
 }
 
 // Orthogonal gradients add up, equal ones count once, for each parameter.
