@@ -13,7 +13,7 @@
 
 namespace kolo::test::sharded_models_test {
 
-constexpr int kSteps = 8;
+constexpr int kSteps = 6;
 constexpr std::int64_t kRows = 4;  // of each rank in a step
 
 /// What a program may do besides.
