@@ -3,8 +3,9 @@ Shard::Full, construction included.
 
     memory_limit_test.py <memory_limit> <mpirun> <arguments before the program>...
 
-The limit is that of a cgroup, of version 1 or 2, or of a scope of systemd; without the right to make
-one the test is skipped. Shared memory counts there, once, which no limit of single processes does.
+The limit is that of a cgroup, of version 1 or 2, or of a scope of systemd; without the right to
+make one the test is skipped. Shared memory counts there, once; limits of single processes leave it
+out.
 """
 
 import os

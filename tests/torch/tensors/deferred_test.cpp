@@ -226,7 +226,7 @@ TEST_F(DeferredTest, SetsWithoutTheFirstRank_AreRefused) {
   auto model = deferred<Net>();
   ProcessSet& rest = runtime_.add_process_set({1, 2});
   for (const Shard shard : modes()) {
-    if (rank() == 0) continue;
+    if (rank() != 1 && rank() != 2) continue;
     DistributedOptimizer::Options own = options(shard);
     own.process_set = &rest;
     torch::optim::SGD inner(parameters_of(*model), 1e-3);
