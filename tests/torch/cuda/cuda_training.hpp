@@ -94,7 +94,7 @@ inline void expect_close(CudaTraining& training, const at::Tensor& expected,
 
 /// The parameter of tests that run in every mode.
 inline auto every_mode() {
-  return testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients);
+  return testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full);
 }
 inline std::string name_of_mode(const testing::TestParamInfo<Shard>& tried) {
   return std::string(name_of(tried.param));
