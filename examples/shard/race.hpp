@@ -20,7 +20,7 @@ struct Case {
   std::vector<double> step_bytes{};
 };
 
-/// None, and those that these ranks can train in.
+/// None first, to which the others are compared.
 std::vector<kolo::Shard> all_modes();
 
 /// Takes one step of each case in every round, in an order drawn anew, so that whatever else slows

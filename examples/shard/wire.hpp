@@ -7,8 +7,8 @@
 
 namespace shard {
 
-/// What a rank must send to reduce as many fp32 gradients and to gather what was made of them: once,
-/// but with Shard::Full not at all if they share memory, and otherwise for forward() and for
+/// What a rank must send to reduce as many fp32 gradients and to gather what was made of them:
+/// once, but with Shard::Full not at all if ranks share memory, and otherwise for forward() and for
 /// backward().
 inline double least_bytes_sent(kolo::Shard shard, std::int64_t parameters, int ranks,
                                bool share_memory) {

@@ -88,7 +88,7 @@ struct DistributedOptimizerOptions {
   /// With shard = Full and a model: what is gathered together where parameters are gathered, and
   /// reduced together; none: whole modules up to bucket_bytes. Instead of `groups`.
   UnitPolicy unit_policy{};
-  /// false: units that forward() has gathered stay until step(), as FSDP's SHARD_GRAD_OP keeps them.
+  /// false: units that forward() has gathered stay until step(), as with FSDP's SHARD_GRAD_OP.
   /// Moves a third less, and needs memory for all parameters meanwhile.
   bool reshard_after_forward = true;
 

@@ -65,11 +65,13 @@ class CompareSharding(unittest.TestCase):
         bars = drawing.findall(".//{http://www.w3.org/2000/svg}rect")
         self.assertEqual(len(bars), 1 + 3 * 4 * len(models) + 4)  # background, panels, legend
 
-    def test_full_is_left_out_where_ranks_share_no_memory(self):
-        _, models, _ = compare(2, *SMALL, "--model", "convnet", "--budget", "1MB",
+    def test_full_gathers_where_ranks_share_no_memory(self):
+        _, models, _ = compare(2, *SMALL, "--model", "convnet", "--budget", "12MB",
                                KOLO_SHARED_MEMORY="off")
-        self.assertEqual([mode["shard"] for mode in models[0]["modes"]],
-                         ["none", "optimizer", "gradients"])
+        modes = models[0]["modes"]
+        self.assertEqual([mode["shard"] for mode in modes],
+                         ["none", "optimizer", "gradients", "full"])
+        self.assertLess(modes[-1]["step_bytes"], modes[0]["step_bytes"])
 
     def test_a_budget_for_no_block_is_no_error(self):
         table, models, _ = compare(2, *SMALL, "--model", "speech", "--budget", "1KB")

@@ -21,8 +21,9 @@ class FrozenParameters {
 
   /// Moves the parameters that get no gradient to one copy for the set of `options`, which has the
   /// memory's name; values are those of that set's first rank. Those whose elements cannot be moved
-  /// stay: on GPUs, not contiguous, or in a storage with others; all do where ranks share no memory. `parameters` are all of the model,
-  /// each once. Collective over `all`. Throws MismatchError on all ranks if parameters differ.
+  /// stay: on GPUs, not contiguous, or in a storage with others; all of them where ranks share no
+  /// memory. `parameters` are all of the model, each once. Collective over `all`. Throws
+  /// MismatchError on all ranks if parameters differ.
   void share(const Named& parameters, ProcessSet& all, const OperationOptions& options);
 
   /// Those that share() has moved and no optimizer has moved again, as it does once they get

@@ -88,8 +88,8 @@ void copy_to(const at::Tensor& own, const at::Tensor& values, const TrainingView
   }
 }
 
-/// Compares the view's parameters or buffers with the file's and, with `copies`, copies those that fit. With
-/// `strict` throws for the first that does not.
+/// Compares the view's parameters or buffers with the file's and, with `copies`, copies those that
+/// fit. With `strict` throws for the first that does not.
 void take(ModelFile& file, const TrainingView& view, bool is_buffer, bool strict, bool copies,
           const std::string& what) {
   const at::NoGradGuard no_grad;
