@@ -310,6 +310,42 @@ TEST_F(GatheredUnitsTest, BytesSent_AreThoseOfTwoGathersAndAReduction) {
   EXPECT_GT(ratio, 0.7);  // units of the end of forward() are not gathered again
 }
 
+TEST_F(GatheredUnitsTest, UnitsOfSeveralGroups_TrainAlike) {
+  const auto train_groups = [&](Shard shard) {
+    using torch::optim::AdamWOptions;
+    Layers model;
+    std::vector<torch::optim::OptimizerParamGroup> groups;  // a layer has parameters of both
+    Parameters weights, biases;
+    for (auto& layer : model->layers) {
+      weights.push_back(layer->weight);
+      biases.push_back(layer->bias);
+    }
+    groups.emplace_back(weights, std::make_unique<AdamWOptions>(1e-2));
+    groups.emplace_back(biases, std::make_unique<AdamWOptions>(3e-3));
+    torch::optim::AdamW inner(std::move(groups), AdamWOptions(1.0));
+    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      model->forward(input(rank(), step), ascending()).square().sum().backward();
+      optimizer.step();
+    }
+    return torch::cat(
+        {model->layers[1]->weight.detach().view(-1), model->layers[2]->bias.detach()});
+  };
+  EXPECT_LT(largest_difference(train_groups(Shard::Full), train_groups(Shard::None)), 1e-5);
+}
+
+TEST_F(GatheredUnitsTest, WrittenValues_KeepTheirPlaces) {
+  Layers model;
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  const at::Tensor values = torch::arange(kWidth * kWidth, torch::kFloat).view({kWidth, kWidth});
+  optimizer.full_parameters([&] {
+    if (is_last()) model->layers[2]->weight.data().copy_(values);
+  });
+  EXPECT_TRUE(torch::equal(model->layers[2]->weight.detach(), values));
+}
+
 TEST_F(GatheredUnitsTest, LoadedValues_AreThoseOfTheNextUse) {
   const CommonFolder folder;
   Layers model;
