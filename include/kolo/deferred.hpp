@@ -31,8 +31,7 @@ void construct_deferred(const std::function<const torch::nn::Module&()>& constru
 /// The constructor must do the same on all ranks, and must not decide by the values of tensors. To
 /// convert the model to another dtype, let the constructor do it. Views of parameters that it keeps
 /// stay without elements; parameters themselves may be in several modules. Tensors that it makes on
-/// a GPU are as usual. Collective over the
-/// world of Runtime::current(), and blocking.
+/// a GPU are as usual. Collective over the world of Runtime::current(), and blocking.
 ///
 /// @tparam Net a class of modules, or a torch::nn::ModuleHolder
 /// @param args of the constructor

@@ -36,6 +36,8 @@ struct Bucket {
   std::size_t flag_count() const { return members.size() + 1; }
   std::size_t count() const { return size_bytes / size_of(dtype); }
   std::size_t gradient_count() const { return (flags_offset - offset) / size_of(dtype); }
+  /// Of each of `shards` equal ones.
+  std::size_t shard_bytes(std::size_t shards) const { return (flags_offset - offset) / shards; }
 };
 
 struct BucketPlan {

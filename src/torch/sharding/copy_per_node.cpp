@@ -11,10 +11,6 @@
 namespace kolo::tensors {
 namespace {
 
-std::size_t shard_bytes(const Bucket& bucket, std::size_t ranks) {
-  return (bucket.flags_offset - bucket.offset) / ranks;
-}
-
 /// Joins the ranks' segments, each of which holds that rank's shards of all buckets, so that the
 /// shards of a bucket lie one after another.
 SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options) {
@@ -22,7 +18,7 @@ SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options
   const auto ranks = static_cast<std::size_t>(set.size());
   if (ranks == 1) return SharedBuffer(plan.size_bytes, options);
   std::size_t own_bytes = 0;
-  for (const Bucket& bucket : plan.buckets) own_bytes += shard_bytes(bucket, ranks);
+  for (const Bucket& bucket : plan.buckets) own_bytes += bucket.shard_bytes(ranks);
   const auto segments = std::make_shared<const SharedBuffer>(own_bytes, options);
   if (!segments->is_shared()) {
     throw InvalidArgument(
@@ -36,7 +32,7 @@ SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options
   std::vector<comm::JoinedMapping::Part> parts;
   std::size_t used = 0;
   for (const Bucket& bucket : plan.buckets) {
-    const std::size_t bytes = shard_bytes(bucket, ranks);
+    const std::size_t bytes = bucket.shard_bytes(ranks);
     for (std::size_t rank = 0; bytes > 0 && rank < ranks; ++rank) {
       parts.push_back({peers[rank] + used, bytes, bucket.offset + rank * bytes});
     }

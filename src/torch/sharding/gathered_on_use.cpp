@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -21,24 +20,19 @@
 namespace kolo::tensors {
 namespace {
 
-std::size_t shard_bytes(const Bucket& bucket, const ProcessSet& set) {
-  return (bucket.flags_offset - bucket.offset) / static_cast<std::size_t>(set.size());
-}
-
 SharedBuffer make_shards(const BucketPlan& plan, const at::Device& device,
                          const OperationOptions& options) {
+  ProcessSet& set = *options.process_set;
   std::size_t bytes = 0;
-  for (const Bucket& bucket : plan.buckets) bytes += shard_bytes(bucket, *options.process_set);
+  for (const Bucket& bucket : plan.buckets) {
+    bytes += bucket.shard_bytes(static_cast<std::size_t>(set.size()));
+  }
   const std::string name = options.name + ".shards";
   std::shared_ptr<at::Tensor> memory;
-  std::string problem;
-  try {
+  run_on_all(set, name, "DistributedOptimizer", "allocating its shards", [&] {
     memory = std::make_shared<at::Tensor>(
         at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device)));
-  } catch (const std::exception& error) {
-    problem = error.what();
-  }
-  agree(*options.process_set, name, "DistributedOptimizer", {}, problem);
+  });
   return {name, view_of(*memory, name), memory};
 }
 
@@ -67,7 +61,7 @@ class GatheredOnUse final : public ParameterMemory {
     std::size_t offset = 0;
     for (const Bucket& bucket : plan.buckets) {
       offsets_[bucket.offset] = offset;
-      offset += shard_bytes(bucket, *options_.process_set);
+      offset += bucket.shard_bytes(static_cast<std::size_t>(options_.process_set->size()));
     }
   }
   ~GatheredOnUse() override {
@@ -88,15 +82,13 @@ class GatheredOnUse final : public ParameterMemory {
     }
     OperationOptions options = options_;
     options.keep_alive = buffer().owner();
-    std::string problem;
-    try {
-      const std::size_t slots = plan_.keeps_gathered ? units.size() : GatheredUnits::kSlots;
-      units_ = std::make_shared<GatheredUnits>(std::move(units), slots, device_, std::move(options),
-                                               batch_, calls_);
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    agree(*options_.process_set, options_.name + ".units", "DistributedOptimizer", {}, problem);
+    run_on_all(*options_.process_set, options_.name + ".units", "DistributedOptimizer",
+               "allocating memory for gathered parameters", [&] {
+                 const std::size_t slots =
+                     plan_.keeps_gathered ? units.size() : GatheredUnits::kSlots;
+                 units_ = std::make_shared<GatheredUnits>(std::move(units), slots, device_,
+                                                          std::move(options), batch_, calls_);
+               });
     log_plan(units_->units(), buffer().size_bytes(), units_->slot_bytes(), *options_.process_set);
     watch_operators(units_);
   }

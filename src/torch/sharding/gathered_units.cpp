@@ -6,6 +6,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/StorageImpl.h>
 
+#include "base/current_exception.hpp"
 #include "kolo/error.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
@@ -13,24 +14,9 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr std::size_t kPartAlignment = 64;
-
+/// Shards are padded, so that parts that lie one after another are aligned.
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
-  const std::size_t bytes = part.shard.size_bytes() * static_cast<std::size_t>(ranks);
-  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-}
-
-/// Without a final full stop.
-std::string text_of(const std::exception_ptr& error) {
-  std::string text = "unknown error";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& exception) {
-    text = exception.what();
-  } catch (...) {
-  }
-  while (text.ends_with('.')) text.pop_back();
-  return text;
+  return part.shard.size_bytes() * static_cast<std::size_t>(ranks);
 }
 
 }  // namespace
@@ -148,7 +134,7 @@ std::size_t GatheredUnits::slot_bytes() const {
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   complete_all();
   if (calls_->before_gather) calls_->before_gather(batch_, unit);
-  auto* place = static_cast<std::byte*>(slots_[slot].memory.get());
+  auto* place = static_cast<std::byte*>(slots_[slot].memory->get());
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
     rows.push_back({part.shard, [place](const auto&) { return place; }});
@@ -157,6 +143,8 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   OperationOptions options = calls_->next(
       options_, "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")");
   options.stream = ProgramStream::current(device_).handle();
+  using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  options.keep_alive = std::make_shared<Owners>(options_.keep_alive, slots_[slot].memory);
   states_[unit].slot = slot;
   slots_[slot].unit = unit;
   states_[unit].gather = grouped_allgather_async(std::move(rows), options);
@@ -174,7 +162,7 @@ void GatheredUnits::complete(std::size_t unit) {
     gather(unit, *state.slot);
     return complete(unit);
   }
-  auto* place = static_cast<std::byte*>(slots_[*state.slot].memory.get());
+  auto* place = static_cast<std::byte*>(slots_[*state.slot].memory->get());
   for (const Part& part : units_[unit].parts) {
     for (const Member& member : part.members) bind_storage(member.storage, place + member.offset);
     place += part_bytes(part, options_.process_set->size());
@@ -213,7 +201,8 @@ std::size_t GatheredUnits::make_room() {
 }
 
 void GatheredUnits::add_slot() {
-  slots_.push_back({c10::GetAllocator(device_.type())->allocate(largest_unit_), std::nullopt});
+  c10::DataPtr memory = c10::GetAllocator(device_.type())->allocate(largest_unit_);
+  slots_.push_back({std::make_shared<c10::DataPtr>(std::move(memory)), std::nullopt});
 }
 
 /// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but
@@ -239,8 +228,10 @@ std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until
 /// not throw: it would log the exception and run the operator.
 void GatheredUnits::fail() noexcept {
   error_ = std::current_exception();
+  std::string reason = text_of_current_exception();
+  while (reason.ends_with('.')) reason.pop_back();
   const std::string text =
-      "Kolo could not gather parameters: " + text_of(error_) + ". Start again from a checkpoint.";
+      "Kolo could not gather parameters: " + reason + ". Start again from a checkpoint.";
   for_each_storage([&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
 }
 

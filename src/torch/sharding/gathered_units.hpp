@@ -96,7 +96,7 @@ class GatheredUnits {
     std::uint64_t last_use = 0;
   };
   struct Slot {
-    c10::DataPtr memory;
+    std::shared_ptr<c10::DataPtr> memory;  // a gather may outlive this object
     std::optional<std::size_t> unit;
   };
 

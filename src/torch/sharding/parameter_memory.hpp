@@ -43,9 +43,8 @@ class ParameterMemory {
 
   /// In a buffer with the layout of the plan, of whose buckets all ranks have equal shards.
   static std::size_t offset_in_plan(const Bucket& bucket, const ProcessSet& set) {
-    const std::size_t bytes = bucket.flags_offset - bucket.offset;
-    return bucket.offset +
-           bytes / static_cast<std::size_t>(set.size()) * static_cast<std::size_t>(set.rank());
+    return bucket.offset + bucket.shard_bytes(static_cast<std::size_t>(set.size())) *
+                               static_cast<std::size_t>(set.rank());
   }
 
  private:

@@ -30,7 +30,7 @@ std::vector<Cluster> clusters_of(const std::vector<UnitMember>& members) {
   std::map<std::pair<int, std::string>, std::size_t> known;
   for (const std::size_t i : order) {
     const UnitMember& member = members[i];
-    const bool is_group = member.group != UnitMember::kNoGroup;
+    const bool is_group = member.group != PlannedParameter::kNoGroup;
     const std::string module = module_of(member.name);
     const auto [found, is_new] =
         known.emplace(std::pair{member.group, is_group ? "" : module}, clusters.size());

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "torch/buckets/bucket_plan.hpp"
+
 namespace kolo::tensors {
 
 /// Which parameters are gathered together.
@@ -14,12 +16,10 @@ struct UnitPlan {
 };
 
 struct UnitMember {
-  static constexpr int kNoGroup = -1;
-
   std::string name;  ///< "blocks.3.attention.weight"
   std::size_t size_bytes;
-  std::size_t place;     ///< in the model, whose order is that of use
-  int group = kNoGroup;  ///< its parameters make a unit
+  std::size_t place;                       ///< in the model, whose order is that of use
+  int group = PlannedParameter::kNoGroup;  ///< its parameters make a unit
 };
 
 /// Fills units with whole modules, in the order of the model, up to `unit_bytes`; a larger module

@@ -1,0 +1,64 @@
+// What TrainingEngine does about parameters that are gathered when they are used.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "torch/optimizer/training_engine.hpp"
+
+namespace kolo::tensors {
+
+void TrainingEngine::start_units() {
+  context_.gathers_on_use = !batches_.units().empty();
+  expect_all_active();
+  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit) {
+    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit});
+  };
+  context_.unit_calls->find_joined = [this] { return find_joined(); };
+}
+
+/// A numbered collective of the units, after those in flight.
+void TrainingEngine::meet(const std::string& purpose) {
+  for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
+  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+}
+
+/// After a mismatch, on all ranks: whether some have joined, whose next numbered collective is that
+/// of join(). They then wait for commands.
+bool TrainingEngine::find_joined() {
+  std::int64_t is_active = context_.step.is_active ? 1 : 0;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
+  allgather({&is_active, DType::Int64, {1}, Device{}}, [&](const auto&) { return all.data(); },
+            {.name = context_.prefix + ".joined", .process_set = &context_.set});
+  context_.step.active_ranks = static_cast<int>(std::ranges::count(all, 1));
+  return context_.have_some_joined();
+}
+
+/// A new step begins. Where parameters are gathered when they are used, the first mismatch tells
+/// who has joined; in other modes the reductions do.
+void TrainingEngine::expect_all_active() {
+  if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
+}
+
+/// Reduces the gradients of the step that are not reduced yet.
+void TrainingEngine::reduce(bool is_discarded) {
+  const auto meet_others = [&] {
+    if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
+    meet("the end of backward()");
+  };
+  if (context_.gathers_on_use) {
+    try {
+      meet_others();
+    } catch (const MismatchError&) {
+      if (!context_.step.is_active || !find_joined()) throw;
+      meet_others();
+    }
+  }
+  batches_.reduce_all();
+  if (is_discarded) return;
+  for (const auto& reducer : batches_) reducer->follow_arrival();
+}
+
+}  // namespace kolo::tensors
