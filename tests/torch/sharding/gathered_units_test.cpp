@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,52 +17,14 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
-#include "kolo/unit_policy.hpp"
+#include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::gathered_units_test {
 
-constexpr std::int64_t kWidth = 24;
-constexpr std::size_t kLayers = 6;
-
-/// Linear layers, of which each makes a unit.
-class LayersImpl : public torch::nn::Module {
- public:
-  LayersImpl() {
-    torch::manual_seed(11);
-    for (std::size_t i = 0; i < kLayers; ++i) {
-      layers.push_back(
-          register_module("layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
-    }
-  }
-  at::Tensor forward(at::Tensor values, const std::vector<std::size_t>& order) {
-    for (const std::size_t i : order) values = torch::tanh(layers[i](values));
-    return values;
-  }
-  std::vector<torch::nn::Linear> layers;
-};
-TORCH_MODULE(Layers);
-
-std::vector<std::size_t> ascending() {
-  std::vector<std::size_t> order(kLayers);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  return order;
-}
-
-at::Tensor input(int rank, int step) {
-  return batch_rows(step, 4 * rank, 4, kWidth, torch::kFloat);
-}
-
-DistributedOptimizer::Options layer_by_layer(Shard shard) {
-  DistributedOptimizer::Options options;
-  options.shard = shard;
-  options.bucket_bytes = kWidth * (kWidth + 1) * sizeof(float);
-  return options;
-}
-
-bool is_in_memory(const at::Tensor& tensor) { return tensor.const_data_ptr() != nullptr; }
+using namespace layer_units;
 
 /// Which layers have memory, seen at the beginning and end of every operator. Memory that a layer
 /// had and has no more is filled with NaN.
@@ -388,83 +349,6 @@ TEST_F(GatheredUnitsTest, UnitsMayStayFromForwardToBackward) {
   if (!gathers_on_use()) return;
   EXPECT_LT(kept_report.sent_per_step, report.sent_per_step);
   EXPECT_EQ(2 * report.expected_sent_per_step, 3 * kept_report.expected_sent_per_step);
-}
-
-/// Layers in blocks.
-class BlockImpl : public torch::nn::Module {
- public:
-  BlockImpl() {
-    first = register_module("first", torch::nn::Linear(kWidth, kWidth));
-    second = register_module("second", torch::nn::Linear(kWidth, kWidth));
-  }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(Block);
-
-/// The first weight of the first block is also one of the model itself.
-class BlocksImpl : public torch::nn::Module {
- public:
-  BlocksImpl() {
-    for (int i = 0; i < 3; ++i) {
-      blocks.push_back(register_module("block" + std::to_string(i), Block()));
-    }
-    head = register_module("head", torch::nn::Linear(kWidth, kWidth));
-    register_parameter("tied", blocks[0]->first->weight);
-  }
-  std::vector<Block> blocks;
-  torch::nn::Linear head{nullptr};
-};
-TORCH_MODULE(Blocks);
-
-/// Which of block0.first.weight (tied), block0.second, block1.first, block1.second and head are
-/// gathered when block1.first is used.
-std::vector<bool> gathered_with_block1(const UnitPolicy& policy) {
-  Blocks model;
-  std::vector<at::Tensor> parameters;
-  for (const auto& item : model->named_parameters()) {
-    if (item.key() != "tied") parameters.push_back(item.value());
-  }
-  torch::optim::SGD inner(parameters, 0.1);
-  DistributedOptimizer::Options options = layer_by_layer(Shard::Full);
-  options.unit_policy = policy;
-  DistributedOptimizer optimizer(inner, *model, options);
-  model->blocks[1]->first->weight.detach().sum();
-  std::vector<bool> gathered;
-  for (const at::Tensor& tensor :
-       {model->blocks[0]->first->weight, model->blocks[0]->second->weight,
-        model->blocks[1]->first->bias, model->blocks[1]->second->weight, model->head->weight}) {
-    gathered.push_back(is_in_memory(tensor));
-  }
-  return gathered;
-}
-
-TEST_F(GatheredUnitsTest, UnitsAreThoseOfThePolicy) {
-  if (!gathers_on_use()) return;
-  const std::vector<bool> blocks{false, false, true, true, false};
-  EXPECT_EQ(gathered_with_block1(units_of<Block>()), blocks);
-  EXPECT_EQ(gathered_with_block1(units_of<BlockImpl, torch::nn::Conv2d>()), blocks);
-  EXPECT_EQ(gathered_with_block1(units_named("block?")), blocks);
-  const std::vector<bool> layers{false, false, true, false, false};
-  EXPECT_EQ(gathered_with_block1(units_named("*")), blocks);  // does not match across dots
-  EXPECT_EQ(gathered_with_block1(units_named("block1.*")), layers);
-  EXPECT_EQ(gathered_with_block1([](const std::string& name, const torch::nn::Module& module) {
-              return name == "block1" || module.as<torch::nn::Linear>() != nullptr;
-            }),
-            layers);  // the innermost counts
-  EXPECT_EQ(gathered_with_block1(nullptr), layers);
-}
-
-TEST_F(GatheredUnitsTest, PolicyWithoutModelOrWithGroups_IsRefused) {
-  Blocks model;
-  torch::optim::SGD inner(model->head->parameters(), 0.1);
-  const auto wrap = [&](const auto& names, DistributedOptimizer::Options options) {
-    options.unit_policy = units_named("*");
-    return text_thrown_by<InvalidArgument>(
-        [&] { DistributedOptimizer(inner, names, std::move(options)); });
-  };
-  expect_contains(wrap(model->named_parameters().pairs(), {}), "unit_policy needs a model");
-  expect_contains(wrap(*model, {.groups = {model->head->parameters()}}),
-                  "groups and unit_policy are both given");
 }
 
 }  // namespace kolo::test::gathered_units_test

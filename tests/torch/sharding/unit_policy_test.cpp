@@ -1,0 +1,98 @@
+// Which parameters are gathered together.
+#include "kolo/unit_policy.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "torch/layer_units.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::unit_policy_test {
+
+using namespace layer_units;
+
+class UnitPolicyTest : public TorchTest {};
+
+/// Layers in blocks.
+class BlockImpl : public torch::nn::Module {
+ public:
+  BlockImpl() {
+    first = register_module("first", torch::nn::Linear(kWidth, kWidth));
+    second = register_module("second", torch::nn::Linear(kWidth, kWidth));
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(Block);
+
+/// The first weight of the first block is also one of the model itself.
+class BlocksImpl : public torch::nn::Module {
+ public:
+  BlocksImpl() {
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i), Block()));
+    }
+    head = register_module("head", torch::nn::Linear(kWidth, kWidth));
+    register_parameter("tied", blocks[0]->first->weight);
+  }
+  std::vector<Block> blocks;
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Blocks);
+
+/// Which of block0.first.weight (tied), block0.second, block1.first, block1.second and head are
+/// gathered when block1.first is used.
+std::vector<bool> gathered_with_block1(const UnitPolicy& policy) {
+  Blocks model;
+  std::vector<at::Tensor> parameters;
+  for (const auto& item : model->named_parameters()) {
+    if (item.key() != "tied") parameters.push_back(item.value());
+  }
+  torch::optim::SGD inner(parameters, 0.1);
+  DistributedOptimizer::Options options = layer_by_layer(Shard::Full);
+  options.unit_policy = policy;
+  DistributedOptimizer optimizer(inner, *model, options);
+  model->blocks[1]->first->weight.detach().sum();
+  std::vector<bool> gathered;
+  for (const at::Tensor& tensor :
+       {model->blocks[0]->first->weight, model->blocks[0]->second->weight,
+        model->blocks[1]->first->bias, model->blocks[1]->second->weight, model->head->weight}) {
+    gathered.push_back(is_in_memory(tensor));
+  }
+  return gathered;
+}
+
+TEST_F(UnitPolicyTest, UnitsAreThoseOfThePolicy) {
+  if (!gathers_on_use()) return;
+  const std::vector<bool> blocks{false, false, true, true, false};
+  EXPECT_EQ(gathered_with_block1(units_of<Block>()), blocks);
+  EXPECT_EQ(gathered_with_block1(units_of<BlockImpl, torch::nn::Conv2d>()), blocks);
+  EXPECT_EQ(gathered_with_block1(units_named("block?")), blocks);
+  const std::vector<bool> layers{false, false, true, false, false};
+  EXPECT_EQ(gathered_with_block1(units_named("*")), blocks);  // does not match across dots
+  EXPECT_EQ(gathered_with_block1(units_named("block1.*")), layers);
+  EXPECT_EQ(gathered_with_block1([](const std::string& name, const torch::nn::Module& module) {
+              return name == "block1" || module.as<torch::nn::Linear>() != nullptr;
+            }),
+            layers);  // the innermost counts
+  EXPECT_EQ(gathered_with_block1(nullptr), layers);
+}
+
+TEST_F(UnitPolicyTest, PolicyWithoutModelOrWithGroups_IsRefused) {
+  Blocks model;
+  torch::optim::SGD inner(model->head->parameters(), 0.1);
+  const auto wrap = [&](const auto& names, DistributedOptimizer::Options options) {
+    options.unit_policy = units_named("*");
+    return text_thrown_by<InvalidArgument>(
+        [&] { DistributedOptimizer(inner, names, std::move(options)); });
+  };
+  expect_contains(wrap(model->named_parameters().pairs(), {}), "unit_policy needs a model");
+  expect_contains(wrap(*model, {.groups = {model->head->parameters()}}),
+                  "groups and unit_policy are both given");
+}
+
+}  // namespace kolo::test::unit_policy_test
