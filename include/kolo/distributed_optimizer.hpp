@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <torch/optim/optimizer.h>
 
 #include "kolo/bucket_hook.hpp"
@@ -91,6 +92,21 @@ struct DistributedOptimizerOptions {
   /// false: units that forward() has gathered stay until step(), as with FSDP's SHARD_GRAD_OP.
   /// Moves a third less, and needs memory for all parameters meanwhile.
   bool reshard_after_forward = true;
+
+  // Precision and place.
+  /// At least so precise are gradients while they add up and are reduced: kFloat or kDouble. Those
+  /// of less precise parameters are then of this dtype from their reduction on, in grad() too, and
+  /// take that much more memory and bytes; `compression` sends fewer. Nothing given: the dtype of
+  /// the parameters, or with master_weights float32. As FSDP's reduce_dtype.
+  std::optional<c10::ScalarType> reduce_dtype{};
+  /// The optimizer updates float32 copies of float16 and bfloat16 parameters, of which each rank
+  /// keeps those of its shards, and parameters get their rounded values. State is float32, too.
+  /// What a program writes to a parameter replaces its copy. Not with shard = None.
+  bool master_weights = false;
+  /// Shards of CUDA parameters are updated on the CPU, where their gradients, their state and, with
+  /// Full, the shards themselves lie. The CPU then waits for the GPU where shards are copied. Not
+  /// with shard = None; without effect for parameters on the CPU.
+  bool offload = false;
 
   // Speed.
   /// Most bytes of gradients that are reduced together; 0: a 16th of all, 25 MiB at most. Larger

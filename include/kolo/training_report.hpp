@@ -13,7 +13,7 @@ struct TrainingReport {
   struct Kept {
     std::size_t parameters = 0;       ///< that get gradients; with Shard::Full this rank's shards
     std::size_t gradients = 0;        ///< reduced: this rank's shards, or whole buckets
-    std::size_t optimizer_state = 0;  ///< tensors
+    std::size_t optimizer_state = 0;  ///< tensors, and master copies of parameters
     std::size_t buckets = 0;          ///< slots for gradients in flight, from Shard::Gradients on
 
     std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
@@ -22,18 +22,20 @@ struct TrainingReport {
   int ranks = 1;    ///< of the set
   int sharers = 1;  ///< ranks over which state is sharded
   Kept now;
-  /// For P bytes of parameters with S bytes of state on n sharers: P + P + S with Shard::None,
-  /// P + P + S / n with Shard::Optimizer, P + P / n + S / n with Shard::Gradients, (P + P + S) / n
-  /// with Shard::Full, without buckets.
+  /// For P bytes of parameters with G bytes of gradients and S bytes of state on n sharers:
+  /// P + G + S with Shard::None, P + G + S / n with Shard::Optimizer, P + G / n + S / n with
+  /// Shard::Gradients, (P + G + S) / n with Shard::Full, without buckets. G is P unless
+  /// reduce_dtype is wider.
   /// Before the first step of a sharded optimizer it predicts what will be kept.
   Kept expected;
   std::size_t peak_resident = 0;         ///< of the process so far, with shared memory
   std::size_t peak_at_construction = 0;  ///< the same when the optimizer had been made
   /// What this rank sent in the last step, or moved to or from other ranks' memory.
   std::uint64_t sent_per_step = 0;
-  /// What ring algorithms send without compression: 2 P (n - 1) / n; with Shard::Full half of it
-  /// where ranks share memory, and nothing is gathered, otherwise P (n - 1) / n more, as each
-  /// parameter is gathered for forward() and for backward(). With ShardScope::Node the sum of both
+  /// What ring algorithms send without compression: (G + P) (n - 1) / n, or with Shard::None twice
+  /// that of G; with Shard::Full that of G alone where ranks share memory, and nothing is gathered,
+  /// otherwise P (n - 1) / n more, as each parameter is gathered for forward() and for backward().
+  /// With ShardScope::Node the sum of both
   /// levels; with Accumulation::Reduced the reductions of every pass.
   std::uint64_t expected_sent_per_step = 0;
   /// Seconds that reductions took on this rank's GPU, of those seen to end between the last two

@@ -61,6 +61,7 @@ if(TARGET kolo)
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
       torch/sharding/frozen_parameters_test.cpp
+      torch/sharding/precision_test.cpp
       torch/sharding/full_sharding_test.cpp
       torch/sharding/gathered_units_test.cpp
       torch/sharding/unit_policy_test.cpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 namespace kolo::tensors {
 namespace {
@@ -54,6 +55,22 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
     bucket.size_bytes = aligned(bucket.size_bytes, shards * alignment);
     bucket.flags_offset = bucket.offset + bucket.size_bytes;
     bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype), alignment);
+    plan.size_bytes += bucket.size_bytes;
+  }
+  return plan;
+}
+
+BucketPlan widen(BucketPlan plan, DType least) {
+  plan.size_bytes = 0;
+  for (Bucket& bucket : plan.buckets) {
+    const std::size_t begin = std::exchange(bucket.offset, plan.size_bytes);
+    const std::size_t factor = std::max<std::size_t>(size_of(least) / size_of(bucket.dtype), 1);
+    if (factor > 1) bucket.dtype = least;
+    for (Bucket::Member& member : bucket.members) {
+      member.offset = bucket.offset + (member.offset - begin) * factor;
+    }
+    bucket.flags_offset = bucket.offset + (bucket.flags_offset - begin) * factor;
+    bucket.size_bytes *= factor;
     plan.size_bytes += bucket.size_bytes;
   }
   return plan;

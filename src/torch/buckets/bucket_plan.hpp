@@ -55,6 +55,10 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards = 1, std::size_t alignment = kBucketAlignment);
 
+/// The same buckets with a dtype of at least the size of `least`; their shards and members begin at
+/// the same elements.
+BucketPlan widen(BucketPlan plan, DType least);
+
 /// The same buckets in `slots` slots of memory: bucket i lies in slot i % slots.
 BucketPlan share_slots(BucketPlan plan, std::size_t slots);
 

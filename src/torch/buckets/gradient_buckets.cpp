@@ -16,7 +16,7 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
       memory_(make_flat_memory(plan_.size_bytes, device(), options)),
       views_(parameters.size()) {
   for (const Bucket& bucket : plan_.buckets) {
-    const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
+    const at::TensorOptions type = type_of(bucket);
     for (const Bucket::Member& member : bucket.members) {
       if (sparse[member.parameter]) continue;
       views_[member.parameter] =
@@ -29,10 +29,13 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
   }
 }
 
+at::TensorOptions GradientBuckets::type_of(const Bucket& bucket) const {
+  return at::TensorOptions(scalar_type_of(bucket.dtype)).device(device());
+}
+
 at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
-  const at::TensorOptions type = parameters_[bucket.members.front().parameter].options();
   return tensor_over(memory_, bucket.offset, {static_cast<std::int64_t>(bucket.gradient_count())},
-                     type);
+                     type_of(bucket));
 }
 
 std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {
@@ -56,6 +59,13 @@ at::Tensor GradientBuckets::move_in(std::size_t parameter) {
   const at::NoGradGuard no_grad;
   view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
   return std::exchange(gradient, view);
+}
+
+void GradientBuckets::widen(std::size_t parameter) {
+  if (is_sparse(parameter)) return;
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  const at::NoGradGuard no_grad;
+  gradient = gradient.to(views_[parameter].scalar_type());
 }
 
 const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {

@@ -15,6 +15,7 @@ namespace kolo::tensors {
 ///
 /// Autograd assigns a new gradient without copying it; `move_in` copies it into the bucket and
 /// makes the view the gradient. backward() then adds to the bucket until the gradient is cleared.
+/// The bucket, and with it the gradient, may be of a wider dtype than the parameter.
 /// The flags of a bucket say which gradients this rank has; for buckets on a GPU they lie in CPU
 /// memory, so that reading them does not wait for the GPU.
 class GradientBuckets {
@@ -45,6 +46,9 @@ class GradientBuckets {
   /// replaced gradient, if any: on a GPU its memory may be reused only after the current stream has
   /// copied it.
   at::Tensor move_in(std::size_t parameter);
+  /// Gives a gradient that stays outside of its bucket the bucket's dtype, in which further ones
+  /// are added to it.
+  void widen(std::size_t parameter);
   /// Zeroes missing gradients, moves in all others, and sets the presence and activity flags.
   /// Returns the gradients that were replaced on a GPU.
   std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active);
@@ -61,6 +65,8 @@ class GradientBuckets {
   void clear_gradients(const Bucket& bucket);
 
  private:
+  at::TensorOptions type_of(const Bucket& bucket) const;
+
   std::vector<at::Tensor> parameters_;
   BucketPlan plan_;
   SharedBuffer memory_;

@@ -45,6 +45,15 @@ std::string problem_with_scales(const DistributedOptimizerOptions& options) {
   return {};
 }
 
+std::string problem_with_precision(const DistributedOptimizerOptions& options) {
+  if (!options.reduce_dtype || options.reduce_dtype == at::kFloat ||
+      options.reduce_dtype == at::kDouble) {
+    return {};
+  }
+  return std::string("reduce_dtype is ") + c10::toString(*options.reduce_dtype) +
+         "; it must be float32 or float64. To send fewer bytes, set compression.";
+}
+
 std::string problem_with_groups(WrappedOptimizer& optimizer,
                                 const DistributedOptimizerOptions& options) {
   if (options.num_groups < 0) {
@@ -143,7 +152,12 @@ std::string problem_with_sharding(WrappedOptimizer& optimizer,
     return "accumulation = Reduced requires shard = gradients or full; it is " +
            std::string(name_of(*options.shard)) + ". Use Accumulation::Local.";
   }
-  if (options.shard == Shard::None) return {};
+  if (options.shard == Shard::None) {
+    if (!options.master_weights && !options.offload) return {};
+    return std::string(options.master_weights ? "master_weights" : "offload") +
+           " concerns the shards of parameters, of which shard = none has none. Use shard = "
+           "optimizer, which works with one rank, too.";
+  }
   if (options.op == ReduceOp::Adasum) {
     return "op Adasum needs whole gradients, which shard = " +
            std::string(name_of(*options.shard)) + " does not keep. Use Average, or shard = none.";
@@ -162,8 +176,9 @@ std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options) {
   for (const std::string& problem :
-       {optimizer.problem(), problem_with_scales(options), problem_with_groups(optimizer, options),
-        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
+       {optimizer.problem(), problem_with_scales(options), problem_with_precision(options),
+        problem_with_groups(optimizer, options), problem_with_names(names),
+        problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
   }
   return {};
@@ -201,6 +216,12 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
              "it is not contiguous, which fused = true cannot step. Give the model a "
              "contiguous clone of it.";
     }
+    if (options.fused && shard == Shard::None && options.reduce_dtype &&
+        size_of(*dtype_of(*options.reduce_dtype)) > size_of(dtype)) {
+      return where + "its gradient will be " + c10::toString(*options.reduce_dtype) +
+             " by reduce_dtype, with which fused = true cannot step a parameter of another dtype. "
+             "Shard the optimizer, or leave out one of them.";
+    }
     if (is_floating(dtype)) continue;
     return where + "gradients of " + std::string(name_of(dtype)) +
            " parameters cannot be reduced. Exclude it, or make it floating.";
@@ -220,6 +241,9 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
       {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
       {"reshard_after_forward", options.reshard_after_forward ? "true" : "false"},
+      {"reduce_dtype", options.reduce_dtype ? c10::toString(*options.reduce_dtype) : "none"},
+      {"master_weights", options.master_weights ? "true" : "false"},
+      {"offload", options.offload ? "true" : "false"},
       {"fused", options.fused ? "true" : "false"},
       {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
       {"bucket_bytes", std::to_string(options.bucket_bytes)},

@@ -42,14 +42,15 @@ void append_leaves(const GradientReducer& reducer, std::vector<TrainingView::Lea
   const auto& parameters = reducer.parameters();
   if (reducer.shards() == nullptr) {
     for (const ReducedParameter& parameter : parameters) {
-      leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, 0});
+      leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, parameter.tensor, 0});
     }
     return;
   }
   for (std::size_t i = 0; i < reducer.buckets().buckets().size(); ++i) {
     for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
       const ReducedParameter& parameter = parameters[leaf.parameter];
-      leaves.push_back({parameter.name, parameter.tensor, leaf.values, leaf.begin});
+      leaves.push_back(
+          {parameter.name, parameter.tensor, leaf.elements, leaf.values, leaf.begin});
     }
   }
 }
@@ -72,6 +73,7 @@ TrainingView TrainingCheckpoint::view() const {
                     .sharded = *sets.sharded,
                     .is_sharded = batches_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
+                    .has_masters = batches_.are_sharded() && context_.options.master_weights,
                     .parameters = {},
                     .frozen = context_.frozen.parameters(),
                     .buffers = buffers_,

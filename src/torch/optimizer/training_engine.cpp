@@ -26,6 +26,7 @@ ProcessSet& set_of(const DistributedOptimizerOptions& options) {
 DistributedOptimizerOptions completed(DistributedOptimizerOptions options, ProcessSet& set) {
   options.process_set = &set;
   if (!options.shard) options.shard = shard_named(set.runtime().config().shard);
+  if (!options.reduce_dtype && options.master_weights) options.reduce_dtype = at::kFloat;
   return options;
 }
 
@@ -158,19 +159,26 @@ double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
 
 void TrainingEngine::unscale(double scale) {
   make_gradients_ready();
-  for (const auto& reducer : batches_) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      if (parameter.tensor.scalar_type() != at::kHalf) continue;
-      throw InvalidArgument("GradScaler: gradients of parameter '" + parameter.name +
-                            "' are float16, in which they cannot be unscaled without loss. Keep "
-                            "parameters in float32 and run the model under kolo::Autocast.");
-    }
-  }
+  require_precise_gradients();
   commands_.announce(UnscaleCommand{scale});
   // Reduced gradients concern all ranks, even if a program or a bucket hook has changed them on
   // one; other gradients concern this rank alone.
   const bool is_local = context_.step.phases.current() != StepPhase::Synchronized;
   gradients_.unscale(batches_.gradients(), scale, is_local);
+}
+
+void TrainingEngine::require_precise_gradients() const {
+  const DistributedOptimizerOptions& options = context_.options;
+  if (context_.is_sharded() ? options.master_weights : options.reduce_dtype.has_value()) return;
+  for (const auto& reducer : batches_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      if (parameter.tensor.scalar_type() != at::kHalf) continue;
+      throw InvalidArgument(
+          "GradScaler: gradients of parameter '" + parameter.name +
+          "' are float16, in which they cannot be unscaled without loss. Keep parameters in "
+          "float32 and run the model under kolo::Autocast, or set master_weights.");
+    }
+  }
 }
 
 GlobalGradients::Found TrainingEngine::found_in_gradients() {
@@ -225,13 +233,11 @@ void TrainingEngine::update_shards() {
     const ParameterShards& shards = *reducer->shards();
     shards.memory().begin_update();
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
-      std::vector<at::Tensor> leaves;
-      for (const ParameterShards::Leaf& leaf : shards.leaves(i)) {
-        if (leaf.values.grad().defined()) leaves.push_back(leaf.values);
-      }
       try {
+        std::vector<at::Tensor> leaves = shards.begin_update(i);
         if (!error && !leaves.empty()) {
           wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
+          shards.end_update(i);
         }
       } catch (...) {
         error = std::current_exception();  // the other ranks go on even so

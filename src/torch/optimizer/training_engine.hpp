@@ -62,6 +62,7 @@ class TrainingEngine {
   void merge_options();
   void begin_backward();
   void make_gradients_ready();
+  void require_precise_gradients() const;
   at::Tensor step_whole(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();

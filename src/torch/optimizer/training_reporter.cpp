@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sys/resource.h>
 
+#include "torch/tensors/tensor_memory.hpp"
+
 namespace kolo::tensors {
 namespace {
 
@@ -36,11 +38,26 @@ std::size_t peak_resident() {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
 }
 
-std::size_t bytes_of_parameters(const GradientReducer& reducer) {
-  std::size_t bytes = 0;
-  for (const ReducedParameter& parameter : reducer.parameters()) bytes += parameter.tensor.nbytes();
-  return bytes;
-}
+/// Bytes of all parameters, and of as many elements in other dtypes.
+struct ModelSize {
+  std::size_t parameters = 0;
+  std::size_t gradients = 0;
+  std::size_t updated = 0;  ///< as the optimizer steps them
+  std::size_t masters = 0;  ///< of those that have one
+
+  void add(const at::Tensor& parameter, const DistributedOptimizerOptions& options) {
+    const auto count = static_cast<std::size_t>(parameter.numel());
+    const std::size_t element = size_of(dtype_of(parameter));
+    const UpdateType type{options.master_weights, options.offload};
+    const std::size_t updated_element = type.of(parameter.options()).dtype().itemsize();
+    parameters += count * element;
+    gradients += count * std::max(element, options.reduce_dtype
+                                               ? size_of(*dtype_of(*options.reduce_dtype))
+                                               : element);
+    updated += count * updated_element;
+    if (updated_element != element) masters += count * updated_element;
+  }
+};
 
 void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::Kept& kept) {
   const bool has_shards = reducer.shards() != nullptr;
@@ -49,11 +66,13 @@ void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::K
   if (has_shards && reducer.shards()->memory().units() != nullptr) {
     kept.buckets += reducer.shards()->memory().units()->slot_bytes();
   }
-  if (shard != Shard::Full) kept.parameters += bytes_of_parameters(reducer);
+  for (const ReducedParameter& parameter : reducer.parameters()) {
+    if (shard != Shard::Full) kept.parameters += parameter.tensor.nbytes();
+  }
   for (std::size_t i = 0; has_shards && i < reducer.buckets().buckets().size(); ++i) {
     if (has_slots) kept.gradients += reducer.shards()->gradient_shard(i).nbytes();
     if (shard != Shard::Full) continue;
-    for (const auto& leaf : reducer.shards()->leaves(i)) kept.parameters += leaf.values.nbytes();
+    for (const auto& leaf : reducer.shards()->leaves(i)) kept.parameters += leaf.elements.nbytes();
   }
 }
 
@@ -90,31 +109,35 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.shard = *context_.options.shard;
   report.ranks = context_.set.size();
   report.sharers = context_.is_sharded() ? context_.sets.sharded->size() : 1;
-  std::size_t parameters = 0;
+  ModelSize size;
   for (const auto& reducer : batches) {
-    parameters += bytes_of_parameters(*reducer);
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      size.add(parameter.tensor, context_.options);
+    }
     count_memory(*reducer, report.shard, report.now);
   }
   std::size_t state_per_parameter = 0;
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const StateSize state = size_of_state(leaf, context_.wrapped);
-    report.now.optimizer_state += state.bytes;
+    report.now.optimizer_state += state.bytes + (leaf.has_master() ? leaf.values.nbytes() : 0);
     state_per_parameter = std::max(state_per_parameter, state.elementwise);
   }
   const auto sharers = static_cast<std::size_t>(report.sharers);
-  report.expected = {.parameters = parameters / (report.shard == Shard::Full ? sharers : 1),
-                     .gradients = parameters / (shards_gradients(report.shard) ? sharers : 1),
-                     .optimizer_state = state_per_parameter * parameters / sharers,
-                     .buckets = 0};
+  report.expected = {
+      .parameters = size.parameters / (report.shard == Shard::Full ? sharers : 1),
+      .gradients = size.gradients / (shards_gradients(report.shard) ? sharers : 1),
+      .optimizer_state = (size.masters + state_per_parameter * size.updated) / sharers,
+      .buckets = 0};
   report.peak_resident = peak_resident();
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = last_step_.bytes;
   report.gpu_seconds_per_step = last_step_.gpu_seconds;
-  report.expected_sent_per_step = expected_bytes_per_step(parameters);
+  report.expected_sent_per_step = expected_bytes_per_step(size.parameters, size.gradients);
   return report;
 }
 
-std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_bytes) const {
+std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_bytes,
+                                                        std::size_t gradient_bytes) const {
   const DistributedOptimizerOptions& options = context_.options;
   const auto passes = static_cast<std::uint64_t>(
       options.accumulation == Accumulation::Reduced ? options.backward_passes_per_step : 1);
@@ -125,10 +148,12 @@ std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_by
                                     ? 2 * backward_passes
                                 : context_.gathers_on_use ? 1
                                                           : 0;
-  std::uint64_t bytes = (passes + gathers) * ring_bytes(parameter_bytes, sharers);
+  const std::size_t gathered_bytes = context_.is_sharded() ? parameter_bytes : gradient_bytes;
+  std::uint64_t bytes =
+      passes * ring_bytes(gradient_bytes, sharers) + gathers * ring_bytes(gathered_bytes, sharers);
   if (context_.sets.replicas != nullptr) {
     bytes += passes * 2 *
-             ring_bytes(parameter_bytes / static_cast<std::size_t>(sharers),
+             ring_bytes(gradient_bytes / static_cast<std::size_t>(sharers),
                         context_.sets.replicas->size());
   }
   return bytes;

@@ -27,7 +27,8 @@ class TrainingReporter {
     double gpu_seconds = 0.0;
   };
   Traffic traffic() const;
-  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes) const;
+  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes,
+                                        std::size_t gradient_bytes) const;
 
   const TrainingContext& context_;
   Traffic before_;  // up to the last step

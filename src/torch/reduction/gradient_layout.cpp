@@ -63,6 +63,12 @@ BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
   return plan_buckets(planned_parameters(), order, bytes, is_for_shards() ? ranks : 1, alignment);
 }
 
+/// The plan of the gradients of parameters that have this one.
+BucketPlan GradientReducer::plan_of_gradients(BucketPlan plan) const {
+  const auto least = setup_.options.reduce_dtype;
+  return least ? widen(std::move(plan), *dtype_of(*least)) : plan;
+}
+
 /// Options of an operation on memory of this reducer.
 OperationOptions GradientReducer::named(const std::string& what) const {
   return {.name = prefix_ + "." + what,
@@ -104,16 +110,17 @@ std::vector<std::size_t> GradientReducer::order() const {
 
 void GradientReducer::follow(const std::vector<std::size_t>& order) {
   if (is_full()) return order_buckets(order);
-  auto layout = std::make_unique<Layout>(*this, make_buckets(plan(order)));
+  const BucketPlan parameters = plan(order);
+  auto layout = std::make_unique<Layout>(*this, make_buckets(plan_of_gradients(parameters)));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
   }
   layout_ = std::move(layout);  // before sharding, which needs the old buckets' memory
-  if (is_sharded()) shard_parameters();
+  if (is_sharded()) shard_parameters(parameters);
 }
 
-/// By the layout of the buckets, whose gradients become those of the shards.
-void GradientReducer::shard_parameters() {
+/// By the plan that the layout of the buckets follows, whose gradients become those of the shards.
+void GradientReducer::shard_parameters(const BucketPlan& plan) {
   GradientBuckets& buckets = layout_->buckets;
   const ProcessSet& set = *setup_.sets.sharded;
   std::vector<at::Tensor> gradients;
@@ -125,7 +132,7 @@ void GradientReducer::shard_parameters() {
     if (shards_gradients(*setup_.options.shard)) shard = shard.clone();
     gradients.push_back(std::move(shard));
   }
-  shard(buckets.plan(), make_copy_per_rank(buckets.plan(), buckets.device(), named("parameters")),
+  shard(plan, make_copy_per_rank(plan, buckets.device(), named("parameters")),
         std::move(gradients));
   for (std::size_t i = 0; i < buckets.buckets().size(); ++i) {
     shards_->assign_gradients(i, buckets, /*adds_up=*/false);
@@ -154,8 +161,8 @@ void GradientReducer::plan_units(std::vector<std::size_t>& order) {
 
 std::unique_ptr<ParameterMemory> GradientReducer::make_full_memory(const BucketPlan& plan) const {
   if (!units_) return make_copy_per_node(plan, named("parameters"));
-  return make_gathered_on_use(plan, *units_, tensors_.front().device(), named("parameters"),
-                              prefix_, setup_.unit_calls);
+  return make_gathered_on_use(plan, *units_, tensors_.front().device(), setup_.options.offload,
+                              named("parameters"), prefix_, setup_.unit_calls);
 }
 
 /// Before the first step, by the order of the parameters.
@@ -165,10 +172,10 @@ void GradientReducer::shard_at_once() {
   const BucketPlan layout = plan(order);
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
   std::vector<at::Tensor> gradients;
-  for (const Bucket& bucket : layout.buckets) {
-    gradients.push_back(
-        at::zeros({static_cast<std::int64_t>(bucket.gradient_count() / ranks)},
-                  tensors_[bucket.members.front().parameter].options().requires_grad(false)));
+  for (const Bucket& bucket : plan_of_gradients(layout).buckets) {
+    gradients.push_back(at::zeros({static_cast<std::int64_t>(bucket.gradient_count() / ranks)},
+                                  at::TensorOptions(scalar_type_of(bucket.dtype))
+                                      .device(tensors_.front().device())));
   }
   shard(layout, make_full_memory(layout), std::move(gradients));
   lay_out_slots();
@@ -176,7 +183,8 @@ void GradientReducer::shard_at_once() {
 
 void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
                             std::vector<at::Tensor> gradients) {
-  shards_.emplace(tensors_, plan, std::move(memory), std::move(gradients),
+  const UpdateType type{setup_.options.master_weights, setup_.options.offload};
+  shards_.emplace(tensors_, plan, std::move(memory), std::move(gradients), type,
                   setup_.sets.sharded->rank());
   shards_->shard_state(setup_.wrapped);
   watch_.pin();
@@ -195,7 +203,7 @@ void GradientReducer::refuse_writes() {
 
 void GradientReducer::lay_out_slots() {
   layout_.reset();  // before its successor needs memory
-  BucketPlan slots = share_slots({.buckets = shards_->layout()}, kSlots);
+  BucketPlan slots = share_slots(plan_of_gradients({.buckets = shards_->layout()}), kSlots);
   layout_ = std::make_unique<Layout>(*this, make_buckets(std::move(slots)));
 }
 

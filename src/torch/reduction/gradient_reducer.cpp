@@ -36,7 +36,8 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
     shard_at_once();
   } else {
     layout_ = std::make_unique<Layout>(
-        *this, make_buckets(plan(ArrivalOrder::completed({}, parameters_.size()))));
+        *this, make_buckets(plan_of_gradients(
+                   plan(ArrivalOrder::completed({}, parameters_.size())))));
   }
   install_hooks(std::move(before_gradient));
 }
@@ -83,6 +84,7 @@ void GradientReducer::require_expected(std::size_t parameter) const {
 
 void GradientReducer::take_gradient(std::size_t parameter) {
   StepState& step = setup_.step;
+  if (step.no_sync > 0 || passes() > 1) layout_->buckets.widen(parameter);
   if (step.no_sync > 0) return;
   if (arrived_) arrived_->record(parameter, tensors_[parameter].grad().is_sparse());
   step.start_clock();

@@ -104,10 +104,11 @@ class GradientReducer {
   std::vector<PlannedParameter> planned_parameters() const;
   std::size_t bucket_bytes() const;
   BucketPlan plan(const std::vector<std::size_t>& order) const;
+  BucketPlan plan_of_gradients(BucketPlan plan) const;
   OperationOptions named(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
-  void shard_parameters();
+  void shard_parameters(const BucketPlan& plan);
   void plan_units(std::vector<std::size_t>& order);
   std::unique_ptr<ParameterMemory> make_full_memory(const BucketPlan& plan) const;
   void shard_at_once();

@@ -49,10 +49,10 @@ void log_plan(const std::vector<GatheredUnits::Unit>& units, std::size_t shard_b
 
 class GatheredOnUse final : public ParameterMemory {
  public:
-  GatheredOnUse(const BucketPlan& plan, UnitPlan units, const at::Device& device,
+  GatheredOnUse(const BucketPlan& plan, UnitPlan units, const at::Device& device, bool offload,
                 const OperationOptions& options, std::string batch,
                 std::shared_ptr<UnitCalls> calls)
-      : ParameterMemory(make_shards(plan, device, options)),
+      : ParameterMemory(make_shards(plan, offload ? at::Device(at::kCPU) : device, options)),
         plan_(std::move(units)),
         device_(device),
         options_(options),
@@ -123,10 +123,10 @@ class GatheredOnUse final : public ParameterMemory {
     const TensorView view = view_of(whole, options.name);
     broadcast(view, set.ranks().front(), options);
     const std::int64_t own = count / set.size();
-    const at::Tensor shard =
-        tensor_over(buffer(), offset_of_shard(bucket), {own}, type.requires_grad(false));
-    shard.copy_(whole.narrow(0, set.rank() * own, own));
-    part.shard = view_of(shard, options.name);
+    const bool is_offloaded = buffer().device().kind == DeviceKind::Cpu;
+    part.shard = tensor_over(buffer(), offset_of_shard(bucket), {own},
+                             is_offloaded ? type.device(at::kCPU) : type);
+    part.shard.copy_(whole.narrow(0, set.rank() * own, own));
     return part;
   }
 
@@ -142,12 +142,12 @@ class GatheredOnUse final : public ParameterMemory {
 }  // namespace
 
 std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
-                                                      const at::Device& device,
+                                                      const at::Device& device, bool offload,
                                                       const OperationOptions& options,
                                                       std::string batch,
                                                       std::shared_ptr<UnitCalls> calls) {
-  return std::make_unique<GatheredOnUse>(plan, std::move(units), device, options, std::move(batch),
-                                         std::move(calls));
+  return std::make_unique<GatheredOnUse>(plan, std::move(units), device, offload, options,
+                                         std::move(batch), std::move(calls));
 }
 
 }  // namespace kolo::tensors

@@ -4,19 +4,21 @@
 #include <utility>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/StorageImpl.h>
 
 #include "base/current_exception.hpp"
 #include "kolo/error.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
+#include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
 
 /// Shards are padded, so that parts that lie one after another are aligned.
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
-  return part.shard.size_bytes() * static_cast<std::size_t>(ranks);
+  return part.shard.nbytes() * static_cast<std::size_t>(ranks);
 }
 
 }  // namespace
@@ -137,7 +139,7 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   auto* place = static_cast<std::byte*>(slots_[slot].memory->get());
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
-    rows.push_back({part.shard, [place](const auto&) { return place; }});
+    rows.push_back({input_of(part, place), [place](const auto&) { return place; }});
     place += part_bytes(part, options_.process_set->size());
   }
   OperationOptions options = calls_->next(
@@ -148,6 +150,17 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   states_[unit].slot = slot;
   slots_[slot].unit = unit;
   states_[unit].gather = grouped_allgather_async(std::move(rows), options);
+}
+
+/// This rank's shard of a part that is gathered to `place`, on the device of the units.
+TensorView GatheredUnits::input_of(const Part& part, std::byte* place) const {
+  if (part.shard.device().type() == device_.type()) return view_of(part.shard, options_.name);
+  std::byte* const own =
+      place + part.shard.nbytes() * static_cast<std::size_t>(options_.process_set->rank());
+  const at::Tensor copy = at::from_blob(own, part.shard.sizes(), [](void*) {},
+                                        part.shard.options().device(device_), device_);
+  copy.copy_(part.shard);
+  return view_of(copy, options_.name);
 }
 
 /// Waits for the unit if it is being gathered, and binds its parameters to the slot.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
@@ -36,7 +37,7 @@ class GatheredUnits {
   };
   /// Parameters of one dtype; the ranks' shards, one after another, are the whole part.
   struct Part {
-    TensorView shard;  ///< [n], this rank's
+    at::Tensor shard;  ///< [n], this rank's; may be in CPU memory
     std::vector<Member> members;
   };
   struct Unit {
@@ -101,6 +102,7 @@ class GatheredUnits {
   };
 
   void gather(std::size_t unit, std::size_t slot);
+  TensorView input_of(const Part& part, std::byte* place) const;
   void complete(std::size_t unit);
   void complete_all();
   void release(std::size_t unit);

@@ -71,9 +71,10 @@ std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
 /// This rank's shards alone. The parameters of a unit are gathered when one of them is used, see
 /// GatheredUnits. The values are those of the set's first rank.
 ///
-/// A bucket has parameters of one unit. `batch` and `calls`: see GatheredUnits.
+/// A bucket has parameters of one unit. With `offload`, shards lie in CPU memory. `batch` and
+/// `calls`: see GatheredUnits.
 std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
-                                                      const at::Device& device,
+                                                      const at::Device& device, bool offload,
                                                       const OperationOptions& options,
                                                       std::string batch,
                                                       std::shared_ptr<UnitCalls> calls);

@@ -18,31 +18,55 @@ std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
+/// Copies to a master copy the elements that are no longer its rounded values.
+void take_writes(const ParameterShards::Leaf& leaf) {
+  const at::Tensor elements = leaf.elements.to(leaf.values.device());
+  const at::Tensor rounded = leaf.values.detach().to(elements.scalar_type());
+  // On a GPU a comparison would wait for it.
+  if (elements.is_cpu() && at::equal(rounded, elements)) return;
+  leaf.values.detach().copy_(at::where(rounded == elements, leaf.values.detach(), elements));
+}
+
 }  // namespace
+
+at::TensorOptions UpdateType::of(at::TensorOptions memory) const {
+  const auto dtype = c10::typeMetaToScalarType(memory.dtype());
+  const bool is_wide = master_weights && (dtype == at::kHalf || dtype == at::kBFloat16);
+  return memory.dtype(is_wide ? at::kFloat : dtype)
+      .device(offload ? at::Device(at::kCPU) : memory.device());
+}
 
 ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters, const BucketPlan& plan,
                                  std::unique_ptr<ParameterMemory> memory,
-                                 std::vector<at::Tensor> gradients, int rank)
+                                 std::vector<at::Tensor> gradients, const UpdateType& type,
+                                 int rank)
     : parameters_(parameters),
       layout_(plan.buckets),
       memory_(std::move(memory)),
+      type_(type),
       gradients_(std::move(gradients)) {
   memory_->move_in(parameters_, plan);
   for (std::size_t i = 0; i < layout_.size(); ++i) {
-    const std::size_t begin =
-        layout_[i].offset + static_cast<std::size_t>(rank) * gradients_[i].nbytes();
-    leaves_.push_back(make_leaves(layout_[i], begin, gradients_[i]));
+    const std::size_t bytes =
+        static_cast<std::size_t>(gradients_[i].numel()) * size_of(layout_[i].dtype);
+    const std::size_t begin = layout_[i].offset + static_cast<std::size_t>(rank) * bytes;
+    leaves_.push_back(make_leaves(layout_[i], begin, begin + bytes, gradients_[i]));
   }
 }
 
-/// The leaves of the shard that begins at byte `begin` and has these gradients.
+/// The leaves of the shard from byte `begin` to `end` of the plan, which has these gradients.
 std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bucket,
-                                                                std::size_t begin,
+                                                                std::size_t begin, std::size_t end,
                                                                 const at::Tensor& gradients) const {
+  const at::NoGradGuard no_grad;
   const std::size_t element = size_of(bucket.dtype);
   const std::size_t shard = memory_->offset_of_shard(bucket);
-  const std::size_t end = begin + gradients.nbytes();
-  const std::size_t most = max_leaf_bytes(gradients.device());
+  const at::Device device = memory_->buffer().device().kind == DeviceKind::Cpu
+                                ? at::Device(at::kCPU)
+                                : gradients.device();
+  const at::TensorOptions type = at::TensorOptions(scalar_type_of(bucket.dtype)).device(device);
+  const at::TensorOptions update_type = type_.of(type);
+  const std::size_t most = max_leaf_bytes(update_type.device());
   std::vector<Leaf> leaves;
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const auto [index, offset] = bucket.members[i];
@@ -52,9 +76,14 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
     for (std::size_t bytes = 0; own_begin < own_end; own_begin += bytes) {
       bytes = std::min(own_end - own_begin, most);
       const auto count = static_cast<std::int64_t>(bytes / element);
+      const at::Tensor elements =
+          tensor_over(memory_->buffer(), shard + own_begin - begin, {count}, type);
       Leaf leaf{
-          index, i, static_cast<std::int64_t>((own_begin - offset) / element),
-          tensor_over(memory_->buffer(), shard + own_begin - begin, {count}, parameter.options()),
+          index,
+          i,
+          static_cast<std::int64_t>((own_begin - offset) / element),
+          elements,
+          elements.to(update_type).detach(),
           gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
               .detach()};
       leaf.values.set_requires_grad(true);
@@ -74,7 +103,8 @@ void ParameterShards::shard_state(WrappedOptimizer& optimizer) const {
       for (StateField& field : *fields) {
         if (!is_elementwise(field, parameter)) continue;
         const at::Tensor whole = field.value.toTensor().contiguous().view(-1);
-        field.value = whole.narrow(0, leaf.begin, leaf.values.numel()).clone();
+        const at::Tensor own = whole.narrow(0, leaf.begin, leaf.values.numel());
+        field.value = own.to(leaf.values.options(), /*non_blocking=*/false, /*copy=*/true);
       }
       optimizer.set_state(leaf.values, *fields);
     }
@@ -94,7 +124,7 @@ void ParameterShards::assign_gradients(std::size_t bucket, const GradientBuckets
   for (const Leaf& leaf : leaves_[bucket]) {
     at::Tensor values = leaf.values;
     if (buckets.is_present(plan, leaf.member)) {
-      values.mutable_grad() = leaf.gradient;
+      values.mutable_grad() = leaf.gradient.to(values.options().requires_grad(false));
     } else if (!adds_up) {
       values.mutable_grad().reset();
     }
@@ -113,6 +143,24 @@ void ParameterShards::append_gradients(std::vector<at::Tensor>& gradients) const
     for (const Leaf& leaf : leaves) {
       if (leaf.values.grad().defined()) gradients.push_back(leaf.values.grad());
     }
+  }
+}
+
+std::vector<at::Tensor> ParameterShards::begin_update(std::size_t bucket) const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> stepped;
+  for (const Leaf& leaf : leaves_[bucket]) {
+    if (!leaf.values.grad().defined()) continue;
+    if (leaf.has_master()) take_writes(leaf);
+    stepped.push_back(leaf.values);
+  }
+  return stepped;
+}
+
+void ParameterShards::end_update(std::size_t bucket) const {
+  const at::NoGradGuard no_grad;
+  for (const Leaf& leaf : leaves_[bucket]) {
+    if (leaf.has_master() && leaf.values.grad().defined()) leaf.elements.copy_(leaf.values);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
 
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/sharding/parameter_memory.hpp"
@@ -13,27 +14,40 @@
 
 namespace kolo::tensors {
 
+/// In which dtype and where shards are updated; see DistributedOptimizerOptions.
+struct UpdateType {
+  bool master_weights = false;
+  bool offload = false;
+
+  /// Of the leaves of parameters whose memory is of type `memory`.
+  at::TensorOptions of(at::TensorOptions memory) const;
+};
+
 /// The parameters of some buckets, sharded: each rank updates one equal shard of every bucket.
 ///
 /// A shard is a range of a bucket. Each parameter that overlaps it has leaves there, several if it
 /// is long: autograd leaves over the parameter's memory, which the wrapped optimizer steps like
 /// parameters. One leaf for a whole shard would not do: a parameter without a gradient must not be
-/// stepped, nor its state.
+/// stepped, nor its state. A leaf whose type is not that of the memory is a master copy: it has
+/// memory of its own, and is copied to the parameter's after each step.
 class ParameterShards {
  public:
   struct Leaf {
     std::size_t parameter;  ///< its index
     std::size_t member;     ///< its place among the bucket's members
     std::int64_t begin;     ///< its first element in the parameter
-    at::Tensor values;      ///< [n], over the parameter's memory
+    at::Tensor elements;    ///< [n], over the parameter's memory
+    at::Tensor values;      ///< [n], what the optimizer steps: the same memory, or a master copy
     at::Tensor gradient;    ///< [n], reduced
+
+    bool has_master() const { return values.const_data_ptr() != elements.const_data_ptr(); }
   };
 
   /// Moves the parameters into `memory`, which has the layout of `plan`. `gradients[i]` [n] is rank
   /// `rank`'s shard of the gradients of bucket i. Collective over the set that shards.
   ParameterShards(const std::vector<at::Tensor>& parameters, const BucketPlan& plan,
                   std::unique_ptr<ParameterMemory> memory, std::vector<at::Tensor> gradients,
-                  int rank);
+                  const UpdateType& type, int rank);
 
   const std::vector<Leaf>& leaves(std::size_t bucket) const { return leaves_[bucket]; }
   /// This rank's shard [n] of a bucket's gradients.
@@ -51,6 +65,12 @@ class ParameterShards {
   void clear_gradients(std::size_t bucket) const;
   void append_gradients(std::vector<at::Tensor>& gradients) const;
 
+  /// The bucket's leaves that have a gradient, for the optimizer to step. A master copy takes over
+  /// what the program has written to its parameter.
+  std::vector<at::Tensor> begin_update(std::size_t bucket) const;
+  /// Copies stepped master copies to the parameters' memory.
+  void end_update(std::size_t bucket) const;
+
   ParameterMemory& memory() const { return *memory_; }
   /// Numbers the buckets anew: bucket i becomes the one that was `order[i]`. Only for a memory that
   /// does not know buckets by number.
@@ -59,12 +79,13 @@ class ParameterShards {
   const std::vector<Bucket>& layout() const { return layout_; }
 
  private:
-  std::vector<Leaf> make_leaves(const Bucket& bucket, std::size_t begin,
+  std::vector<Leaf> make_leaves(const Bucket& bucket, std::size_t begin, std::size_t end,
                                 const at::Tensor& gradients) const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<Bucket> layout_;
   std::unique_ptr<ParameterMemory> memory_;
+  UpdateType type_;
   std::vector<at::Tensor> gradients_;      // this rank's shard of each bucket
   std::vector<std::vector<Leaf>> leaves_;  // of each bucket
 };

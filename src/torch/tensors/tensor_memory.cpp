@@ -17,22 +17,6 @@
 namespace kolo::tensors {
 namespace {
 
-std::optional<DType> dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kByte: return DType::UInt8;
-    case at::kChar: return DType::Int8;
-    case at::kShort: return DType::Int16;
-    case at::kInt: return DType::Int32;
-    case at::kLong: return DType::Int64;
-    case at::kHalf: return DType::Float16;
-    case at::kBFloat16: return DType::BFloat16;
-    case at::kFloat: return DType::Float32;
-    case at::kDouble: return DType::Float64;
-    case at::kBool: return DType::Bool;
-    default: return std::nullopt;
-  }
-}
-
 /// The deleter of storages over a SharedBuffer, by which they are recognized.
 void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
@@ -52,6 +36,22 @@ at::ScalarType scalar_type_of(DType dtype) {
     case DType::Bool: return at::kBool;
   }
   return at::ScalarType::Undefined;
+}
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kByte: return DType::UInt8;
+    case at::kChar: return DType::Int8;
+    case at::kShort: return DType::Int16;
+    case at::kInt: return DType::Int32;
+    case at::kLong: return DType::Int64;
+    case at::kHalf: return DType::Float16;
+    case at::kBFloat16: return DType::BFloat16;
+    case at::kFloat: return DType::Float32;
+    case at::kDouble: return DType::Float64;
+    case at::kBool: return DType::Bool;
+    default: return std::nullopt;
+  }
 }
 
 DType dtype_of(const at::Tensor& tensor) { return *dtype_of(tensor.scalar_type()); }

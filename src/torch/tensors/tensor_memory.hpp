@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ std::string in_place_problem_with(const std::vector<at::Tensor>& tensors);
 Device device_of(const at::Device& device);
 
 at::ScalarType scalar_type_of(DType dtype);
+/// Nothing for a dtype that Kolo does not know.
+std::optional<DType> dtype_of(at::ScalarType type);
 /// Of a tensor without a problem with its type.
 DType dtype_of(const at::Tensor& tensor);
 

@@ -78,8 +78,8 @@ void copy_to(const at::Tensor& own, const at::Tensor& values, const TrainingView
   if (is_gathered_on_use(own)) {
     for (const TrainingView::Leaf& leaf : view.leaves) {
       if (!leaf.parameter.is_same(own)) continue;
-      leaf.values.detach().copy_(
-          values.contiguous().view(-1).narrow(0, leaf.begin, leaf.values.numel()));
+      leaf.elements.copy_(
+          values.contiguous().view(-1).narrow(0, leaf.begin, leaf.elements.numel()));
     }
   } else if (!has_one_copy(own)) {
     at::Tensor(own).copy_(values);

@@ -72,7 +72,7 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
     if (!is_fully_sharded(tensor)) add(name, tensor, 0, tensor);
   });
   for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (is_fully_sharded(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.values);
+    if (is_fully_sharded(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.elements);
   }
   for (const auto& [name, tensor] : view.frozen) {
     const std::int64_t begin = tensor.numel() * view.sharded.rank() / view.sharded.size();
@@ -91,6 +91,25 @@ void read_into(const Checkpoint& checkpoint, const Read& read) {
   checkpoint.read(read.key, read.dtype(), read.begin,
                   {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
   if (!values.is_same(target)) target.copy_(values);
+}
+
+void add_masters(const TrainingView& view, const SavedTraining& saved, std::vector<Read>& reads) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const std::string place = master_key(saved.name_of(leaf.name));
+    if (!leaf.has_master() || !saved.checkpoint.tensors().contains(place)) continue;
+    saved.checkpoint.require(place, dtype_of(leaf.values), leaf.parameter.sizes().vec());
+    reads.push_back({place, leaf.begin, leaf.values.detach()});
+  }
+}
+
+/// From their parameters, which have been read.
+void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) {
+  const at::NoGradGuard no_grad;
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!leaf.has_master()) continue;
+    if (saved.checkpoint.tensors().contains(master_key(saved.name_of(leaf.name)))) continue;
+    leaf.values.detach().copy_(leaf.elements);
+  }
 }
 
 /// The state of a leaf, with tensors that have no values yet.
@@ -152,6 +171,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   };
   on_all(".verify", [&] {
     reads = reads_of_the_model(view, saved, options);
+    add_masters(view, saved, reads);
     if (options.optimizer_state) states = plan_state(view, saved, reads);
     for (const Read& read : reads) {
       checkpoint.verify(read.key, read.dtype(), read.begin, read.target.numel());
@@ -164,6 +184,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   }
   on_all(".read", [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
+    copy_missing_masters(view, saved);
     for (auto& [source, state] : random_states) source.restore(state);
   });
   for (const auto& [leaf, fields] : states) view.wrapped.set_state(leaf->values, fields);

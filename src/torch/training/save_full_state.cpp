@@ -71,6 +71,17 @@ void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor
     ShardedTensor& tensor = tensors.emplace_back();
     tensor.entry = {name, memory.dtype, memory.shape};
     for (const TrainingView::Leaf& leaf : view.leaves) {
+      if (leaf.name == name) tensor.own.emplace_back(leaf.begin, leaf.elements);
+    }
+  }
+}
+
+void add_masters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
+  for (const auto& [name, parameter] : view.parameters) {
+    if (!view.has_masters || size_of(dtype_of(parameter)) != 2) continue;
+    ShardedTensor& tensor = tensors.emplace_back();
+    tensor.entry = {master_key(name), DType::Float32, parameter.sizes().vec()};
+    for (const TrainingView::Leaf& leaf : view.leaves) {
       if (leaf.name == name) tensor.own.emplace_back(leaf.begin, leaf.values.detach());
     }
   }
@@ -79,6 +90,7 @@ void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor
 std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::string& name) {
   std::vector<ShardedTensor> tensors;
   add_gathered_parameters(view, tensors);
+  add_masters(view, tensors);
   const nlohmann::json states = state_of_all(view, name);
   for (const auto& [parameter, state] : states.items()) {
     for (const auto& [field, is_elementwise] : state.at("tensors").items()) {

@@ -99,7 +99,14 @@ void add_parameters(const TrainingView& view, Slices& slices) {
   }
   for (const TrainingView::Leaf& leaf : view.leaves) {
     if (!is_gathered_on_use(leaf.parameter) || !view.is_first_replica) continue;
-    slices.add(model_key(leaf.name), leaf.values.detach(), leaf.parameter.sizes().vec(),
+    slices.add(model_key(leaf.name), leaf.elements, leaf.parameter.sizes().vec(), leaf.begin);
+  }
+}
+
+void add_masters(const TrainingView& view, Slices& slices) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!leaf.has_master() || !view.is_first_replica) continue;
+    slices.add(master_key(leaf.name), leaf.values.detach(), leaf.parameter.sizes().vec(),
                leaf.begin);
   }
 }
@@ -163,6 +170,7 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
     if (view.set.rank() == 0) {
       for (const auto& [key, tensor] : view.buffers) slices.add(model_key(key), tensor);
     }
+    add_masters(view, slices);
     add_state(view, slices);
     for (const RandomSource& source : random_sources(view)) {
       slices.add(source.key, source.state());

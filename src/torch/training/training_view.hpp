@@ -21,13 +21,17 @@ struct TrainingView {
   struct Leaf {
     std::string name;  ///< of the parameter
     at::Tensor parameter;
-    at::Tensor values;   ///< the parameter itself, or a leaf over its memory
-    std::int64_t begin;  ///< the leaf's first element in the parameter
+    at::Tensor elements;  ///< the parameter itself, or the leaf's part of its memory
+    at::Tensor values;    ///< what is stepped: the same, or a master copy
+    std::int64_t begin;   ///< the leaf's first element in the parameter
+
+    bool has_master() const { return values.scalar_type() != elements.scalar_type(); }
   };
   ProcessSet& set;
   ProcessSet& sharded;    ///< ranks that hold different shards
   bool is_sharded;        ///< otherwise every rank holds all state
   bool is_first_replica;  ///< first of the ranks that hold the same shards
+  bool has_masters;       ///< of parameters of 16 bits, see DistributedOptimizerOptions
   Named parameters;       ///< each once
   Named frozen;           ///< of them those in one copy that have no leaves
   Named buffers;
@@ -38,6 +42,7 @@ struct TrainingView {
 
 /// The names of tensors in a checkpoint.
 inline std::string model_key(const std::string& name) { return "model." + name; }
+inline std::string master_key(const std::string& name) { return "master." + name; }
 inline constexpr std::string_view kStatePrefix = "optimizer.";
 inline std::string state_key(const std::string& field, const std::string& name) {
   return std::string(kStatePrefix) + field + "." + name;

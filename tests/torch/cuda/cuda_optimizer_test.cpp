@@ -22,10 +22,11 @@ struct Case {
   Shard shard;
   Algorithm algorithm;
   bool fused = false;
+  bool offload = false;
 };
 void PrintTo(const Case& tried, std::ostream* out) {
   *out << tried.ranks << " ranks, " << name_of(tried.shard) << ", " << name_of(tried.algorithm)
-       << (tried.fused ? ", fused" : "");
+       << (tried.fused ? ", fused" : "") << (tried.offload ? ", offloaded" : "");
 }
 
 std::vector<Case> all_cases() {
@@ -40,7 +41,19 @@ std::vector<Case> all_cases() {
     cases.push_back({2, shard, Algorithm::AdamW, true});
     cases.push_back({3, shard, Algorithm::Sgd, true});
   }
+  for (const Shard shard : {Shard::Optimizer, Shard::Gradients, Shard::Full}) {
+    cases.push_back({3, shard, Algorithm::AdamW, false, true});
+    cases.push_back({2, shard, Algorithm::AdamW, true, true});
+  }
   return cases;
+}
+
+void expect_state_on_cpu(torch::optim::Optimizer& optimizer) {
+  EXPECT_FALSE(optimizer.state().empty());
+  for (const auto& [key, state] : optimizer.state()) {
+    const at::Tensor average = static_cast<torch::optim::AdamWParamState&>(*state).exp_avg();
+    EXPECT_TRUE(!average.defined() || average.is_cpu());
+  }
 }
 
 class CudaOptimizerTest : public testing::TestWithParam<Case> {};
@@ -53,6 +66,7 @@ TEST_P(CudaOptimizerTest, Training_EqualsOneProcessAndMakesNoHostWait) {
     const c10::StreamGuard guard(new_stream(rank));
     DistributedOptimizer::Options options = options_of(rank, tried.shard);
     options.fused = tried.fused;
+    options.offload = tried.offload;
     CudaTraining training(rank, tried.algorithm, options);
     std::vector<at::Tensor> batches;
     for (int step = 0; step < kSteps; ++step) batches.push_back(rows_of(rank, step));
@@ -63,7 +77,11 @@ TEST_P(CudaOptimizerTest, Training_EqualsOneProcessAndMakesNoHostWait) {
       loss_of(training.model, batches[static_cast<std::size_t>(step)]).backward();
       training.optimizer->step();
     }
-    EXPECT_EQ(rank.host_syncs(), waited);
+    if (tried.offload) {
+      expect_state_on_cpu(*training.wrapped);
+    } else {
+      EXPECT_EQ(rank.host_syncs(), waited);
+    }
     expect_close(training, expected);
   });
 }

@@ -1,0 +1,292 @@
+// Master copies of parameters of 16 bits, and gradients that are more precise than parameters.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "kolo/grad_scaler.hpp"
+#include "torch/sharding.hpp"
+#include "torch/small_training.hpp"
+
+namespace kolo::test::precision_test {
+
+constexpr std::int64_t kWidth = 9;
+constexpr std::int64_t kRows = 4;
+
+MakeOptimizer adamw() {
+  return maker<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3).eps(1e-4));
+}
+
+/// A weight of ones, whose gradient is `slope`.
+struct Line {
+  explicit Line(at::ScalarType type)
+      : weight(torch::ones({300}, type).set_requires_grad(true)) {}
+  void add_gradient(double slope) const { (weight * slope).sum().backward(); }
+  at::Tensor weight;
+};
+
+/// A multilayer perceptron of bfloat16 with master copies.
+struct MasterTraining {
+  explicit MasterTraining(DistributedOptimizer::Options options)
+      : model(make_mlp(torch::kBFloat16)), inner(adamw()(model->parameters())) {
+    options.master_weights = true;
+    optimizer = std::make_unique<DistributedOptimizer>(*inner, *model, options);
+  }
+  void run(int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      optimizer->zero_grad();
+      const std::int64_t row = kRows * Runtime::current().rank();
+      loss_of(model, batch_rows(step, row, kRows, kWidth, torch::kBFloat16)).backward();
+      optimizer->step();
+    }
+  }
+  torch::nn::Sequential model;
+  std::unique_ptr<Optimizer> inner;
+  std::unique_ptr<DistributedOptimizer> optimizer;
+};
+
+/// The same without Kolo: every rank computes the gradients of all.
+at::Tensor train_masters_alone(int ranks, int steps) {
+  torch::nn::Sequential model = make_mlp(torch::kBFloat16);
+  Parameters masters;
+  for (const at::Tensor& parameter : model->parameters()) {
+    masters.push_back(parameter.detach().to(torch::kFloat).set_requires_grad(true));
+    masters.back().mutable_grad() = torch::zeros_like(masters.back());
+  }
+  const auto optimizer = adamw()(masters);
+  for (int step = 0; step < steps; ++step) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& master : masters) master.grad().zero_();
+    for (int rank = 0; rank < ranks; ++rank) {
+      model->zero_grad();
+      {
+        const at::AutoGradMode grad(true);
+        loss_of(model, batch_rows(step, kRows * rank, kRows, kWidth, torch::kBFloat16)).backward();
+      }
+      for (std::size_t i = 0; i < masters.size(); ++i) {
+        masters[i].mutable_grad() += model->parameters()[i].grad().to(torch::kFloat) / ranks;
+      }
+    }
+    optimizer->step();
+    for (std::size_t i = 0; i < masters.size(); ++i) {
+      model->parameters()[i].copy_(masters[i].detach());
+    }
+  }
+  return flat(*model);
+}
+
+class PrecisionTest : public ShardedOptimizerTest {};
+
+TEST_F(PrecisionTest, Masters_KeepWhatParametersRoundAway) {
+  constexpr int kSteps = 8;
+  for (const Shard mode : sharded_modes()) {
+    const Line line(torch::kBFloat16);
+    torch::optim::SGD inner({line.weight}, 1e-3);
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      line.add_gradient(runtime_.rank() + 1);
+      optimizer.step();
+    }
+    // A single update is less than half the distance to the next bfloat16.
+    const float expected = 1.0F - kSteps * 1e-3F * static_cast<float>(runtime_.size() + 1) / 2.0F;
+    EXPECT_TRUE(torch::equal(line.weight.detach(),
+                             torch::full({300}, expected, torch::kFloat).to(torch::kBFloat16)))
+        << name_of(mode) << ": " << line.weight[0].item<float>() << " instead of " << expected;
+  }
+}
+
+TEST_F(PrecisionTest, Masters_TrainAsOnOneProcess) {
+  constexpr int kSteps = 12;
+  const at::Tensor alone = train_masters_alone(runtime_.size(), kSteps);
+  for (const Shard mode : sharded_modes()) {
+    MasterTraining training(with(mode));
+    training.run(0, kSteps);
+    const at::Tensor sharded = flat(*training.model);
+    expect_equal_on_all_ranks(sharded);
+    // Sums over ranks may be rounded in another order, which may round a parameter the other way.
+    EXPECT_LT(largest_difference(sharded.to(torch::kFloat), alone.to(torch::kFloat)), 0.01)
+        << name_of(mode);
+    EXPECT_GT((sharded == alone).to(torch::kFloat).mean().item<double>(), 0.98) << name_of(mode);
+  }
+}
+
+TEST_F(PrecisionTest, WritesOfTheProgram_ReplaceMasters) {
+  for (const Shard mode : sharded_modes()) {
+    const Line line(torch::kBFloat16);
+    torch::optim::SGD inner({line.weight}, 1e-3);
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+    const auto step = [&] {
+      optimizer.zero_grad();
+      line.add_gradient(1.0);
+      optimizer.step();
+    };
+    step();
+    optimizer.full_parameters([&] {
+      const at::NoGradGuard no_grad;
+      line.weight.narrow(0, 0, 100).fill_(4.0);
+    });
+    for (int i = 0; i < 9; ++i) step();
+    const at::Tensor values = line.weight.detach().to(torch::kFloat);
+    EXPECT_EQ(values[0].item<float>(), at::BFloat16(4.0F - 9e-3F)) << name_of(mode);
+    EXPECT_EQ(values[99].item<float>(), at::BFloat16(4.0F - 9e-3F)) << name_of(mode);
+    EXPECT_EQ(values[100].item<float>(), at::BFloat16(1.0F - 1e-2F)) << name_of(mode);
+  }
+}
+
+TEST_F(PrecisionTest, Checkpoints_HaveTheMasters) {
+  const CommonFolder folder;
+  for (const Shard mode : sharded_modes()) {
+    MasterTraining whole(with(mode));
+    whole.run(0, 4);
+    whole.optimizer->save(folder.path());
+    whole.run(4, 8);
+    for (const Shard other : sharded_modes()) {
+      MasterTraining loaded(with(other));
+      loaded.run(0, 1);  // with masters of its own
+      loaded.optimizer->load(folder.path());
+      loaded.run(4, 8);
+      expect_alike(flat(*loaded.model), flat(*whole.model), name_of(other).data());
+    }
+  }
+}
+
+TEST_F(PrecisionTest, MastersOfACheckpointWithout_AreItsParameters) {
+  const CommonFolder folder;
+  const Line saved(torch::kBFloat16);
+  torch::optim::SGD plain({saved.weight}, 1e-3);
+  DistributedOptimizer without(plain, {{"weight", saved.weight}}, with(Shard::Optimizer));
+  without.zero_grad();
+  saved.add_gradient(-1000.0);
+  without.step();
+  without.save(folder.path());  // twos
+  for (const Shard mode : sharded_modes()) {
+    const Line line(torch::kBFloat16);
+    torch::optim::SGD inner({line.weight}, 1e-3);
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+    optimizer.zero_grad();
+    line.add_gradient(1.0);
+    optimizer.step();
+    optimizer.load(folder.path(), {.strict = false});
+    for (int i = 0; i < 6; ++i) {
+      optimizer.zero_grad();
+      line.add_gradient(1.0);
+      optimizer.step();
+    }
+    EXPECT_EQ(line.weight[7].item<float>(), at::BFloat16(2.0F - 6e-3F)) << name_of(mode);
+  }
+}
+
+TEST_F(PrecisionTest, Gradients_AddUpAndAreReducedInReduceDtype) {
+  // 2^8 and 1: a sum that bfloat16 cannot hold.
+  for (const Shard mode : all_modes()) {
+    for (const int passes : {1, 2}) {
+      const Line line(torch::kBFloat16);
+      torch::optim::SGD inner({line.weight}, 1.0);
+      DistributedOptimizer::Options options = with(mode);
+      options.op = ReduceOp::Sum;
+      options.backward_passes_per_step = passes;
+      options.reduce_dtype = torch::kFloat;
+      options.master_weights = mode != Shard::None;
+      DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        for (int pass = 0; pass < passes; ++pass) {
+          line.add_gradient(runtime_.rank() == 0 && pass == 0 ? 256.0 : 1.0);
+        }
+        if (mode == Shard::None) {
+          optimizer.synchronize();
+          EXPECT_EQ(line.weight.grad().scalar_type(), torch::kFloat);
+          EXPECT_EQ(line.weight.grad()[299].item<float>(), 255 + passes * runtime_.size());
+        } else {
+          const double norm = optimizer.clip_grad_norm_(1e9);
+          EXPECT_NEAR(norm, std::sqrt(300.0) * (255 + passes * runtime_.size()), 1e-2)
+              << name_of(mode) << " with " << passes << " passes in step " << step;
+        }
+        optimizer.step();
+      }
+    }
+  }
+}
+
+TEST_F(PrecisionTest, Scaler_UnscalesGradientsOfMasters) {
+  for (const Shard mode : sharded_modes()) {
+    const Line line(torch::kHalf);
+    torch::optim::SGD inner({line.weight}, 0x1p28);
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+    GradScaler scaler({.init_scale = 0x1p15});
+    optimizer.zero_grad();
+    scaler.scale((line.weight * 0x1p-30).sum()).backward();  // below the range of float16
+    scaler.step(optimizer);
+    EXPECT_EQ(line.weight[0].item<float>(), 0.75F) << name_of(mode);
+    scaler.update();
+  }
+}
+
+TEST_F(PrecisionTest, Report_CountsMasters) {
+  for (const Shard mode : sharded_modes()) {
+    const Line line(torch::kBFloat16);
+    const auto inner = adamw()({line.weight});
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(*inner, {{"weight", line.weight}}, options);
+    optimizer.zero_grad();
+    line.add_gradient(1.0);
+    optimizer.step();
+    const TrainingReport report = optimizer.report();
+    constexpr std::size_t kElements = 300;
+    const auto ranks = static_cast<std::size_t>(runtime_.size());
+    if (report.now.optimizer_state > 0) {  // a rank without a shard knows no state
+      EXPECT_EQ(report.expected.optimizer_state, kElements * 4 * 3 / ranks);
+    }
+    EXPECT_EQ(report.expected.gradients,
+              kElements * 4 / (mode == Shard::Optimizer ? 1 : ranks));
+    EXPECT_EQ(report.expected.parameters, kElements * 2 / (mode == Shard::Full ? ranks : 1));
+    const at::Tensor state = torch::tensor(static_cast<std::int64_t>(report.now.optimizer_state));
+    EXPECT_EQ(allreduce(state, {.op = ReduceOp::Sum}).item<std::int64_t>(), kElements * 4 * 3);
+  }
+}
+
+/// A DistributedOptimizer of a bfloat16 parameter refuses the options with this text.
+void expect_refused(const DistributedOptimizer::Options& options, const std::string& text) {
+  const Line line(torch::kBFloat16);
+  torch::optim::SGD inner({line.weight}, 1.0);
+  try {
+    const DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+    ADD_FAILURE() << "accepted, without " << text;
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(PrecisionTest, OptionsThatCannotBe_AreRefused) {
+  DistributedOptimizer::Options options = with(Shard::None);
+  options.master_weights = true;
+  expect_refused(options, "master_weights concerns the shards");
+  options = with(Shard::None);
+  options.offload = true;
+  expect_refused(options, "offload concerns the shards");
+  options = with(Shard::Gradients);
+  options.reduce_dtype = torch::kHalf;
+  expect_refused(options, "it must be float32 or float64");
+  options = with(Shard::None);
+  options.reduce_dtype = torch::kFloat;
+  options.fused = true;
+  expect_refused(options, "with which fused = true cannot step");
+}
+
+}  // namespace kolo::test::precision_test
