@@ -17,11 +17,11 @@
 #include "kolo/bucket_hook.hpp"
 #include "kolo/checkpoint.hpp"
 #include "kolo/compression.hpp"
+#include "kolo/module_filter.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/training_report.hpp"
-#include "kolo/unit_policy.hpp"
 
 namespace kolo {
 
@@ -86,9 +86,11 @@ struct DistributedOptimizerOptions {
   /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
   /// With the world only, and equally many ranks on every node.
   ShardScope shard_scope = ShardScope::World;
-  /// With shard = Full and a model: what is gathered together where parameters are gathered, and
-  /// reduced together; none: whole modules up to bucket_bytes. Instead of `groups`.
-  UnitPolicy unit_policy{};
+  /// With shard = Full and a model: modules whose parameters are gathered together where parameters
+  /// are gathered, and reduced together. Of nested ones the innermost counts; parameters outside of
+  /// all, and those that several share, are gathered by whole modules up to bucket_bytes, as all
+  /// are without a policy. Instead of `groups`. As FSDP's auto_wrap_policy.
+  ModuleFilter unit_policy{};
   /// false: units that forward() has gathered stay until step(), as with FSDP's SHARD_GRAD_OP.
   /// Moves a third less, and needs memory for all parameters meanwhile.
   bool reshard_after_forward = true;
@@ -99,8 +101,9 @@ struct DistributedOptimizerOptions {
   /// take that much more memory and bytes; `compression` sends fewer. Nothing given: the dtype of
   /// the parameters, or with master_weights float32. As FSDP's reduce_dtype.
   std::optional<c10::ScalarType> reduce_dtype{};
-  /// The optimizer updates float32 copies of float16 and bfloat16 parameters, of which each rank
-  /// keeps those of its shards, and parameters get their rounded values. State is float32, too.
+  /// The optimizer updates float32 copies of float16 and bfloat16 parameters (see set_dtype()), of
+  /// which each rank keeps those of its shards, and parameters get their rounded values. State is
+  /// float32, too.
   /// What a program writes to a parameter replaces its copy. Not with shard = None.
   bool master_weights = false;
   /// Shards of CUDA parameters are updated on the CPU, where their gradients, their state and, with

@@ -9,6 +9,8 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
+#include "kolo/model_dtype.hpp"
+#include "kolo/module_filter.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
@@ -16,4 +18,3 @@
 #include "kolo/shared_tensor.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "kolo/training_report.hpp"
-#include "kolo/unit_policy.hpp"

@@ -111,8 +111,7 @@ void write_shards(const ParameterBatches& batches, const NamedTensors& shared,
         const auto found =
             written.find(reducer->parameters()[leaf.parameter].tensor.unsafeGetTensorImpl());
         if (found == written.end()) continue;
-        leaf.elements.copy_(
-            found->second->view({-1}).narrow(0, leaf.begin, leaf.elements.numel()));
+        leaf.elements.copy_(found->second->view({-1}).narrow(0, leaf.begin, leaf.elements.numel()));
       }
     }
   }

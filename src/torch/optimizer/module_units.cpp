@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fnmatch.h>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
-namespace kolo {
-namespace tensors {
+namespace kolo::tensors {
 namespace {
 
 /// The units around a parameter, from the outermost on.
@@ -17,7 +15,7 @@ using Path = std::vector<std::size_t>;
 
 class UnitSearch {
  public:
-  explicit UnitSearch(const UnitPolicy& policy) : policy_(policy) {}
+  explicit UnitSearch(const ModuleFilter& policy) : policy_(policy) {}
 
   void visit(const torch::nn::Module& module, const std::string& name) {
     const bool is_unit = !name.empty() && policy_(name, module);
@@ -47,7 +45,7 @@ class UnitSearch {
     common.erase(end, common.end());
   }
 
-  const UnitPolicy& policy_;
+  const ModuleFilter& policy_;
   Path path_;
   std::size_t count_ = 0;
   std::unordered_map<const void*, std::size_t> known_;
@@ -57,7 +55,7 @@ class UnitSearch {
 }  // namespace
 
 std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
-                                              const UnitPolicy& policy,
+                                              const ModuleFilter& policy,
                                               const torch::optim::Optimizer& optimizer) {
   UnitSearch search(policy);
   search.visit(model, "");
@@ -76,16 +74,4 @@ std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
   return units;
 }
 
-}  // namespace tensors
-
-UnitPolicy units_named(const std::string& pattern) {
-  const auto as_path = [](std::string name) {
-    std::ranges::replace(name, '.', '/');
-    return name;
-  };
-  return [path = as_path(pattern), as_path](const std::string& name, const torch::nn::Module&) {
-    return fnmatch(path.c_str(), as_path(name).c_str(), FNM_PATHNAME | FNM_NOESCAPE) == 0;
-  };
-}
-
-}  // namespace kolo
+}  // namespace kolo::tensors

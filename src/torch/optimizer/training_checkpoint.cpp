@@ -49,8 +49,7 @@ void append_leaves(const GradientReducer& reducer, std::vector<TrainingView::Lea
   for (std::size_t i = 0; i < reducer.buckets().buckets().size(); ++i) {
     for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
       const ReducedParameter& parameter = parameters[leaf.parameter];
-      leaves.push_back(
-          {parameter.name, parameter.tensor, leaf.elements, leaf.values, leaf.begin});
+      leaves.push_back({parameter.name, parameter.tensor, leaf.elements, leaf.values, leaf.begin});
     }
   }
 }

@@ -51,9 +51,9 @@ struct ModelSize {
     const UpdateType type{options.master_weights, options.offload};
     const std::size_t updated_element = type.of(parameter.options()).dtype().itemsize();
     parameters += count * element;
-    gradients += count * std::max(element, options.reduce_dtype
-                                               ? size_of(*dtype_of(*options.reduce_dtype))
-                                               : element);
+    gradients +=
+        count * std::max(element, options.reduce_dtype ? size_of(*dtype_of(*options.reduce_dtype))
+                                                       : element);
     updated += count * updated_element;
     if (updated_element != element) masters += count * updated_element;
   }

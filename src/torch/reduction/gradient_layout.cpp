@@ -173,9 +173,9 @@ void GradientReducer::shard_at_once() {
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : plan_of_gradients(layout).buckets) {
-    gradients.push_back(at::zeros({static_cast<std::int64_t>(bucket.gradient_count() / ranks)},
-                                  at::TensorOptions(scalar_type_of(bucket.dtype))
-                                      .device(tensors_.front().device())));
+    gradients.push_back(at::zeros(
+        {static_cast<std::int64_t>(bucket.gradient_count() / ranks)},
+        at::TensorOptions(scalar_type_of(bucket.dtype)).device(tensors_.front().device())));
   }
   shard(layout, make_full_memory(layout), std::move(gradients));
   lay_out_slots();

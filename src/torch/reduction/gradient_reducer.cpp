@@ -36,8 +36,8 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
     shard_at_once();
   } else {
     layout_ = std::make_unique<Layout>(
-        *this, make_buckets(plan_of_gradients(
-                   plan(ArrivalOrder::completed({}, parameters_.size())))));
+        *this,
+        make_buckets(plan_of_gradients(plan(ArrivalOrder::completed({}, parameters_.size())))));
   }
   install_hooks(std::move(before_gradient));
 }

@@ -157,8 +157,8 @@ TensorView GatheredUnits::input_of(const Part& part, std::byte* place) const {
   if (part.shard.device().type() == device_.type()) return view_of(part.shard, options_.name);
   std::byte* const own =
       place + part.shard.nbytes() * static_cast<std::size_t>(options_.process_set->rank());
-  const at::Tensor copy = at::from_blob(own, part.shard.sizes(), [](void*) {},
-                                        part.shard.options().device(device_), device_);
+  const at::Tensor copy = at::from_blob(
+      own, part.shard.sizes(), [](void*) {}, part.shard.options().device(device_), device_);
   copy.copy_(part.shard);
   return view_of(copy, options_.name);
 }

@@ -78,14 +78,13 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
       const auto count = static_cast<std::int64_t>(bytes / element);
       const at::Tensor elements =
           tensor_over(memory_->buffer(), shard + own_begin - begin, {count}, type);
-      Leaf leaf{
-          index,
-          i,
-          static_cast<std::int64_t>((own_begin - offset) / element),
-          elements,
-          elements.to(update_type).detach(),
-          gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
-              .detach()};
+      Leaf leaf{index,
+                i,
+                static_cast<std::int64_t>((own_begin - offset) / element),
+                elements,
+                elements.to(update_type).detach(),
+                gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
+                    .detach()};
       leaf.values.set_requires_grad(true);
       leaves.push_back(std::move(leaf));
     }

@@ -11,6 +11,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
+#include "kolo/model_dtype.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 
@@ -25,8 +26,7 @@ MakeOptimizer adamw() {
 
 /// A weight of ones, whose gradient is `slope`.
 struct Line {
-  explicit Line(at::ScalarType type)
-      : weight(torch::ones({300}, type).set_requires_grad(true)) {}
+  explicit Line(at::ScalarType type) : weight(torch::ones({300}, type).set_requires_grad(true)) {}
   void add_gradient(double slope) const { (weight * slope).sum().backward(); }
   at::Tensor weight;
 };
@@ -237,6 +237,63 @@ TEST_F(PrecisionTest, Scaler_UnscalesGradientsOfMasters) {
   }
 }
 
+/// Linear layers of bfloat16, with a norm between them that is not converted.
+torch::nn::Sequential make_mixed_model() {
+  torch::manual_seed(3);
+  torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth),
+                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})),
+                              torch::nn::Tanh(), torch::nn::Linear(kWidth, kWidth),
+                              torch::nn::BatchNorm1d(kWidth), torch::nn::Linear(kWidth, 3));
+  set_dtype(*model, torch::kBFloat16, modules_of<torch::nn::LayerNorm, torch::nn::BatchNorm1d>());
+  return model;
+}
+
+TEST_F(PrecisionTest, KeptModules_TrainBesideConvertedOnes) {
+  at::Tensor first;
+  for (const Shard mode : sharded_modes()) {
+    torch::nn::Sequential model = make_mixed_model();
+    const auto inner = adamw()(model->parameters());
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(*inner, *model, options);
+    for (int step = 0; step < 6; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor rows =
+          batch_rows(step, kRows * runtime_.rank(), kRows, kWidth, torch::kBFloat16);
+      model->forward(rows).to(torch::kFloat).pow(2).mean().backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(model[0]->as<torch::nn::Linear>()->weight.scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(model[1]->as<torch::nn::LayerNorm>()->weight.scalar_type(), torch::kFloat);
+    EXPECT_EQ(model[4]->as<torch::nn::BatchNorm1d>()->running_var.scalar_type(), torch::kFloat);
+    Parameters parts;
+    for (const at::Tensor& parameter : model->parameters()) {
+      parts.push_back(parameter.detach().to(torch::kFloat).flatten());
+    }
+    const at::Tensor trained = torch::cat(parts);
+    if (!first.defined()) first = trained;
+    EXPECT_LE(largest_difference(trained, first), is_rank_ordered() ? 0.0 : 0.01) << name_of(mode);
+  }
+}
+
+TEST_F(PrecisionTest, SetDtype_KeepsSharedParametersOfKeptModules) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+  const at::Tensor shared = model[0]->as<torch::nn::Linear>()->weight;
+  model[1]->as<torch::nn::Linear>()->register_parameter("tied", shared);
+  set_dtype(*model, torch::kHalf, modules_named("1"));
+  EXPECT_EQ(shared.scalar_type(), torch::kFloat);
+  EXPECT_EQ(model[0]->as<torch::nn::Linear>()->bias.scalar_type(), torch::kHalf);
+  EXPECT_EQ(model[1]->as<torch::nn::Linear>()->bias.scalar_type(), torch::kFloat);
+  EXPECT_THROW(set_dtype(*model, torch::kInt), InvalidArgument);
+}
+
+TEST_F(PrecisionTest, SetDtypeOfAShardedModel_IsRefused) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat);
+  const auto inner = adamw()(model->parameters());
+  const DistributedOptimizer optimizer(*inner, *model, with(Shard::Full));
+  EXPECT_THROW(set_dtype(*model, torch::kHalf), InvalidArgument);
+}
+
 TEST_F(PrecisionTest, Report_CountsMasters) {
   for (const Shard mode : sharded_modes()) {
     const Line line(torch::kBFloat16);
@@ -253,8 +310,7 @@ TEST_F(PrecisionTest, Report_CountsMasters) {
     if (report.now.optimizer_state > 0) {  // a rank without a shard knows no state
       EXPECT_EQ(report.expected.optimizer_state, kElements * 4 * 3 / ranks);
     }
-    EXPECT_EQ(report.expected.gradients,
-              kElements * 4 / (mode == Shard::Optimizer ? 1 : ranks));
+    EXPECT_EQ(report.expected.gradients, kElements * 4 / (mode == Shard::Optimizer ? 1 : ranks));
     EXPECT_EQ(report.expected.parameters, kElements * 2 / (mode == Shard::Full ? ranks : 1));
     const at::Tensor state = torch::tensor(static_cast<std::int64_t>(report.now.optimizer_state));
     EXPECT_EQ(allreduce(state, {.op = ReduceOp::Sum}).item<std::int64_t>(), kElements * 4 * 3);

@@ -1,6 +1,4 @@
 // Which parameters are gathered together.
-#include "kolo/unit_policy.hpp"
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "kolo/module_filter.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/torch_fixture.hpp"
 
@@ -46,7 +45,7 @@ TORCH_MODULE(Blocks);
 
 /// Which of block0.first.weight (tied), block0.second, block1.first, block1.second and head are
 /// gathered when block1.first is used.
-std::vector<bool> gathered_with_block1(const UnitPolicy& policy) {
+std::vector<bool> gathered_with_block1(const ModuleFilter& policy) {
   Blocks model;
   std::vector<at::Tensor> parameters;
   for (const auto& item : model->named_parameters()) {
@@ -69,12 +68,12 @@ std::vector<bool> gathered_with_block1(const UnitPolicy& policy) {
 TEST_F(UnitPolicyTest, UnitsAreThoseOfThePolicy) {
   if (!gathers_on_use()) return;
   const std::vector<bool> blocks{false, false, true, true, false};
-  EXPECT_EQ(gathered_with_block1(units_of<Block>()), blocks);
-  EXPECT_EQ(gathered_with_block1(units_of<BlockImpl, torch::nn::Conv2d>()), blocks);
-  EXPECT_EQ(gathered_with_block1(units_named("block?")), blocks);
+  EXPECT_EQ(gathered_with_block1(modules_of<Block>()), blocks);
+  EXPECT_EQ(gathered_with_block1(modules_of<BlockImpl, torch::nn::Conv2d>()), blocks);
+  EXPECT_EQ(gathered_with_block1(modules_named("block?")), blocks);
   const std::vector<bool> layers{false, false, true, false, false};
-  EXPECT_EQ(gathered_with_block1(units_named("*")), blocks);  // does not match across dots
-  EXPECT_EQ(gathered_with_block1(units_named("block1.*")), layers);
+  EXPECT_EQ(gathered_with_block1(modules_named("*")), blocks);  // does not match across dots
+  EXPECT_EQ(gathered_with_block1(modules_named("block1.*")), layers);
   EXPECT_EQ(gathered_with_block1([](const std::string& name, const torch::nn::Module& module) {
               return name == "block1" || module.as<torch::nn::Linear>() != nullptr;
             }),
@@ -86,7 +85,7 @@ TEST_F(UnitPolicyTest, PolicyWithoutModelOrWithGroups_IsRefused) {
   Blocks model;
   torch::optim::SGD inner(model->head->parameters(), 0.1);
   const auto wrap = [&](const auto& names, DistributedOptimizer::Options options) {
-    options.unit_policy = units_named("*");
+    options.unit_policy = modules_named("*");
     return text_thrown_by<InvalidArgument>(
         [&] { DistributedOptimizer(inner, names, std::move(options)); });
   };

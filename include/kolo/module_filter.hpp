@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <torch/nn/module.h>
+
+namespace kolo {
+
+/// Chooses modules of a model, each with all below it.
+///
+/// @param name of the module in the model, such as "blocks.3"
+using ModuleFilter = std::function<bool(const std::string& name, const torch::nn::Module& module)>;
+
+/// Modules of any of these classes, or of module holders: `kolo::modules_of<Block>()`. As FSDP's
+/// ModuleWrapPolicy.
+template <class... Modules>
+ModuleFilter modules_of() {
+  return [](const std::string&, const torch::nn::Module& module) {
+    return ((module.as<Modules>() != nullptr) || ...);
+  };
+}
+
+/// Modules whose name matches a pattern.
+///
+/// @param pattern `*` stands for any part of a name without dots, `?` for one character: "blocks.*"
+ModuleFilter modules_named(const std::string& pattern);
+
+}  // namespace kolo
