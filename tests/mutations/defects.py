@@ -85,7 +85,7 @@ class Copy:
         # Flags and place of the preset release: ccache has most of it then.
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja",
                         "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_UNITY_BUILD=ON",
-                        "-DKOLO_WITH_CUDA=OFF", "-DKOLO_BUILD_EXAMPLES=OFF"],
+                        "-DKOLO_BUILD_EXAMPLES=OFF"],
                        stdout=subprocess.DEVNULL, check=True)
 
     def compile_alone(self, files):

@@ -60,7 +60,7 @@ void Oracle::check_verdict(const Verdict& verdict) const {
   }
   for (const auto& [name, found] : variants) {
     const auto error = errors.find(name);
-    const bool is_invalid = std::any_of(found.begin(), found.end(), [&](int variant) {
+    const bool is_invalid = std::any_of(found.begin(), found.end(), [this, name = name](int variant) {
       return !request(name, variant).invalid_reason.empty();
     });
     const bool is_mismatch = !is_invalid && found.size() > 1;
