@@ -60,9 +60,10 @@ void Oracle::check_verdict(const Verdict& verdict) const {
   }
   for (const auto& [name, found] : variants) {
     const auto error = errors.find(name);
-    const bool is_invalid = std::any_of(found.begin(), found.end(), [this, name = name](int variant) {
-      return !request(name, variant).invalid_reason.empty();
-    });
+    const bool is_invalid =
+        std::any_of(found.begin(), found.end(), [this, name = name](int variant) {
+          return !request(name, variant).invalid_reason.empty();
+        });
     const bool is_mismatch = !is_invalid && found.size() > 1;
     const bool is_timeout = !is_invalid && !is_mismatch && expired.count(name) > 0;
     if (error == errors.end()) {
