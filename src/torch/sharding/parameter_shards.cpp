@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 
 #include "torch/tensors/tensor_memory.hpp"
