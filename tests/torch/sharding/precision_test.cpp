@@ -219,6 +219,28 @@ TEST_F(PrecisionTest, Gradients_AddUpAndAreReducedInReduceDtype) {
   }
 }
 
+TEST_F(PrecisionTest, GradientsUnderNoSync_AddUpInReduceDtype) {
+  for (const Shard mode : sharded_modes()) {
+    const Line line(torch::kBFloat16);
+    torch::optim::SGD inner({line.weight}, 1.0);
+    DistributedOptimizer::Options options = with(mode);
+    options.op = ReduceOp::Sum;
+    options.master_weights = true;
+    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      {
+        const auto guard = optimizer.no_sync();
+        line.add_gradient(256.0);
+      }
+      line.add_gradient(1.0);
+      EXPECT_NEAR(optimizer.clip_grad_norm_(1e9), std::sqrt(300.0) * 257 * runtime_.size(), 1e-1)
+          << name_of(mode) << " in step " << step;
+      optimizer.step();
+    }
+  }
+}
+
 TEST_F(PrecisionTest, Scaler_UnscalesGradientsOfMasters) {
   for (const Shard mode : sharded_modes()) {
     const Line line(torch::kHalf);
