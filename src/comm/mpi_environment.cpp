@@ -78,6 +78,18 @@ bool is_available() {
   return is_initialized();
 }
 
+int highest_tag() {
+  void* value = nullptr;
+  int is_there = 0;
+  // Only this communicator is sure to have the attribute.
+  KOLO_MPI_TRY(
+      MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &is_there));
+  constexpr int kLeast = 32767;  // that MPI guarantees
+  return is_there != 0 ? *static_cast<int*>(value) : kLeast;
+}
+
+bool is_running() { return is_initialized() && !is_finalized(); }
+
 Session::Session() {
   const std::lock_guard guard(sessions_lock);
   if (!home) home.emplace();

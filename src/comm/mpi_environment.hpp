@@ -15,6 +15,12 @@ namespace mpi_environment {
 /// Whether there is an MPI to join: it is running already, or a launcher started this process.
 bool is_available();
 
+/// Whether MPI has been started and not finalized.
+bool is_running();
+
+/// Of messages on any communicator; MPI is running.
+int highest_tag();
+
 /// A use of MPI.
 class Session {
  public:

@@ -37,7 +37,7 @@ class Runtime::Parts {
   Parts(Runtime& runtime, InitOptions options)
       : runtime_(runtime),
         config_(std::move(options.config)),
-        world_(options.world ? std::move(options.world) : comm::make_world(config_)),
+        world_(options.world ? std::move(options.world) : comm::make_world(config_, options.communicator)),
         reductions_(std::move(options.reductions)),
         lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
