@@ -60,7 +60,8 @@ class Runtime {
   ///
   /// @throws InvalidArgument if a setting is malformed, or if settings, process sets, algorithms or
   ///         reductions differ between ranks
-  /// @throws TimeoutError if a rank has not started within KOLO_TIMEOUT
+  /// @throws TimeoutError if a rank has not constructed its own within KOLO_START_TIMEOUT. Where
+  ///         Kolo starts MPI, MPI_Init waits for all processes: then the process ends with a text
   /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws and never hangs: a rank that does not respond within KOLO_LOST_AFTER

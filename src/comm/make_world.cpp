@@ -1,7 +1,10 @@
 #include "comm/make_world.hpp"
 
+#include <string>
+
 #include <mpi.h>
 
+#include "comm/launcher.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_environment.hpp"
 #include "comm/mpi_world.hpp"
@@ -37,8 +40,16 @@ MPI_Comm communicator_of(int handle) {
 
 std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
   if (communicator) return std::make_shared<MpiWorld>(config, communicator_of(*communicator));
-  if (mpi_environment::is_available()) return std::make_shared<MpiWorld>(config);
-  return std::make_shared<SelfWorld>();
+  const std::optional<Launcher> launcher =
+      config.launcher == "none" ? std::nullopt : find_launcher();
+  if (!launcher && !mpi_environment::is_running()) return std::make_shared<SelfWorld>();
+  auto world = std::make_shared<MpiWorld>(config);
+  if (launcher && world->topology().size == 1) {
+    if (std::string problem = problem_with_world_of_one(*launcher); !problem.empty()) {
+      throw InvalidArgument(problem);
+    }
+  }
+  return world;
 }
 
 }  // namespace kolo::comm

@@ -184,7 +184,9 @@ std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) 
 }
 
 MpiDuplicates::MpiDuplicates(MPI_Comm original)
-    : pool_(Pool::of(original)), pair_(pool_->take(original)), first_channel_(pair_->next_channel) {}
+    : pool_(Pool::of(original)),
+      pair_(pool_->take(original)),
+      first_channel_(pair_->next_channel) {}
 
 MpiDuplicates::~MpiDuplicates() {
   if (is_given_up_) {

@@ -1,18 +1,23 @@
 #include "comm/mpi_world.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
 #include <mpi.h>
 
+#include "base/deadline.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
 #include "comm/mpi_handles.hpp"
 #include "comm/posix_window.hpp"
+#include "kolo/error.hpp"
 
 namespace kolo::comm {
 namespace {
@@ -40,10 +45,35 @@ int pid_namespace() {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
 }
 
+/// Returns the communicator when all its ranks have called this: later collectives need not wait.
+MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
+  constexpr std::chrono::microseconds kLongestPause{1000};
+  MPI_Request request = MPI_REQUEST_NULL;
+  KOLO_MPI_TRY(MPI_Ibarrier(communicator, &request));
+  const Deadline deadline = Deadline::after(config.start_timeout);
+  std::chrono::microseconds pause{10};
+  for (int have_come = 0;;) {
+    KOLO_MPI_TRY(MPI_Test(&request, &have_come, MPI_STATUS_IGNORE));
+    if (have_come != 0) return communicator;
+    if (deadline.has_passed()) {
+      mpi_environment::mark_broken();
+      throw TimeoutError("not all ranks have constructed a kolo::Runtime within " +
+                         text_of_seconds(config.start_timeout) + " (KOLO_START_TIMEOUT). " +
+                         watch.who_came() +
+                         " Construct one on every rank of the communicator, or raise the timeout.");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
 }  // namespace
 
 MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
-    : duplicates_(communicator.value_or(MPI_COMM_WORLD)) {
+    : start_(communicator ? std::nullopt : find_launcher()),
+      session_(*start_, config.start_timeout),
+      duplicates_(when_all_have_come(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
+  start_.reset();
   if (config.share_gpu) let_ranks_share_gpus();
   const MPI_Comm base = duplicates_.base();
   int rank = 0;

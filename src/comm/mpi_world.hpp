@@ -6,9 +6,10 @@
 
 #include <mpi.h>
 
-#include "comm/mpi_environment.hpp"
 #include "comm/mpi_duplicates.hpp"
+#include "comm/mpi_environment.hpp"
 #include "comm/peer_liveness.hpp"
+#include "comm/start_watch.hpp"
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 
@@ -18,8 +19,8 @@ namespace kolo::comm {
 class MpiWorld final : public World {
  public:
   /// Joins MPI or starts it, and finds out which ranks share a node. Collective over the
-  /// communicator, by default MPI_COMM_WORLD. Throws BackendError and what mpi_environment::Session
-  /// throws.
+  /// communicator, by default MPI_COMM_WORLD. Throws TimeoutError if not all ranks come within
+  /// KOLO_START_TIMEOUT, BackendError, and what mpi_environment::Session throws.
   explicit MpiWorld(const Config& config, std::optional<MPI_Comm> communicator = std::nullopt);
   ~MpiWorld() override;
 
@@ -32,6 +33,7 @@ class MpiWorld final : public World {
   void mark_broken() noexcept override;
 
  private:
+  std::optional<StartWatch> start_;  // until all have come
   mpi_environment::Session session_;
   MpiDuplicates duplicates_;
   Topology topology_;

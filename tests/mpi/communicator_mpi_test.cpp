@@ -83,10 +83,9 @@ TEST(CommunicatorTest, RuntimesOverSeveralLiveAtOnce) {
     }
     for (std::size_t k = 0; k < tensors.size(); ++k) {  // in another order on every rank
       const std::size_t which = (k + static_cast<std::size_t>(world_rank())) % tensors.size();
-      handles.push_back(allreduce_async(tensors[which].view(), tensors[which].view(),
-                                        {.op = ReduceOp::Sum,
-                                         .name = "x",
-                                         .process_set = &runtimes[which]->world()}));
+      handles.push_back(allreduce_async(
+          tensors[which].view(), tensors[which].view(),
+          {.op = ReduceOp::Sum, .name = "x", .process_set = &runtimes[which]->world()}));
     }
     for (Handle& handle : handles) handle.wait();
     for (std::size_t k = 0; k < tensors.size(); ++k) {
