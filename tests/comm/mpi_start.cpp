@@ -11,6 +11,7 @@
 
 #include <mpi.h>
 
+#include "comm/launcher.hpp"
 #include "comm/make_world.hpp"
 #include "comm/mpi_handles.hpp"
 #include "comm/mpi_world.hpp"
@@ -137,8 +138,8 @@ void late() {
 
 /// Rank 1 ends before it starts MPI: the others wait in MPI_Init.
 void never() {
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank != nullptr && std::strcmp(rank, "1") == 0) std::_Exit(0);
+  const auto launcher = kolo::comm::find_launcher();
+  if (launcher && launcher->rank == 1) std::_Exit(0);
   kolo::Config config;
   config.start_timeout = std::chrono::seconds(2);
   const auto world = kolo::comm::make_world(config);
