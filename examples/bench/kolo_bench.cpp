@@ -21,7 +21,7 @@
 #include "bench/ranks/serve.hpp"
 #include "bench/report/config_table.hpp"
 #include "bench/report/self_check.hpp"
-#include "comm/mpi_environment.hpp"
+#include "comm/launcher.hpp"
 #include "kolo/error.hpp"
 
 namespace {
@@ -114,7 +114,7 @@ void open_standard_streams() {
 int main(int argc, char** argv) {
   open_standard_streams();
   const bool is_rank_of_others =
-      kolo::comm::mpi_environment::is_available() && bench::controller_socket().empty();
+      kolo::comm::find_launcher() && bench::controller_socket().empty();
   std::optional<Mpi> mpi;
   if (is_rank_of_others) mpi.emplace();
   const bool speaks = !mpi || mpi->is_first();

@@ -20,10 +20,12 @@ struct Config {
   Duration timeout = std::chrono::minutes(30);
   Duration stall_warn = std::chrono::seconds(60);
   Duration lost_after = std::chrono::seconds(10);
+  Duration start_timeout = std::chrono::minutes(2);
   bool fusion = true;
   bool shared_memory = true;
   int fake_nodes = 0;
   bool share_gpu = false;
+  std::string launcher = "auto";
   std::string allreduce;
   std::string allgather;
   std::string alltoall;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,10 @@ class World;
 struct InitOptions {
   /// By default from the environment; the same on all ranks.
   Config config = Config::from_environment();
-  /// For tests that run ranks as threads. By default MPI under mpirun, else a world of one rank.
+  /// The ranks: a communicator of the program's, by its Fortran handle, which mpi_handle() of
+  /// kolo/mpi.hpp returns. By default MPI_COMM_WORLD under mpirun, else one rank.
+  std::optional<int> communicator{};
+  /// For tests that run ranks as threads.
   std::shared_ptr<comm::World> world{};
   /// World ranks of the process sets to start with, the same on all ranks. Runtime::process_set
   /// finds them as numbers 1, 2, ….
@@ -39,6 +43,9 @@ struct InitOptions {
 ///
 /// Every rank of the world constructs one; the first rank that destroys its own closes the world on
 /// all ranks. The first Runtime of a process becomes the current one of all threads (see current).
+/// The world is a communicator of the program's, if it gives one: rank() and size() are those in
+/// it, and processes outside of it take no part. A process may have several Runtimes, over the same
+/// or over different communicators, one after another or at once.
 ///
 /// The Runtime uses the MPI that the program has initialized, with MPI_THREAD_MULTIPLE, or
 /// initializes it. MPI is finalized only at the end of the process and only if Kolo initialized it,
@@ -53,7 +60,8 @@ class Runtime {
   ///
   /// @throws InvalidArgument if a setting is malformed, or if settings, process sets, algorithms or
   ///         reductions differ between ranks
-  /// @throws TimeoutError if a rank has not started within KOLO_TIMEOUT
+  /// @throws TimeoutError if a rank has not constructed its own within KOLO_START_TIMEOUT. Where
+  ///         Kolo starts MPI, MPI_Init waits for all processes: then the process ends with a text
   /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws and never hangs: a rank that does not respond within KOLO_LOST_AFTER

@@ -59,6 +59,8 @@ const std::array kSettings{
     Setting{
         "KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
         "How long a rank may stay silent after a deadline or a shutdown before it counts as lost."},
+    Setting{"KOLO_START_TIMEOUT", &Config::start_timeout, 1'000'000, kYear,
+            "How long ranks that start wait for others to start."},
     Setting{
         "KOLO_FUSION", &Config::fusion, 0, 1,
         "Run small tensors that are ready together as one batch. Off: every tensor runs alone, so "
@@ -69,6 +71,9 @@ const std::array kSettings{
             "Number of groups of ranks that act as nodes, for experiments; 0: the real nodes."},
     Setting{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
             "Let several ranks use one GPU, for experiments: slow. Off: each rank needs its own."},
+    Setting{"KOLO_LAUNCHER", &Config::launcher, 0, 0,
+            "auto: the launcher that started the process says whether there are other ranks. none: "
+            "the process is a world of its own, unless it has started MPI."},
     Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
             "All-reduce algorithm, by name; empty: the fastest that fits. On GPUs, direct sums "
             "floating types in rank order; all other names mean NCCL."},
@@ -238,6 +243,9 @@ Config Config::from_environment() {
     if (text != nullptr) parse(setting, text, config);
   }
   require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(config.log_level); });
+  if (config.launcher != "auto" && config.launcher != "none") {
+    throw InvalidArgument("KOLO_LAUNCHER='" + config.launcher + "': expected auto or none");
+  }
   require_known("KOLO_SHARD", [&] { shard_named(config.shard); });
   return config;
 }

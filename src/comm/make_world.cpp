@@ -1,14 +1,55 @@
 #include "comm/make_world.hpp"
 
+#include <string>
+
+#include <mpi.h>
+
+#include "comm/launcher.hpp"
+#include "comm/mpi_check.hpp"
 #include "comm/mpi_environment.hpp"
 #include "comm/mpi_world.hpp"
 #include "comm/self_world.hpp"
+#include "kolo/error.hpp"
 
 namespace kolo::comm {
+namespace {
 
-std::shared_ptr<World> make_world(const Config& config) {
-  if (mpi_environment::is_available()) return std::make_shared<MpiWorld>(config);
-  return std::make_shared<SelfWorld>();
+MPI_Comm communicator_of(int handle) {
+  if (!mpi_environment::is_running()) {
+    throw InvalidArgument(
+        "InitOptions::communicator is given, but MPI is not running. Call MPI_Init_thread first, "
+        "and MPI_Finalize after the last kolo::Runtime.");
+  }
+  const MPI_Comm communicator = MPI_Comm_f2c(handle);
+  if (communicator == MPI_COMM_NULL) {
+    throw InvalidArgument(
+        "InitOptions::communicator is MPI_COMM_NULL. Construct the Runtime on the ranks of the "
+        "communicator only.");
+  }
+  int is_intercommunicator = 0;
+  KOLO_MPI_TRY(MPI_Comm_test_inter(communicator, &is_intercommunicator));
+  if (is_intercommunicator != 0) {
+    throw InvalidArgument(
+        "InitOptions::communicator is an intercommunicator, whose two groups have ranks of their "
+        "own. Give the result of MPI_Intercomm_merge.");
+  }
+  return communicator;
+}
+
+}  // namespace
+
+std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
+  if (communicator) return std::make_shared<MpiWorld>(config, communicator_of(*communicator));
+  const std::optional<Launcher> launcher =
+      config.launcher == "none" ? std::nullopt : find_launcher();
+  if (!launcher && !mpi_environment::is_running()) return std::make_shared<SelfWorld>();
+  auto world = std::make_shared<MpiWorld>(config);
+  if (launcher && world->topology().size == 1) {
+    if (std::string problem = problem_with_world_of_one(*launcher); !problem.empty()) {
+      throw InvalidArgument(problem);
+    }
+  }
+  return world;
 }
 
 }  // namespace kolo::comm

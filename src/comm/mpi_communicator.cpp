@@ -9,6 +9,7 @@
 
 #include "comm/message_bounds.hpp"
 #include "comm/mpi_check.hpp"
+#include "comm/mpi_environment.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -61,10 +62,7 @@ MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options))
   const auto member = std::find(options_.ranks.begin(), options_.ranks.end(), self);
   rank_ = static_cast<int>(member - options_.ranks.begin());
 
-  void* value = nullptr;
-  int is_set = 0;
-  KOLO_MPI_TRY(MPI_Comm_get_attr(options_.base, MPI_TAG_UB, static_cast<void*>(&value), &is_set));
-  const int highest = is_set != 0 ? *static_cast<int*>(value) : 32767;  // the standard's least
+  const int highest = mpi_environment::highest_tag();
   if (options_.channel >= highest / kTagCount) {
     throw InvalidArgument(
         "this MPI has tags up to " + std::to_string(highest) +

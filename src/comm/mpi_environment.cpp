@@ -1,6 +1,5 @@
 #include "comm/mpi_environment.hpp"
 
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -47,9 +46,12 @@ void on_exit() {
   finalize_if_due();
 }
 
-void start() {
+void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   int provided = MPI_THREAD_SINGLE;
-  KOLO_MPI_TRY(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  {
+    const EndOnTimeout guard(watch, timeout);
+    KOLO_MPI_TRY(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  }
   is_ours = true;
   std::atexit(on_exit);
   if (provided < MPI_THREAD_MULTIPLE) {
@@ -69,16 +71,19 @@ void join_running() {
 
 }  // namespace
 
-bool is_available() {
-  // Set by Open MPI's, MPICH's and Slurm's launchers for the processes they start.
-  constexpr std::array kVariables{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK"};
-  for (const char* const variable : kVariables) {
-    if (std::getenv(variable) != nullptr) return true;
-  }
-  return is_initialized();
+int highest_tag() {
+  void* value = nullptr;
+  int is_there = 0;
+  // Only this communicator is sure to have the attribute.
+  KOLO_MPI_TRY(
+      MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &is_there));
+  constexpr int kLeast = 32767;  // that MPI guarantees
+  return is_there != 0 ? *static_cast<int*>(value) : kLeast;
 }
 
-Session::Session() {
+bool is_running() { return is_initialized() && !is_finalized(); }
+
+Session::Session(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   const std::lock_guard guard(sessions_lock);
   if (!home) home.emplace();
   if (!home->is_here()) {
@@ -94,7 +99,7 @@ Session::Session() {
   if (is_initialized()) {
     join_running();
   } else {
-    start();
+    start(watch, timeout);
   }
   ++sessions;
 }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
+
 #include "base/home_process.hpp"
+#include "comm/start_watch.hpp"
 
 namespace kolo::comm {
 
@@ -12,16 +15,21 @@ namespace kolo::comm {
 /// that rank: the launcher then sees a process that ended without finalizing, and ends them.
 namespace mpi_environment {
 
-/// Whether there is an MPI to join: it is running already, or a launcher started this process.
-bool is_available();
+/// Whether MPI has been started and not finalized.
+bool is_running();
+
+/// Of messages on any communicator; MPI is running.
+int highest_tag();
 
 /// A use of MPI.
 class Session {
  public:
-  /// Starts MPI, or joins the running one. Throws InvalidArgument, which says what to write
-  /// instead, where the program started MPI without MPI_THREAD_MULTIPLE, has finalized it already,
-  /// or where a parent of this process uses it; BackendError where MPI has no MPI_THREAD_MULTIPLE.
-  Session();
+  /// Starts MPI, or joins the running one. Ends the process where MPI_Init waits for others for
+  /// longer than `timeout`; `watch` knows who has come. Throws InvalidArgument, which says what to
+  /// write instead, where the program started MPI without MPI_THREAD_MULTIPLE, has finalized it
+  /// already, or where a parent of this process uses it; BackendError where MPI has no
+  /// MPI_THREAD_MULTIPLE.
+  Session(const StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;
   ~Session();

@@ -1,28 +1,26 @@
 #include "comm/mpi_world.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
 #include <mpi.h>
 
+#include "base/deadline.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
+#include "comm/mpi_handles.hpp"
 #include "comm/posix_window.hpp"
+#include "kolo/error.hpp"
 
 namespace kolo::comm {
 namespace {
-
-MpiComm duplicate_world() {
-  MPI_Comm copy = MPI_COMM_NULL;
-  KOLO_MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &copy));
-  MpiComm owner = MpiComm::owning(copy, MPI_COMM_NULL);
-  KOLO_MPI_TRY(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN));
-  return owner;
-}
 
 /// `value` of every rank.
 std::vector<int> gather(MPI_Comm world, int size, int value) {
@@ -47,25 +45,52 @@ int pid_namespace() {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
 }
 
+/// Returns the communicator when all its ranks have called this: later collectives need not wait.
+MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
+  constexpr std::chrono::microseconds kLongestPause{1000};
+  MPI_Request request = MPI_REQUEST_NULL;
+  KOLO_MPI_TRY(MPI_Ibarrier(communicator, &request));
+  const Deadline deadline = Deadline::after(config.start_timeout);
+  std::chrono::microseconds pause{10};
+  for (int have_come = 0;;) {
+    KOLO_MPI_TRY(MPI_Test(&request, &have_come, MPI_STATUS_IGNORE));
+    if (have_come != 0) return communicator;
+    if (deadline.has_passed()) {
+      mpi_environment::mark_broken();
+      throw TimeoutError("not all ranks have constructed a kolo::Runtime within " +
+                         text_of_seconds(config.start_timeout) + " (KOLO_START_TIMEOUT). " +
+                         watch.who_came() +
+                         " Construct one on every rank of the communicator, or raise the timeout.");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
 }  // namespace
 
-MpiWorld::MpiWorld(const Config& config) : base_(duplicate_world()), native_(duplicate_world()) {
+MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
+    : start_(communicator ? std::nullopt : find_launcher()),
+      session_(*start_, config.start_timeout),
+      duplicates_(when_all_have_come(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
+  start_.reset();
   if (config.share_gpu) let_ranks_share_gpus();
+  const MPI_Comm base = duplicates_.base();
   int rank = 0;
   int size = 1;
-  KOLO_MPI_TRY(MPI_Comm_rank(base_.get(), &rank));
-  KOLO_MPI_TRY(MPI_Comm_size(base_.get(), &size));
-  const int machine = find_node(base_.get(), rank);
-  const std::vector<int> machines = gather(base_.get(), size, machine);
+  KOLO_MPI_TRY(MPI_Comm_rank(base, &rank));
+  KOLO_MPI_TRY(MPI_Comm_size(base, &size));
+  const int machine = find_node(base, rank);
+  const std::vector<int> machines = gather(base, size, machine);
 
   topology_ = Topology::from_nodes(
       rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
 
   // Processes of one machine can be watched, whatever nodes they pretend to be on, if they share a
   // PID namespace.
-  const std::vector<int> pids = gather(base_.get(), size, ::getpid());
+  const std::vector<int> pids = gather(base, size, ::getpid());
   const int own_namespace = pid_namespace();
-  const std::vector<int> namespaces = gather(base_.get(), size, own_namespace);
+  const std::vector<int> namespaces = gather(base, size, own_namespace);
   std::vector<PeerLiveness::Peer> peers;
   for (int peer = 0; peer < size; ++peer) {
     const std::size_t index = static_cast<std::size_t>(peer);
@@ -80,21 +105,18 @@ MpiWorld::~MpiWorld() {
   // A rank that has left in good order may have died since. Open MPI then waits for it in
   // MPI_Finalize, for ever if the launcher has not noticed yet.
   if (session_.is_at_home() && !liveness_->dead().empty()) mpi_environment::mark_broken();
-  // Never freed: a message that tells that a rank has left may still be in flight to a rank that
-  // no longer needs it. The next communicator may get the same id and would receive that message.
-  base_.release();
-  // Freeing it could wait for a lost peer, and a forked child must not free it.
-  if (mpi_environment::is_broken() || !session_.is_at_home()) native_.release();
+  // Using them could wait for a lost peer, and a forked child must not use them.
+  if (mpi_environment::is_broken() || !session_.is_at_home()) duplicates_.give_up();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
-  options.base = base_.get();
+  options.base = duplicates_.base();
   // MPI's own collectives must be called in one order on their communicator, so it has one user.
   const bool is_everybody = ranks.size() == topology_.node_of_rank.size();
-  if (is_everybody && channel == 0) options.native = native_.get();
+  if (is_everybody && channel == 0) options.native = duplicates_.native();
   options.ranks.assign(ranks.begin(), ranks.end());
-  options.channel = channel;
+  options.channel = duplicates_.own_channel(channel);
   return std::make_unique<MpiCommunicator>(std::move(options));
 }
 

@@ -4,9 +4,12 @@
 #include <optional>
 #include <vector>
 
+#include <mpi.h>
+
+#include "comm/mpi_duplicates.hpp"
 #include "comm/mpi_environment.hpp"
-#include "comm/mpi_handles.hpp"
 #include "comm/peer_liveness.hpp"
+#include "comm/start_watch.hpp"
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 
@@ -15,9 +18,10 @@ namespace kolo::comm {
 /// The processes that mpirun started: messages over MPI; shared memory and liveness within a node.
 class MpiWorld final : public World {
  public:
-  /// Joins MPI or starts it, and finds out which ranks share a node. Collective over
-  /// MPI_COMM_WORLD. Throws BackendError and what mpi_environment::Session throws.
-  explicit MpiWorld(const Config& config);
+  /// Joins MPI or starts it, and finds out which ranks share a node. Collective over the
+  /// communicator, by default MPI_COMM_WORLD. Throws TimeoutError if not all ranks come within
+  /// KOLO_START_TIMEOUT, BackendError, and what mpi_environment::Session throws.
+  explicit MpiWorld(const Config& config, std::optional<MPI_Comm> communicator = std::nullopt);
   ~MpiWorld() override;
 
   const Topology& topology() const override { return topology_; }
@@ -29,9 +33,9 @@ class MpiWorld final : public World {
   void mark_broken() noexcept override;
 
  private:
+  std::optional<StartWatch> start_;  // until all have come
   mpi_environment::Session session_;
-  MpiComm base_;    // for messages
-  MpiComm native_;  // for MPI's own collectives, which have no tags to keep them apart
+  MpiDuplicates duplicates_;
   Topology topology_;
   std::optional<PeerLiveness> liveness_;
 };

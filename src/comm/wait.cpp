@@ -29,8 +29,8 @@ void run(Task task, Deadline deadline, Check check) {
     }
     if (deadline.has_passed()) {
       throw TimeoutError(
-          "a collective step took longer than KOLO_TIMEOUT: some rank did not take "
-          "part. Start Kolo on every rank, or raise the timeout.");
+          "a collective step took too long: some rank did not take part. Start Kolo on every rank, "
+          "or raise KOLO_START_TIMEOUT and KOLO_TIMEOUT.");
     }
     check();
     std::this_thread::sleep_for(pause);

@@ -76,10 +76,12 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("timeout", &Config::timeout);
   look("stall_warn", &Config::stall_warn);
   look("lost_after", &Config::lost_after);
+  look("start_timeout", &Config::start_timeout);
   look("fusion", &Config::fusion);
   look("shared_memory", &Config::shared_memory);
   look("fake_nodes", &Config::fake_nodes);
   look("share_gpu", &Config::share_gpu);
+  look("launcher", &Config::launcher);
   look("allreduce", &Config::allreduce);
   look("allgather", &Config::allgather);
   look("alltoall", &Config::alltoall);
@@ -101,6 +103,7 @@ std::vector<std::string> changed_fields(const Config& config) {
 /// A value that a variable may have and its default has not.
 std::string other_value(const ConfigEntry& entry) {
   if (entry.variable == "KOLO_SHARD") return "gradients";
+  if (entry.variable == "KOLO_LAUNCHER") return "none";
   if (entry.variable == "KOLO_LOG_LEVEL") return "debug";
   if (entry.unit == "duration") return "7ms";
   if (entry.unit == "bytes") return "8KB";
@@ -120,6 +123,11 @@ TEST(ConfigTest, EveryVariable_SetsItsFieldOnly) {
     EXPECT_EQ(changed_fields(config), std::vector<std::string>{field}) << entry.variable;
     EXPECT_EQ(entry_of(config, entry.variable).value, value);
   }
+}
+
+TEST(ConfigTest, LaunchersThatDoNotExist_AreRejected) {
+  const Variable variable("KOLO_LAUNCHER", "mpirun");
+  EXPECT_THROW(Config::from_environment(), InvalidArgument);
 }
 
 TEST(ConfigTest, Durations_NeedAUnit) {
@@ -218,7 +226,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 22u);
+  EXPECT_EQ(variables.size(), 24u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");

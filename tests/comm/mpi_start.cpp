@@ -1,5 +1,6 @@
 // How Kolo starts, joins and leaves MPI: one program per way, since a process starts MPI once. Each
 // exits with 0 when all is well; mpirun itself complains where a process ends without finalising.
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include <mpi.h>
 
+#include "comm/launcher.hpp"
 #include "comm/make_world.hpp"
 #include "comm/mpi_handles.hpp"
 #include "comm/mpi_world.hpp"
@@ -105,6 +107,65 @@ void join_single() {
   MPI_Finalize();
 }
 
+/// Rank 1 constructs no world: rank 0 waits for a second.
+void late() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank == 0) {
+    kolo::Config config;
+    config.start_timeout = std::chrono::seconds(1);
+    try {
+      const MpiWorld world(config);
+      expect(false, "an error, as rank 1 does not come");
+    } catch (const kolo::TimeoutError& error) {
+      const std::string text = error.what();
+      expect(text.find("within 1 s (KOLO_START_TIMEOUT)") != std::string::npos, "how long");
+      expect(text.find("Of 2 ranks, 1 has come on this host (rank 0); rank 1 has not come") !=
+                 std::string::npos,
+             text.c_str());
+    }
+    MPI_Send(nullptr, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
+  } else {
+    MPI_Recv(nullptr, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);  // the one that rank 0 waited for
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  MPI_Finalize();
+}
+
+/// Rank 1 ends before it starts MPI: the others wait in MPI_Init.
+void never() {
+  const auto launcher = kolo::comm::find_launcher();
+  if (launcher && launcher->rank == 1) std::_Exit(0);
+  kolo::Config config;
+  config.start_timeout = std::chrono::seconds(2);
+  const auto world = kolo::comm::make_world(config);
+}
+
+/// The environment says that a launcher started several processes, of which MPI knows nothing.
+void singleton() {
+  try {
+    const auto world = kolo::comm::make_world(kolo::Config::from_environment());
+    std::printf("a world of %d\n", world->topology().size);
+  } catch (const kolo::InvalidArgument& error) {
+    std::printf("%s\n", error.what());
+  }
+}
+
+/// A communicator before MPI has been started.
+void too_early() {
+  std::string text;
+  try {
+    const auto world = kolo::comm::make_world(kolo::Config{}, 0);
+  } catch (const kolo::InvalidArgument& error) {
+    text = error.what();
+  }
+  expect(text.find("MPI is not running") != std::string::npos, "an error with what to call");
+}
+
 /// Without a launcher there is one rank and no MPI.
 void alone() {
   const auto world = kolo::comm::make_world(kolo::Config{});
@@ -119,10 +180,10 @@ int main(int argc, char** argv) {
     const char* name;
     void (*run)();
   };
-  constexpr Way kWays[] = {{"start", start},
-                           {"start_static", start_static},
-                           {"join", join},
-                           {"join_single", join_single},
+  constexpr Way kWays[] = {{"start", start},         {"start_static", start_static},
+                           {"join", join},           {"join_single", join_single},
+                           {"late", late},           {"never", never},
+                           {"singleton", singleton}, {"too_early", too_early},
                            {"alone", alone}};
   for (const Way& way : kWays) {
     if (argc == 2 && std::strcmp(argv[1], way.name) == 0) {

@@ -24,6 +24,12 @@ NEVER_S = 60
 NAMED = r"'(x|large|memory|new \d+)'"
 
 
+def flag_of_recovery(mpirun):
+    """With which the launcher leaves the other ranks alone when one ends."""
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    return "-disable-auto-cleanup" if "HYDRA" in version.stdout else "--enable-recovery"
+
+
 class Rank:
     """How one rank ended and what it wrote to stderr."""
 
@@ -72,7 +78,7 @@ class Job:
                            KOLO_TEST_VICTIM=str(victim), **settings)
         environment.update([self.mark.split("=")])
         if recovery:
-            mpirun = [*mpirun[:1], "--enable-recovery", *mpirun[1:]]
+            mpirun = [*mpirun[:1], flag_of_recovery(mpirun[0]), *mpirun[1:]]
         self.process = subprocess.Popen([*mpirun, "-n", str(ranks), program, scenario],
                                         env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True)

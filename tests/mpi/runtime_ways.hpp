@@ -13,6 +13,7 @@ namespace kolo::test {
 struct Way {
   std::string name;
   Config config;
+  bool in_groups = false;  ///< over communicators of the program's, of its even and its odd ranks
 };
 
 inline Config config_of_ranks() {
@@ -22,7 +23,7 @@ inline Config config_of_ranks() {
 }
 
 inline Way way(std::string name, const std::function<void(Config&)>& change) {
-  Way way{std::move(name), config_of_ranks()};
+  Way way{std::move(name), config_of_ranks(), false};
   change(way.config);
   return way;
 }

@@ -24,7 +24,7 @@
 #include <CLI/CLI.hpp>
 #include <mpi.h>
 
-#include "comm/mpi_environment.hpp"
+#include "comm/launcher.hpp"
 #include "programs/random_program.hpp"
 #include "programs/run_in_processes.hpp"
 #include "programs/run_program.hpp"
@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
       arguments.hours > 0
           ? Clock::now() + std::chrono::seconds(static_cast<long>(arguments.hours * 3600))
           : Clock::time_point::max();
-  if (!kolo::comm::mpi_environment::is_available()) {
+  if (!kolo::comm::find_launcher()) {
     return run_with_threads(arguments, argv[0], until);
   }
   int provided = MPI_THREAD_SINGLE;

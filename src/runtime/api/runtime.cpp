@@ -37,7 +37,8 @@ class Runtime::Parts {
   Parts(Runtime& runtime, InitOptions options)
       : runtime_(runtime),
         config_(std::move(options.config)),
-        world_(options.world ? std::move(options.world) : comm::make_world(config_)),
+        world_(options.world ? std::move(options.world)
+                             : comm::make_world(config_, options.communicator)),
         reductions_(std::move(options.reductions)),
         lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
@@ -52,7 +53,7 @@ class Runtime::Parts {
     std::iota(everybody.begin(), everybody.end(), 0);
     comm::wait(runtime::agree_on_start(*lanes_.make_control_communicator(0, everybody),
                                        {config_, algorithms_, reductions_, options.process_sets}),
-               Deadline::after(config_.timeout), *world_);
+               Deadline::after(config_.start_timeout), *world_);
     add_set(0, everybody);
   }
 

@@ -1,0 +1,209 @@
+#include "comm/mpi_duplicates.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/intentional_leak.hpp"
+#include "comm/mpi_check.hpp"
+#include "comm/mpi_environment.hpp"
+#include "comm/mpi_handles.hpp"
+#include "kolo/communicator.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+/// Set when MPI_Finalize begins, which frees all communicators itself.
+std::atomic<bool> is_finalizing{false};
+
+int rank_in(MPI_Comm communicator) {
+  int rank = 0;
+  KOLO_MPI_TRY(MPI_Comm_rank(communicator, &rank));
+  return rank;
+}
+
+/// With the ranks of `original`, but without its attributes, whose copy functions are the
+/// program's.
+MpiComm duplicate(MPI_Comm original) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  KOLO_MPI_TRY(MPI_Comm_split(original, 0, rank_in(original), &copy));
+  MpiComm owner = MpiComm::owning(copy, MPI_COMM_NULL);
+  KOLO_MPI_TRY(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN));
+  return owner;
+}
+
+int count_channels() { return mpi_environment::highest_tag() / Communicator::kTagCount; }
+
+/// Receives what has been sent on the communicator and not received: a later one may get its id.
+/// Messages of a sender arrive in order, so its last one ends the search. Collective.
+void drain(MPI_Comm communicator) {
+  int size = 1;
+  KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));
+  const int last_tag = (count_channels() - 1) * Communicator::kTagCount;
+  std::vector<MPI_Request> sends(static_cast<std::size_t>(size), MPI_REQUEST_NULL);
+  for (int peer = 0; peer < size; ++peer) {
+    KOLO_MPI_TRY(MPI_Isend(nullptr, 0, MPI_BYTE, peer, last_tag, communicator,
+                           &sends[static_cast<std::size_t>(peer)]));
+  }
+  std::vector<std::byte> ignored;
+  for (int peer = 0; peer < size; ++peer) {
+    for (int tag = -1; tag != last_tag;) {
+      MPI_Status status;
+      KOLO_MPI_TRY(MPI_Probe(peer, MPI_ANY_TAG, communicator, &status));
+      int bytes = 0;
+      KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &bytes));
+      ignored.resize(static_cast<std::size_t>(bytes));
+      tag = status.MPI_TAG;
+      KOLO_MPI_TRY(MPI_Recv(ignored.data(), bytes, MPI_BYTE, peer, tag, communicator, &status));
+    }
+  }
+  KOLO_MPI_TRY(MPI_Waitall(size, sends.data(), MPI_STATUSES_IGNORE));
+}
+
+}  // namespace
+
+struct MpiDuplicates::Pair {
+  explicit Pair(MPI_Comm original) : base(duplicate(original)), native(duplicate(original)) {}
+
+  void leak() {
+    base.release();
+    native.release();
+  }
+
+  MpiComm base;
+  MpiComm native;
+  int next_channel = 0;  // of `base` that no World has had
+  bool is_in_use = false;
+};
+
+class MpiDuplicates::Pool {
+ public:
+  static std::shared_ptr<Pool> of(MPI_Comm original);
+
+  Pool() = default;
+  Pool(const Pool&) = delete;  // frees once
+  Pool& operator=(const Pool&) = delete;
+  ~Pool() {
+    const bool frees = !is_finalizing && !mpi_environment::is_broken();
+    for (const std::shared_ptr<Pair>& pair : pairs_) {
+      try {
+        if (frees && !pair->is_in_use) {
+          drain(pair->base.get());
+          continue;
+        }
+      } catch (const Error&) {
+        // MPI keeps it.
+      }
+      pair->leak();
+    }
+  }
+
+  std::shared_ptr<Pair> take(MPI_Comm original) {
+    const std::lock_guard lock(lock_);
+    const std::size_t place = find_free(original);
+    if (place == pairs_.size()) pairs_.push_back(std::make_shared<Pair>(original));
+    Pair& pair = *pairs_[place];
+    const int own_next = pair.next_channel;
+    KOLO_MPI_TRY(MPI_Allreduce(&own_next, &pair.next_channel, 1, MPI_INT, MPI_MAX, original));
+    if (pair.next_channel > count_channels() / 2) {
+      drain(pair.base.get());
+      pairs_[place] = std::make_shared<Pair>(original);
+    }
+    pairs_[place]->is_in_use = true;
+    return pairs_[place];
+  }
+  void give_back(Pair& pair) {
+    const std::lock_guard lock(lock_);
+    pair.is_in_use = false;
+  }
+
+ private:
+  /// The first pair that is free on all ranks, which may not have ended the same Worlds yet; the
+  /// number of pairs if none is.
+  std::size_t find_free(MPI_Comm original) const {
+    std::uint64_t own = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(pairs_.size(), 64); ++i) {
+      if (!pairs_[i]->is_in_use) own |= std::uint64_t{1} << i;
+    }
+    std::uint64_t all = 0;
+    KOLO_MPI_TRY(MPI_Allreduce(&own, &all, 1, MPI_UINT64_T, MPI_BAND, original));
+    return all == 0 ? pairs_.size() : static_cast<std::size_t>(__builtin_ctzll(all));
+  }
+
+  std::mutex lock_;
+  std::vector<std::shared_ptr<Pair>> pairs_;  // as many on all ranks
+};
+
+namespace {
+
+int forget_pool(MPI_Comm, int, void* pool, void*) {
+  delete static_cast<std::shared_ptr<MpiDuplicates::Pool>*>(pool);
+  return MPI_SUCCESS;
+}
+
+int note_finalize(MPI_Comm, int, void*, void*) {
+  is_finalizing = true;
+  return MPI_SUCCESS;
+}
+
+int make_key(MPI_Comm_delete_attr_function* on_delete) {
+  int key = MPI_KEYVAL_INVALID;
+  KOLO_MPI_TRY(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_delete, &key, nullptr));
+  return key;
+}
+
+/// The key of the attribute in which a communicator keeps its pool.
+int pool_key() {
+  static const int key = [] {
+    // MPI_Finalize begins with freeing MPI_COMM_SELF.
+    const int on_finalize = make_key(note_finalize);
+    KOLO_MPI_TRY(MPI_Comm_set_attr(MPI_COMM_SELF, on_finalize, nullptr));
+    return make_key(forget_pool);
+  }();
+  return key;
+}
+
+}  // namespace
+
+std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) {
+  static std::mutex lock;
+  const std::lock_guard guard(lock);
+  const int key = pool_key();
+  void* found = nullptr;
+  int is_there = 0;
+  KOLO_MPI_TRY(MPI_Comm_get_attr(original, key, &found, &is_there));
+  if (is_there != 0) return *static_cast<std::shared_ptr<Pool>*>(found);
+  auto* const pool = new std::shared_ptr<Pool>(std::make_shared<Pool>());
+  KOLO_MPI_TRY(MPI_Comm_set_attr(original, key, pool));
+  return *pool;
+}
+
+MpiDuplicates::MpiDuplicates(MPI_Comm original)
+    : pool_(Pool::of(original)),
+      pair_(pool_->take(original)),
+      first_channel_(pair_->next_channel) {}
+
+MpiDuplicates::~MpiDuplicates() {
+  if (is_given_up_) {
+    leak_intentionally(std::move(pool_));
+    leak_intentionally(std::move(pair_));
+  } else {
+    pool_->give_back(*pair_);
+  }
+}
+
+MPI_Comm MpiDuplicates::base() const { return pair_->base.get(); }
+MPI_Comm MpiDuplicates::native() const { return pair_->native.get(); }
+
+int MpiDuplicates::own_channel(int channel) {
+  const int own = first_channel_ + channel;
+  pair_->next_channel = std::max(pair_->next_channel, own + 1);
+  return own;
+}
+
+}  // namespace kolo::comm

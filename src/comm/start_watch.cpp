@@ -1,0 +1,93 @@
+#include "comm/start_watch.hpp"
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <stop_token>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "base/rank_list.hpp"
+
+namespace kolo::comm {
+namespace {
+
+/// The name of a rank's socket. It begins with a zero byte: no file, and gone with the process.
+struct SocketName {
+  sockaddr_un address{};
+  socklen_t size = 0;
+
+  SocketName(const std::string& job, int rank) {
+    const std::string text = "kolo-start-" + std::to_string(::getuid()) + "-" +
+                             std::to_string(std::hash<std::string>{}(job)) + "-" +
+                             std::to_string(rank);
+    address.sun_family = AF_UNIX;
+    text.copy(&address.sun_path[1], sizeof(address.sun_path) - 2);
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+FileDescriptor make_socket() {
+  return FileDescriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+}
+
+}  // namespace
+
+std::string text_of_seconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::ceil<std::chrono::seconds>(time).count()) + " s";
+}
+
+StartWatch::StartWatch(std::optional<Launcher> launcher) : launcher_(std::move(launcher)) {
+  if (!launcher_ || launcher_->rank < 0) return;
+  here_ = make_socket();
+  const SocketName name(launcher_->job, launcher_->rank);
+  // Without it the text of an error says less.
+  if (here_.is_open()) static_cast<void>(::bind(here_.get(), name.get(), name.size));
+}
+
+bool StartWatch::has_come(int rank) const {
+  const SocketName name(launcher_->job, rank);
+  const FileDescriptor asking = make_socket();
+  return asking.is_open() && ::connect(asking.get(), name.get(), name.size) == 0;
+}
+
+std::string StartWatch::who_came() const {
+  if (!launcher_ || launcher_->size == 0) return "How many ranks there are is unknown.";
+  std::vector<int> here;
+  std::vector<int> others;
+  for (int rank = 0; rank < launcher_->size; ++rank) {
+    (has_come(rank) ? here : others).push_back(rank);
+  }
+  std::string text = "Of " + std::to_string(launcher_->size) + " ranks, ";
+  if (here.empty()) return text + "none is known to have come.";
+  text += std::to_string(here.size()) + (here.size() == 1 ? " has" : " have") +
+          " come on this host (" + list_ranks(here) + ")";
+  if (others.empty()) return text + ".";
+  return text + "; " + list_ranks(others) + (others.size() == 1 ? " has" : " have") +
+         " not come, or ended, or runs on another host.";
+}
+
+EndOnTimeout::EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds timeout)
+    : thread_([&watch, timeout](const std::stop_token& stop) {
+        std::mutex lock;
+        std::unique_lock guard(lock);
+        std::condition_variable_any wake_up;
+        wake_up.wait_for(guard, stop, timeout, [] { return false; });
+        if (stop.stop_requested()) return;
+        const std::string text = "[kolo] MPI_Init has waited for other ranks for " +
+                                 text_of_seconds(timeout) + " (KOLO_START_TIMEOUT). " +
+                                 watch.who_came() +
+                                 " A rank that ends or hangs before its kolo::Runtime keeps the "
+                                 "others waiting: see what it wrote.\n";
+        static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+        std::_Exit(EXIT_FAILURE);
+      }) {}
+
+}  // namespace kolo::comm
