@@ -63,6 +63,7 @@ if(TARGET kolo)
       torch/sharding/frozen_parameters_test.cpp
       torch/sharding/full_sharding_test.cpp
       torch/sharding/gathered_units_test.cpp
+      torch/sharding/released_parameters_test.cpp
       torch/sharding/unit_policy_test.cpp
       torch/sharding/protected_parameters_test.cpp
       torch/sharding/checkpointed_models_test.cpp

@@ -10,6 +10,7 @@
 #include "kolo/error.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
+#include "torch/tensors/storage_access.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -17,6 +18,14 @@ namespace {
 /// Shards are padded, so that parts that lie one after another are aligned.
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
   return part.shard.size_bytes() * static_cast<std::size_t>(ranks);
+}
+
+/// What access to a parameter throws while its unit is released.
+std::string refusal_of(const std::string& unit) {
+  return "Kolo: a parameter of the unit of '" + unit +
+         "' is not in memory on this rank. With shard = full, LibTorch's operators gather what "
+         "they use, but data_ptr() and torch::save do not. Call them in full_parameters() of the "
+         "optimizer, or save by its save() or save_full_state().";
 }
 
 }  // namespace
@@ -39,7 +48,10 @@ GatheredUnits::GatheredUnits(std::vector<Unit> units, std::size_t slots, const c
     largest_unit_ = std::max(largest_unit_, bytes);
   }
   for (std::size_t i = 0; i < least_slots_; ++i) add_slot();
-  for_each_storage([](std::size_t, const c10::Storage& storage) { unbind_storage(storage); });
+  for_each_storage([&](std::size_t unit, const c10::Storage& storage) {
+    set_refusal(storage, refusal_of(units_[unit].name));
+    unbind_storage(storage);
+  });
 }
 
 void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
@@ -232,7 +244,10 @@ void GatheredUnits::fail() noexcept {
   while (reason.ends_with('.')) reason.pop_back();
   const std::string text =
       "Kolo could not gather parameters: " + reason + ". Start again from a checkpoint.";
-  for_each_storage([&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
+  for_each_storage([&](std::size_t, const c10::Storage& storage) {
+    set_refusal(storage, text);
+    unbind_storage(storage);
+  });
 }
 
 }  // namespace kolo::tensors

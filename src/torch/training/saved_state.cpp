@@ -56,7 +56,7 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
       if (steps != nullptr && *steps >= 0 && *steps <= kMostSteps) continue;
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not a number of steps");
     }
-    saved.checkpoint.require(state_key(field.name, name), view_of(leaf.parameter, name).dtype,
+    saved.checkpoint.require(state_key(field.name, name), extent_of(leaf.parameter, name).dtype,
                              leaf.parameter.sizes().vec());
     if (!tensor->second) {
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not elementwise");
