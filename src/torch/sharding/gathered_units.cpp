@@ -70,13 +70,16 @@ void GatheredUnits::use(std::size_t unit) noexcept {
   State& state = states_[unit];
   ++state.pins;
   state.last_use = ++uses_;
-  if (error_ || rests_ || last_used_ == unit) return;
+  if (error_ || rests_) return;
   try {
-    last_used_ = unit;
-    order_.use(unit);
-    if (!state.slot) gather(unit, make_room());
-    complete(unit);
-    prefetch();
+    if (last_used_ != unit) {
+      last_used_ = unit;
+      order_.use(unit);
+      if (!state.slot) gather(unit, make_room());
+      complete(unit);
+      prefetch();
+    }
+    use_on(ProgramStream::current(device_), slots_[*state.slot]);
   } catch (...) {
     fail();
   }
@@ -87,7 +90,6 @@ void GatheredUnits::end_use(std::size_t unit) noexcept {
   State& state = states_[unit];
   if (--state.pins > 0 || slots_.size() <= least_slots_ || error_ || !state.slot) return;
   // An operator needed more units than there are slots.
-  if (last_used_ == unit) last_used_.reset();
   const std::size_t slot = *state.slot;
   release(unit);
   std::swap(slots_[slot], slots_.back());
@@ -114,7 +116,9 @@ void GatheredUnits::release_all() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (states_[unit].slot) release(unit);
   }
-  last_used_.reset();
+  for (const Slot& slot : slots_) {
+    for (const ProgramStream& stream : slot.streams) stream.come_before_current();
+  }
 }
 
 void GatheredUnits::rest(bool rests) {
@@ -142,10 +146,22 @@ std::size_t GatheredUnits::slot_bytes() const {
 
 // --- units and slots; with the lock ---
 
+/// An operator on the stream uses the slot, after its gather and before its next one.
+void GatheredUnits::use_on(const ProgramStream& stream, Slot& slot) {
+  if (std::ranges::find(slot.streams, stream) != slot.streams.end()) return;
+  slot.streams.front().come_before_current();
+  stream.keep(*slot.memory);
+  slot.streams.push_back(stream);
+}
+
 /// At most one unit is being gathered: after a mismatch, ranks then agree on what comes next.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   complete_all();
   if (calls_->before_gather) calls_->before_gather(batch_, unit);
+  const ProgramStream current = ProgramStream::current(device_);
+  for (const ProgramStream& stream : slots_[slot].streams) stream.come_before_current();
+  slots_[slot].streams = {current};
+  current.keep(*slots_[slot].memory);
   auto* place = static_cast<std::byte*>(slots_[slot].memory->get());
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
@@ -154,7 +170,7 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   }
   OperationOptions options = calls_->next(
       options_, "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")");
-  options.stream = ProgramStream::current(device_).handle();
+  options.stream = current.handle();
   using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
   options.keep_alive = std::make_shared<Owners>(options_.keep_alive, slots_[slot].memory);
   states_[unit].slot = slot;
@@ -192,6 +208,7 @@ void GatheredUnits::release(std::size_t unit) {
   }
   slots_[*states_[unit].slot].unit.reset();
   states_[unit].slot.reset();
+  if (last_used_ == unit) last_used_.reset();
   // Its cache keeps casts of parameters until the end of the autocast region.
   if (at::autocast::is_autocast_enabled(device_.type())) at::autocast::clear_cache();
 }
@@ -214,7 +231,9 @@ std::size_t GatheredUnits::make_room() {
 
 void GatheredUnits::add_slot() {
   c10::DataPtr memory = c10::GetAllocator(device_.type())->allocate(largest_unit_);
-  slots_.push_back({std::make_shared<c10::DataPtr>(std::move(memory)), std::nullopt});
+  slots_.push_back({std::make_shared<c10::DataPtr>(std::move(memory)),
+                    std::nullopt,
+                    {ProgramStream::current(device_)}});
 }
 
 /// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but
