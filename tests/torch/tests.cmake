@@ -127,4 +127,9 @@ if(TARGET kolo)
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
   kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2
     "${above_reductions}:*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*")
+  # Sums in rank order over nodes: all modes have the same bits there, too.
+  kolo_add_mpirun_test(torch_test.direct.np4 4 300 $<TARGET_FILE:torch_test>
+    --gtest_filter=*.FiftySteps_EndAlike/*)
+  set_property(TEST torch_test.direct.np4 APPEND PROPERTY ENVIRONMENT
+    KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
 endif()
