@@ -38,10 +38,10 @@ class Links(unittest.TestCase):
     def test_tests_exist(self):
         tests = {test for source in (ROOT / "tests").rglob("*.cpp")
                  for test in TEST.findall(source.read_text())}
-        page = ROOT / "tests/traceability/sharding.md"
-        for test in NAMED_TEST.findall(page.read_text()):
-            with self.subTest(".".join(test)):
-                self.assertTrue(test in tests)
+        for page in (ROOT / "tests/traceability").glob("*.md"):
+            for test in NAMED_TEST.findall(page.read_text()):
+                with self.subTest(page=page.name, test=".".join(test)):
+                    self.assertTrue(test in tests)
 
 
 cases.main()
