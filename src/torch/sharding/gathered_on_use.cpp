@@ -144,6 +144,7 @@ std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, Un
                                                       const OperationOptions& options,
                                                       std::string batch,
                                                       std::shared_ptr<UnitCalls> calls) {
+  forget_unused_units();  // of a model that has ended since its optimizer did
   return std::make_unique<GatheredOnUse>(plan, std::move(units), device, options, std::move(batch),
                                          std::move(calls));
 }

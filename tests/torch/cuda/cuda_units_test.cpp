@@ -1,5 +1,5 @@
 // Parameters that are gathered on use, on the fake GPU: operators on several streams.
-#include <filesystem>
+#include <sstream>
 #include <vector>
 
 #include <c10/core/StreamGuard.h>
@@ -86,19 +86,16 @@ TEST(CudaUnitsTest, MemoryOfMoreUnitsThanSlots_IsFreedAfterItsUse) {
   });
 }
 
-TEST(CudaUnitsTest, Load_WaitsForGathersOfOtherStreams) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "cuda-units";
+TEST(CudaUnitsTest, SavingTheModelWithinFullParameters_WritesItsValues) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     Units units(rank);
-    units.train();  // from now on, layer 1 is gathered after layer 0
-    units.optimizer.save(folder);
-    order(units.own, units.first);
-    const at::Tensor expected = units.use_on(units.first, 0);
-    order(units.first, units.own);
-    units.optimizer.load(folder);
-    EXPECT_TRUE(at::equal(units.use_on(units.own, 0).cpu(), expected.cpu()));
+    const at::Tensor values = flat(*units.model).cpu();
+    std::stringstream file;
+    units.optimizer.full_parameters([&] { torch::save(units.model, file); });
+    layer_units::Layers loaded;
+    torch::load(loaded, file, at::kCPU);
+    EXPECT_TRUE(at::equal(flat(*loaded), values));
   });
-  std::filesystem::remove_all(folder);
 }
 
 TEST(CudaUnitsTest, Destruction_IsPossibleWhileAUnitIsGathered) {

@@ -162,4 +162,15 @@ TEST_F(ReleasedParametersTest, AConvertedModel_HasAllValuesAndIsNoLongerTrained)
                   "has another dtype");
 }
 
+TEST_F(ReleasedParametersTest, OfAnEndedModel_LeaveNoMemoryToTheNext) {
+  const auto storage = released().storage().getWeakStorageImpl();
+  optimizer_.reset();
+  inner_.reset();
+  EXPECT_TRUE(torch::equal(released(), expected()));  // they outlive the optimizer
+  model_ = nullptr;
+  torch::optim::SGD inner(whole_->parameters(), 0.1);
+  const DistributedOptimizer optimizer(inner, *whole_, layer_by_layer(Shard::Full));
+  EXPECT_TRUE(storage.expired());
+}
+
 }  // namespace kolo::test::released_parameters_test
