@@ -1,4 +1,4 @@
-"""Files and sections that the documents link to exist."""
+"""Files and sections that the documents link to exist, and the tests that they name."""
 
 import pathlib
 import re
@@ -10,6 +10,8 @@ import cases  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED_TEST = re.compile(r"\b(\w+Test)\.(\w+)")
+TEST = re.compile(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", re.M)
 
 
 def anchors(path):
@@ -32,6 +34,14 @@ class Links(unittest.TestCase):
                     self.assertTrue(target.exists())
                     if anchor:
                         self.assertIn(anchor, anchors(target))
+
+    def test_tests_exist(self):
+        tests = {test for source in (ROOT / "tests").rglob("*.cpp")
+                 for test in TEST.findall(source.read_text())}
+        for page in (ROOT / "tests/traceability").glob("*.md"):
+            for test in NAMED_TEST.findall(page.read_text()):
+                with self.subTest(page=page.name, test=".".join(test)):
+                    self.assertTrue(test in tests)
 
 
 cases.main()

@@ -53,6 +53,12 @@ void saves_wrapped_optimizer() {
   torch::save(training.adam, file);
 }
 
+void saves_released_parameters() {
+  Training training(4, {.shard = kolo::Shard::Full});
+  std::ostringstream file;
+  torch::save(training.model, file);
+}
+
 void no_checkpoint() {
   std::filesystem::create_directories(folder());
   Training().optimizer.load(folder());
@@ -102,6 +108,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"converts_model", converts_model},
     {"lbfgs", lbfgs},
     {"no_checkpoint", no_checkpoint},
+    {"saves_released_parameters", saves_released_parameters},
     {"saves_wrapped_optimizer", saves_wrapped_optimizer},
     {"uses_deferred_model", uses_deferred_model},
     {"writes_through_a_pointer", writes_through_a_pointer},

@@ -50,6 +50,9 @@ inline DistributedOptimizer::Options layer_by_layer(Shard shard) {
   return options;
 }
 
-inline bool is_in_memory(const at::Tensor& tensor) { return tensor.const_data_ptr() != nullptr; }
+/// Without access to its elements, which throws if it is not.
+inline bool is_in_memory(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks() != nullptr;
+}
 
 }  // namespace kolo::test::layer_units

@@ -69,10 +69,11 @@ inline DistributedOptimizer::Options with(Shard shard) {
   return options;
 }
 
-/// Whether sums have one order, whatever the layout: not by messages, nor over nodes.
+/// Whether sums have one order, whatever the layout: by messages and over nodes, only if asked for.
 inline bool is_rank_ordered() {
   const Config config = Config::from_environment();
-  return config.shared_memory && config.fake_nodes == 0;
+  const bool is_asked_for = config.allreduce == "direct" && config.reduce_scatter == "direct";
+  return is_asked_for || (config.shared_memory && config.fake_nodes == 0);
 }
 
 inline std::vector<Shard> sharded_modes() {

@@ -64,6 +64,7 @@ if(TARGET kolo)
       torch/sharding/precision_test.cpp
       torch/sharding/full_sharding_test.cpp
       torch/sharding/gathered_units_test.cpp
+      torch/sharding/released_parameters_test.cpp
       torch/sharding/unit_policy_test.cpp
       torch/sharding/protected_parameters_test.cpp
       torch/sharding/checkpointed_models_test.cpp
@@ -100,6 +101,7 @@ if(TARGET kolo)
         torch/cuda/cuda_collectives_test.cpp
         torch/cuda/cuda_optimizer_test.cpp
         torch/cuda/cuda_streams_test.cpp
+        torch/cuda/cuda_units_test.cpp
         torch/cuda/fake_cuda_order_test.cpp
         torch/cuda/fake_cuda_test.cpp
         torch/cuda/fake_cuda_training_test.cpp
@@ -126,4 +128,9 @@ if(TARGET kolo)
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
   kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2
     "${above_reductions}:*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*")
+  # Sums in rank order over nodes: all modes have the same bits there, too.
+  kolo_add_mpirun_test(torch_test.direct.np4 4 300 $<TARGET_FILE:torch_test>
+    --gtest_filter=*.FiftySteps_EndAlike/*)
+  set_property(TEST torch_test.direct.np4 APPEND PROPERTY ENVIRONMENT
+    KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
 endif()

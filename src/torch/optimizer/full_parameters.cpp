@@ -21,6 +21,7 @@
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"
 #include "torch/tensors/parameter_storage.hpp"
+#include "torch/tensors/storage_access.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/write_protection.hpp"
 
@@ -39,9 +40,11 @@ class PrivateCopy {
         own_(parameter.variable_data().clone()),
         checksum_(checksum()) {}
   void use_it() {
-    shared_ = storage_.unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
-        own_.data_ptr(), new at::Tensor(own_),
-        [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
+    shared_ = std::move(storage_.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
+    give_elements(storage_,
+                  at::DataPtr(
+                      own_.data_ptr(), new at::Tensor(own_),
+                      [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
     is_used_ = true;
   }
   PrivateCopy(PrivateCopy&& other) noexcept = default;
@@ -50,7 +53,11 @@ class PrivateCopy {
   PrivateCopy& operator=(const PrivateCopy&) = delete;
   ~PrivateCopy() {
     if (!storage_ || !is_used_) return;
-    storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(shared_));
+    if (is_sharded_) {
+      unbind_storage(storage_);
+    } else {
+      give_elements(storage_, std::move(shared_));
+    }
   }
 
   const at::Tensor& own() const { return own_; }

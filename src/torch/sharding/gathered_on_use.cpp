@@ -13,7 +13,6 @@
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/sharding/parameter_memory.hpp"
 #include "torch/tensors/agreement.hpp"
-#include "torch/tensors/deferred_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
@@ -111,7 +110,6 @@ class GatheredOnUse final : public ParameterMemory {
     for (const Bucket::Member& member : bucket.members) {
       const at::Tensor& parameter = parameters[member.parameter];
       const std::size_t offset = member.offset - bucket.offset;
-      if (is_deferred(parameter)) set_elements(parameter, at::DataPtr(nullptr, device_));
       part.members.push_back({parameter.storage(), offset});
       if (set.rank() > 0) continue;
       whole.narrow(0, static_cast<std::int64_t>(offset / size_of(bucket.dtype)), parameter.numel())
@@ -146,6 +144,7 @@ std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, Un
                                                       const OperationOptions& options,
                                                       std::string batch,
                                                       std::shared_ptr<UnitCalls> calls) {
+  forget_unused_units();  // of a model that has ended since its optimizer did
   return std::make_unique<GatheredOnUse>(plan, std::move(units), device, offload, options,
                                          std::move(batch), std::move(calls));
 }

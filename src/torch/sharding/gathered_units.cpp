@@ -11,6 +11,7 @@
 #include "kolo/error.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
+#include "torch/tensors/storage_access.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -19,6 +20,14 @@ namespace {
 /// Shards are padded, so that parts that lie one after another are aligned.
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
   return part.shard.nbytes() * static_cast<std::size_t>(ranks);
+}
+
+/// What access to a parameter throws while its unit is released.
+std::string refusal_of(const std::string& unit) {
+  return "Kolo: a parameter of the unit of '" + unit +
+         "' is not in memory on this rank. With shard = full, LibTorch's operators gather what "
+         "they use, but data_ptr() and torch::save do not. Call them in full_parameters() of the "
+         "optimizer, or save by its save() or save_full_state().";
 }
 
 }  // namespace
@@ -41,7 +50,10 @@ GatheredUnits::GatheredUnits(std::vector<Unit> units, std::size_t slots, const c
     largest_unit_ = std::max(largest_unit_, bytes);
   }
   for (std::size_t i = 0; i < least_slots_; ++i) add_slot();
-  for_each_storage([](std::size_t, const c10::Storage& storage) { unbind_storage(storage); });
+  for_each_storage([&](std::size_t unit, const c10::Storage& storage) {
+    set_refusal(storage, refusal_of(units_[unit].name));
+    unbind_storage(storage);
+  });
 }
 
 void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
@@ -60,13 +72,16 @@ void GatheredUnits::use(std::size_t unit) noexcept {
   State& state = states_[unit];
   ++state.pins;
   state.last_use = ++uses_;
-  if (error_ || rests_ || last_used_ == unit) return;
+  if (error_ || rests_) return;
   try {
-    last_used_ = unit;
-    order_.use(unit);
-    if (!state.slot) gather(unit, make_room());
-    complete(unit);
-    prefetch();
+    if (last_used_ != unit) {
+      last_used_ = unit;
+      order_.use(unit);
+      if (!state.slot) gather(unit, make_room());
+      complete(unit);
+      prefetch();
+    }
+    use_on(ProgramStream::current(device_), slots_[*state.slot]);
   } catch (...) {
     fail();
   }
@@ -77,7 +92,6 @@ void GatheredUnits::end_use(std::size_t unit) noexcept {
   State& state = states_[unit];
   if (--state.pins > 0 || slots_.size() <= least_slots_ || error_ || !state.slot) return;
   // An operator needed more units than there are slots.
-  if (last_used_ == unit) last_used_.reset();
   const std::size_t slot = *state.slot;
   release(unit);
   std::swap(slots_[slot], slots_.back());
@@ -104,7 +118,9 @@ void GatheredUnits::release_all() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (states_[unit].slot) release(unit);
   }
-  last_used_.reset();
+  for (const Slot& slot : slots_) {
+    for (const ProgramStream& stream : slot.streams) stream.come_before_current();
+  }
 }
 
 void GatheredUnits::rest(bool rests) {
@@ -132,10 +148,22 @@ std::size_t GatheredUnits::slot_bytes() const {
 
 // --- units and slots; with the lock ---
 
+/// An operator on the stream uses the slot, after its gather and before its next one.
+void GatheredUnits::use_on(const ProgramStream& stream, Slot& slot) {
+  if (std::ranges::find(slot.streams, stream) != slot.streams.end()) return;
+  slot.streams.front().come_before_current();
+  stream.keep(*slot.memory);
+  slot.streams.push_back(stream);
+}
+
 /// At most one unit is being gathered: after a mismatch, ranks then agree on what comes next.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   complete_all();
   if (calls_->before_gather) calls_->before_gather(batch_, unit);
+  const ProgramStream current = ProgramStream::current(device_);
+  for (const ProgramStream& stream : slots_[slot].streams) stream.come_before_current();
+  slots_[slot].streams = {current};
+  current.keep(*slots_[slot].memory);
   auto* place = static_cast<std::byte*>(slots_[slot].memory->get());
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
@@ -144,7 +172,7 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   }
   OperationOptions options = calls_->next(
       options_, "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")");
-  options.stream = ProgramStream::current(device_).handle();
+  options.stream = current.handle();
   using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
   options.keep_alive = std::make_shared<Owners>(options_.keep_alive, slots_[slot].memory);
   states_[unit].slot = slot;
@@ -193,6 +221,7 @@ void GatheredUnits::release(std::size_t unit) {
   }
   slots_[*states_[unit].slot].unit.reset();
   states_[unit].slot.reset();
+  if (last_used_ == unit) last_used_.reset();
   // Its cache keeps casts of parameters until the end of the autocast region.
   if (at::autocast::is_autocast_enabled(device_.type())) at::autocast::clear_cache();
 }
@@ -215,7 +244,9 @@ std::size_t GatheredUnits::make_room() {
 
 void GatheredUnits::add_slot() {
   c10::DataPtr memory = c10::GetAllocator(device_.type())->allocate(largest_unit_);
-  slots_.push_back({std::make_shared<c10::DataPtr>(std::move(memory)), std::nullopt});
+  slots_.push_back({std::make_shared<c10::DataPtr>(std::move(memory)),
+                    std::nullopt,
+                    {ProgramStream::current(device_)}});
 }
 
 /// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but
@@ -245,7 +276,10 @@ void GatheredUnits::fail() noexcept {
   while (reason.ends_with('.')) reason.pop_back();
   const std::string text =
       "Kolo could not gather parameters: " + reason + ". Start again from a checkpoint.";
-  for_each_storage([&](std::size_t, const c10::Storage& storage) { refuse_access(storage, text); });
+  for_each_storage([&](std::size_t, const c10::Storage& storage) {
+    set_refusal(storage, text);
+    unbind_storage(storage);
+  });
 }
 
 }  // namespace kolo::tensors

@@ -20,6 +20,7 @@
 #include "kolo/tensor_view.hpp"
 #include "torch/sharding/unit_calls.hpp"
 #include "torch/sharding/use_order.hpp"
+#include "torch/tensors/program_stream.hpp"
 
 namespace kolo::tensors {
 
@@ -99,8 +100,10 @@ class GatheredUnits {
   struct Slot {
     std::shared_ptr<c10::DataPtr> memory;  // a gather may outlive this object
     std::optional<std::size_t> unit;
+    std::vector<ProgramStream> streams;  // since the last gather: its own, then those of operators
   };
 
+  static void use_on(const ProgramStream& stream, Slot& slot);
   void gather(std::size_t unit, std::size_t slot);
   TensorView input_of(const Part& part, std::byte* place) const;
   void complete(std::size_t unit);

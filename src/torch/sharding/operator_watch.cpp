@@ -11,7 +11,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/record_function.h>
 
-#include "torch/tensors/parameter_storage.hpp"
+#include "torch/tensors/storage_access.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -124,8 +124,8 @@ void watch_operators(std::shared_ptr<GatheredUnits> units) { watched().add(std::
 void take_from_units(const at::Tensor& parameter) {
   const at::Tensor own = at::clone(parameter.variable_data());
   watched().remove(parameter.storage());
-  parameter.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
+  give_elements(parameter.storage(),
+                own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
 }
 
 void forget_unused_units() { watched().remove_unused(); }

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -32,10 +31,8 @@ bool has_one_copy(const at::Tensor& tensor);
 
 /// Makes `memory`, which others own, the storage's until unbind_storage().
 void bind_storage(const c10::Storage& storage, void* memory);
-/// Leaves the storage without memory. It keeps its size, so that views can be made.
+/// Leaves the storage without elements, see storage_access.hpp.
 void unbind_storage(const c10::Storage& storage);
-/// From now on, for good, each access to the storage's memory throws c10::Error with this text.
-void refuse_access(const c10::Storage& storage, const std::string& text);
 /// Whether the tensor's storage is of this kind.
 bool is_gathered_on_use(const at::Tensor& tensor);
 

@@ -40,4 +40,9 @@ void ProgramStream::come_behind_current() const {
   if (stream_) order(current(), *stream_);
 }
 
+void ProgramStream::keep(const c10::DataPtr& memory) const {
+  if (!stream_) return;
+  c10::impl::VirtualGuardImpl(stream_->device_type()).recordDataPtrOnStream(memory, *stream_);
+}
+
 }  // namespace kolo::tensors

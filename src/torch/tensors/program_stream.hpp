@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
@@ -29,6 +30,8 @@ class ProgramStream {
   void come_before_current() const;
   /// Orders what is on the calling thread's current stream before later work on this one.
   void come_behind_current() const;
+  /// Once the memory is freed, work that is on this stream then may still use it.
+  void keep(const c10::DataPtr& memory) const;
 
   bool operator==(const ProgramStream& other) const = default;
 

@@ -106,10 +106,16 @@ std::string in_place_problem_with(const std::vector<at::Tensor>& tensors) {
 }
 
 TensorView view_of(const at::Tensor& tensor, std::string_view operation) {
+  TensorView view = extent_of(tensor, operation);
+  view.data = tensor.data_ptr();
+  return view;
+}
+
+TensorView extent_of(const at::Tensor& tensor, std::string_view operation) {
   if (const std::string problem = problem_with(tensor); !problem.empty()) {
     throw InvalidArgument(std::string(operation) + ": " + problem);
   }
-  return {tensor.data_ptr(), *dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
+  return {nullptr, *dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
           device_of(tensor.device())};
 }
 

@@ -38,6 +38,8 @@ DType dtype_of(const at::Tensor& tensor);
 /// The memory of a contiguous tensor, which must stay alive. Throws InvalidArgument, naming
 /// `operation`, if the tensor has a problem.
 TensorView view_of(const at::Tensor& tensor, std::string_view operation);
+/// The same without the memory, which a parameter that is gathered on use may not have.
+TensorView extent_of(const at::Tensor& tensor, std::string_view operation);
 
 /// Copies bytes of a contiguous tensor on any device, from `offset` on, to `place`. Blocks.
 void copy_bytes(const at::Tensor& tensor, std::size_t offset, std::span<std::byte> place);

@@ -4,6 +4,8 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include "torch/tensors/parameter_storage.hpp"
+
 namespace kolo::tensors {
 
 ProcessSet& member_set(ProcessSet* set) {
@@ -17,7 +19,9 @@ ProgramStream stream_of(const Tensors& tensors) {
 }
 
 at::Tensor contiguous(const at::Tensor& tensor) {
-  return tensor.detach().resolve_neg().contiguous();
+  const at::Tensor own = tensor.detach().resolve_neg().contiguous();
+  // The memory of such a parameter is another's soon.
+  return is_gathered_on_use(own) ? own.clone() : own;
 }
 
 Tensors contiguous(const Tensors& tensors) {

@@ -36,7 +36,7 @@ void for_each_of_the_model(
 void require_same_model(const TrainingView& view, const SavedTraining& saved) {
   std::unordered_set<std::string> known;
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
-    const TensorView own = view_of(tensor, name);
+    const TensorView own = extent_of(tensor, name);
     const std::string place = model_key(saved.name_of(name));
     saved.checkpoint.require(place, own.dtype, own.shape);
     known.insert(place);
@@ -65,7 +65,7 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
   const auto add = [&](const std::string& name, const at::Tensor& tensor, std::int64_t begin,
                        const at::Tensor& target) {
     const std::string place = model_key(saved.name_of(name));
-    const bool is_there = is_same(saved.checkpoint, place, view_of(tensor, name));
+    const bool is_there = is_same(saved.checkpoint, place, extent_of(tensor, name));
     if (options.strict || is_there) reads.push_back({place, begin, target.detach()});
   };
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {

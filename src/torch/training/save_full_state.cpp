@@ -67,7 +67,7 @@ nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
 void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
   for (const auto& [name, parameter] : view.parameters) {
     if (!is_gathered_on_use(parameter)) continue;
-    const TensorView memory = view_of(parameter, name);
+    const TensorView memory = extent_of(parameter, name);
     ShardedTensor& tensor = tensors.emplace_back();
     tensor.entry = {name, memory.dtype, memory.shape};
     for (const TrainingView::Leaf& leaf : view.leaves) {

@@ -13,11 +13,11 @@
 
 namespace kolo::test::sharded_models_test {
 
-constexpr int kSteps = 6;
 constexpr std::int64_t kRows = 4;  // of each rank in a step
 
 /// What a program may do besides.
 struct Variation {
+  int steps = 6;
   bool evaluates = false;      ///< before forward, before backward and before the update
   bool freezes = false;        ///< every third parameter, for the first half of the steps
   int forwards = 1;            ///< before one backward
@@ -76,8 +76,8 @@ Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
   const auto evaluate_if_wanted = [&](int step) {
     if (variation.evaluates) evaluate(model, step, evaluations);
   };
-  for (int step = 0; step < kSteps; ++step) {
-    if (variation.freezes && step == kSteps / 2) {
+  for (int step = 0; step < variation.steps; ++step) {
+    if (variation.freezes && step == variation.steps / 2) {
       for (const at::Tensor& parameter : parameters) parameter.requires_grad_();
     }
     optimizer.zero_grad();
@@ -94,7 +94,7 @@ Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
     evaluate_if_wanted(step);
     optimizer.step();
   }
-  evaluate(model, kSteps, evaluations);
+  evaluate(model, variation.steps, evaluations);
   std::vector<at::Tensor> buffers{torch::zeros({1})};
   for (const at::Tensor& buffer : model.buffers()) {
     buffers.push_back(buffer.to(torch::kFloat32).flatten());
@@ -159,6 +159,8 @@ class ShardedModelsTest : public TorchTest, public testing::WithParamInterface<M
 
 INSTANTIATE_TEST_SUITE_P(Models, ShardedModelsTest, testing::ValuesIn(model_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(ShardedModelsTest, FiftySteps_EndAlike) { expect_all_modes_alike({.steps = 50}); }
 
 TEST_P(ShardedModelsTest, EvaluationWithinAStep_ChangesNothing) {
   const at::Tensor plain = expect_all_modes_alike({});

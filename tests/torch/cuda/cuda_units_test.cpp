@@ -1,0 +1,110 @@
+// Parameters that are gathered on use, on the fake GPU: operators on several streams.
+#include <sstream>
+#include <vector>
+
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "torch/cuda/cuda_training.hpp"
+#include "torch/layer_units.hpp"
+
+namespace kolo::test::cuda_units_test {
+
+layer_units::Layers layers_of(const CudaRank& rank) {
+  layer_units::Layers model;
+  model->to(rank.device());
+  return model;
+}
+
+DistributedOptimizer::Options layer_by_layer(CudaRank& rank) {
+  DistributedOptimizer::Options options = layer_units::layer_by_layer(Shard::Full);
+  options.process_set = &rank.world();
+  return options;
+}
+
+/// A sharded model of which each layer is a unit, and two streams besides the rank's own.
+struct Units {
+  explicit Units(CudaRank& rank)
+      : own(current_stream(rank)),
+        first(new_stream(rank)),
+        second(new_stream(rank)),
+        model(layers_of(rank)),
+        sgd(model->parameters(), 0.1),
+        optimizer(sgd, *model, layer_by_layer(rank)),
+        rows(torch::ones({2, layer_units::kWidth}, rank.options())) {
+    order(own, first);
+    order(own, second);
+  }
+
+  at::Tensor use_on(const c10::Stream& stream, std::size_t layer) {
+    const at::NoGradGuard no_grad;
+    const c10::StreamGuard guard(stream);
+    return model->layers[layer]->forward(rows);
+  }
+  void train() {
+    model->forward(rows, layer_units::ascending()).sum().backward();
+    optimizer.step();
+  }
+
+  const c10::Stream own, first, second;
+  layer_units::Layers model;
+  torch::optim::SGD sgd;
+  DistributedOptimizer optimizer;
+  const at::Tensor rows;
+};
+
+TEST(CudaUnitsTest, Units_MayBeUsedOnSeveralStreams) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Units units(rank);
+    const at::Tensor expected = units.use_on(units.first, 0);  // gathered there
+    const at::Tensor got = units.use_on(units.second, 0);
+    const std::vector<at::Tensor> others{
+        units.use_on(units.first, 1),
+        units.use_on(units.first, 2)};  // where layer 0 is, which the second stream still uses
+    order(units.first, units.own);
+    order(units.second, units.own);
+    EXPECT_TRUE(at::equal(got.cpu(), expected.cpu()));
+    EXPECT_FALSE(at::equal(others[1].cpu(), expected.cpu()));
+  });
+}
+
+TEST(CudaUnitsTest, MemoryOfMoreUnitsThanSlots_IsFreedAfterItsUse) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Units units(rank);
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> weights;
+    for (auto& layer : units.model->layers) weights.push_back(layer->weight);
+    at::Tensor all;
+    {
+      const c10::StreamGuard guard(units.first);
+      all = torch::cat(weights);
+    }
+    order(units.first, units.own);
+    EXPECT_EQ(all.cpu().sizes(), (torch::IntArrayRef{layer_units::kLayers * layer_units::kWidth,
+                                                     layer_units::kWidth}));
+  });
+}
+
+TEST(CudaUnitsTest, SavingTheModelWithinFullParameters_WritesItsValues) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    Units units(rank);
+    const at::Tensor values = flat(*units.model).cpu();
+    std::stringstream file;
+    units.optimizer.full_parameters([&] { torch::save(units.model, file); });
+    layer_units::Layers loaded;
+    torch::load(loaded, file, at::kCPU);
+    EXPECT_TRUE(at::equal(flat(*loaded), values));
+  });
+}
+
+TEST(CudaUnitsTest, Destruction_IsPossibleWhileAUnitIsGathered) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    const Units others(rank);  // the end of an optimizer frees units that nobody uses any more
+    Units units(rank);
+    units.train();
+    units.use_on(units.own, 0);  // layer 1 is gathered ahead
+  });
+}
+
+}  // namespace kolo::test::cuda_units_test
