@@ -3,13 +3,6 @@
 #include <CLI/CLI.hpp>
 
 namespace shard {
-namespace {
-
-std::string accept_width(const std::string& text) {
-  return std::stoi(text) % 64 == 0 ? "" : "must be a multiple of 64: " + text;
-}
-
-}  // namespace
 
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
@@ -46,7 +39,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       ->check(count)
       ->capture_default_str();
   app.add_option("--width", options.width, "memory: width of the GPT, a multiple of 64")
-      ->check(CLI::Range(1, 1 << 20) & CLI::Validator(accept_width, ""))
+      ->check(CLI::Range(1, 1 << 20) & examples::multiple_of(64))
       ->capture_default_str();
   return examples::parse_command_line(app, argc, argv);
 }
