@@ -33,6 +33,11 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   app.add_option("--warmup", options.warm_up, "time: steps of each mode at the start, not counted")
       ->check(count)
       ->capture_default_str();
+  app.add_flag("--watch", options.watch,
+               "time: instead of the modes, none with and without what Full does to see which "
+               "operators use parameters where it gathers them; nothing is gathered")
+      ->excludes("--memory")
+      ->excludes("--checkpoint");
 
   examples::add_shard_option(app, options.shard);
   app.add_option("--layers", options.layers, "memory: blocks of the GPT")
