@@ -98,12 +98,12 @@ class ShardBenchmark(unittest.TestCase):
 
     def test_saving_is_timed_and_leaves_the_checkpoint(self):
         with tempfile.TemporaryDirectory() as folder:
-            report = run(2, "--checkpoint", folder, "--shard", "optimizer", "--rounds", "1")
+            report = run(2, "--checkpoint", folder, "--shard", "full", "--rounds", "1")
             self.assertEqual(os.listdir(folder), ["kolo"])
             files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
             newest = max(path.parent for path in files)
             saved = sum(path.stat().st_size for path in files if path.parent == newest)
-        self.assertEqual((report["ranks"], report["shard"]), (2, "optimizer"))
+        self.assertEqual((report["ranks"], report["shard"]), (2, "full"))
         # Parameters and two moments of each, in float32; and some KiB that say what they are.
         self.assertAlmostEqual(report["mib"], 12 * GPT_MEDIUM / 2**20, delta=0.1)
         self.assertAlmostEqual(saved / 2**20, report["mib"], delta=0.5)
