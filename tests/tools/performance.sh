@@ -104,7 +104,7 @@ measure_Saving() {
   done
 }
 
-staged_and_window=(--placement staged,window --baseline mpi)
+staged_and_window=(--placement "staged,window" --baseline mpi)
 kolo-bench --selfcheck >"$results/selfcheck.txt"
 for section in "${sections[@]}"; do "measure_$section"; done
 
