@@ -16,6 +16,7 @@
 
 #include "comm/mpi_check.hpp"
 #include "contract/communicator_contract.hpp"
+#include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
 #include "support/mpi/agree.hpp"
 #include "support/mpi/mpi_ranks.hpp"
@@ -31,6 +32,7 @@ struct MpiProcesses {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CommunicatorContract, MpiProcesses);
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, TransferContract, MpiProcesses);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, WindowContract, MpiProcesses);
 
 int rank() { return MpiRanks::instance().rank(); }
