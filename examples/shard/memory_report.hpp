@@ -12,9 +12,10 @@ namespace shard {
 /// What ranks have found of their memory, beside what the mode should leave of it.
 class MemoryReport {
  public:
-  /// Of each rank, in bytes: parameters, gradients, state, gathered, buckets, other, largest_bucket,
-  /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth,
-  /// pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of parameters.
+  /// Of each rank, in bytes: parameters, gradients, state, gathered, buckets, other,
+  /// largest_bucket, windows_before, peak_of_construction, peak_of_first_step, peak_of_step,
+  /// live_growth, pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of
+  /// parameters.
   MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks,
                bool share_memory = true);
 
