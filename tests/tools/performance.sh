@@ -6,7 +6,7 @@
 #   tests/tools/performance.sh Training Sharding
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-sections=(All-reduce Public Gradients Other More Training Sharding Saving)
+sections=(All-reduce Public Gradients Other More Training Sharding Memory Saving)
 for section in "$@"; do
   [[ " ${sections[*]} " == *" $section "* ]] && continue
   sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"
@@ -86,15 +86,18 @@ measure_Training() {
 }
 
 measure_Sharding() {
-  local mode
   measure modes mpirun -np 2 shard_benchmark
   measure gathered env KOLO_SHARED_MEMORY=off mpirun -np 2 shard_benchmark
   measure watch mpirun -np 2 shard_benchmark --watch --rounds 101
+  measure models mpirun -np 2 compare_sharding
+  measure models_gathered env KOLO_SHARED_MEMORY=off mpirun -np 2 compare_sharding
+}
+
+measure_Memory() {
+  local mode
   for mode in "${modes[@]}"; do
     in_mode "$mode" "memory.$mode" -np 4 --oversubscribe shard_benchmark --memory
   done
-  measure models mpirun -np 2 compare_sharding
-  measure models_gathered env KOLO_SHARED_MEMORY=off mpirun -np 2 compare_sharding
 }
 
 measure_Saving() {
@@ -105,6 +108,7 @@ measure_Saving() {
 }
 
 staged_and_window=(--placement "staged,window" --baseline mpi)
+cat /proc/loadavg >"$results/load.txt"
 kolo-bench --selfcheck >"$results/selfcheck.txt"
 for section in "${sections[@]}"; do "measure_$section"; done
 

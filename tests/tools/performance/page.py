@@ -234,8 +234,10 @@ def machine(results, repository):
     copies = re.search(r"^single copy +(.*)", check, re.MULTILINE).group(1)
     mpi = output_of("mpirun", "--version").splitlines()[0]
     compiler = output_of("c++", "-dumpfullversion")
+    load = (results.folder / "load.txt").read_text().split()
     return (f"Commit {commit_of(repository)}, {datetime.date.today()}: {cpu}, {cores} cores, "
-            f"{system}, {mpi} (single copy: {copies}), GCC {compiler}.")
+            f"{system}, {mpi} (single copy: {copies}), GCC {compiler}; load average at the start "
+            f"{load[0]}.")
 
 
 PARTS = {
