@@ -1,8 +1,6 @@
 // Time and memory of sharded training, beside training without sharding.
 //
 //   mpirun -np 2 shard_benchmark --help
-#include <string>
-
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
@@ -10,7 +8,6 @@
 #include "common/output_file.hpp"
 #include "common/threads.hpp"
 #include "kolo/kolo.hpp"
-#include "kolo/shared_buffer.hpp"
 #include "shard/allocations.hpp"
 #include "shard/memory.hpp"
 #include "shard/options.hpp"
@@ -20,15 +17,6 @@
 namespace {
 
 constexpr int kWrongInput = 2;
-
-// Why nothing can be measured with these ranks, the same on all of them; or nothing.
-std::string obstacle(const kolo::Runtime& runtime, const shard::Options& options) {
-  if (runtime.size() == 1) return "one rank has nothing to shard; run it with mpirun -np 2";
-  if (options.memory && !kolo::SharedBuffer(1).is_shared()) {
-    return "--memory counts memory that the ranks of a node share, but they share none here";
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -40,7 +28,11 @@ int main(int argc, char** argv) {
   if (const auto exit = shard::parse_options(argc, argv, options)) {
     return examples::leave(*exit, runtime.rank() == 0);
   }
-  if (!examples::all_ranks_succeeded(obstacle(runtime, options))) return kWrongInput;
+  const bool is_alone = runtime.size() == 1;
+  if (!examples::all_ranks_succeeded(
+          is_alone ? "one rank has nothing to shard; run it with mpirun -np 2" : "")) {
+    return kWrongInput;
+  }
   examples::OutputFile json(runtime.rank() == 0 ? options.json : "");
   if (!examples::all_ranks_succeeded(json.error())) return kWrongInput;
 

@@ -23,6 +23,14 @@ std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* cons
   return std::nullopt;
 }
 
+CLI::Validator multiple_of(int divisor) {
+  const auto accept = [divisor](const std::string& text) {
+    if (std::stoi(text) % divisor == 0) return std::string();
+    return "must be a multiple of " + std::to_string(divisor) + ": " + text;
+  };
+  return {accept, ""};
+}
+
 void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard) {
   app.add_option_function<std::string>(
          "--shard", [&shard](const std::string& name) { shard = kolo::shard_named(name); },

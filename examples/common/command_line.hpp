@@ -4,6 +4,7 @@
 #include <string>
 
 #include <CLI/App.hpp>
+#include <CLI/Validators.hpp>
 
 #include "kolo/device.hpp"
 #include "kolo/shard.hpp"
@@ -19,6 +20,9 @@ struct Exit {
 /// Parses the command line into the variables of `app`'s options. Returns the exit after --help or
 /// an error.
 std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* const* argv);
+
+/// Accepts multiples of `divisor`.
+CLI::Validator multiple_of(int divisor);
 
 /// Adds --shard; without it `shard` is unchanged.
 void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard);

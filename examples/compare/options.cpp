@@ -3,13 +3,6 @@
 #include <CLI/CLI.hpp>
 
 namespace compare {
-namespace {
-
-std::string accept_width(const std::string& text) {
-  return std::stoi(text) % 64 == 0 ? "" : "must be a multiple of 64: " + text;
-}
-
-}  // namespace
 
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options) {
   CLI::App app(
@@ -29,7 +22,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--width", options.size.width, "width of all models, a multiple of 64")
-      ->check(CLI::Range(1, 1 << 14) & CLI::Validator(accept_width, ""))
+      ->check(CLI::Range(1, 1 << 14) & examples::multiple_of(64))
       ->capture_default_str();
   app.add_option("--batch", options.size.batch, "samples of each rank in a step")
       ->check(CLI::Range(2, 1 << 16))

@@ -17,6 +17,12 @@ bool holds_any(const std::byte* begin, std::size_t size_bytes,
 
 }  // namespace
 
+std::map<const std::byte*, std::size_t> own_buffers(const Allocations& allocations) {
+  std::map<const std::byte*, std::size_t> buffers = own_segments();
+  buffers.merge(allocations.buffers());
+  return buffers;
+}
+
 Inventory take_inventory(const Allocations& allocations,
                          const std::map<const std::byte*, std::size_t>& before,
                          const Places& places) {
@@ -28,10 +34,11 @@ Inventory take_inventory(const Allocations& allocations,
     (holds(places.parameters)  ? inventory.parameters
      : holds(places.gradients) ? inventory.gradients
      : holds(places.state)     ? inventory.state
+     : holds(places.gathered)  ? inventory.gathered
                                : otherwise) += size_bytes;
   };
   for (const auto& [begin, size] : allocations.blocks()) add(begin, size, inventory.other);
-  for (const auto& [begin, size] : own_segments()) {
+  for (const auto& [begin, size] : own_buffers(allocations)) {
     if (!before.contains(begin)) add(begin, size, inventory.buckets);
   }
   return inventory;

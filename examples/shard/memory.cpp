@@ -91,11 +91,14 @@ struct Training {
 };
 
 /// The gradients of `given` have been reduced before, and may be needed until the next are.
-Places find_places(const Training& training, Given given) {
-  Places places{
-      .parameters = std::move(given.leaves), .gradients = std::move(given.gradients), .state = {}};
+/// `gathers`: the model's parameters are gathered when they are used, from those of `given`.
+Places find_places(const Training& training, Given given, bool gathers) {
+  Places places{.parameters = std::move(given.leaves),
+                .gradients = std::move(given.gradients),
+                .state = {},
+                .gathered = {}};
   for (const at::Tensor& parameter : training.model->parameters()) {
-    places.parameters.push_back(parameter.const_data_ptr());
+    (gathers ? places.gathered : places.parameters).push_back(parameter.const_data_ptr());
     if (parameter.grad().defined()) places.gradients.push_back(parameter.grad().const_data_ptr());
   }
   for (const auto& [key, state] : training.adamw.state()) {
@@ -108,16 +111,17 @@ Places find_places(const Training& training, Given given) {
 
 /// What the ranks' memory was at one moment.
 struct Moment {
-  std::map<const std::byte*, std::size_t> segments;
-  std::size_t live_bytes;  ///< of tensors, and in segments
+  std::map<const std::byte*, std::size_t> buffers;
+  std::size_t live_bytes;  ///< of tensors, and in buffers
   Pss pss;
 };
 
 /// Collective: a page that ranks share counts on those that have touched it, so all stand still.
 Moment stand_still(const Allocations& allocations) {
   kolo::barrier();
-  Moment moment{.segments = own_segments(), .live_bytes = allocations.live_bytes(), .pss = {}};
-  for (const auto& [begin, size] : moment.segments) moment.live_bytes += size;
+  Moment moment{
+      .buffers = own_buffers(allocations), .live_bytes = allocations.live_bytes(), .pss = {}};
+  for (const auto& [begin, size] : own_segments()) moment.live_bytes += size;
   moment.pss = trimmed_pss();
   kolo::barrier();
   return moment;
@@ -136,7 +140,13 @@ double growth(std::size_t after, std::size_t before) {
   return static_cast<double>(after) - static_cast<double>(before);
 }
 
-Json look_at_this_rank(const Options& options, Allocations& allocations) {
+Json to_json(const Inventory& inventory) {
+  return {{"parameters", inventory.parameters}, {"gradients", inventory.gradients},
+          {"state", inventory.state},           {"gathered", inventory.gathered},
+          {"buckets", inventory.buckets},       {"other", inventory.other}};
+}
+
+Json look_at_this_rank(const Options& options, Allocations& allocations, bool share_memory) {
   const Moment before = stand_still(allocations);
   const auto peak_of = [&](const std::function<void()>& run) {
     PeakWatch watch(allocations);
@@ -154,39 +164,38 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
   const std::uint64_t sent_before = bytes_sent();
   const double peak_of_step = peak_of([&] {
     training->step([&] {
-      inventory = take_inventory(allocations, before.segments,
-                                 find_places(*training, training->adamw.take_given()));
+      inventory = take_inventory(allocations, before.buffers,
+                                 find_places(*training, training->adamw.take_given(),
+                                             options.shard == kolo::Shard::Full && !share_memory));
       after = stand_still(allocations);
     });
   });
   const std::uint64_t sent = bytes_sent() - sent_before;
   std::size_t windows = 0;
-  for (const auto& [begin, size] : before.segments) windows += size;
+  for (const auto& [begin, size] : before.buffers) windows += size;
   const double pss_growth = growth(after.pss.total, before.pss.total);
-  return {{"parameters", inventory.parameters},
-          {"gradients", inventory.gradients},
-          {"state", inventory.state},
-          {"buckets", inventory.buckets},
-          {"other", inventory.other},
-          {"elements", examples::count_parameters(*training->model)},
-          {"largest_bucket", largest_bucket(training->optimizer)},
-          {"windows_before", windows},
-          {"peak_of_construction", peak_of_construction},
-          {"peak_of_first_step", peak_of_first_step},
-          {"peak_of_step", peak_of_step},
-          {"live_growth", growth(after.live_bytes, before.live_bytes)},
-          {"pss_growth", pss_growth - growth(after.pss.of_files, before.pss.of_files)},
-          {"pss_growth_with_files", pss_growth},
-          {"bytes_sent", sent}};
+  Json found = to_json(inventory);
+  found.update({{"elements", examples::count_parameters(*training->model)},
+                {"largest_bucket", largest_bucket(training->optimizer)},
+                {"windows_before", windows},
+                {"peak_of_construction", peak_of_construction},
+                {"peak_of_first_step", peak_of_first_step},
+                {"peak_of_step", peak_of_step},
+                {"live_growth", growth(after.live_bytes, before.live_bytes)},
+                {"pss_growth", pss_growth - growth(after.pss.of_files, before.pss.of_files)},
+                {"pss_growth_with_files", pss_growth},
+                {"bytes_sent", sent}});
+  return found;
 }
 
 }  // namespace
 
 nlohmann::ordered_json measure_memory(const Options& options, Allocations& allocations,
                                       bool& is_met) {
-  const std::vector<Json> ranks =
-      kolo::allgather_object(look_at_this_rank(options, allocations), {.name = "memory"});
-  const MemoryReport report(*options.shard, ranks, kolo::is_shared(kolo::shared_empty({1})));
+  const bool share_memory = kolo::is_shared(kolo::shared_empty({1}));
+  const std::vector<Json> ranks = kolo::allgather_object(
+      look_at_this_rank(options, allocations, share_memory), {.name = "memory"});
+  const MemoryReport report(*options.shard, ranks, share_memory);
   if (kolo::rank() == 0) report.print();
   is_met = report.defects().empty();
   return report.to_json();

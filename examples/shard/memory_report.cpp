@@ -14,6 +14,7 @@ constexpr double kWhole = 16;  // bytes per parameter without sharding
 constexpr double kMostAboveFormula = 0.1;
 constexpr double kMostPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others
+constexpr double kUnits = 2;         // of parameters, of which each is a bucket
 constexpr double kPages = 2 * 4096;  // that a segment may have besides
 
 void print_line(const char* name, double value) { std::printf("  %-25s %7.3f\n", name, value); }
@@ -76,12 +77,14 @@ std::vector<std::string> MemoryReport::defects() const {
   expect(slots() * elements_ <= kSlots * most("largest_bucket") + kPages,
          "buckets take %.0f bytes, more than three of the largest: %.0f", slots() * elements_,
          kSlots * most("largest_bucket"));
+  expect(most("gathered") <= kUnits * most("largest_bucket"),
+         "gathered units take %.0f bytes, more than two of the largest: %.0f", most("gathered"),
+         kUnits * most("largest_bucket"));
   if (shard_ >= kolo::Shard::Gradients && ranks_.size() >= 4) {  // by the formula 7 / 16 or less
     expect(total() <= 0.45 * kWhole, "%.3f bytes per parameter without buckets, more than %.3f",
            total(), 0.45 * kWhole);
-    expect(total() + slots() <= 0.5 * kWhole,
-           "%.3f bytes per parameter with buckets, more than %.3f", total() + slots(),
-           0.5 * kWhole);
+    expect(with_buffers() <= 0.5 * kWhole, "%.3f bytes per parameter with buckets, more than %.3f",
+           with_buffers(), 0.5 * kWhole);
   }
   expect(std::abs(pss_ratio() - 1) <= kMostPssDifference,
          "the kernel counts %.3f times what lives, off by more than %.2f", pss_ratio(),
@@ -106,8 +109,9 @@ void MemoryReport::print() const {
   if (slots() > 0) {
     std::printf("  %-25s %7.3f, of at most %.1f MB each\n", "three buckets", slots(),
                 most("largest_bucket") / 1e6);
-    std::printf("  %-25s %7.3f, %.1f %% of %.0f\n", "with them", total() + slots(),
-                100 * (total() + slots()) / kWhole, kWhole);
+    if (share("gathered") > 0) print_line("gathered units", share("gathered"));
+    std::printf("  %-25s %7.3f, %.1f %% of %.0f\n", "with them", with_buffers(),
+                100 * with_buffers() / kWhole, kWhole);
   }
   std::printf("  peaks: %.3f while it is made, %.3f in the first step, %.3f in the third\n",
               share("peak_of_construction"), share("peak_of_first_step"), share("peak_of_step"));
@@ -128,6 +132,7 @@ nlohmann::ordered_json MemoryReport::to_json() const {
           {"live", total()},
           {"formula", formula()},
           {"slots", slots()},
+          {"gathered", share("gathered")},
           {"pss_ratio", pss_ratio()},
           {"bytes_sent_ratio", sent_ratio()},
           {"defects", defects()},

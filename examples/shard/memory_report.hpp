@@ -12,9 +12,10 @@ namespace shard {
 /// What ranks have found of their memory, beside what the mode should leave of it.
 class MemoryReport {
  public:
-  /// Of each rank, in bytes: parameters, gradients, state, buckets, other, largest_bucket,
-  /// windows_before, peak_of_construction, peak_of_first_step, peak_of_step, live_growth,
-  /// pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of parameters.
+  /// Of each rank, in bytes: parameters, gradients, state, gathered, buckets, other,
+  /// largest_bucket, windows_before, peak_of_construction, peak_of_first_step, peak_of_step,
+  /// live_growth, pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of
+  /// parameters.
   MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks,
                bool share_memory = true);
 
@@ -28,10 +29,11 @@ class MemoryReport {
   double sum(const char* key) const;   ///< over ranks
   /// As most, in bytes per parameter.
   double share(const char* key) const { return most(key) / elements_; }
-  /// What lives, in bytes per parameter, without the buckets that are listed apart.
+  /// What lives, in bytes per parameter, without what is listed apart.
   double total() const;
   double formula() const;
-  double slots() const;
+  double slots() const;  ///< buckets that are listed apart
+  double with_buffers() const { return total() + slots() + share("gathered"); }
   double pss_ratio() const { return sum("pss_growth") / sum("live_growth"); }
   double sent_ratio() const { return most("bytes_sent") / least_bytes_sent_; }
 

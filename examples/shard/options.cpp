@@ -5,8 +5,29 @@
 namespace shard {
 namespace {
 
-std::string accept_width(const std::string& text) {
-  return std::stoi(text) % 64 == 0 ? "" : "must be a multiple of 64: " + text;
+constexpr int kMostCount = 1 << 20;
+
+void add_time_options(CLI::App& app, Options& options) {
+  app.add_option("--model", options.models, "time: what to train, AdamW for GPT, SGD for ResNet-50")
+      ->check(CLI::IsMember({"gpt-medium", "resnet50"}))
+      ->capture_default_str();
+  app.add_option("--image", options.image, "time: height and width of ResNet-50's images in pixels")
+      ->check(CLI::Range(32, 4096))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "time: images of each rank in a step")
+      ->check(CLI::Range(2, kMostCount))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "time: steps of each mode; saving: checkpoints")
+      ->check(CLI::Range(1, kMostCount))
+      ->capture_default_str();
+  app.add_option("--warmup", options.warm_up, "time: steps of each mode at the start, not counted")
+      ->check(CLI::Range(1, kMostCount))
+      ->capture_default_str();
+  app.add_flag("--watch", options.watch,
+               "time: instead of the modes, none with and without what Full does to see which "
+               "operators use parameters where it gathers them; nothing is gathered")
+      ->excludes("--memory")
+      ->excludes("--checkpoint");
 }
 
 }  // namespace
@@ -17,7 +38,6 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       "--memory the memory of a rank in one mode; or with --checkpoint the time to save.\n"
       "Exit status 1: more bytes were sent, or more memory was used, than expected.\n",
       "shard_benchmark");
-  const CLI::Range count(1, 1 << 20);
   app.add_flag("--memory", options.memory, "instead of time, measure memory");
   app.add_option("--checkpoint", options.checkpoint,
                  "instead of time, measure saving into this folder, which is made")
@@ -25,28 +45,13 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
       ->excludes("--memory");
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
 
-  app.add_option("--model", options.models, "time: what to train, AdamW for GPT, SGD for ResNet-50")
-      ->check(CLI::IsMember({"gpt-medium", "resnet50"}))
-      ->capture_default_str();
-  app.add_option("--image", options.image, "time: height and width of ResNet-50's images in pixels")
-      ->check(CLI::Range(32, 4096))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "time: images of each rank in a step")
-      ->check(CLI::Range(2, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "time: steps of each mode; saving: checkpoints")
-      ->check(count)
-      ->capture_default_str();
-  app.add_option("--warmup", options.warm_up, "time: steps of each mode at the start, not counted")
-      ->check(count)
-      ->capture_default_str();
-
+  add_time_options(app, options);
   examples::add_shard_option(app, options.shard);
   app.add_option("--layers", options.layers, "memory: blocks of the GPT")
-      ->check(count)
+      ->check(CLI::Range(1, kMostCount))
       ->capture_default_str();
   app.add_option("--width", options.width, "memory: width of the GPT, a multiple of 64")
-      ->check(CLI::Range(1, 1 << 20) & CLI::Validator(accept_width, ""))
+      ->check(CLI::Range(1, 1 << 20) & examples::multiple_of(64))
       ->capture_default_str();
   return examples::parse_command_line(app, argc, argv);
 }

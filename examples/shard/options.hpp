@@ -20,7 +20,8 @@ struct Options {
   int image = 64;  ///< pixels
   int batch = 8;   ///< images of each rank in a step
   int rounds = 31;
-  int warm_up = 3;  ///< rounds before; the first step lays out and divides
+  int warm_up = 3;     ///< rounds before; the first step lays out and divides
+  bool watch = false;  ///< compare steps with and without watched operators, not modes
 
   // Of memory.
   std::optional<kolo::Shard> shard;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <random>
 
+#include <ATen/record_function.h>
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
@@ -19,6 +20,7 @@ namespace {
 void take_turn(Case& bench_case) {
   using Clock = std::chrono::steady_clock;
   kolo::barrier();
+  const at::RecordFunctionGuard watches(bench_case.is_watched);
   const std::uint64_t bytes_before = bytes_sent();
   const auto start = Clock::now();
   bench_case.step();

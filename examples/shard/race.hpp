@@ -16,6 +16,8 @@ struct Case {
   kolo::Shard shard;
   std::int64_t parameters;
   std::function<void()> step;
+  /// Whether its operators are watched, if any are: a watch is one of all operators of the process.
+  bool is_watched = shard == kolo::Shard::Full;
   std::vector<double> step_ms{};
   std::vector<double> step_bytes{};
 };

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
+#include "common/parameters.hpp"
 #include "common/statistics.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
@@ -62,8 +63,8 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
   const std::size_t growth_bytes = growth_during([&] { optimizer.save(folder / "kolo"); });
   const double growth = examples::largest_over_ranks(static_cast<double>(growth_bytes) / kMiB);
   // All ranks' bytes: parameters once, and AdamW's two moments of each.
-  const kolo::TrainingReport report = optimizer.report();
-  const std::size_t all_bytes = 3 * report.now.parameters;
+  const auto all_bytes =
+      3 * sizeof(float) * static_cast<std::size_t>(examples::count_parameters(*model));
   const std::vector<char> bytes(all_bytes / static_cast<std::size_t>(kolo::size()), 'k');
   const std::filesystem::path plain = folder / ("plain-" + std::to_string(kolo::rank()) + ".bytes");
 
@@ -78,7 +79,7 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
   std::filesystem::remove(plain);
   is_met = growth <= kMostGrowthMiB;
   nlohmann::ordered_json result{{"ranks", kolo::size()},
-                                {"shard", kolo::name_of(report.shard)},
+                                {"shard", kolo::name_of(optimizer.report().shard)},
                                 {"mib", static_cast<double>(all_bytes) / kMiB},
                                 {"save_s_median", examples::median(save)},
                                 {"write_s_median", examples::median(write)},

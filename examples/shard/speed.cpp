@@ -19,6 +19,7 @@
 #include "kolo/kolo.hpp"
 #include "resnet/resnet50.hpp"
 #include "shard/race.hpp"
+#include "shard/watched_parameters.hpp"
 #include "shard/wire.hpp"
 
 namespace shard {
@@ -38,12 +39,13 @@ struct TimedTraining {
   kolo::DistributedOptimizer optimizer;
 };
 
-Case gpt_medium(kolo::Shard shard) {
+Case gpt_medium(kolo::Shard shard, const Options& benchmark) {
   const gpt::Options options = gpt::medium_preset();
   gpt::Gpt model = gpt::make_model(options);
   auto adamw = gpt::make_optimizer(model, options);
   const auto training =
       std::make_shared<TimedTraining<gpt::Gpt>>(std::move(model), std::move(adamw), shard);
+  if (benchmark.watch) watch_parameters(*training->model);
   const at::Tensor windows =
       at::randint(256, {options.batch, options.context + 1}, at::TensorOptions(at::kLong));
   return {shard, examples::count_parameters(*training->model),
@@ -57,6 +59,7 @@ Case resnet50(kolo::Shard shard, const Options& options) {
                                                  torch::optim::SGDOptions(0.01).momentum(0.9));
   const auto training =
       std::make_shared<TimedTraining<resnet::ResNet50>>(std::move(model), std::move(sgd), shard);
+  if (options.watch) watch_parameters(*training->model);
   const at::Tensor images = at::randn({options.batch, 3, options.image, options.image});
   const at::Tensor classes = at::randint(1000, {options.batch}, at::TensorOptions(at::kLong));
   return {shard, examples::count_parameters(*training->model), [=] {
@@ -66,19 +69,30 @@ Case resnet50(kolo::Shard shard, const Options& options) {
           }};
 }
 
+std::vector<Case> make_cases(const std::string& model, const Options& options) {
+  std::vector<Case> cases;
+  for (const kolo::Shard shard : options.watch ? std::vector{kolo::Shard::None} : all_modes()) {
+    cases.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard, options));
+  }
+  if (options.watch) {  // the same training: another one has other places in memory
+    cases.push_back(cases.front());
+    cases.back().is_watched = true;
+  }
+  return cases;
+}
+
 void print(const nlohmann::ordered_json& result) {
-  std::printf("%-9s  %8.1f ms  %.3f of none (95 %% interval %.3f to %.3f)  %8.2f MB sent, %.4f x\n",
-              result["shard"].get<std::string>().c_str(), result["step_ms_median"].get<double>(),
-              result["ratio_to_none"].get<double>(), result["ratio_low"].get<double>(),
-              result["ratio_high"].get<double>(), result["bytes_sent_per_step"].get<double>() / 1e6,
-              result["bytes_sent_ratio"].get<double>());
+  const std::string mode =
+      result["shard"].get<std::string>() + (result.value("is_watched", false) ? ", watched" : "");
+  std::printf(
+      "%-13s  %8.1f ms  %.3f of none (95 %% interval %.3f to %.3f)  %8.2f MB sent, %.4f x\n",
+      mode.c_str(), result["step_ms_median"].get<double>(), result["ratio_to_none"].get<double>(),
+      result["ratio_low"].get<double>(), result["ratio_high"].get<double>(),
+      result["bytes_sent_per_step"].get<double>() / 1e6, result["bytes_sent_ratio"].get<double>());
 }
 
 nlohmann::ordered_json measure(const std::string& model, const Options& options) {
-  std::vector<Case> cases;
-  for (const kolo::Shard shard : all_modes()) {
-    cases.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard));
-  }
+  std::vector<Case> cases = make_cases(model, options);
   race(cases, options.warm_up, options.rounds);
 
   const std::int64_t parameters = cases.front().parameters;
@@ -90,6 +104,7 @@ nlohmann::ordered_json measure(const std::string& model, const Options& options)
   nlohmann::ordered_json modes = nlohmann::ordered_json::array();
   for (const Case& bench_case : cases) {
     modes.push_back(judge(bench_case, cases.front()));
+    if (options.watch) modes.back()["is_watched"] = bench_case.is_watched;
     if (kolo::rank() == 0) print(modes.back());
   }
   std::fflush(stdout);

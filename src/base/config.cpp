@@ -108,7 +108,7 @@ const std::array kSettings{
             "Longest message, and the size of a chunk in shared memory; a multiple of 64.", 64},
     Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
             "Shared memory of a rank in each process set, for tensors that do not lie in shared "
-            "memory; a multiple of 64.",
+            "memory; a multiple of 64. More than by default is an error where there is none.",
             64},
     Setting{"KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
             "Requests that a process set remembers; those in use are kept beyond that number."},

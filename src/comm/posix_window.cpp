@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <sys/sysinfo.h>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,18 @@ void attempt(Notice& own, Step step) {
   } catch (const BackendError& error) {
     own.fail(error.what());
   }
+}
+
+/// Before memory is reserved: the kernel would sooner end processes than refuse the last pages.
+void require_memory(std::size_t size_bytes, int ranks) {
+  struct sysinfo machine{};
+  if (::sysinfo(&machine) != 0) return;
+  const std::uint64_t total =
+      (std::uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+  if (size_bytes <= total / static_cast<std::uint64_t>(ranks)) return;
+  throw BackendError(std::to_string(size_bytes) + " bytes of shared memory for each of " +
+                     std::to_string(ranks) + " ranks exceed this machine's " +
+                     std::to_string(total) + " bytes");
 }
 
 std::vector<Mapping> map_all(const std::vector<Notice>& all, int rank) {
@@ -89,6 +103,7 @@ Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_
   NewSegment segment;
   attempt(own, [&] {
     if (size_bytes < segment_bytes) throw BackendError("the size exceeds the address space");
+    require_memory(size_bytes, communicator.size());
     segment = make_segment(size_bytes);
     own.segment = segment.address;
   });

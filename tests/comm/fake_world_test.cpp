@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "contract/communicator_contract.hpp"
+#include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
 #include "support/fake_world/fault_world.hpp"
 
@@ -29,8 +30,11 @@ using Late = FakeRanks<17, false>;
 using LateAndWithRendezvous = FakeRanks<18, true>;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeAtOnce, CommunicatorContract, AtOnce);
+INSTANTIATE_TYPED_TEST_SUITE_P(FakeAtOnce, TransferContract, AtOnce);
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeLate, CommunicatorContract, Late);
+INSTANTIATE_TYPED_TEST_SUITE_P(FakeLate, TransferContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, CommunicatorContract, LateAndWithRendezvous);
+INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, TransferContract, LateAndWithRendezvous);
 INSTANTIATE_TYPED_TEST_SUITE_P(Fake, WindowContract, Late);
 
 /// A world without faults changes nothing.
@@ -55,7 +59,9 @@ struct DelayedRanks {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Faultless, CommunicatorContract, FaultlessRanks);
+INSTANTIATE_TYPED_TEST_SUITE_P(Faultless, TransferContract, FaultlessRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, CommunicatorContract, DelayedRanks);
+INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, TransferContract, DelayedRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Faultless, WindowContract, FaultlessRanks);
 
 TEST(RunRanksTest, FailuresOfAllRanks_AreNamed) {

@@ -10,12 +10,14 @@
 #include <numeric>
 #include <string>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "comm/mpi_check.hpp"
 #include "contract/communicator_contract.hpp"
+#include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
 #include "support/mpi/agree.hpp"
 #include "support/mpi/mpi_ranks.hpp"
@@ -31,6 +33,7 @@ struct MpiProcesses {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CommunicatorContract, MpiProcesses);
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, TransferContract, MpiProcesses);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, WindowContract, MpiProcesses);
 
 int rank() { return MpiRanks::instance().rank(); }
@@ -184,6 +187,24 @@ TEST(PosixWindowTest, Window_LeavesNoNameDescriptorOrMapping) {
   EXPECT_THROW(make_window(world, *communicator, std::size_t{1} << 50), BackendError);
   EXPECT_EQ(count_open_files(), files);
   EXPECT_EQ(count_nameless_mappings(), 0u);
+}
+
+// The kernel would give pages until it has none, and then end processes.
+TEST(PosixWindowTest, MoreThanTheMachineHas_IsRefusedBeforeItIsReserved) {
+  struct sysinfo machine{};
+  ASSERT_EQ(::sysinfo(&machine), 0);
+  const std::size_t total = (machine.totalram + machine.totalswap) * machine.mem_unit;
+  comm::MpiWorld world(Config{});
+  const auto communicator = everybody(world);
+  std::string text;
+  try {
+    static_cast<void>(
+        make_window(world, *communicator, total / static_cast<std::size_t>(size()) + 1));
+  } catch (const BackendError& error) {
+    text = error.what();
+  }
+  EXPECT_NE(text.find("for each of " + std::to_string(size()) + " ranks exceed"), std::string::npos)
+      << text;
 }
 
 /// The calling process may make files of no more than `bytes` bytes as long as this lives.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "contract/communicator_contract.hpp"
+#include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
 
 namespace kolo::test::self_world_test {
@@ -17,6 +18,7 @@ struct SelfRanks {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, CommunicatorContract, SelfRanks);
+INSTANTIATE_TYPED_TEST_SUITE_P(Self, TransferContract, SelfRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, WindowContract, SelfRanks);
 
 TEST(SelfWorldTest, SelfWorld_HasOneRank) {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/wait.hpp"
-#include "contract/communicator_contract.hpp"
+#include "contract/messages.hpp"
 #include "kolo/shared_window.hpp"
 
 /// What every SharedWindow does, tested through the World that makes it. Instantiated like the

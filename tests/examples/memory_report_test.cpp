@@ -20,6 +20,7 @@ Json rank_by_formula(Shard shard, double ranks) {
           {"parameters", 4 * (is_full ? part : kElements)},
           {"gradients", 4 * (divides_gradients ? part : kElements)},
           {"state", 8 * (divides_state ? part : kElements)},
+          {"gathered", 0},
           {"buckets", divides_gradients ? 0.9 * kElements : 0},
           {"other", 0},
           {"largest_bucket", 0.3 * kElements},
@@ -59,6 +60,11 @@ TEST(MemoryReport, BucketsCountApartOnlyWhereGradientsAreDivided) {
   EXPECT_EQ(defects(Shard::Optimizer, 4, "buckets", 0.101 * kElements), 1);
   EXPECT_EQ(defects(Shard::Gradients, 2, "buckets", 8192), 0);
   EXPECT_EQ(defects(Shard::Gradients, 2, "buckets", 8193), 1);
+}
+
+TEST(MemoryReport, TwoUnitsOfParametersMayBeGathered) {
+  EXPECT_EQ(defects(Shard::Full, 2, "gathered", 0.6 * kElements), 0);
+  EXPECT_EQ(defects(Shard::Full, 2, "gathered", 0.6 * kElements + 1), 1);
 }
 
 TEST(MemoryReport, FourRanksThatDivideGradientsNeedHalfOfTheMemoryAtMost) {

@@ -15,26 +15,12 @@ PROGRAM, *LAUNCH = sys.argv[1:]
 GPT_MEDIUM = 10774272  # parameters
 
 
-def why_no_shared_memory():
-    """Why ranks can share none on this machine; None where they can."""
-    if os.environ.get("KOLO_SHARED_MEMORY") == "off":
-        return "KOLO_SHARED_MEMORY is off"
-    try:
-        files = os.statvfs("/dev/shm")
-    except OSError as error:
-        return str(error)
-    free = files.f_bavail * files.f_frsize
-    return f"/dev/shm has {free} bytes" if free < 1 << 30 else None
-
-
-def run(ranks, *arguments):
+def run(ranks, *arguments, **environment):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.json")
         result = subprocess.run([*LAUNCH, str(ranks), PROGRAM, "--json", path, *arguments],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1"})
-        if "share none here" in result.stdout and why_no_shared_memory():
-            raise unittest.SkipTest(f"ranks share no memory: {why_no_shared_memory()}")
+                                env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
         if result.returncode != 0:
             raise AssertionError(result.stdout)
         with open(path, encoding="utf-8") as file:
@@ -42,9 +28,9 @@ def run(ranks, *arguments):
 
 
 class ShardBenchmark(unittest.TestCase):
-    def check_memory(self, ranks, shard, **shares):
+    def check_memory(self, ranks, shard, environment=None, **shares):
         """`shares` are bytes per parameter on every rank."""
-        report = run(ranks, "--memory", "--shard", shard)
+        report = run(ranks, "--memory", "--shard", shard, **(environment or {}))
         self.assertGreater(report["parameters"], 20e6)
         self.assertEqual(len(report["ranks"]), ranks)
         for rank in report["ranks"]:
@@ -69,6 +55,28 @@ class ShardBenchmark(unittest.TestCase):
         report = self.check_memory(4, "full", parameters=1, gradients=1, state=2)
         self.assertGreater(report["slots"], 0)
 
+    def test_memory_that_ranks_cannot_share_counts_too(self):
+        off = {"KOLO_SHARED_MEMORY": "off"}
+        self.check_memory(2, "none", off, parameters=4, gradients=4, state=8)
+        report = self.check_memory(4, "gradients", off, parameters=4, gradients=1, state=2)
+        self.assertGreater(report["slots"], 0)
+        self.assertEqual(report["gathered"], 0)
+
+    def test_gathered_units_count_apart(self):
+        report = self.check_memory(4, "full", {"KOLO_SHARED_MEMORY": "off"}, parameters=1,
+                                   gradients=1, state=2)
+        self.assertGreater(report["slots"], 0)
+        self.assertGreater(report["gathered"], 0)
+
+    def test_watching_operators_is_timed_beside_the_same_steps_without(self):
+        model, = run(2, "--watch", "--model", "gpt-medium", "--rounds", "1", "--warmup", "1")
+        self.assertEqual([(mode["shard"], mode["is_watched"]) for mode in model["modes"]],
+                         [("none", False), ("none", True)])
+        none, watched = (mode["step_ms_median"] for mode in model["modes"])
+        self.assertAlmostEqual(model["modes"][1]["ratio_to_none"], watched / none)
+        self.assertEqual(model["modes"][1]["bytes_sent_per_step"],
+                         model["modes"][0]["bytes_sent_per_step"])
+
     def test_every_mode_of_every_model_is_timed_and_sends_what_it_must(self):
         models = run(2, "--image", "32", "--batch", "2", "--rounds", "1", "--warmup", "1")
         self.assertEqual([model["model"] for model in models], ["gpt-medium", "resnet50"])
@@ -90,12 +98,12 @@ class ShardBenchmark(unittest.TestCase):
 
     def test_saving_is_timed_and_leaves_the_checkpoint(self):
         with tempfile.TemporaryDirectory() as folder:
-            report = run(2, "--checkpoint", folder, "--shard", "optimizer", "--rounds", "1")
+            report = run(2, "--checkpoint", folder, "--shard", "full", "--rounds", "1")
             self.assertEqual(os.listdir(folder), ["kolo"])
             files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
             newest = max(path.parent for path in files)
             saved = sum(path.stat().st_size for path in files if path.parent == newest)
-        self.assertEqual((report["ranks"], report["shard"]), (2, "optimizer"))
+        self.assertEqual((report["ranks"], report["shard"]), (2, "full"))
         # Parameters and two moments of each, in float32; and some KiB that say what they are.
         self.assertAlmostEqual(report["mib"], 12 * GPT_MEDIUM / 2**20, delta=0.1)
         self.assertAlmostEqual(saved / 2**20, report["mib"], delta=0.5)

@@ -78,7 +78,7 @@ if(KOLO_BUILD_EXAMPLES)
       COMMAND Python3::Interpreter
         "${CMAKE_CURRENT_SOURCE_DIR}/examples/shard_benchmark_test.py"
         $<TARGET_FILE:shard_benchmark> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
-    kolo_set_mpirun_properties(shard_benchmark 4 300)
+    kolo_set_mpirun_properties(shard_benchmark 4 600)
     add_test(NAME compare_sharding
       COMMAND Python3::Interpreter
         "${CMAKE_CURRENT_SOURCE_DIR}/examples/compare_sharding_test.py"

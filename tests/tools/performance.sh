@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # Measures what docs/performance.md says and prints that page, for this machine and this commit:
 #   tests/tools/performance.sh > docs/performance.md
-# Takes some 25 minutes on two cores, which should have nothing else to do.
+# Takes some 40 minutes on two cores, which should have nothing else to do. With the first words of
+# headings it measures and prints these sections only, each with the commit:
+#   tests/tools/performance.sh Training Sharding
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-if [ $# -gt 0 ]; then
-  sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"
-  [ "$1" = --help ] && exit 0 || exit 2
-fi
+sections=(All-reduce Public Gradients Other More Training Sharding Memory Saving)
+for section in "$@"; do
+  [[ " ${sections[*]} " == *" $section "* ]] && continue
+  sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"
+  printf 'Sections: %s\n' "${sections[*]}"
+  [ "$section" = --help ] && exit 0 || exit 2
+done
+[ $# -eq 0 ] || sections=("$@")
 "$root/cmake/setup.sh" >&2
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
-kolo_build release kolo-bench train_gpt synthetic_benchmark shard_benchmark >&2
+kolo_build release kolo-bench train_gpt synthetic_benchmark shard_benchmark compare_sharding >&2
 
 PATH="$root/build/release/examples:$PATH"
 export OMP_NUM_THREADS=1 # each rank has one core
@@ -24,41 +30,86 @@ measure() {
   shift
   printf '%s  %s\n' "$(date +%T)" "$*" >&2
   printf '%s\n' "$*" >"$results/$name.command"
-  # shard_benchmark ends with 1 where a promise on memory is not kept; the page has the figures.
+  # shard_benchmark ends with 1 where it misses a bound; the page has the figures.
   "$@" --json "$results/$name.json" >&2 || [ -s "$results/$name.json" ]
 }
 
-kolo-bench --selfcheck >"$results/selfcheck.txt"
-staged_and_window=(--placement staged,window --baseline mpi)
-measure allreduce kolo-bench allreduce --np 2 --min 1KB --max 256MB --factor 8 \
-  "${staged_and_window[@]}"
-measure path kolo-bench allreduce --np 2 --min 1KB --max 16MB --factor 8 --rounds 31 \
-  --placement staged,window
-measure gradients kolo-bench gradients --model resnet50 --np 2 --baseline mpi \
-  --compression none,fp16
-for collective in reduce_scatter allgather broadcast alltoall; do
-  measure "$collective" kolo-bench "$collective" --np 2 --min 64KB --max 64MB --factor 32 \
+# in_mode <mode> <name> <arguments of mpirun, and a program>...: measures it with --shard.
+in_mode() {
+  local mode="$1" name="$2"
+  shift 2
+  case "$mode" in
+    gathered) measure "$name" env KOLO_SHARED_MEMORY=off mpirun "$@" --shard full ;;
+    *) measure "$name" mpirun "$@" --shard "$mode" ;;
+  esac
+}
+modes=(none optimizer gradients full gathered)
+
+measure_All-reduce() {
+  measure allreduce kolo-bench allreduce --np 2 --min 1KB --max 256MB --factor 8 \
     "${staged_and_window[@]}"
-done
-measure four_ranks kolo-bench allreduce --np 4 --min 1KB --max 4MB --factor 8 \
-  "${staged_and_window[@]}"
+}
 
-for shard in none optimizer gradients; do
-  for fused in "" --fused; do
-    measure "gpt.$shard.${fused#--}" \
-      mpirun -np 2 train_gpt --preset medium --efficiency --shard "$shard" ${fused:+"$fused"}
-    measure "resnet.$shard.${fused#--}" \
-      mpirun -np 2 synthetic_benchmark --image 64 --batch 8 --efficiency --shard "$shard" \
-      ${fused:+"$fused"}
+measure_Public() {
+  measure path kolo-bench allreduce --np 2 --min 1KB --max 16MB --factor 8 --rounds 31 \
+    --placement staged,window
+}
+
+measure_Gradients() {
+  measure gradients kolo-bench gradients --model resnet50 --np 2 --baseline mpi \
+    --compression none,fp16
+}
+
+measure_Other() {
+  local collective
+  for collective in reduce_scatter allgather broadcast alltoall; do
+    measure "$collective" kolo-bench "$collective" --np 2 --min 64KB --max 64MB --factor 32 \
+      "${staged_and_window[@]}"
   done
-done
-measure modes mpirun -np 2 shard_benchmark
-for shard in none optimizer gradients; do
-  measure "memory.$shard" mpirun -np 4 --oversubscribe shard_benchmark --memory --shard "$shard"
-done
-for shard in none gradients; do
-  measure "saving.$shard" mpirun -np 2 shard_benchmark --checkpoint "$results/saved" \
-    --shard "$shard"
-done
+}
 
-python3 "$root/tests/tools/performance/page.py" "$results" "$root"
+measure_More() {
+  measure four_ranks kolo-bench allreduce --np 4 --min 1KB --max 4MB --factor 8 \
+    "${staged_and_window[@]}"
+}
+
+measure_Training() {
+  local mode fused
+  for mode in "${modes[@]}"; do
+    for fused in "" --fused; do
+      in_mode "$mode" "gpt.$mode.${fused#--}" \
+        -np 2 train_gpt --preset medium --efficiency ${fused:+"$fused"}
+      in_mode "$mode" "resnet.$mode.${fused#--}" \
+        -np 2 synthetic_benchmark --image 64 --batch 8 --efficiency ${fused:+"$fused"}
+    done
+  done
+}
+
+measure_Sharding() {
+  measure modes mpirun -np 2 shard_benchmark
+  measure gathered env KOLO_SHARED_MEMORY=off mpirun -np 2 shard_benchmark
+  measure watch mpirun -np 2 shard_benchmark --watch --rounds 101
+  measure models mpirun -np 2 compare_sharding
+  measure models_gathered env KOLO_SHARED_MEMORY=off mpirun -np 2 compare_sharding
+}
+
+measure_Memory() {
+  local mode
+  for mode in "${modes[@]}"; do
+    in_mode "$mode" "memory.$mode" -np 4 --oversubscribe shard_benchmark --memory
+  done
+}
+
+measure_Saving() {
+  local mode
+  for mode in none gradients full; do
+    in_mode "$mode" "saving.$mode" -np 2 shard_benchmark --checkpoint "$results/saved"
+  done
+}
+
+staged_and_window=(--placement "staged,window" --baseline mpi)
+cat /proc/loadavg >"$results/load.txt"
+kolo-bench --selfcheck >"$results/selfcheck.txt"
+for section in "${sections[@]}"; do "measure_$section"; done
+
+python3 "$root/tests/tools/performance/page.py" "$results" "$root" "$@"

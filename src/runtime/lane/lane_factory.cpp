@@ -1,6 +1,7 @@
 #include "runtime/lane/lane_factory.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -36,6 +37,11 @@ bool is_homogeneous(const std::vector<int>& nodes) {
   const auto members = [&](int node) { return std::count(nodes.begin(), nodes.end(), node); };
   return std::all_of(nodes.begin(), nodes.end(),
                      [&](int node) { return members(node) == members(0); });
+}
+
+void warn(const Communicator& communicator, const char* purpose, const std::string& problem) {
+  if (communicator.rank() > 0) return;
+  KOLO_LOG(Warn) << "no shared memory for " << purpose << ", using messages instead: " << problem;
 }
 
 }  // namespace
@@ -79,9 +85,11 @@ void LaneFactory::share_memory(Lane::Parts& parts, int number) {
     share_memory_inside_nodes(parts, number);
     return;
   }
-  parts.control.window =
-      make_window(*parts.control.communicator, WindowHeaderExchange::segment_bytes(), "agreement");
-  parts.data.staging = make_window(*parts.control.communicator, config_.staging_bytes, "data");
+  Communicator& everybody = *parts.control.communicator;
+  std::string problem;
+  parts.control.window = make_window(everybody, WindowHeaderExchange::segment_bytes(), problem);
+  if (parts.control.window == nullptr) warn(everybody, "agreement", problem);
+  parts.data.staging = make_staging(everybody, everybody, "data");
 }
 
 void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
@@ -92,9 +100,7 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
     if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
   }
   const auto communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
-  path.node_staging = make_window(*communicator, config_.staging_bytes, "data inside nodes");
-  if (!is_everywhere(path.node_staging != nullptr, *parts.control.communicator))
-    path.node_staging = nullptr;
+  path.node_staging = make_staging(*communicator, *parts.control.communicator, "data inside nodes");
   path.nodes = Nodes{path.node_of_rank, is_homogeneous(path.node_of_rank), path.node_staging.get()};
 }
 
@@ -109,18 +115,31 @@ bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
   return std::ranges::count(all, std::byte{1}) == communicator.size();
 }
 
+/// Null on all ranks of the set unless all have it. Throws InvalidArgument on all instead if the
+/// setting asks for more than by default.
+std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours,
+                                                        Communicator& everybody,
+                                                        const char* purpose) {
+  std::string problem = "ranks of another node have none";
+  std::shared_ptr<SharedWindow> window = make_window(neighbours, config_.staging_bytes, problem);
+  if (is_everywhere(window != nullptr, everybody)) return window;
+  if (config_.staging_bytes > Config{}.staging_bytes) {
+    throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config_.staging_bytes) +
+                          ": no shared memory for " + purpose + ": " + problem + ". Choose less.");
+  }
+  if (window == nullptr) warn(neighbours, purpose, problem);
+  return nullptr;
+}
+
 /// Null, on all ranks of `communicator` alike, where shared memory is not available.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
-                                                       std::size_t bytes, const char* purpose) {
+                                                       std::size_t bytes, std::string& problem) {
   std::shared_ptr<SharedWindow> window;
   try {
     comm::wait(world_.make_window(communicator, 0, bytes, window), Deadline::after(config_.timeout),
                world_);
   } catch (const BackendError& error) {
-    if (communicator.rank() == 0) {
-      KOLO_LOG(Warn) << "no shared memory for " << purpose
-                     << ", using messages instead: " << error.what();
-    }
+    problem = error.what();
   }
   return window;
 }

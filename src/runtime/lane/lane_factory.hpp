@@ -33,7 +33,9 @@ class LaneFactory {
   void share_memory_inside_nodes(Lane::Parts& parts, int number);
   bool is_everywhere(bool holds, Communicator& communicator);
   std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes,
-                                            const char* purpose);
+                                            std::string& problem);
+  std::shared_ptr<SharedWindow> make_staging(Communicator& neighbours, Communicator& everybody,
+                                             const char* purpose);
 
   comm::World& world_;
   const Config& config_;

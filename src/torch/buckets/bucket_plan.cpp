@@ -35,7 +35,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
     const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
     const bool fits =
         found != open.end() &&
-        (!is_limited ||
+        (!(is_limited || parameter.may_split_group) ||
          plan.buckets[found->second].size_bytes + bytes_of(parameter) <= bucket_bytes);
     if (!fits) {
       open[key] = plan.buckets.size();

@@ -16,6 +16,7 @@ struct PlannedParameter {
   DType dtype = DType::Float32;
   int group = kNoGroup;             ///< its parameters share a bucket
   std::size_t optimizer_group = 0;  ///< a bucket has parameters of one only
+  bool may_split_group = false;     ///< into several buckets, if one is not enough
 };
 
 /// A contiguous range of memory that is reduced at once: gradients of one dtype, padded so that

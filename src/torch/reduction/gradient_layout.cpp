@@ -42,7 +42,9 @@ std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
     const auto count = static_cast<std::size_t>(tensors_[i].numel());
     planned.push_back({is_sparse_[i] ? 0 : count, dtype_of(tensors_[i]), parameters_[i].group,
                        parameters_[i].optimizer_group});
-    if (units_) planned.back().group = static_cast<int>(units_->unit_of[i]);
+    if (!units_) continue;
+    planned.back().may_split_group = planned.back().group == PlannedParameter::kNoGroup;
+    planned.back().group = static_cast<int>(units_->unit_of[i]);
   }
   return planned;
 }

@@ -104,6 +104,25 @@ TEST(RuntimeTest, StagingTooSmallForItsRanks_IsRejectedAtTheStart) {
   start_with(2);
 }
 
+TEST(RuntimeTest, StagingThatCannotBeHad_IsAnErrorOnAllRanksIfItIsMoreThanByDefault) {
+  for (const int nodes : {1, 2}) {
+    const FakeOptions options{.nodes = nodes, .has_shared_memory = false};
+    Config config = test_config();
+    config.staging_bytes = Config{}.staging_bytes;
+    const auto start = [&](FakeWorld& world) { Runtime runtime(options_in(world, config)); };
+    run_ranks(4, start, options);
+    config.staging_bytes *= 2;
+    run_ranks(
+        4,
+        [&](FakeWorld& world) {
+          const std::string text = text_thrown_by<InvalidArgument>([&] { start(world); });
+          expect_contains(text, "KOLO_STAGING_BYTES=8388608: no shared memory for data");
+          expect_contains(text, "fake window");
+        },
+        options);
+  }
+}
+
 TEST(RuntimeTest, WithoutMpirun_TheWorldHasOneRank) {
   EXPECT_FALSE(is_initialized());
   EXPECT_THROW(rank(), InvalidArgument);

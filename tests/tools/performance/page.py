@@ -1,7 +1,8 @@
 """Prints docs/performance.md: page.md beside this file, with tables of what was measured.
 
-Usage: page.py FOLDER REPOSITORY. performance.sh fills the folder: NAME.json, what a command wrote,
-and NAME.command, the command.
+Usage: page.py FOLDER REPOSITORY [SECTION...]. performance.sh fills the folder: NAME.json, what a
+command wrote, and NAME.command, the command. A section is named by the first word of its heading;
+without names it is the whole page.
 """
 
 import datetime
@@ -53,7 +54,8 @@ class Results:
 
     def command(self, *names):
         lines = [(self.folder / f"{name}.command").read_text().strip() for name in names]
-        text = "\n".join(line.replace(str(self.folder), "FOLDER") for line in lines)
+        text = "\n".join(line.replace(str(self.folder), "FOLDER").removeprefix("env ")
+                         for line in lines)
         return f"```sh\n{text}\n```"
 
     def rows(self, name):
@@ -118,17 +120,21 @@ def other_collectives(results):
             results.command(*names))
 
 
+MODES = {"none": "`none`", "optimizer": "`optimizer`", "gradients": "`gradients`",
+         "full": "`full`", "gathered": "`full`, gathered on use"}
+
+
 def efficiency(results):
     runs = []
     rows = []
     for model, text in (("gpt", "GPT, 10.8 M parameters, AdamW"), ("resnet", "ResNet-50, SGD")):
         for fused in ("", "fused"):
-            for shard in ("none", "optimizer", "gradients"):
-                runs.append(f"{model}.{shard}.{fused}")
+            for mode, name in MODES.items():
+                runs.append(f"{model}.{mode}.{fused}")
                 report = results.read(runs[-1])
                 if isinstance(report, list):
                     report = report[0]
-                rows.append([text + (", fused" if fused else ""), f"`{shard}`",
+                rows.append([text + (", fused" if fused else ""), name,
                              f"{report['step_ms_without']:.0f} ms",
                              f"{report['step_ms_with']:.0f} ms",
                              share_text(report, "efficiency"),
@@ -138,41 +144,63 @@ def efficiency(results):
     return table(head, rows) + "\n\n" + results.command(*runs)
 
 
-def modes(results):
+def ratio_to_none(mode):
+    return (f"{mode['ratio_to_none']:.3f} "
+            f"({mode['ratio_low']:.3f} to {mode['ratio_high']:.3f})")
+
+
+def modes(results, name):
     rows = []
-    for model in results.read("modes"):
+    for model in results.read(name):
         for mode in model["modes"]:
-            rows.append([f"{model['model']}, {model['rounds']} rounds", f"`{mode['shard']}`",
-                         f"{mode['step_ms_median']:.0f} ms",
-                         f"{mode['ratio_to_none']:.3f} "
-                         f"({mode['ratio_low']:.3f} to {mode['ratio_high']:.3f})",
-                         f"{mode['bytes_sent_per_step'] / 1e6:.1f} MB"])
+            watched = ", watched" if mode.get("is_watched") else ""
+            rows.append([f"{model['model']}, {model['rounds']} rounds",
+                         f"`{mode['shard']}`{watched}", f"{mode['step_ms_median']:.0f} ms",
+                         ratio_to_none(mode), f"{mode['bytes_sent_per_step'] / 1e6:.1f} MB"])
     head = ["", "shard", "step", "ratio to `none` in the same round", "sent by a rank"]
-    return table(head, rows) + "\n\n" + results.command("modes")
+    return table(head, rows) + "\n\n" + results.command(name)
+
+
+def models(results):
+    rows = []
+    gathered = {model["model"]: model["modes"][-1] for model in results.read("models_gathered")}
+    for model in results.read("models"):
+        name = f"{model['model']}, {model['parameters'] / 1e6:.1f} M parameters"
+        shown = [(MODES[mode["shard"]], mode) for mode in model["modes"]]
+        for shard, mode in [*shown, (MODES["gathered"], gathered[model["model"]])]:
+            rows.append([name, shard,
+                         f"{mode['peak_bytes'] / 1e6:.0f} MB, {mode['memory_to_none']:.2f}",
+                         f"{mode['step_ms_median']:.0f} ms, {ratio_to_none(mode)}",
+                         f"{mode['largest_parameters'] / 1e6:.1f} M parameters, "
+                         f"{mode['largest_to_none']:.2f}"])
+    head = ["", "shard", "memory, ratio to `none`", "step, ratio to `none`",
+            "largest model, ratio to `none`"]
+    return table(head, rows) + "\n\n" + results.command("models", "models_gathered")
 
 
 def memory(results):
-    runs = [f"memory.{shard}" for shard in ("none", "optimizer", "gradients")]
+    runs = [f"memory.{mode}" for mode in MODES]
     rows = []
-    for report in map(results.read, runs):
+    for name, report in zip(MODES.values(), map(results.read, runs)):
         def most(key):
             return max(rank[key] for rank in report["ranks"]) / report["parameters"]
-        together = report["live"] + report["slots"]
-        rows.append([f"`{report['shard']}`"] +
+        together = report["live"] + report["slots"] + report["gathered"]
+        rows.append([name] +
                     [f"{most(key):.2f}" for key in ("parameters", "gradients", "state")] +
                     [f"{report['live']:.3f}", f"{report['formula']:g}", f"{report['slots']:.3f}",
+                     f"{report['gathered']:.3f}",
                      f"{together:.3f} ({100 * together / 16:.1f} %)"] +
                     [f"{most(f'peak_of_{when}'):.1f}"
                      for when in ("construction", "first_step", "step")] +
                     [f"{report['pss_ratio']:.3f}", f"{report['bytes_sent_ratio']:.4f}"])
     head = ["shard", "parameters", "gradients", "state", "total", "formula", "three buckets",
-            "total with buckets (of 16)", "peak: construction", "first step", "third step",
-            "kernel / counted", "sent, of 2 · 4Ψ · (N-1)/N"]
+            "two units", "total with these (of 16)", "peak: construction", "first step",
+            "third step", "kernel / counted", "sent, of what it must"]
     return table(head, rows) + "\n\n" + results.command(*runs)
 
 
 def saving(results):
-    runs = ["saving.none", "saving.gradients"]
+    runs = ["saving.none", "saving.gradients", "saving.full"]
     rows = []
     for report in map(results.read, runs):
         rows.append([f"`{report['shard']}`", f"{report['mib']:.0f} MiB",
@@ -180,6 +208,11 @@ def saving(results):
                      f"{report['ratio_median']:.2f}", f"{report['growth_mib']:.1f} MiB"])
     head = ["shard", "bytes", "save", "write and fsync", "median ratio", "memory grows by at most"]
     return table(head, rows) + "\n\n" + results.command(*runs)
+
+
+def copying(results):
+    check = (results.folder / "selfcheck.txt").read_text()
+    return "```\n" + re.search(r"^copying.*\n.*", check, re.MULTILINE).group() + "\n```"
 
 
 def output_of(*command):
@@ -194,35 +227,47 @@ def commit_of(repository):
 
 
 def machine(results, repository):
-    report = results.read("allreduce")
+    """By what "kolo-bench --selfcheck" prints."""
+    check = (results.folder / "selfcheck.txt").read_text()
+    cpu, system, cores = re.search(
+        r"^processor +(.*); (\S+ \d+\.\d+).*\ncores +(\d+)", check, re.MULTILINE).groups()
+    copies = re.search(r"^single copy +(.*)", check, re.MULTILINE).group(1)
+    mpi = output_of("mpirun", "--version").splitlines()[0]
     compiler = output_of("c++", "-dumpfullversion")
-    system = re.match(r"\S+ \d+\.\d+", report["machine"]["system"]).group()
-    mpi = report["mpi"]
-    return (f"Commit {commit_of(repository)}, {datetime.date.today()}: {report['machine']['cpu']}, "
-            f"{report['machine']['cores']} cores, {system}, {mpi['library']} "
-            f"(single copy inside the node: {mpi['single_copy']}), GCC {compiler}.")
+    load = (results.folder / "load.txt").read_text().split()
+    return (f"Commit {commit_of(repository)}, {datetime.date.today()}: {cpu}, {cores} cores, "
+            f"{system}, {mpi} (single copy: {copies}), GCC {compiler}; load average at the start "
+            f"{load[0]}.")
+
+
+PARTS = {
+    "allreduce": lambda results: allreduce(results, "allreduce"),
+    "copying": copying,
+    "public_path": public_path,
+    "gradients": gradients,
+    "other_collectives": other_collectives,
+    "four_ranks": lambda results: allreduce(results, "four_ranks"),
+    "efficiency": efficiency,
+    "modes": lambda results: modes(results, "modes"),
+    "gathered": lambda results: modes(results, "gathered"),
+    "watch": lambda results: modes(results, "watch"),
+    "memory": memory,
+    "models": models,
+    "saving": saving,
+}
 
 
 def main():
-    folder, repository = map(pathlib.Path, sys.argv[1:])
-    results = Results(folder)
-    copying = re.search(r"^copying.*\n.*", (folder / "selfcheck.txt").read_text(), re.MULTILINE)
-    parts = {
-        "machine": machine(results, repository),
-        "copying": f"```\n{copying.group()}\n```",
-        "allreduce": allreduce(results, "allreduce"),
-        "public_path": public_path(results),
-        "gradients": gradients(results),
-        "other_collectives": other_collectives(results),
-        "four_ranks": allreduce(results, "four_ranks"),
-        "efficiency": efficiency(results),
-        "modes": modes(results),
-        "memory": memory(results),
-        "saving": saving(results),
-    }
+    folder, repository, *names = sys.argv[1:]
+    results = Results(pathlib.Path(folder))
+    parts = {**PARTS, "machine": lambda results: machine(results, repository)}
     page = (pathlib.Path(__file__).parent / "page.md").read_text()
-    print(re.sub(r"^@(\w+)@$", lambda match: parts[match.group(1)], page, flags=re.MULTILINE),
-          end="")
+    sections = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    if names:  # each with the machine, below its heading
+        sections = [section.replace("\n", "\n@machine@\n\n", 1) for section in sections
+                    if section.split()[1].rstrip(":") in names and section.startswith("## ")]
+    print(re.sub(r"^@(\w+)@$", lambda match: parts[match.group(1)](results), "".join(sections),
+                 flags=re.MULTILINE), end="")
 
 
 if __name__ == "__main__":

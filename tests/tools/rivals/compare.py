@@ -38,10 +38,16 @@ MODELS = {"gpt": "GPT, 10,774,272 parameters, AdamW, 8 windows of 128 bytes a ra
           "resnet50": "ResNet-50, 25,557,032 parameters, SGD with momentum, 8 images of 64×64 a "
                       "rank"}
 KOLO = {"kolo": (), "kolo-optimizer": ("--shard", "optimizer"),
-        "kolo-gradients": ("--shard", "gradients")}
+        "kolo-gradients": ("--shard", "gradients"), "kolo-full": ("--shard", "full"),
+        "kolo-gathered": ("--shard", "full")}
+SETTINGS_OF_CASES = {"horovod-best": HOROVOD_AT_ITS_BEST,
+                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"}}
 LABELS = {"kolo": "Kolo, `none`", "kolo-optimizer": "Kolo, `optimizer`",
-          "kolo-gradients": "Kolo, `gradients`", "alone": "PyTorch alone, two processes at once",
-          "ddp": "DDP", "ddp-views": "DDP, gradients as views of buckets",
+          "kolo-gradients": "Kolo, `gradients`",
+          "kolo-full": "Kolo, `full`, one copy of the parameters",
+          "kolo-gathered": "Kolo, `full`, gathered on use, no shared memory",
+          "alone": "PyTorch alone, two processes at once", "ddp": "DDP",
+          "ddp-views": "DDP, gradients as views of buckets",
           "ddp-zero": "DDP with such views, ZeroRedundancyOptimizer",
           "fsdp2": "FSDP2, not resharded after forward",
           "fsdp2-reshard": "FSDP2, resharded after forward",
@@ -81,7 +87,7 @@ def launcher(options):
 def run(case, model, number, launch, settings, python):
     """One case in processes of its own."""
     settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
-                **(HOROVOD_AT_ITS_BEST if case == "horovod-best" else {})}
+                **SETTINGS_OF_CASES.get(case, {})}
     with tempfile.TemporaryDirectory() as folder, \
             open(os.path.join(folder, "output"), "w+", errors="replace") as output:
         file = os.path.join(folder, "measured.json")

@@ -69,6 +69,16 @@ TEST(BucketPlanTest, Group_IsOneBucketOfAnySize) {
   EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 2}, {1, 3}}));
 }
 
+TEST(BucketPlanTest, GroupThatMayBeSplit_FillsBucketsOfItsOwn) {
+  auto parameters = parameters_of({64, 8, 128, 192, 8});
+  for (const std::size_t i : Places{0, 2, 3}) {
+    parameters[i].group = 0;
+    parameters[i].may_split_group = true;
+  }
+  const auto plan = plan_buckets(parameters, first_to_last(5), kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 2}, {1, 4}, {3}}));
+}
+
 TEST(BucketPlanTest, MembersAndFlagsDoNotOverlap_ShardsAreEqualMultiplesOf64Bytes) {
   for (const std::size_t shards : Places{1, 2, 3, 4, 7}) {
     const auto counts = Places{1, 15, 16, 17, 300, 3};

@@ -1,0 +1,32 @@
+#include "shard/watched_parameters.hpp"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kolo/runtime.hpp"
+#include "torch/sharding/gathered_units.hpp"
+#include "torch/sharding/operator_watch.hpp"
+
+namespace shard {
+
+void watch_parameters(const torch::nn::Module& model) {
+  using kolo::tensors::GatheredUnits;
+  GatheredUnits::Part part{};
+  std::vector<at::DataPtr> memory;
+  for (const at::Tensor& parameter : model.parameters()) {
+    part.members.push_back({parameter.storage(), 0});
+    memory.push_back(parameter.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
+  }
+  const auto units = std::make_shared<GatheredUnits>(
+      std::vector<GatheredUnits::Unit>{{"parameters", {part}}}, 1, c10::Device(c10::kCPU),
+      kolo::OperationOptions{.process_set = &kolo::Runtime::current().world()}, "watched",
+      std::make_shared<kolo::tensors::UnitCalls>("watched"));
+  units->rest(true);
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    part.members[i].storage.set_data_ptr_noswap(std::move(memory[i]));
+  }
+  kolo::tensors::watch_operators(units);
+}
+
+}  // namespace shard
