@@ -98,7 +98,10 @@ Places find_places(const Training& training, Given given, bool gathers) {
                 .state = {},
                 .gathered = {}};
   for (const at::Tensor& parameter : training.model->parameters()) {
-    (gathers ? places.gathered : places.parameters).push_back(parameter.const_data_ptr());
+    // Access to a parameter that is not in memory throws.
+    const void* const place =
+        parameter.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+    if (place != nullptr) (gathers ? places.gathered : places.parameters).push_back(place);
     if (parameter.grad().defined()) places.gradients.push_back(parameter.grad().const_data_ptr());
   }
   for (const auto& [key, state] : training.adamw.state()) {

@@ -4,15 +4,18 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/empty.h>
+
 #include "kolo/runtime.hpp"
 #include "torch/sharding/gathered_units.hpp"
 #include "torch/sharding/operator_watch.hpp"
+#include "torch/tensors/storage_access.hpp"
 
 namespace shard {
 
 void watch_parameters(const torch::nn::Module& model) {
   using kolo::tensors::GatheredUnits;
-  GatheredUnits::Part part{};
+  GatheredUnits::Part part{.shard = at::empty({0}), .members = {}};
   std::vector<at::DataPtr> memory;
   for (const at::Tensor& parameter : model.parameters()) {
     part.members.push_back({parameter.storage(), 0});
@@ -24,7 +27,7 @@ void watch_parameters(const torch::nn::Module& model) {
       std::make_shared<kolo::tensors::UnitCalls>("watched"));
   units->rest(true);
   for (std::size_t i = 0; i < memory.size(); ++i) {
-    part.members[i].storage.set_data_ptr_noswap(std::move(memory[i]));
+    kolo::tensors::give_elements(part.members[i].storage, std::move(memory[i]));
   }
   kolo::tensors::watch_operators(units);
 }

@@ -176,7 +176,7 @@ std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) 
   const int key = pool_key();
   void* found = nullptr;
   int is_there = 0;
-  KOLO_MPI_TRY(MPI_Comm_get_attr(original, key, &found, &is_there));
+  KOLO_MPI_TRY(MPI_Comm_get_attr(original, key, static_cast<void*>(&found), &is_there));
   if (is_there != 0) return *static_cast<std::shared_ptr<Pool>*>(found);
   auto* const pool = new std::shared_ptr<Pool>(std::make_shared<Pool>());
   KOLO_MPI_TRY(MPI_Comm_set_attr(original, key, pool));

@@ -49,7 +49,7 @@ StartWatch::StartWatch(std::optional<Launcher> launcher) : launcher_(std::move(l
   here_ = make_socket();
   const SocketName name(launcher_->job, launcher_->rank);
   // Without it the text of an error says less.
-  if (here_.is_open()) static_cast<void>(::bind(here_.get(), name.get(), name.size));
+  if (::bind(here_.get(), name.get(), name.size) != 0) here_ = FileDescriptor();
 }
 
 bool StartWatch::has_come(int rank) const {

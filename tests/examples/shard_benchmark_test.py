@@ -56,15 +56,14 @@ class ShardBenchmark(unittest.TestCase):
         self.assertGreater(report["slots"], 0)
 
     def test_memory_that_ranks_cannot_share_counts_too(self):
-        off = {"KOLO_SHARED_MEMORY": "off"}
-        self.check_memory(2, "none", off, parameters=4, gradients=4, state=8)
-        report = self.check_memory(4, "gradients", off, parameters=4, gradients=1, state=2)
+        report = self.check_memory(2, "gradients", {"KOLO_SHARED_MEMORY": "off"}, parameters=4,
+                                   gradients=2, state=4)
         self.assertGreater(report["slots"], 0)
         self.assertEqual(report["gathered"], 0)
 
     def test_gathered_units_count_apart(self):
-        report = self.check_memory(4, "full", {"KOLO_SHARED_MEMORY": "off"}, parameters=1,
-                                   gradients=1, state=2)
+        report = self.check_memory(2, "full", {"KOLO_SHARED_MEMORY": "off"}, parameters=2,
+                                   gradients=2, state=4)
         self.assertGreater(report["slots"], 0)
         self.assertGreater(report["gathered"], 0)
 
