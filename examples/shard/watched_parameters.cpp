@@ -9,14 +9,14 @@
 #include "kolo/runtime.hpp"
 #include "torch/sharding/gathered_units.hpp"
 #include "torch/sharding/operator_watch.hpp"
-#include "torch/tensors/storage_access.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 
 namespace shard {
 
 void watch_parameters(const torch::nn::Module& model) {
   using kolo::tensors::GatheredUnits;
   GatheredUnits::Part part{.shard = at::empty({0}), .members = {}};
-  std::vector<at::DataPtr> memory;
+  auto& memory = *new std::vector<at::DataPtr>;  // as long as the process: storages refer to it
   for (const at::Tensor& parameter : model.parameters()) {
     part.members.push_back({parameter.storage(), 0});
     memory.push_back(parameter.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
@@ -27,7 +27,7 @@ void watch_parameters(const torch::nn::Module& model) {
       std::make_shared<kolo::tensors::UnitCalls>("watched"));
   units->rest(true);
   for (std::size_t i = 0; i < memory.size(); ++i) {
-    kolo::tensors::give_elements(part.members[i].storage, std::move(memory[i]));
+    kolo::tensors::bind_storage(part.members[i].storage, memory[i].get());
   }
   kolo::tensors::watch_operators(units);
 }

@@ -1,5 +1,6 @@
 #include "torch/sharding/operator_watch.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -11,6 +12,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/record_function.h>
 
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/storage_access.hpp"
 
 namespace kolo::tensors {
@@ -80,6 +82,8 @@ class WatchedStorages {
 
   std::vector<Use> uses_of(c10::ArrayRef<const c10::IValue> inputs) const {
     std::vector<Use> uses;
+    // Most operators use no parameter, and need neither the lock nor the table.
+    if (std::none_of(inputs.begin(), inputs.end(), has_gathered)) return uses;
     const std::shared_lock lock(mutex_);
     for (const c10::IValue& input : inputs) add_uses(input, uses);
     return uses;
@@ -87,6 +91,13 @@ class WatchedStorages {
 
  private:
   static std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& function);
+
+  static bool has_gathered(const c10::IValue& input) {
+    if (input.isTensor()) return is_gathered_on_use(input.toTensor());
+    if (!input.isList()) return false;
+    const auto elements = input.toListRef();
+    return std::any_of(elements.begin(), elements.end(), has_gathered);
+  }
 
   void add_uses(const c10::IValue& input, std::vector<Use>& uses) const {
     if (input.isTensor()) {
