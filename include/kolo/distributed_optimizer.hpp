@@ -96,15 +96,14 @@ struct DistributedOptimizerOptions {
   bool reshard_after_forward = true;
 
   // Precision and place.
-  /// At least so precise are gradients while they add up and are reduced: kFloat or kDouble. Those
-  /// of less precise parameters are then of this dtype from their reduction on, in grad() too, and
-  /// take that much more memory and bytes; `compression` sends fewer. Nothing given: the dtype of
-  /// the parameters, or with master_weights float32. As FSDP's reduce_dtype.
+  /// The least precise dtype in which gradients add up and are reduced: kFloat or kDouble. Those
+  /// of less precise parameters have it from their reduction on, in grad() too, and take
+  /// that much more memory and bytes; `compression` sends fewer. Nothing given: the dtype of the
+  /// parameters, or with master_weights float32. As FSDP's reduce_dtype.
   std::optional<c10::ScalarType> reduce_dtype{};
   /// The optimizer updates float32 copies of float16 and bfloat16 parameters (see set_dtype()), of
   /// which each rank keeps those of its shards, and parameters get their rounded values. State is
-  /// float32, too.
-  /// What a program writes to a parameter replaces its copy. Not with shard = None.
+  /// float32, too. What a program writes to a parameter replaces its copy. Not with shard = None.
   bool master_weights = false;
   /// Shards of CUDA parameters are updated on the CPU, where their gradients, their state and, with
   /// Full, the shards themselves lie. The CPU then waits for the GPU where shards are copied. Not

@@ -58,8 +58,9 @@ class Runtime {
  public:
   /// Starts Kolo. Blocks until all ranks have started.
   ///
-  /// @throws InvalidArgument if a setting is malformed, or if settings, process sets, algorithms or
-  ///         reductions differ between ranks
+  /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
+  ///         intercommunicator, if a launcher started several processes and MPI has one rank, or if
+  ///         settings, process sets, algorithms or reductions differ between ranks
   /// @throws TimeoutError if a rank has not constructed its own within KOLO_START_TIMEOUT. Where
   ///         Kolo starts MPI, MPI_Init waits for all processes: then the process ends with a text
   /// @throws BackendError if MPI or the operating system fails

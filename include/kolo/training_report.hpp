@@ -35,8 +35,8 @@ struct TrainingReport {
   /// What ring algorithms send without compression: (G + P) (n - 1) / n, or with Shard::None twice
   /// that of G; with Shard::Full that of G alone where ranks share memory, and nothing is gathered,
   /// otherwise P (n - 1) / n more, as each parameter is gathered for forward() and for backward().
-  /// With ShardScope::Node the sum of both
-  /// levels; with Accumulation::Reduced the reductions of every pass.
+  /// With ShardScope::Node the sum of both levels; with Accumulation::Reduced the reductions of
+  /// every pass.
   std::uint64_t expected_sent_per_step = 0;
   /// Seconds that reductions took on this rank's GPU, of those seen to end between the last two
   /// steps; most of it overlaps kernels of the program. 0 without a GPU.

@@ -3,8 +3,8 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <string_view>
 #include <unistd.h>
+#include <utility>
 
 #include "comm/library_versions.hpp"
 
@@ -32,8 +32,8 @@ constexpr std::array kKnown{
     Known{"PALS", "PALS_RANKID", "PMI_SIZE", "PALS_APID",
           "Link the program with Cray MPICH, or start it by the mpirun of its own MPI."},
     Known{"Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_JOB_ID",
-          "Use flux run -o mpi=…, as flux help run says, or the mpirun of the program's MPI inside "
-          "of flux alloc."},
+          "Choose the program's MPI by flux run -o mpi=NAME (see flux help run), or use its mpirun "
+          "inside of flux alloc."},
     Known{"mpiexec of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "", kOwnLauncher},
     Known{"Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID",
           "Use srun --mpi=pmix or --mpi=pmi2, whichever the program's MPI was built for (srun "

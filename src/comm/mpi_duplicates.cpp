@@ -77,7 +77,7 @@ struct MpiDuplicates::Pair {
 
   MpiComm base;
   MpiComm native;
-  int next_channel = 0;  // of `base` that no World has had
+  std::atomic<int> next_channel = 0;  // of `base` that no World has had
   bool is_in_use = false;
 };
 
@@ -109,8 +109,10 @@ class MpiDuplicates::Pool {
     if (place == pairs_.size()) pairs_.push_back(std::make_shared<Pair>(original));
     Pair& pair = *pairs_[place];
     const int own_next = pair.next_channel;
-    KOLO_MPI_TRY(MPI_Allreduce(&own_next, &pair.next_channel, 1, MPI_INT, MPI_MAX, original));
-    if (pair.next_channel > count_channels() / 2) {
+    int next = 0;
+    KOLO_MPI_TRY(MPI_Allreduce(&own_next, &next, 1, MPI_INT, MPI_MAX, original));
+    pair.next_channel = next;
+    if (next > count_channels() / 2) {
       drain(pair.base.get());
       pairs_[place] = std::make_shared<Pair>(original);
     }
@@ -202,7 +204,9 @@ MPI_Comm MpiDuplicates::native() const { return pair_->native.get(); }
 
 int MpiDuplicates::own_channel(int channel) {
   const int own = first_channel_ + channel;
-  pair_->next_channel = std::max(pair_->next_channel, own + 1);
+  int next = pair_->next_channel;
+  while (next <= own && !pair_->next_channel.compare_exchange_weak(next, own + 1)) {
+  }
   return own;
 }
 

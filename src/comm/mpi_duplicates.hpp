@@ -22,7 +22,7 @@ class MpiDuplicates {
 
   MPI_Comm base() const;    ///< for messages
   MPI_Comm native() const;  ///< for MPI's own collectives, which have no tags to keep them apart
-  /// The channel of `base` that is this World's `channel`.
+  /// The channel of `base` that is this World's `channel`. Any thread.
   int own_channel(int channel);
 
   /// They are not given back, nor freed: a peer was lost, or this is a forked child.

@@ -31,6 +31,26 @@ struct Line {
   at::Tensor weight;
 };
 
+/// A line of bfloat16 with master copies, stepped by SGD.
+struct MasterLine {
+  explicit MasterLine(Shard mode) : line(torch::kBFloat16), inner({line.weight}, 1e-3) {
+    DistributedOptimizer::Options options = with(mode);
+    options.master_weights = true;
+    optimizer = std::make_unique<DistributedOptimizer>(
+        inner, DistributedOptimizer::NamedParameters{{"weight", line.weight}}, options);
+  }
+  void step(double slope) {
+    optimizer->zero_grad();
+    line.add_gradient(slope);
+    optimizer->step();
+  }
+  float value(int i) const { return line.weight[i].item<float>(); }
+
+  Line line;
+  torch::optim::SGD inner;
+  std::unique_ptr<DistributedOptimizer> optimizer;
+};
+
 /// A multilayer perceptron of bfloat16 with master copies.
 struct MasterTraining {
   explicit MasterTraining(DistributedOptimizer::Options options)
@@ -86,21 +106,13 @@ class PrecisionTest : public ShardedOptimizerTest {};
 TEST_F(PrecisionTest, Masters_KeepWhatParametersRoundAway) {
   constexpr int kSteps = 8;
   for (const Shard mode : sharded_modes()) {
-    const Line line(torch::kBFloat16);
-    torch::optim::SGD inner({line.weight}, 1e-3);
-    DistributedOptimizer::Options options = with(mode);
-    options.master_weights = true;
-    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
-    for (int step = 0; step < kSteps; ++step) {
-      optimizer.zero_grad();
-      line.add_gradient(runtime_.rank() + 1);
-      optimizer.step();
-    }
+    MasterLine training(mode);
+    for (int step = 0; step < kSteps; ++step) training.step(runtime_.rank() + 1);
     // A single update is less than half the distance to the next bfloat16.
     const float expected = 1.0F - kSteps * 1e-3F * static_cast<float>(runtime_.size() + 1) / 2.0F;
-    EXPECT_TRUE(torch::equal(line.weight.detach(),
+    EXPECT_TRUE(torch::equal(training.line.weight.detach(),
                              torch::full({300}, expected, torch::kFloat).to(torch::kBFloat16)))
-        << name_of(mode) << ": " << line.weight[0].item<float>() << " instead of " << expected;
+        << name_of(mode) << ": " << training.value(0) << " instead of " << expected;
   }
 }
 
@@ -121,26 +133,17 @@ TEST_F(PrecisionTest, Masters_TrainAsOnOneProcess) {
 
 TEST_F(PrecisionTest, WritesOfTheProgram_ReplaceMasters) {
   for (const Shard mode : sharded_modes()) {
-    const Line line(torch::kBFloat16);
-    torch::optim::SGD inner({line.weight}, 1e-3);
-    DistributedOptimizer::Options options = with(mode);
-    options.master_weights = true;
-    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
-    const auto step = [&] {
-      optimizer.zero_grad();
-      line.add_gradient(1.0);
-      optimizer.step();
-    };
-    step();
-    optimizer.full_parameters([&] {
+    MasterLine training(mode);
+    training.step(1.0);
+    training.optimizer->full_parameters([&] {
       const at::NoGradGuard no_grad;
-      line.weight.narrow(0, 0, 100).fill_(4.0);
+      training.line.weight.narrow(0, 0, 100).fill_(4.0);
     });
-    for (int i = 0; i < 9; ++i) step();
-    const at::Tensor values = line.weight.detach().to(torch::kFloat);
-    EXPECT_EQ(values[0].item<float>(), at::BFloat16(4.0F - 9e-3F)) << name_of(mode);
-    EXPECT_EQ(values[99].item<float>(), at::BFloat16(4.0F - 9e-3F)) << name_of(mode);
-    EXPECT_EQ(values[100].item<float>(), at::BFloat16(1.0F - 1e-2F)) << name_of(mode);
+    for (int i = 0; i < 9; ++i) training.step(1.0);
+    for (const int written : {0, 99}) {
+      EXPECT_EQ(training.value(written), at::BFloat16(4.0F - 9e-3F)) << name_of(mode);
+    }
+    EXPECT_EQ(training.value(100), at::BFloat16(1.0F - 1e-2F)) << name_of(mode);
   }
 }
 
@@ -168,22 +171,13 @@ TEST_F(PrecisionTest, MastersOfACheckpointWithout_AreItsParameters) {
   DistributedOptimizer without(plain, {{"weight", saved.weight}}, with(Shard::Optimizer));
   without.save(folder.path());  // ones
   for (const Shard mode : sharded_modes()) {
-    const Line line(torch::kBFloat16);
-    torch::optim::SGD inner({line.weight}, 1e-3);
-    DistributedOptimizer::Options options = with(mode);
-    options.master_weights = true;
-    DistributedOptimizer optimizer(inner, {{"weight", line.weight}}, options);
-    const auto step = [&] {
-      optimizer.zero_grad();
-      line.add_gradient(1.0);
-      optimizer.step();
-    };
-    step();  // parameters stay ones, masters do not
-    optimizer.load(folder.path(), {.strict = false});
-    step();
-    EXPECT_EQ(line.weight[7].item<float>(), 1.0F) << name_of(mode);
-    step();
-    EXPECT_EQ(line.weight[7].item<float>(), at::BFloat16(1.0F - 2e-3F)) << name_of(mode);
+    MasterLine training(mode);
+    training.step(1.0);  // parameters stay ones, masters do not
+    training.optimizer->load(folder.path(), {.strict = false});
+    training.step(1.0);
+    EXPECT_EQ(training.value(7), 1.0F) << name_of(mode);
+    training.step(1.0);
+    EXPECT_EQ(training.value(7), at::BFloat16(1.0F - 2e-3F)) << name_of(mode);
   }
 }
 

@@ -1,0 +1,38 @@
+# How Kolo starts, joins and leaves MPI. Paths are those of tests/CMakeLists.txt, which includes
+# this file.
+
+kolo_test_executable(mpi_start comm/mpi_start.cpp)
+target_link_libraries(mpi_start PRIVATE MPI::MPI_C)
+foreach(way IN ITEMS start start_static join join_single late)
+  kolo_add_mpirun_test(mpi_start.${way} 2 60 $<TARGET_FILE:mpi_start> ${way})
+endforeach()
+add_test(NAME mpi_start.alone COMMAND mpi_start alone)
+add_test(NAME mpi_start.too_early COMMAND mpi_start too_early)
+add_test(NAME mpi_start.never
+  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" fails
+    "Of 3 ranks, 2 have come on this host .ranks 0 and 2.; rank 1 has not come"
+    ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 3 $<TARGET_FILE:mpi_start> never)
+kolo_set_mpirun_properties(mpi_start.never 3 60)
+# Each launcher's environment, without the launcher.
+function(kolo_add_singleton_test launcher output)
+  add_test(NAME mpi_start.singleton_${launcher}
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" succeeds
+      "${output}" $<TARGET_FILE:mpi_start> singleton)
+  set_tests_properties(mpi_start.singleton_${launcher} PROPERTIES ENVIRONMENT "${ARGN}")
+endfunction()
+kolo_add_singleton_test(mpirun "mpirun started 4 processes .OMPI_COMM_WORLD_SIZE"
+  OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4)
+kolo_add_singleton_test(hydra "mpiexec of MPICH or Intel MPI started 3 processes .PMI_SIZE"
+  PMI_RANK=1 PMI_SIZE=3)
+kolo_add_singleton_test(slurm "srun started 2 processes .SLURM_STEP_NUM_TASKS.*srun --mpi=pmix"
+  SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7)
+kolo_add_singleton_test(slurm_allocation "a world of 1" SLURM_NTASKS=2 SLURM_JOB_ID=7)
+kolo_add_singleton_test(slurm_single "a world of 1" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1)
+kolo_add_singleton_test(pals "PALS started 2 processes" PALS_RANKID=0 PALS_APID=x PMI_SIZE=2)
+kolo_add_singleton_test(mvapich2 "MVAPICH2's mpirun started 2 processes"
+  MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2)
+kolo_add_singleton_test(mvapich "MVAPICH's mpirun started 2 processes"
+  MVP_COMM_WORLD_RANK=0 MVP_COMM_WORLD_SIZE=2)
+kolo_add_singleton_test(flux "Flux started 2 processes .FLUX_JOB_SIZE"
+  FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 PMI_RANK=0 PMI_SIZE=2)
+kolo_add_singleton_test(none "a world of 1" PMI_RANK=1 PMI_SIZE=3 KOLO_LAUNCHER=none)
