@@ -70,8 +70,9 @@ std::string StartWatch::who_came() const {
   text += std::to_string(here.size()) + (here.size() == 1 ? " has" : " have") +
           " come on this host (" + list_ranks(here) + ")";
   if (others.empty()) return text + ".";
-  return text + "; " + list_ranks(others) + (others.size() == 1 ? " has" : " have") +
-         " not come, or ended, or runs on another host.";
+  return text + "; " + list_ranks(others) +
+         (others.size() == 1 ? " has not come, or has ended, or runs on another host."
+                             : " have not come, or have ended, or run on other hosts.");
 }
 
 EndOnTimeout::EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds timeout)
