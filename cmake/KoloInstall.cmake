@@ -1,18 +1,41 @@
-# find_package(kolo) from the build tree and from the install tree.
+# find_package(kolo) from the build tree and from the install tree, pkg-config, and packages.
+#
+# Its components are core, which is kolo::core, and torch, which is kolo::kolo and needs LibTorch.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_install_dir "${CMAKE_INSTALL_LIBDIR}/cmake/kolo")
-set(targets kolo_core)
-if(TARGET kolo)
-  list(APPEND targets kolo)
-endif()
+set(pkg_config_install_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+file(RELATIVE_PATH pkg_config_prefix "/${pkg_config_install_dir}" "/")  # wherever it is installed
 
-install(TARGETS ${targets} EXPORT koloTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(EXPORT koloTargets NAMESPACE kolo:: DESTINATION "${package_install_dir}")
-export(EXPORT koloTargets NAMESPACE kolo:: FILE "${PROJECT_BINARY_DIR}/koloTargets.cmake")
+# kolo_install(<component> <library> <pkg-config name>)
+function(kolo_install component library name)
+  get_target_property(published ${library} ALIASED_TARGET)
+  install(TARGETS ${published} EXPORT kolo_${component} COMPONENT ${component}
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT kolo_${component} NAMESPACE kolo:: DESTINATION "${package_install_dir}"
+    COMPONENT ${component})
+  export(EXPORT kolo_${component} NAMESPACE kolo::
+    FILE "${PROJECT_BINARY_DIR}/kolo_${component}.cmake")
+  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkg_config_install_dir}"
+    COMPONENT ${component})
+endfunction()
+
+# What programs must link besides: a shared library has it already.
+set(pkg_config_core_libs "")
+if(NOT BUILD_SHARED_LIBS)
+  list(JOIN MPI_C_LIBRARIES " " mpi_libraries)
+  set(pkg_config_core_libs " -lhwy ${mpi_libraries} -pthread")
+  if(KOLO_CUDA)
+    string(APPEND pkg_config_core_libs " ${CUDA_cudart_LIBRARY} ${NCCL_LIBRARY}")
+  endif()
+endif()
+kolo_install(core kolo::core kolo-core)
+if(TARGET kolo::kolo)
+  kolo_install(torch kolo::kolo kolo)
+endif()
 
 configure_package_config_file(cmake/koloConfig.cmake.in koloConfig.cmake
   INSTALL_DESTINATION "${package_install_dir}")
@@ -21,4 +44,5 @@ set(find_modules cmake/FindLibTorch.cmake cmake/FindNCCL.cmake)
 file(COPY ${find_modules} DESTINATION "${PROJECT_BINARY_DIR}")
 install(FILES "${PROJECT_BINARY_DIR}/koloConfig.cmake"
               "${PROJECT_BINARY_DIR}/koloConfigVersion.cmake" ${find_modules}
-        DESTINATION "${package_install_dir}")
+        DESTINATION "${package_install_dir}" COMPONENT core)
+install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT core)

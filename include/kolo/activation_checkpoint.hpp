@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 namespace tensors {
 
@@ -79,3 +80,4 @@ auto checkpoint(Function function, const Inputs& inputs) {
 }
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include "kolo/shared_window.hpp"
 #include "kolo/task.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Kinds of operations. The values are part of the control protocol: append only.
@@ -99,3 +100,4 @@ struct Algorithm {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

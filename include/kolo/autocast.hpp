@@ -3,6 +3,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// While it lives, LibTorch runs operators of this thread in a 16-bit dtype if they gain by it, as
@@ -46,3 +47,4 @@ class [[nodiscard]] Autocast {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

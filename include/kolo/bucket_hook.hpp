@@ -10,6 +10,7 @@
 
 #include "kolo/tensor_handle.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// A bucket whose gradients have arrived.
@@ -38,3 +39,4 @@ struct GradientBucket {
 using BucketHook = std::function<std::optional<TensorHandle>(GradientBucket bucket)>;
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 class GradScaler;
@@ -34,3 +35,4 @@ struct Loaded {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_view.hpp"
 
+#pragma GCC visibility push(default)
 /// Collectives on plain memory. kolo/tensor_collectives.hpp has them for at::Tensor.
 ///
 ///     kolo::TensorView view{data, kolo::DType::Float32, {rows, columns}};
@@ -223,3 +224,4 @@ void barrier(const OperationOptions& options = {});
 int join(ProcessSet* process_set = nullptr);
 
 }  // namespace kolo
+#pragma GCC visibility pop

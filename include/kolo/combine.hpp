@@ -6,6 +6,7 @@
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Combines inputs element by element, in their order and in one pass, and writes all outputs:
@@ -26,3 +27,4 @@ void combine(DType dtype, const Reduction& reduction, std::span<const std::byte*
              std::span<std::byte* const> outputs, std::size_t count);
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 class Communicator;
@@ -118,3 +119,4 @@ class Communicator {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Names the compressor of an operation.
@@ -32,3 +33,4 @@ class Compression {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

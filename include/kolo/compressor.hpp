@@ -5,6 +5,7 @@
 
 #include "kolo/dtype.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Makes tensors smaller before they are sent and restores them afterwards. Stateless; threads may
@@ -39,3 +40,4 @@ class Compressor {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Every setting of Kolo, read from the environment when a Runtime starts; all ranks must agree.
@@ -63,3 +64,4 @@ struct ConfigEntry {
 std::vector<ConfigEntry> describe(const Config& config);
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 namespace tensors {
 /// Runs `construct`, which returns the module it has made. See kolo::deferred.
@@ -59,3 +60,4 @@ auto deferred(Args&&... args) {
 }
 
 }  // namespace kolo
+#pragma GCC visibility pop

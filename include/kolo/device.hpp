@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Kinds of memory. The values are part of the control protocol: append only.
@@ -20,3 +21,4 @@ struct Device {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -23,13 +23,14 @@
 #include "kolo/shard.hpp"
 #include "kolo/training_report.hpp"
 
-namespace kolo {
-
-class GradScaler;
-namespace tensors {
+namespace kolo::tensors {
 class TrainingEngine;
 }
 
+#pragma GCC visibility push(default)
+namespace kolo {
+
+class GradScaler;
 /// Where gradients add up over backward_passes_per_step.
 enum class Accumulation : std::uint8_t {
   Local,    ///< on their rank; they are reduced with the last pass
@@ -321,3 +322,4 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Element types of all collectives. The values are part of the control protocol: append only.
@@ -51,3 +52,4 @@ constexpr bool is_half(DType dtype) { return dtype == DType::Float16 || dtype ==
 std::string_view name_of(DType dtype);
 
 }  // namespace kolo
+#pragma GCC visibility pop

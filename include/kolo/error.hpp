@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Kinds of errors, shared by exceptions and control messages.
@@ -77,3 +78,4 @@ std::exception_ptr to_exception(const Failure& failure);
 std::string_view name_of(ErrorKind kind);
 
 }  // namespace kolo
+#pragma GCC visibility pop

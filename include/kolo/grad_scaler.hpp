@@ -9,6 +9,7 @@
 
 #include "kolo/distributed_optimizer.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Options of a GradScaler; the same on all ranks.
@@ -106,3 +107,4 @@ class GradScaler {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -3,12 +3,13 @@
 #include <chrono>
 #include <memory>
 
-namespace kolo {
-
-namespace runtime {
+namespace kolo::runtime {
 class Lane;
 struct Operation;
-}  // namespace runtime
+}  // namespace kolo::runtime
+
+#pragma GCC visibility push(default)
+namespace kolo {
 
 /// The caller's hold on an asynchronous operation. Move-only.
 ///
@@ -59,3 +60,4 @@ class [[nodiscard]] Handle {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "kolo/objects.hpp"
 
+#pragma GCC visibility push(default)
 /// kolo/objects.hpp for nlohmann::json and nlohmann::ordered_json. Values are sent as CBOR, which
 /// preserves the bits of numbers and accepts strings that are not UTF-8.
 namespace kolo {
@@ -43,3 +44,4 @@ std::vector<Json> allgather_object(const Json& value, const OperationOptions& op
 }
 
 }  // namespace kolo
+#pragma GCC visibility pop

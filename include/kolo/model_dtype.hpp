@@ -5,6 +5,7 @@
 
 #include "kolo/module_filter.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Converts the floating parameters and buffers of a model to `dtype`, as Module::to(), but for
@@ -22,3 +23,4 @@ namespace kolo {
 void set_dtype(torch::nn::Module& model, c10::ScalarType dtype, const ModuleFilter& keep = {});
 
 }  // namespace kolo
+#pragma GCC visibility pop

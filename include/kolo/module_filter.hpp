@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Chooses modules of a model, each with all below it.
@@ -27,3 +28,4 @@ ModuleFilter modules_of() {
 ModuleFilter modules_named(const std::string& pattern);
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#pragma GCC visibility push(default)
 /// For programs that use MPI themselves. Kolo's other headers do not include mpi.h.
 namespace kolo {
 
@@ -16,3 +17,4 @@ namespace kolo {
 inline int mpi_handle(MPI_Comm communicator) { return MPI_Comm_c2f(communicator); }
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 
 #include "kolo/collectives.hpp"
 
+#pragma GCC visibility push(default)
 /// Byte strings whose length only their owner knows. All functions are collective and block; errors
 /// are those of kolo/collectives.hpp. kolo/json_objects.hpp has the same for JSON.
 namespace kolo {
@@ -24,3 +25,4 @@ std::vector<std::string> allgather_object(const std::string& bytes,
                                           const OperationOptions& options = {});
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
+#pragma GCC visibility push(default)
 /// Makes all ranks start alike. All functions are collective over the set and block.
 ///
 /// @param root the world rank whose values all ranks get; the same on all
@@ -44,3 +45,4 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set = nullptr);
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -6,13 +6,14 @@
 #include <string_view>
 #include <vector>
 
+namespace kolo::runtime {
+class Lane;
+}
+
+#pragma GCC visibility push(default)
 namespace kolo {
 
 class Runtime;
-
-namespace runtime {
-class Lane;
-}
 
 /// A group of ranks that run collectives together; the world is one of them.
 ///
@@ -75,3 +76,4 @@ class ProcessSet {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 
 #include "kolo/dtype.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// How the elements of all ranks are combined. The values are part of the control protocol: append
@@ -52,3 +53,4 @@ struct Reduction {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -10,11 +10,12 @@
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
 
-namespace kolo {
-
-namespace comm {
+namespace kolo::comm {
 class World;
 }
+
+#pragma GCC visibility push(default)
+namespace kolo {
 
 /// How a Runtime starts.
 struct InitOptions {
@@ -141,3 +142,4 @@ bool is_initialized();
 std::string build_info();
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// What is sharded over the ranks of a set instead of replicated on each. Training loops and
@@ -28,3 +29,4 @@ std::string_view name_of(Shard shard);
 Shard shard_named(std::string_view name);
 
 }  // namespace kolo
+#pragma GCC visibility pop

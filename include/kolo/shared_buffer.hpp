@@ -12,6 +12,7 @@
 #include "kolo/process_set.hpp"
 #include "kolo/tensor_view.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Memory of equal size on every rank of a process set, on which collectives run without copies.
@@ -134,3 +135,4 @@ void alltoall(const SharedBuffer& input, std::size_t offset_bytes,
               AllocateRows allocate, const OperationOptions& options = {});
 
 }  // namespace kolo
+#pragma GCC visibility pop

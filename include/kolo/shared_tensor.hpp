@@ -5,6 +5,7 @@
 
 #include "kolo/collectives.hpp"
 
+#pragma GCC visibility push(default)
 /// Tensors in memory that all ranks of a node share; see kolo/shared_buffer.hpp.
 ///
 /// The collectives of kolo/tensor_collectives.hpp detect such tensors and move their elements
@@ -29,3 +30,4 @@ at::Tensor shared_empty(at::IntArrayRef sizes, const at::TensorOptions& options 
 bool is_shared(const at::Tensor& tensor);
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Memory that the ranks of a group share inside a node: one segment a rank, visible to all.
@@ -93,3 +94,4 @@ class SharedWindow {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

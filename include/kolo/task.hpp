@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// What one poll of a Task did.
@@ -135,3 +136,4 @@ inline Progress Task::poll() {
 }
 
 }  // namespace kolo
+#pragma GCC visibility pop

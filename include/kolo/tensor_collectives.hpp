@@ -11,6 +11,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/tensor_handle.hpp"
 
+#pragma GCC visibility push(default)
 /// Collectives on at::Tensor. Names, groups, blocking and errors are those of kolo/collectives.hpp.
 ///
 /// Tensors: dense, on the CPU or a CUDA device, of uint8, int8, int16, int32, int64, float16,
@@ -135,3 +136,4 @@ AlltoallHandle alltoall_async(const at::Tensor& tensor,
                               const OperationOptions& options = {});
 
 }  // namespace kolo
+#pragma GCC visibility pop

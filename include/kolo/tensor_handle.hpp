@@ -11,6 +11,7 @@
 
 #include "kolo/handle.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// A Handle to an operation on tensors and to its result, at::Tensor or several. Move-only. The
@@ -63,3 +64,4 @@ using TensorHandle = ResultHandle<at::Tensor>;
 using TensorsHandle = ResultHandle<std::vector<at::Tensor>>;
 
 }  // namespace kolo
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include "kolo/device.hpp"
 #include "kolo/dtype.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// A tensor in contiguous, row-major memory that it does not own.
@@ -25,3 +26,4 @@ struct TensorView {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop

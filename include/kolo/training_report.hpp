@@ -6,6 +6,7 @@
 
 #include "kolo/shard.hpp"
 
+#pragma GCC visibility push(default)
 namespace kolo {
 
 /// Bytes that a DistributedOptimizer keeps on this rank and moves.
@@ -47,3 +48,4 @@ struct TrainingReport {
 std::ostream& operator<<(std::ostream& stream, const TrainingReport& report);
 
 }  // namespace kolo
+#pragma GCC visibility pop

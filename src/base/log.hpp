@@ -3,6 +3,7 @@
 #include <sstream>
 #include <string_view>
 
+#pragma GCC visibility push(default)  // libkolo.so uses it
 namespace kolo {
 
 enum class LogLevel { Error, Warn, Info, Debug };
@@ -35,6 +36,7 @@ class LogLine {
 };
 
 }  // namespace kolo
+#pragma GCC visibility pop
 
 /// KOLO_LOG(Warn) << …; the operands are evaluated only if the level is logged.
 #define KOLO_LOG(level)                              \

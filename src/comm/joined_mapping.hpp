@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 
+#pragma GCC visibility push(default)  // libkolo.so uses it
 namespace kolo::comm {
 
 /// Parts of several shared mappings, side by side in one range of addresses: what is written to a
@@ -31,3 +32,4 @@ class JoinedMapping {
 };
 
 }  // namespace kolo::comm
+#pragma GCC visibility pop

@@ -49,8 +49,10 @@ struct NewSegment {
   SegmentAddress address;
 };
 
+#pragma GCC visibility push(default)  // libkolo.so uses it
 /// The size of this system's memory pages.
 std::size_t page_bytes();
+#pragma GCC visibility pop
 
 /// Reserves all of the memory, so that a full /dev/shm is an error here and not a SIGBUS later.
 /// `size_bytes` is a multiple of the page size. Throws BackendError.

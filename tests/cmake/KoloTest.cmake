@@ -98,7 +98,7 @@ function(kolo_test_executable name)
   kolo_internal_includes(${name})
   kolo_compile_quickly(${name})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_link_libraries(${name} PRIVATE kolo_test_support kolo::core GTest::gtest)
+  target_link_libraries(${name} PRIVATE kolo_test_support kolo_core GTest::gtest)
 endfunction()
 
 # kolo_compile_quickly(<target>): code that is compiled more often than it runs.

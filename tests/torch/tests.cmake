@@ -22,10 +22,10 @@ if(TARGET kolo)
   add_executable(bfloat16_rounding tools/bfloat16_rounding.cpp)
   kolo_configure_target(bfloat16_rounding)
   kolo_internal_includes(bfloat16_rounding)
-  target_link_libraries(bfloat16_rounding PRIVATE kolo::kolo)
+  target_link_libraries(bfloat16_rounding PRIVATE kolo)
   add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
   kolo_add_test(wrapped_optimizer_test SOURCES torch/wrapped/wrapped_optimizer_test.cpp
-    LIBRARIES kolo::kolo)
+    LIBRARIES kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
       torch/tensors/activation_checkpoint_errors_test.cpp
@@ -75,7 +75,7 @@ if(TARGET kolo)
       torch/training/training_checkpoint_test.cpp
       torch/optimizer/training_report_test.cpp
     RANKS 1 2
-    LIBRARIES kolo::kolo)
+    LIBRARIES kolo)
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.
     add_library(kolo_fake_cuda STATIC
@@ -105,7 +105,7 @@ if(TARGET kolo)
         torch/cuda/fake_cuda_order_test.cpp
         torch/cuda/fake_cuda_test.cpp
         torch/cuda/fake_cuda_training_test.cpp
-      LIBRARIES kolo_fake_cuda kolo::kolo)
+      LIBRARIES kolo_fake_cuda kolo)
   endif()
   # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
   # know of none of these, and with the optimizers that make a difference to what is sent: without

@@ -11,6 +11,7 @@
 #include "kolo/tensor_view.hpp"
 #include "runtime/data/operation.hpp"
 
+#pragma GCC visibility push(default)  // libkolo.so uses it
 /// Common parts of the public collectives: from options to an operation in its lane.
 ///
 /// Invalid arguments are recorded in the request rather than thrown: the other ranks wait for this
@@ -61,3 +62,4 @@ void run(const Submission& submission);
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options);
 
 }  // namespace kolo::runtime
+#pragma GCC visibility pop

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds shared libraries and archives of them, unpacks these into an empty folder, and builds a
+# project of its own there, by CMake and by pkg-config:
+#   tests/install/packages.sh <build folder> [<settings for CMake>...]
+# The compiler cache has all objects if <build folder> is as deep as one that has these settings.
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+folder="$1"
+shift
+
+cmake -S "$root" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
+  -DBUILD_SHARED_LIBS=ON -DKOLO_BUILD_TESTS=OFF -DKOLO_BUILD_EXAMPLES=OFF "$@"
+cmake --build "$folder"
+rm -rf "$folder/packages" "$folder/installed"
+(cd "$folder" && cpack -G TGZ -B "$folder/packages")
+mkdir "$folder/installed"
+for archive in "$folder"/packages/*.tar.gz; do
+  tar -C "$folder/installed" --strip-components=1 -xf "$archive"
+done
+
+echo "== what the libraries export =="
+for library in "$folder"/installed/lib/libkolo*.so; do
+  readelf --dynamic "$library" | grep 'SONAME.*\.so\.[0-9]*\.[0-9]*\]'
+  # libkolo.so submits operations and maps memory as the core does. Instances of templates are weak.
+  if nm --dynamic --demangle --defined-only "$library" |
+    grep -E '^[0-9a-f]+ [TDBR] kolo::(comm|ops|runtime)::' |
+    grep -vE ' kolo::(runtime::[a-z_]+\(|comm::(page_bytes|JoinedMapping))'; then
+    echo "$library exports internals" >&2
+    exit 1
+  fi
+done
+
+echo "== a project of its own =="
+export PKG_CONFIG_PATH="$folder/installed/lib/pkgconfig"
+levels=core
+if pkg-config --exists kolo; then levels="core;kolo"; fi
+ctest --build-and-test "$root/tests/install/consumer" "$folder/consumer" \
+  --build-generator Ninja --build-options -DCMAKE_PREFIX_PATH="$folder/installed" \
+  -DCONSUMER_LEVELS="$levels" --test-command ctest --output-on-failure --no-tests=error
+read -r -a flags <<<"$(pkg-config --cflags --libs kolo-core)"
+c++ -std=c++20 "$root/tests/install/consumer/core.cpp" -o "$folder/core" "${flags[@]}"
+LD_LIBRARY_PATH="$folder/installed/lib" "$folder/core"
