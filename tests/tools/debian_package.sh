@@ -27,6 +27,11 @@ trap unmount EXIT
 unmount
 mkdir -p "$container/opt/libtorch" "$container/packages"
 mount --bind -o ro "$libtorch" "$container/opt/libtorch"
+# What LibTorch needs of CUDA, even on a CPU, comes from no Debian package either.
+mkdir -p "$container/opt/cuda"
+ldd "$libtorch/lib/libtorch_cpu.so" | awk '$3 ~ /^\// && $3 !~ /^\/(usr\/)?lib\// { print $3 }' |
+  xargs readlink --canonicalize | { grep -v "^$libtorch/" || true; } |
+  xargs --no-run-if-empty cp --target-directory="$container/opt/cuda"
 cp "$folder"/packages/*.deb "$container/packages"
 cp -r "$source/tests/install/consumer" "$container/packages"
 
@@ -35,9 +40,9 @@ set -eux
 export DEBIAN_FRONTEND=noninteractive
 apt-get install -y --no-install-recommends /packages/*.deb
 apt-get install -y --no-install-recommends g++ cmake make pkg-config openmpi-bin openssh-client
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LD_LIBRARY_PATH=/opt/cuda
 cmake -S /packages/consumer -B /tmp/consumer -DCONSUMER_LEVELS='core;kolo' \
-  -DCMAKE_PREFIX_PATH=/opt/libtorch
+  -DCMAKE_PREFIX_PATH=/opt/libtorch -DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/opt/cuda
 cmake --build /tmp/consumer
 cd /tmp/consumer
 ctest --output-on-failure --no-tests=error

@@ -21,6 +21,22 @@ constexpr std::size_t kSlots = 3;
 // At least so many by default, so that what a shard is padded with is a small part of it.
 constexpr std::size_t kPagesPerShard = 16;
 
+/// Operations' names, which error texts show: "….bucket 2 of 5 (0.mlp.up.weight and 13 more)".
+std::vector<std::string> names_of(const std::vector<Bucket>& buckets,
+                                  const std::vector<ReducedParameter>& parameters,
+                                  const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const Bucket& bucket : buckets) {
+    std::string name = prefix + ".bucket " + std::to_string(names.size() + 1) + " of " +
+                       std::to_string(buckets.size()) + " (" +
+                       parameters[bucket.members.front().parameter].name;
+    const std::size_t others = bucket.members.size() - 1;
+    if (others > 0) name += " and " + std::to_string(others) + " more";
+    names.push_back(name + ")");
+  }
+  return names;
+}
+
 }  // namespace
 
 GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets)
@@ -30,7 +46,8 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
                       reducer.passes() > 1),
       arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
       reductions(reducer.setup_, buckets, reducer.shards(),
-                 reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
+                 names_of(buckets.buckets(), reducer.parameters_,
+                          reducer.prefix_ + "." + std::to_string(reducer.layouts_))),
       pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
                                                            reduces_by_pass ? reducer.passes() : 1,
                                                            !reducer.units_)

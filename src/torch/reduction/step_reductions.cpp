@@ -38,11 +38,11 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 }  // namespace
 
 StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets,
-                               const ParameterShards* shards, std::string name)
+                               const ParameterShards* shards, std::vector<std::string> names)
     : setup_(setup),
       buckets_(buckets),
       shards_(shards),
-      name_(std::move(name)),
+      names_(std::move(names)),
       states_(buckets.buckets().size()),
       later_passes_(buckets.plan().slots) {}
 
@@ -64,7 +64,7 @@ void StepReductions::submit(std::size_t bucket) {
   state.submitted = StepState::Clock::now();
   state.is_complete = false;
   ++state.submissions;
-  const std::string name = name_ + ".bucket." + std::to_string(bucket);
+  const std::string& name = names_[bucket];
   if (shards_ != nullptr) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.sets,
                             destination(bucket));
@@ -77,7 +77,7 @@ void StepReductions::submit(std::size_t bucket) {
     if (!buckets_.is_sparse(parameter)) continue;
     state.sparse.emplace_back(
         i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
-                                  name_ + ".sparse." + std::to_string(parameter)));
+                                  name + ".sparse." + std::to_string(i)));
   }
 }
 

@@ -36,10 +36,10 @@ struct ReductionSetup {
 /// submitted when.
 class StepReductions {
  public:
-  /// `shards` is null while parameters are not sharded. `name` is the prefix of operations' names.
+  /// `shards` is null while parameters are not sharded. `names` are those of buckets' operations.
   /// `buckets`, `shards` and what `setup` refers to outlive this.
   StepReductions(ReductionSetup setup, GradientBuckets& buckets, const ParameterShards* shards,
-                 std::string name);
+                 std::vector<std::string> names);
 
   std::size_t size() const { return states_.size(); }
   const GradientBuckets& buckets() const { return buckets_; }
@@ -83,7 +83,7 @@ class StepReductions {
   const ReductionSetup setup_;
   GradientBuckets& buckets_;
   const ParameterShards* const shards_;
-  const std::string name_;
+  const std::vector<std::string> names_;
   std::vector<State> states_;
   std::vector<at::Tensor> later_passes_;  // of each slot
 };
