@@ -19,14 +19,18 @@ if [ ! -x "$container/usr/bin/apt-get" ]; then
   debootstrap --variant=minbase "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$container"
 fi
 libtorch="$(sed -n 's/^LibTorch_ROOT:PATH=//p' "$source/build/package/CMakeCache.txt")"
+mounts=("$container/opt/libtorch" "$container/proc" "$container/dev/shm")
 unmount() {
-  mountpoint -q "$container/opt/libtorch" && umount "$container/opt/libtorch"
-  return 0
+  for mount in "${mounts[@]}"; do
+    if mountpoint -q "$mount"; then umount "$mount"; fi
+  done
 }
 trap unmount EXIT
 unmount
-mkdir -p "$container/opt/libtorch" "$container/packages"
+mkdir -p "${mounts[@]}" "$container/packages"
 mount --bind -o ro "$libtorch" "$container/opt/libtorch"
+mount -t proc proc "$container/proc"
+mount -t tmpfs tmpfs "$container/dev/shm"
 # What LibTorch needs of CUDA, even on a CPU, comes from no Debian package either.
 mkdir -p "$container/opt/cuda"
 ldd "$libtorch/lib/libtorch_cpu.so" | awk '$3 ~ /^\// && $3 !~ /^\/(usr\/)?lib\// { print $3 }' |
@@ -46,7 +50,6 @@ cmake -S /packages/consumer -B /tmp/consumer -DCONSUMER_LEVELS='core;kolo' \
 cmake --build /tmp/consumer
 cd /tmp/consumer
 ctest --output-on-failure --no-tests=error
-mpirun --oversubscribe -np 3 ./core
 c++ -std=c++20 /packages/consumer/core.cpp -o by_pkg_config $(pkg-config --cflags --libs kolo-core)
 ./by_pkg_config
 kolo-bench --np 2 --baseline mpi --max 1KB --rounds 1
