@@ -3,9 +3,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <utility>
 
 #include "kolo/error.hpp"
 
@@ -14,6 +17,24 @@ namespace {
 
 // glibc has no wrapper before 2.36.
 int open_pidfd(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+/// When a process started, in the system's ticks; empty if it has ended, reaped or not.
+std::string start_of(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  // The second field, the program's name, is in parentheses and may hold anything.
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(text.substr(name_end + 1));
+  constexpr int kStateField = 3;
+  constexpr int kStartField = 22;
+  std::string field;
+  for (int number = kStateField; number <= kStartField && fields >> field; ++number) {
+    if (number == kStateField && (field == "Z" || field == "X")) return {};
+  }
+  return field;
+}
 
 }  // namespace
 
@@ -26,6 +47,13 @@ PeerLiveness::PeerLiveness(const std::vector<Peer>& peers) {
       owners_.push_back(std::move(process));
     } else if (errno == ESRCH) {
       dead_.push_back(peer.rank);
+    } else if (errno == ENOSYS && !start_of(::getpid()).empty()) {
+      std::string started = start_of(peer.pid);
+      if (started.empty()) {
+        dead_.push_back(peer.rank);
+      } else {
+        unopened_.push_back({peer, std::move(started)});
+      }
     } else {
       throw BackendError("pidfd_open of rank " + std::to_string(peer.rank) + ": " +
                          std::strerror(errno));
@@ -35,6 +63,11 @@ PeerLiveness::PeerLiveness(const std::vector<Peer>& peers) {
 
 std::vector<int> PeerLiveness::dead() {
   const std::lock_guard lock(lock_);
+  std::erase_if(unopened_, [&](const Unopened& process) {
+    const bool has_ended = start_of(process.peer.pid) != process.started;
+    if (has_ended) dead_.push_back(process.peer.rank);
+    return has_ended;
+  });
   if (polled_.empty() || ::poll(polled_.data(), polled_.size(), 0) <= 0) return dead_;
   for (std::size_t i = polled_.size(); i-- > 0;) {
     if (polled_[i].revents == 0) continue;

@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <poll.h>
+#include <string>
 #include <vector>
 
 #include "comm/file_descriptor.hpp"
@@ -9,7 +10,8 @@
 namespace kolo::comm {
 
 /// Watches processes of this machine by pidfd, which reports their end whatever the cause and never
-/// confuses a process with a later one of the same number.
+/// confuses a process with a later one of the same number. Before Linux 5.3, which has no pidfd, by
+/// the times at which they started, in /proc.
 class PeerLiveness {
  public:
   struct Peer {
@@ -17,18 +19,25 @@ class PeerLiveness {
     int pid;
   };
 
-  /// A peer that has already ended counts as dead. Throws BackendError where the kernel has no
-  /// pidfd (before Linux 5.3).
+  /// A peer that has already ended counts as dead. Throws BackendError where a process can be
+  /// watched neither way.
   explicit PeerLiveness(const std::vector<Peer>& peers);
 
   /// The ranks whose processes have ended so far. Any thread.
   std::vector<int> dead();
 
  private:
+  /// A process that has no pidfd.
+  struct Unopened {
+    Peer peer;
+    std::string started;  // as /proc has it
+  };
+
   std::mutex lock_;
   std::vector<FileDescriptor> owners_;
-  std::vector<int> ranks_;      // of the entries of polled_
-  std::vector<pollfd> polled_;  // those alive
+  std::vector<int> ranks_;          // of the entries of polled_
+  std::vector<pollfd> polled_;      // those alive
+  std::vector<Unopened> unopened_;  // those alive
   std::vector<int> dead_;
 };
 

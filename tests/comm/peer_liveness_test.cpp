@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -11,8 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "comm/file_descriptor.hpp"
+#include "support/system/refuse_pidfd.hpp"
 
 namespace kolo::comm::peer_liveness_test {
+
+using kolo::test::refuse_pidfd;
 
 /// A process that does nothing until it is killed.
 class Child {
@@ -81,6 +85,30 @@ TEST(PeerLivenessTest, ProcessEndedBefore_IsDead) {
   Child alive;
   PeerLiveness liveness({{2, pid}, {3, alive.pid()}});
   EXPECT_EQ(liveness.dead(), std::vector<int>{2});
+}
+
+/// In a process of its own, since nothing gives pidfd_open back.
+void name_the_dead_without_pidfd() {
+  refuse_pidfd();
+  Child gone;
+  gone.send(SIGKILL);
+  gone.reap();
+  Child stopped;
+  stopped.send(SIGSTOP);
+  ::waitpid(stopped.pid(), nullptr, WUNTRACED);
+  Child killed;
+  PeerLiveness liveness({{2, gone.pid()}, {3, stopped.pid()}, {5, killed.pid()}});
+  if (liveness.dead() != std::vector<int>{2}) std::exit(1);
+  killed.send(SIGKILL);  // and is not reaped
+  if (wait_for_deaths(liveness, 2) != std::vector<int>{2, 5}) std::exit(2);
+  stopped.send(SIGKILL);
+  stopped.reap();
+  if (wait_for_deaths(liveness, 3) != std::vector<int>{2, 5, 3}) std::exit(3);
+  std::exit(0);
+}
+
+TEST(PeerLivenessTest, OldKernels_HaveProcInsteadOfPidfd) {
+  EXPECT_EXIT(name_the_dead_without_pidfd(), testing::ExitedWithCode(0), "");
 }
 
 TEST(PeerLivenessTest, NoPeers_NobodyIsDead) {
