@@ -34,6 +34,7 @@ if(TARGET kolo)
       torch/tensors/autograd_test.cpp
       torch/tensors/broadcast_test.cpp
       torch/tensors/deferred_test.cpp
+      torch/tensors/model_dtype_test.cpp
       torch/training/checkpoint_damage.cpp
       torch/training/checkpoint_files_test.cpp
       torch/training/damaged_training_test.cpp

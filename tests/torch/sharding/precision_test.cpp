@@ -290,24 +290,6 @@ TEST_F(PrecisionTest, KeptModules_TrainBesideConvertedOnes) {
   }
 }
 
-TEST_F(PrecisionTest, SetDtype_KeepsSharedParametersOfKeptModules) {
-  torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
-  const at::Tensor shared = model[0]->as<torch::nn::Linear>()->weight;
-  model[1]->as<torch::nn::Linear>()->register_parameter("tied", shared);
-  set_dtype(*model, torch::kHalf, modules_named("1"));
-  EXPECT_EQ(shared.scalar_type(), torch::kFloat);
-  EXPECT_EQ(model[0]->as<torch::nn::Linear>()->bias.scalar_type(), torch::kHalf);
-  EXPECT_EQ(model[1]->as<torch::nn::Linear>()->bias.scalar_type(), torch::kFloat);
-  EXPECT_THROW(set_dtype(*model, torch::kInt), InvalidArgument);
-}
-
-TEST_F(PrecisionTest, SetDtypeOfAShardedModel_IsRefused) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat);
-  const auto inner = adamw()(model->parameters());
-  const DistributedOptimizer optimizer(*inner, *model, with(Shard::Full));
-  EXPECT_THROW(set_dtype(*model, torch::kHalf), InvalidArgument);
-}
-
 TEST_F(PrecisionTest, Report_CountsMasters) {
   for (const Shard mode : sharded_modes()) {
     const Line line(torch::kBFloat16);
