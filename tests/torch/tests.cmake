@@ -77,6 +77,7 @@ if(TARGET kolo)
       torch/optimizer/training_report_test.cpp
     RANKS 1 2
     LIBRARIES kolo)
+  set_tests_properties(torch_test.np2 PROPERTIES COST 40000)  # would end after all others
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.
     add_library(kolo_fake_cuda STATIC
