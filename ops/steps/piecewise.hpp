@@ -8,7 +8,7 @@
 namespace kolo::ops {
 
 /// Forms of algorithms for pieces that need not lie one after another: what the forms for several
-/// nodes are made of. `pieces` has one for each rank of the call, and must live as long as the task.
+/// nodes are made of. `pieces` has one for each rank of the call, and lives as long as the task.
 
 // By `call.window`, whose ranks are those of the call.
 

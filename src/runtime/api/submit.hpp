@@ -58,7 +58,7 @@ Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
 /// Makes memory that the ranks of the set can access, `size_bytes` on each.
 Submission make_sharing(std::size_t size_bytes, const OperationOptions& options);
 
-/// Makes memory for outputs of a node: `size_bytes` on each rank, which its node's ranks can access.
+/// Makes memory for outputs of a node: `size_bytes` on each rank, which its node's ranks can see.
 /// Null, on all ranks of the node alike, where the system gives none. Collective and blocking.
 std::shared_ptr<SharedWindow> make_node_window(std::size_t size_bytes,
                                                const OperationOptions& options);
