@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(, NodeOutputsTest, testing::ValuesIn(nodes()),
 
 /// Row counts and values that differ per rank and step; rank 0 has rows every other time.
 std::int64_t rows_of(int rank, std::size_t step) {
-  return (rank * 3 + static_cast<std::int64_t>(step)) % 5;
+  return (std::int64_t{3} * rank + static_cast<std::int64_t>(step)) % 5;
 }
 
 double value_of(int rank, std::size_t step, std::size_t i) {
@@ -82,8 +82,8 @@ void expect_all_rows(const T* output, int size, std::size_t step, std::size_t ro
 
 TEST_P(NodeOutputsTest, EveryRankFindsAllRowsAsSoonAsItsCallHasEnded) {
   constexpr std::size_t kRow = 3;
-  std::vector<std::vector<float>> floats(3, std::vector<float>(4 * 6 * kRow));  // of each node
-  std::vector<std::vector<std::int64_t>> numbers(3, std::vector<std::int64_t>(4 * 6));
+  std::vector<std::vector<float>> floats(3, std::vector<float>(24 * kRow));  // of each node
+  std::vector<std::vector<std::int64_t>> numbers(3, std::vector<std::int64_t>(24));
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     const auto node = static_cast<std::size_t>(runtime.cross_rank());
     for (std::size_t step = 0; step < 12; ++step) {  // into the same memory
