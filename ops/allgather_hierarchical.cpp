@@ -3,7 +3,7 @@
 // The ranks of a node have the places 0, 1, …; peers are the ranks with the same place in the other
 // nodes.
 //
-//   1 among peers       an all-gather of their blocks, by messages
+//   1 among peers       an all-gather of their blocks, by messages, to the blocks' places
 //   2 inside the node   for each node m in turn: an all-gather of the blocks of node m's ranks; the
 //                       rank at place p has received that of its peer in step 1
 //
@@ -13,40 +13,41 @@
 //   1        A B        C D           A B        C D
 //   2      A B C D    A B C D       A B C D    A B C D       each block where its rank's belongs
 //
+// If the ranks of a node share their output, it is whole after step 1: step 2 waits for them. That
+// nobody reads the output while others write is for the callers to ensure.
+//
 // Every block enters a node once, and all places share that work. Blocks may differ in length and
 // may be empty.
 //
-// Bytes: a rank sends its block to each peer, and reads the blocks of all other places inside.
-// Scratch: all blocks of its place. Worlds: nodes with equally many ranks, wherever these are.
+// Bytes: a rank sends its block to each peer, and reads the blocks of all other places inside,
+// unless the output is shared. Scratch: none. Worlds: nodes with equally many ranks, wherever these
+// are.
 #include <vector>
 
 #include "ops/algorithms.hpp"
 #include "ops/select.hpp"
 #include "ops/steps/node_groups.hpp"
-#include "ops/steps/transfer_scratch.hpp"
-#include "ops/steps/window_pieces.hpp"
+#include "ops/steps/piecewise.hpp"
 
 namespace kolo::ops {
 
 Task allgather_hierarchical(CollectiveCall call) {
   NodeGroups groups(call);
   const std::vector<Range> blocks = ranges_of(call.counts);
-  const std::vector<std::size_t> counts = groups.of_peers(call.counts);
-  const std::vector<Range> parts = ranges_of(counts);
-  TransferScratch scratch((parts.back().begin + parts.back().length) * size_of(call.dtype));
-
-  CollectiveCall exchange = groups.across(call);
-  exchange.output = scratch.data();
-  exchange.counts = counts;
-  scratch.set_in_use(true);
-  co_await (groups.count() <= kMostDirectRanks ? allgather_pairwise : allgather_ring)(exchange);
-  scratch.set_in_use(false);
+  const std::vector<Range> of_peers = groups.of_peers<Range>(blocks);
+  const bool is_direct = groups.count() <= kMostDirectRanks;
+  co_await (is_direct ? allgather_pairwise_pieces : allgather_ring_pieces)(groups.across(call),
+                                                                           of_peers);
 
   CollectiveCall gather = groups.inside(call);
+  if (call.shares_output) {
+    co_await gather.window->all_reached(gather.window->enter_stage());
+    co_return;
+  }
   for (int node = 0; node < groups.count(); ++node) {
-    const Range part = parts[static_cast<std::size_t>(node)];
-    gather.input = bytes_of(call, scratch.data(), part).data();
     const std::vector<Range> of_node = groups.of_members(node, blocks);
+    const Range own = of_node[static_cast<std::size_t>(groups.place())];
+    gather.input = bytes_of(call, call.output, own).data();
     co_await allgather_pieces(gather, of_node);
   }
 }

@@ -15,14 +15,19 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/steps/pairwise.hpp"
+#include "ops/steps/piecewise.hpp"
 
 namespace kolo::ops {
 
+Task allgather_pairwise_pieces(CollectiveCall call, std::span<const Range> pieces) {
+  const Range own = pieces[static_cast<std::size_t>(call.communicator->rank())];
+  const std::vector<Range> to_each(pieces.size(), {0, own.length});
+  co_await exchange_pairwise(call, to_each, pieces);
+}
+
 Task allgather_pairwise(CollectiveCall call) {
-  const auto rank = static_cast<std::size_t>(call.communicator->rank());
-  const std::vector<Range> to_each(call.counts.size(), {0, call.counts[rank]});
   const std::vector<Range> blocks = ranges_of(call.counts);
-  co_await exchange_pairwise(call, to_each, blocks);
+  co_await allgather_pairwise_pieces(call, blocks);
 }
 
 }  // namespace kolo::ops

@@ -14,18 +14,20 @@
 // Bytes: a rank sends all blocks but its right neighbour's, the least there is, in n-1 steps of
 // latency. Worlds: any size.
 #include <array>
+#include <span>
 #include <vector>
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/local_steps.hpp"
+#include "ops/steps/piecewise.hpp"
 #include "ops/steps/tag.hpp"
 
 namespace kolo::ops {
 namespace {
 
 /// All segments that come from the left, in the order in which they come.
-std::vector<Range> find_arrivals(const std::vector<Range>& blocks, int rank, std::size_t segment) {
+std::vector<Range> find_arrivals(std::span<const Range> blocks, int rank, std::size_t segment) {
   const int size = static_cast<int>(blocks.size());
   std::vector<Range> arrivals;
   for (int step = 0; step < size - 1; ++step) {
@@ -39,14 +41,13 @@ std::vector<Range> find_arrivals(const std::vector<Range>& blocks, int rank, std
 
 }  // namespace
 
-Task allgather_ring(CollectiveCall call) {
+Task allgather_ring_pieces(CollectiveCall call, std::span<const Range> blocks) {
   Communicator& communicator = *call.communicator;
   const int rank = communicator.rank();
   const int size = communicator.size();
   const int left = (rank + size - 1) % size;
   const int right = (rank + 1) % size;
   const std::size_t segment = segment_length(call);
-  const std::vector<Range> blocks = ranges_of(call.counts);
   const Range own = blocks[static_cast<std::size_t>(rank)];
   co_await copy_elements(call, call.input, bytes_of(call, call.output, own).data(), own.length);
   if (size == 1) co_return;
@@ -77,6 +78,11 @@ Task allgather_ring(CollectiveCall call) {
     co_await yield();
   }
   for (Transfer& transfer : sends) co_await transfer;
+}
+
+Task allgather_ring(CollectiveCall call) {
+  const std::vector<Range> blocks = ranges_of(call.counts);
+  co_await allgather_ring_pieces(call, blocks);
 }
 
 }  // namespace kolo::ops

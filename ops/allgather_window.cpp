@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/window_pieces.hpp"
+#include "ops/steps/piecewise.hpp"
 #include "ops/steps/window_slots.hpp"
 
 namespace kolo::ops {

@@ -24,8 +24,8 @@
 #include "ops/kernels/kernels.hpp"
 #include "ops/select.hpp"
 #include "ops/steps/node_groups.hpp"
+#include "ops/steps/piecewise.hpp"
 #include "ops/steps/transfer_scratch.hpp"
-#include "ops/steps/window_pieces.hpp"
 
 namespace kolo::ops {
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/window_pieces.hpp"
+#include "ops/steps/piecewise.hpp"
 #include "ops/steps/window_reduction.hpp"
 
 namespace kolo::ops {

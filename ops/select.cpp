@@ -4,11 +4,14 @@ namespace kolo::ops {
 namespace {
 
 constexpr std::string_view kAdasum = "adasum";
+constexpr std::string_view kHierarchical = "hierarchical";
 
 bool can_run(const Algorithm& algorithm, const Situation& situation) {
   const bool is_all_reduce = algorithm.collective == Collective::AllReduce;
   const bool is_adasum = situation.op == ReduceOp::Adasum;
   if (is_all_reduce && is_adasum != (algorithm.name == kAdasum)) return false;
+  // By others, each rank would write all of it, and return while others still do.
+  if (situation.shares_output && algorithm.name != kHierarchical) return false;
   switch (algorithm.needs) {
     case Needs::Messages: return true;
     case Needs::NativeCollectives: return situation.has_native && situation.op != ReduceOp::Custom;
@@ -61,10 +64,11 @@ std::string_view choose(const Situation& situation) {
     case Collective::AllToAll: break;
     default: return {};
   }
+  if (situation.shares_output) return kHierarchical;
   if (situation.has_window) return choose_in_node(situation);
   const bool has_form_for_nodes = situation.collective != Collective::AllToAll;
   if (situation.has_nodes && has_form_for_nodes && situation.bytes >= kLeastBytesForNodes) {
-    return "hierarchical";
+    return kHierarchical;
   }
   return choose_by_messages(situation);
 }

@@ -24,12 +24,13 @@ struct Situation {
   bool has_peer_buffers = false;  ///< and the call has `peer_buffers`
   bool has_native = false;        ///< the communicator has NativeCollectives
   bool has_nodes = false;         ///< several nodes of as many ranks each, with a window in each
+  bool shares_output = false;     ///< all-gather: of the ranks of a node; only with `has_nodes`
 };
 
 /// Chooses the algorithm of a call: the one named `wanted`, if that is not empty and the call has
 /// what it needs, else the fastest that fits. A setting is thus a preference: "zero_copy" applies
 /// to buffers in shared memory, and others run as if it were not set. Adasum has an all-reduce of
-/// its own, and MPI cannot run custom reductions.
+/// its own, MPI cannot run custom reductions, and one algorithm alone takes a shared output.
 ///
 /// A pure function, so that all ranks choose alike. Throws InvalidArgument, which names the
 /// choices, for a name that is not in the registry.

@@ -149,7 +149,7 @@ Json to_json(const Inventory& inventory) {
           {"buckets", inventory.buckets},       {"other", inventory.other}};
 }
 
-Json look_at_this_rank(const Options& options, Allocations& allocations, bool share_memory) {
+Json look_at_this_rank(const Options& options, Allocations& allocations) {
   const Moment before = stand_still(allocations);
   const auto peak_of = [&](const std::function<void()>& run) {
     PeakWatch watch(allocations);
@@ -167,9 +167,10 @@ Json look_at_this_rank(const Options& options, Allocations& allocations, bool sh
   const std::uint64_t sent_before = bytes_sent();
   const double peak_of_step = peak_of([&] {
     training->step([&] {
-      inventory = take_inventory(allocations, before.buffers,
-                                 find_places(*training, training->adamw.take_given(),
-                                             options.shard == kolo::Shard::Full && !share_memory));
+      inventory = take_inventory(
+          allocations, before.buffers,
+          find_places(*training, training->adamw.take_given(),
+                      options.shard == kolo::Shard::Full && ranks_per_copy() < kolo::size()));
       after = stand_still(allocations);
     });
   });
@@ -195,10 +196,9 @@ Json look_at_this_rank(const Options& options, Allocations& allocations, bool sh
 
 nlohmann::ordered_json measure_memory(const Options& options, Allocations& allocations,
                                       bool& is_met) {
-  const bool share_memory = kolo::is_shared(kolo::shared_empty({1}));
-  const std::vector<Json> ranks = kolo::allgather_object(
-      look_at_this_rank(options, allocations, share_memory), {.name = "memory"});
-  const MemoryReport report(*options.shard, ranks, share_memory);
+  const std::vector<Json> ranks =
+      kolo::allgather_object(look_at_this_rank(options, allocations), {.name = "memory"});
+  const MemoryReport report(*options.shard, ranks, ranks_per_copy());
   if (kolo::rank() == 0) report.print();
   is_met = report.defects().empty();
   return report.to_json();

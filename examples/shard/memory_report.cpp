@@ -28,12 +28,12 @@ std::string filled_in(const char* text, double value, double bound) {
 }  // namespace
 
 MemoryReport::MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks,
-                           bool share_memory)
+                           int ranks_per_copy)
     : shard_(shard),
       ranks_(std::move(ranks)),
       elements_(ranks_.front()["elements"].get<double>()),
       least_bytes_sent_(least_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
-                                         static_cast<int>(ranks_.size()), share_memory)) {}
+                                         static_cast<int>(ranks_.size()), ranks_per_copy)) {}
 
 double MemoryReport::most(const char* key) const {
   double most = 0;

@@ -16,8 +16,7 @@ class MemoryReport {
   /// largest_bucket, windows_before, peak_of_construction, peak_of_first_step, peak_of_step,
   /// live_growth, pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of
   /// parameters.
-  MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks,
-               bool share_memory = true);
+  MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json> ranks, int ranks_per_copy);
 
   void print() const;
   nlohmann::ordered_json to_json() const;

@@ -11,7 +11,6 @@
 #include "common/statistics.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/shared_tensor.hpp"
 #include "shard/wire.hpp"
 
 namespace shard {
@@ -60,9 +59,8 @@ nlohmann::ordered_json judge(const Case& bench_case, const Case& none) {
           {"ratio_low", interval.low},
           {"ratio_high", interval.high},
           {"bytes_sent_per_step", sent},
-          {"bytes_sent_ratio",
-           sent / least_bytes_sent(bench_case.shard, bench_case.parameters, kolo::size(),
-                                   kolo::is_shared(kolo::shared_empty({1})))}};
+          {"bytes_sent_ratio", sent / least_bytes_sent(bench_case.shard, bench_case.parameters,
+                                                       kolo::size(), ranks_per_copy())}};
 }
 
 std::vector<kolo::Shard> all_modes() {

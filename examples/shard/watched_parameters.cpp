@@ -22,7 +22,8 @@ void watch_parameters(const torch::nn::Module& model) {
     memory.push_back(parameter.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
   }
   const auto units = std::make_shared<GatheredUnits>(
-      std::vector<GatheredUnits::Unit>{{"parameters", {part}}}, 1, c10::Device(c10::kCPU),
+      std::vector<GatheredUnits::Unit>{{"parameters", {part}}},
+      kolo::tensors::UnitSlots(1, 0, c10::Device(c10::kCPU)),
       kolo::OperationOptions{.process_set = &kolo::Runtime::current().world()}, "watched",
       std::make_shared<kolo::tensors::UnitCalls>("watched"));
   units->rest(true);

@@ -7,13 +7,19 @@
 
 namespace shard {
 
+/// How many ranks have one copy of parameters with Shard::Full.
+inline int ranks_per_copy() {
+  const kolo::Runtime& runtime = kolo::Runtime::current();
+  const bool share_memory = runtime.config().shared_memory && runtime.is_homogeneous();
+  return share_memory ? runtime.local_size() : 1;
+}
+
 /// What a rank must send to reduce as many fp32 gradients and to gather what was made of them:
-/// once, but with Shard::Full not at all if ranks share memory, and otherwise for forward() and for
-/// backward().
+/// once, but with Shard::Full for forward() and for backward(), to each copy but its own.
 inline double least_bytes_sent(kolo::Shard shard, std::int64_t parameters, int ranks,
-                               bool share_memory) {
-  const double passes = shard != kolo::Shard::Full ? 2.0 : share_memory ? 1.0 : 3.0;
-  return passes * 4.0 * static_cast<double>(parameters) * (ranks - 1) / ranks;
+                               int ranks_per_copy) {
+  const int receivers = shard == kolo::Shard::Full ? 2 * (ranks / ranks_per_copy - 1) : ranks - 1;
+  return 4.0 * static_cast<double>(parameters) * (ranks - 1 + receivers) / ranks;
 }
 
 /// How many times that much a step may send, with what says which gradients there are.

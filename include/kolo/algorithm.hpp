@@ -45,7 +45,8 @@ struct Nodes {
 ///
 /// AllReduce: `input` and `output` hold `count` elements; may be the same memory.
 /// AllGather: `input` holds `counts[rank]` elements, `output` those of all ranks one after another;
-///   `input` may be this rank's place in it.
+///   `input` may be this rank's place in it. With `shares_output`, the ranks of a node have one
+///   `output`, of which each writes a part.
 /// ReduceScatter: `input` holds the sum of `counts` elements, `output` receives this rank's
 ///   `counts[rank]` combined ones; it may be this rank's place in `input`, whose other elements do
 ///   not change.
@@ -63,6 +64,7 @@ struct CollectiveCall {
   /// ReduceScatter: `input`; `output` may still be this rank's place in it, or private.
   /// AllToAll: `input`; `output` may be private.
   std::span<std::byte* const> peer_buffers{};
+  bool shares_output = false;  ///< AllGather, among nodes that algorithms with Needs::Nodes can use
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::size_t count = 0;

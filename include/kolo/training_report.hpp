@@ -15,7 +15,8 @@ struct TrainingReport {
     std::size_t parameters = 0;       ///< that get gradients; with Shard::Full this rank's shards
     std::size_t gradients = 0;        ///< reduced: this rank's shards, or whole buckets
     std::size_t optimizer_state = 0;  ///< tensors, and master copies of parameters
-    std::size_t buckets = 0;          ///< slots for gradients in flight, from Shard::Gradients on
+    /// Slots for gradients in flight, from Shard::Gradients on, and for gathered units.
+    std::size_t buckets = 0;
 
     std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
   };
@@ -36,6 +37,7 @@ struct TrainingReport {
   /// What ring algorithms send without compression: (G + P) (n - 1) / n, or with Shard::None twice
   /// that of G; with Shard::Full that of G alone where ranks share memory, and nothing is gathered,
   /// otherwise P (n - 1) / n more, as each parameter is gathered for forward() and for backward().
+  /// Where the g ranks of a node share what is gathered, a gather sends P / n (n / g - 1).
   /// With ShardScope::Node the sum of both levels; with Accumulation::Reduced the reductions of
   /// every pass.
   std::uint64_t expected_sent_per_step = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "ops/steps/local_steps.hpp"
 #include "ops/steps/tag.hpp"
@@ -18,8 +19,8 @@ struct Leg {
   Range range;
 };
 
-std::vector<Leg> plan_legs(const CollectiveCall& call, const std::vector<Range>& sends,
-                           const std::vector<Range>& receives) {
+std::vector<Leg> plan_legs(const CollectiveCall& call, std::span<const Range> sends,
+                           std::span<const Range> receives) {
   const int rank = call.communicator->rank();
   const int size = call.communicator->size();
   const std::size_t segment = segment_length(call);
@@ -42,8 +43,8 @@ std::vector<Leg> plan_legs(const CollectiveCall& call, const std::vector<Range>&
 
 }  // namespace
 
-Task exchange_pairwise(CollectiveCall call, const std::vector<Range>& sends,
-                       const std::vector<Range>& receives) {
+Task exchange_pairwise(CollectiveCall call, std::span<const Range> sends,
+                       std::span<const Range> receives) {
   Communicator& communicator = *call.communicator;
   const std::vector<Leg> legs = plan_legs(call, sends, receives);
   std::array<Transfer, kInFlight> transfers;

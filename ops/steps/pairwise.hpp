@@ -1,6 +1,6 @@
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "kolo/algorithm.hpp"
 #include "ops/kernels/pieces.hpp"
@@ -21,7 +21,7 @@ namespace kolo::ops {
 /// Blocks are sent in segments, of which a fixed number is in flight, in the order of steps and
 /// segments; a step does not wait for the one before it. There is no deadlock: of all transfers
 /// that have not completed, the first in that order is in flight on both sides.
-Task exchange_pairwise(CollectiveCall call, const std::vector<Range>& sends,
-                       const std::vector<Range>& receives);
+Task exchange_pairwise(CollectiveCall call, std::span<const Range> sends,
+                       std::span<const Range> receives);
 
 }  // namespace kolo::ops

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "shard/wire.hpp"
+
 namespace memory_report_test {
 
 using Json = nlohmann::ordered_json;
@@ -38,7 +40,17 @@ Json rank_by_formula(Shard shard, double ranks) {
 std::size_t defects(Shard shard, std::size_t ranks, const char* key = "other", double change = 0) {
   std::vector<Json> all(ranks, rank_by_formula(shard, static_cast<double>(ranks)));
   all.back()[key] = all.back()[key].get<double>() + change;
-  return shard::MemoryReport(shard, all).defects().size();
+  return shard::MemoryReport(shard, all, static_cast<int>(all.size())).defects().size();
+}
+
+TEST(MemoryReport, BytesSent_AreThoseOfOneReductionAndTheGathersBetweenCopies) {
+  constexpr std::int64_t kParameters = 400;
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    EXPECT_EQ(shard::least_bytes_sent(shard, kParameters, 4, 2), 1600 * 2 * 0.75);
+  }
+  EXPECT_EQ(shard::least_bytes_sent(Shard::Full, kParameters, 4, 4), 1600 * 0.75);
+  EXPECT_EQ(shard::least_bytes_sent(Shard::Full, kParameters, 4, 2), 1600 * (0.75 + 2 * 0.25));
+  EXPECT_EQ(shard::least_bytes_sent(Shard::Full, kParameters, 4, 1), 1600 * 3 * 0.75);
 }
 
 TEST(MemoryReport, WhatTheFormulasSayIsNoDefect) {
@@ -75,7 +87,7 @@ TEST(MemoryReport, FourRanksThatDivideGradientsNeedHalfOfTheMemoryAtMost) {
     rank["buckets"] = 1.2 * kElements;
     return rank;
   }();
-  const shard::MemoryReport report(Shard::Gradients, std::vector<Json>(4, large));
+  const shard::MemoryReport report(Shard::Gradients, std::vector<Json>(4, large), 4);
   ASSERT_EQ(report.defects().size(), 1);
   EXPECT_EQ(report.defects()[0], "8.200 bytes per parameter with buckets, more than 8.000");
 }

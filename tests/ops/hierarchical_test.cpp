@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -129,6 +130,58 @@ TEST_P(HierarchicalTest, AllGather_KeepsTheRanksOrder) {
   const std::size_t total = expected.size() * sizeof(std::int32_t);
   EXPECT_EQ(traffic.sent, (nodes() - 1) * total);
   EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * total);
+}
+
+/// The inputs of one of several all-gathers, and their result.
+struct GatheredBlocks {
+  GatheredBlocks(std::size_t ranks, std::size_t rank, std::size_t round) {
+    for (std::size_t peer = 0; peer < ranks; ++peer) {
+      counts.push_back(round == 0 ? 0 : (peer * 61 + round * 37) % kMost);
+      for (std::size_t i = 0; i < counts.back(); ++i) {
+        all.push_back(value_of(peer, i + 1000 * round));
+        if (peer == rank) own.push_back(all.back());
+      }
+    }
+  }
+
+  static constexpr std::size_t kMost = 230;  // elements of a rank
+  std::vector<std::size_t> counts;
+  std::vector<std::int32_t> own;
+  std::vector<std::int32_t> all;
+};
+
+TEST_P(HierarchicalTest, AllGather_IntoOneOutputPerNode) {
+  constexpr std::size_t kRounds = 6;
+  const Algorithm& algorithm = registry_.find(Collective::AllGather, "hierarchical");
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + 8; ++seed) {
+    std::vector<std::vector<std::int32_t>> outputs(
+        nodes(), std::vector<std::int32_t>(GatheredBlocks::kMost * ranks()));
+    std::barrier all_have_read(static_cast<std::ptrdiff_t>(ranks()));
+    run_on_nodes(GetParam(), kContractWindowBytes, seed, [&](const Rank& rank) {
+      const auto self = static_cast<std::size_t>(rank.rank);
+      std::vector<std::int32_t>& output = outputs[static_cast<std::size_t>(GetParam()[self])];
+      std::mt19937_64 random = random_of(rank);
+      std::uint64_t sent = 0;
+      for (std::size_t round = 0; round < kRounds; ++round) {  // into the same memory
+        GatheredBlocks blocks(ranks(), self, round);
+        all_have_read.arrive_and_wait();
+        finish(algorithm.run({.communicator = &rank.communicator,
+                              .nodes = rank.nodes,
+                              .shares_output = true,
+                              .input = bytes_of(blocks.own),
+                              .output = bytes_of(output),
+                              .dtype = DType::Int32,
+                              .counts = blocks.counts,
+                              .segment_bytes = 256}),
+               random);
+        EXPECT_TRUE(std::equal(blocks.all.begin(), blocks.all.end(), output.begin()))
+            << "rank " << self << ", round " << round << ", seed " << seed;
+        sent += (nodes() - 1) * blocks.own.size() * sizeof(std::int32_t);
+      }
+      EXPECT_EQ(rank.communicator.bytes_sent(), sent) << "its block, to each other node";
+      EXPECT_EQ(rank.nodes->window->bytes_moved(), 0u);
+    });
+  }
 }
 
 TEST_P(HierarchicalTest, Broadcast_FromEveryRoot) {

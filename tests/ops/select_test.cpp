@@ -143,6 +143,19 @@ TEST(SelectTest, SeveralNodes_TakeBothUnlessTiny) {
       "pairwise");
 }
 
+TEST(SelectTest, OutputsOfNodes_AreWrittenOnce) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{64}, 64 * kMiB}) {
+    const Situation situation{.collective = Collective::AllGather,
+                              .bytes = bytes,
+                              .size = 4,
+                              .has_nodes = true,
+                              .shares_output = true};
+    for (const char* wanted : {"", "pairwise", "ring", "window", "zero_copy", "hierarchical"}) {
+      EXPECT_EQ(choose(situation, wanted), "hierarchical") << wanted;
+    }
+  }
+}
+
 TEST(SelectTest, OtherCollectives) {
   EXPECT_EQ(choose({.collective = Collective::Broadcast, .size = 5}), "binomial");
   EXPECT_EQ(choose({.collective = Collective::AllToAll, .size = 5}), "pairwise");

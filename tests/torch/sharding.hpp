@@ -90,6 +90,13 @@ inline bool gathers_on_use() {
          (!Config::from_environment().shared_memory || runtime.local_size() < runtime.size());
 }
 
+/// Whether the ranks of a node share the memory of gathered units.
+inline bool share_gathered_units() {
+  const Runtime& runtime = Runtime::current();
+  return gathers_on_use() && Config::from_environment().shared_memory && runtime.local_size() > 1 &&
+         runtime.is_homogeneous();
+}
+
 inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,
                          const char* what = "") {
   if (is_rank_ordered()) {

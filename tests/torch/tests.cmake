@@ -65,6 +65,7 @@ if(TARGET kolo)
       torch/sharding/precision_test.cpp
       torch/sharding/full_sharding_test.cpp
       torch/sharding/gathered_units_test.cpp
+      torch/sharding/node_slots_test.cpp
       torch/sharding/released_parameters_test.cpp
       torch/sharding/unit_policy_test.cpp
       torch/sharding/protected_parameters_test.cpp

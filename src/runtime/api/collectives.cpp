@@ -9,26 +9,14 @@
 
 namespace kolo {
 
-using runtime::add_rows;
+using runtime::make_allgather;
 using runtime::make_alltoall;
 using runtime::make_broadcast;
 using runtime::make_operation;
 using runtime::make_reduction;
+using runtime::Outputs;
 using runtime::run;
-using runtime::Submission;
 using runtime::submit;
-
-namespace {
-
-Submission make_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
-  Submission submission = make_operation(Collective::AllGather, options);
-  for (InputRows& tensor : tensors) {
-    add_rows(*submission.operation, tensor.input).allocate_output = std::move(tensor.allocate);
-  }
-  return submission;
-}
-
-}  // namespace
 
 // --- reductions ---
 
@@ -107,11 +95,11 @@ void allgather(const TensorView& input, AllocateRows allocate, const OperationOp
 }
 
 Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
-  return submit(make_allgather(std::move(tensors), options));
+  return submit(make_allgather(std::move(tensors), Outputs::PerRank, options));
 }
 
 void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
-  run(make_allgather(std::move(tensors), options));
+  run(make_allgather(std::move(tensors), Outputs::PerRank, options));
 }
 
 Handle alltoall_async(const TensorView& input, std::vector<std::int64_t> splits,

@@ -23,11 +23,8 @@ std::shared_ptr<void> private_memory(std::size_t size_bytes) {
 
 SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& options)
     : size_bytes_(size_bytes) {
-  const TensorView extent{
-      &size_bytes_, DType::UInt8, {static_cast<std::int64_t>(size_bytes)}, Device{}};
-  const runtime::Submission submission = runtime::make_operation(Collective::ShareMemory, options);
+  const runtime::Submission submission = runtime::make_sharing(size_bytes, options);
   const auto& [set, operation] = submission;
-  runtime::add_tensor(*operation, extent);
   name_ = operation->request.name;
   lane_ = set.lane();
   runtime::submit(submission).wait();

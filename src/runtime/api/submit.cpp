@@ -105,6 +105,15 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   return splits;
 }
 
+/// Finds what no rank can run.
+void check(const Submission& submission) {
+  try {
+    submission.set.lane()->check(submission.operation->request);
+  } catch (const InvalidArgument& error) {
+    add_invalid_reason(*submission.operation, error.what());
+  }
+}
+
 void prepare(const Submission& submission) {
   try {
     submission.set.lane()->prepare(*submission.operation);
@@ -198,10 +207,19 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
     check_reduction(*operation, tensor.input, options);
     check_output(*operation, tensor, set);
   }
-  try {
-    set.lane()->check(request);
-  } catch (const InvalidArgument& error) {
-    add_invalid_reason(*operation, error.what());
+  check(submission);
+  return submission;
+}
+
+Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
+                          const OperationOptions& options) {
+  Submission submission = make_operation(Collective::AllGather, options);
+  for (InputRows& tensor : tensors) {
+    add_rows(*submission.operation, tensor.input).allocate_output = std::move(tensor.allocate);
+  }
+  if (outputs == Outputs::PerNode) {
+    submission.operation->request.placement = Request::kOncePerNode;
+    check(submission);
   }
   return submission;
 }
@@ -221,6 +239,24 @@ Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
     add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
   }
   return submission;
+}
+
+Submission make_sharing(std::size_t size_bytes, const OperationOptions& options) {
+  Submission submission = make_operation(Collective::ShareMemory, options);
+  const TensorView extent{
+      &size_bytes, DType::UInt8, {static_cast<std::int64_t>(size_bytes)}, Device{}};
+  check_memory(*submission.operation, extent);
+  submission.operation->request.tensors = {{extent.dtype, extent.shape}};
+  return submission;
+}
+
+std::shared_ptr<SharedWindow> make_node_window(std::size_t size_bytes,
+                                               const OperationOptions& options) {
+  const Submission submission = make_sharing(size_bytes, options);
+  submission.operation->request.placement = Request::kOncePerNode;
+  check(submission);
+  submit(submission).wait();
+  return submission.operation->shared_window;
 }
 
 Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> splits,

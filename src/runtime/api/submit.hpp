@@ -49,6 +49,21 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
 Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
                           const OperationOptions& options);
 
+/// Whose memory the allocators of an all-gather return: the rank's own, or one for all ranks of its
+/// node, which none of them uses from its submission on until the operation has ended.
+enum class Outputs : std::uint8_t { PerRank, PerNode };
+
+Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
+                          const OperationOptions& options);
+
+/// Makes memory that the ranks of the set can access, `size_bytes` on each.
+Submission make_sharing(std::size_t size_bytes, const OperationOptions& options);
+
+/// Makes memory for outputs of a node: `size_bytes` on each rank, which its node's ranks can see.
+/// Null, on all ranks of the node alike, where the system gives none. Collective and blocking.
+std::shared_ptr<SharedWindow> make_node_window(std::size_t size_bytes,
+                                               const OperationOptions& options);
+
 Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> splits,
                          AllocateRows allocate, const OperationOptions& options);
 

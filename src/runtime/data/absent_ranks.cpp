@@ -34,6 +34,11 @@ void refuse_for_absent(const DataPath& path, const Request& request, const Bits&
     if (request.collective == Collective::Broadcast && path.world_rank(rank) == request.root) {
       refuse("the root " + who + " has joined and has nothing to send. Choose one that has not.");
     }
+    if (request.is_once_per_node()) {
+      refuse(who +
+             " has joined, and does not have the memory that its node shares. Call it "
+             "outside of join().");
+    }
     if (request.collective == Collective::AddProcessSet ||
         request.collective == Collective::RemoveProcessSet) {
       refuse(who + " has joined, and all ranks must take part. Call it outside of join().");

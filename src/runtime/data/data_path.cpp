@@ -38,7 +38,7 @@ std::string_view DataPath::preferred(Collective collective) const {
 }
 
 const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, ReduceOp op,
-                                  bool has_peer_buffers) const {
+                                  bool has_peer_buffers, bool shares_output) const {
   ops::Situation situation;
   situation.collective = collective;
   situation.op = op;
@@ -47,13 +47,19 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
   situation.has_window = staging != nullptr;
   situation.has_peer_buffers = has_peer_buffers;
   situation.has_native = communicator->native() != nullptr;
-  situation.has_nodes = nodes && nodes->is_homogeneous && nodes->window != nullptr;
+  situation.has_nodes = has_nodes();
+  situation.shares_output = shares_output;
   return ops::select(choices.algorithms, situation, preferred(collective));
 }
 
 void DataPath::check(const Request& request) const {
   choices.compressors.find(request.compression);
   if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
+  if (request.is_once_per_node() && (!has_nodes() || request.device != DeviceKind::Cpu)) {
+    throw InvalidArgument(
+        "the ranks of a node can share an output only in CPU memory, and only if there are several "
+        "nodes with equally many ranks each. Give each rank an output of its own.");
+  }
 }
 
 }  // namespace kolo::runtime

@@ -33,13 +33,14 @@ struct Choices {
 struct DataPath {
   Choices choices;
   const Config& config;
-  std::string name{};                            ///< of the process set, for error texts
-  std::vector<int> world_ranks{};                ///< of the members, ascending
-  std::unique_ptr<Communicator> communicator{};  ///< among the members
-  std::shared_ptr<SharedWindow> staging{};       ///< among the members; may be null
-  std::vector<int> node_of_rank{};               ///< of the members
-  std::shared_ptr<SharedWindow> node_staging{};  ///< among those of this node; may be null
-  std::optional<Nodes> nodes{};                  ///< a view of the two, if there are several nodes
+  std::string name{};                                 ///< of the process set, for error texts
+  std::vector<int> world_ranks{};                     ///< of the members, ascending
+  std::unique_ptr<Communicator> communicator{};       ///< among the members
+  std::shared_ptr<SharedWindow> staging{};            ///< among the members; may be null
+  std::vector<int> node_of_rank{};                    ///< of the members
+  std::unique_ptr<Communicator> node_communicator{};  ///< among those of this node; may be null
+  std::shared_ptr<SharedWindow> node_staging{};       ///< the same
+  std::optional<Nodes> nodes{};  ///< a view of the two, if there are several nodes
 
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
 
@@ -48,11 +49,14 @@ struct DataPath {
 
   /// The algorithm that the settings name; empty: the fastest that fits.
   std::string_view preferred(Collective collective) const;
+  /// Whether algorithms with Needs::Nodes can run.
+  bool has_nodes() const { return nodes && nodes->is_homogeneous && nodes->window != nullptr; }
   /// The algorithm for `bytes` of data.
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
-                          bool has_peer_buffers = false) const;
+                          bool has_peer_buffers = false, bool shares_output = false) const;
 
-  /// Throws InvalidArgument for unknown compressors and reductions.
+  /// Throws InvalidArgument for unknown compressors and reductions, and for memory that the ranks
+  /// of a node share where they cannot.
   void check(const Request& request) const;
 };
 

@@ -55,6 +55,7 @@ Task all_gather(const Dispatched& run, std::size_t index) {
   const std::vector<ops::Range> places = ops::ranges_of(counts);
   CollectiveCall call = run.make_call(index);
   call.counts = counts;
+  call.shares_output = run.operation.request.is_once_per_node();
   if (is_in_place) {
     const auto own = static_cast<std::size_t>(run.path.communicator->rank());
     call.input = call.output + places[own].begin * size_of(call.dtype);

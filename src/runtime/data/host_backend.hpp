@@ -27,7 +27,9 @@ class HostBackend final : public Backend {
   Task reduce_scatter(const Request& request, ReductionItem item,
                       std::span<const std::size_t> counts, JoinedRanks joined) override;
   Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override {
-    return path_.choose(collective, bytes, ReduceOp::Sum, !call.peer_buffers.empty()).run(call);
+    const bool has_peer_buffers = !call.peer_buffers.empty();
+    return path_.choose(collective, bytes, ReduceOp::Sum, has_peer_buffers, call.shares_output)
+        .run(call);
   }
   void await_allocation(const Operation&) override {}
 

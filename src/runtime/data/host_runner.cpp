@@ -41,15 +41,17 @@ Task HostRunner::run(Operations batch, bool have_some_joined) {
   }
 }
 
-/// Where the system gives none, on all ranks alike, the buffer is private memory.
+/// Where the system gives none, on all ranks alike that would share it, the buffer is private.
 Task HostRunner::share_memory(Operation& operation) {
   operation.shared_memory_number = ++shared_memories_;
-  if (path_.staging == nullptr) co_return;
+  const bool is_per_node = operation.request.is_once_per_node();
+  if (path_.staging == nullptr && !is_per_node) co_return;
+  Communicator& sharers = is_per_node ? *path_.node_communicator : *path_.communicator;
   try {
-    co_await world_.make_window(*path_.communicator, kShareMemoryTag,
-                                operation.request.size_bytes(), operation.shared_window);
+    co_await world_.make_window(sharers, kShareMemoryTag, operation.request.size_bytes(),
+                                operation.shared_window);
   } catch (const BackendError& error) {
-    if (path_.communicator->rank() == 0) {
+    if (sharers.rank() == 0) {
       KOLO_LOG(Warn) << describe(operation.request)
                      << ": private memory, not shared: " << error.what();
     }

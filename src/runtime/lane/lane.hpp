@@ -44,6 +44,8 @@ class Lane {
 
   /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
+  /// Whether the ranks of each of its nodes, which are several, can share memory.
+  bool can_share_in_nodes() const { return data_.has_nodes(); }
 
   /// Call before submitting: makes an operation on a GPU wait for what is on its stream. Throws
   /// InvalidArgument or BackendError where this rank cannot use that GPU.

@@ -99,8 +99,9 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
   for (std::size_t i = 0; i < path.world_ranks.size(); ++i) {
     if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
   }
-  const auto communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
-  path.node_staging = make_staging(*communicator, *parts.control.communicator, "data inside nodes");
+  path.node_communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
+  path.node_staging =
+      make_staging(*path.node_communicator, *parts.control.communicator, "data inside nodes");
   path.nodes = Nodes{path.node_of_rank, is_homogeneous(path.node_of_rank), path.node_staging.get()};
 }
 

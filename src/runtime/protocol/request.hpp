@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kolo/algorithm.hpp"
@@ -40,6 +41,8 @@ struct Request {
   DeviceKind device = DeviceKind::Cpu;
   std::string compression = "none";  ///< reductions: a compressor's name
   std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
+  /// As `placement`: the ranks of a node have one output of an all-gather, or share memory.
+  static constexpr std::string_view kOncePerNode = "once per node";
   std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
   std::vector<int> members;        ///< add, remove process set: world ranks
   int set_number = 0;              ///< remove process set
@@ -52,6 +55,7 @@ struct Request {
   bool operator==(const Request&) const = default;
 
   std::size_t size_bytes() const;  ///< of all tensors
+  bool is_once_per_node() const { return placement == kOncePerNode; }
 };
 
 /// "allreduce 'layer1.weight'", for error texts.

@@ -135,9 +135,10 @@ std::vector<GatheredUnits*> ParameterBatches::units() const {
   return all;
 }
 
-void ParameterBatches::take_part(const std::string& prefix, std::size_t unit) const {
+void ParameterBatches::take_part(const GatherCommand& command) const {
   for (const auto& reducer : reducers_) {
-    if (reducer->prefix() == prefix) reducer->shards()->memory().units()->take_part(unit);
+    if (reducer->prefix() != command.batch) continue;
+    reducer->shards()->memory().units()->take_part(command.unit, command.slot);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "torch/optimizer/step_command.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 
@@ -45,8 +46,8 @@ class ParameterBatches {
   bool any(bool (GradientReducer::*has)() const) const;
   /// The units of the batches whose parameters are gathered when they are used.
   std::vector<GatheredUnits*> units() const;
-  /// Takes part in gathering a unit of the batch whose operations' names begin with `prefix`.
-  void take_part(const std::string& prefix, std::size_t unit) const;
+  /// Takes part in gathering a unit for other ranks.
+  void take_part(const GatherCommand& command) const;
   /// Reduces the gradients of the step that are not reduced yet. Throws the first error after all
   /// buckets have completed.
   void reduce_all();

@@ -9,7 +9,8 @@ namespace {
 
 struct ToJson {
   nlohmann::json operator()(const GatherCommand& gather) const {
-    return {{"call", "gather"}, {"batch", gather.batch}, {"unit", gather.unit}};
+    return {
+        {"call", "gather"}, {"batch", gather.batch}, {"unit", gather.unit}, {"slot", gather.slot}};
   }
   nlohmann::json operator()(const ReduceCommand& reduce) const {
     return {{"call", "reduce"}, {"is_discarded", reduce.is_discarded}};
@@ -36,7 +37,7 @@ nlohmann::json to_json(const StepCommand& command) { return std::visit(ToJson{},
 
 StepCommand command_from(const nlohmann::json& json) {
   const std::string call = json.at("call");
-  if (call == "gather") return GatherCommand{json.at("batch"), json.at("unit")};
+  if (call == "gather") return GatherCommand{json.at("batch"), json.at("unit"), json.at("slot")};
   if (call == "reduce") return ReduceCommand{json.at("is_discarded")};
   if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
   if (call == "unscale") return UnscaleCommand{json.at("scale")};

@@ -13,6 +13,7 @@ namespace kolo::tensors {
 struct GatherCommand {
   std::string batch;  ///< the prefix of its operations' names
   std::size_t unit;
+  std::size_t slot;
 };
 /// Only where parameters are gathered when they are used.
 struct ReduceCommand {

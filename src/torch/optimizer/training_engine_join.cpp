@@ -47,6 +47,7 @@ int TrainingEngine::join_sharded() {
     context_.step.phases.restart();
   }
   expect_all_active();
+  for (GatheredUnits* const units : batches_.units()) units->restart();
   batches_.clear_gradients();
   // If no rank has announced anything, all have joined at once.
   return commands_.take_last_active().value_or(context_.set.ranks().back());
@@ -57,7 +58,7 @@ void TrainingEngine::follow_one_step() {
   while (const std::optional<StepCommand> received = commands_.receive()) {
     const StepCommand& command = *received;
     if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
-      batches_.take_part(gather->batch, gather->unit);
+      batches_.take_part(*gather);
     } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
       reduce(reduction->is_discarded);
     } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {

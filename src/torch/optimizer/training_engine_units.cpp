@@ -13,8 +13,9 @@ namespace kolo::tensors {
 void TrainingEngine::start_units() {
   context_.gathers_on_use = !batches_.units().empty();
   expect_all_active();
-  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit) {
-    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit});
+  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit,
+                                              std::size_t slot) {
+    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit, slot});
   };
   context_.unit_calls->find_joined = [this] { return find_joined(); };
 }

@@ -132,12 +132,15 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = last_step_.bytes;
   report.gpu_seconds_per_step = last_step_.gpu_seconds;
-  report.expected_sent_per_step = expected_bytes_per_step(size.parameters, size.gradients);
+  const std::vector<GatheredUnits*> units = batches.units();
+  report.expected_sent_per_step = expected_bytes_per_step(
+      size.parameters, size.gradients, units.empty() ? 1 : units.front()->sharers());
   return report;
 }
 
 std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_bytes,
-                                                        std::size_t gradient_bytes) const {
+                                                        std::size_t gradient_bytes,
+                                                        int slot_sharers) const {
   const DistributedOptimizerOptions& options = context_.options;
   const auto passes = static_cast<std::uint64_t>(
       options.accumulation == Accumulation::Reduced ? options.backward_passes_per_step : 1);
@@ -149,8 +152,9 @@ std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_by
                                 : context_.gathers_on_use ? 1
                                                           : 0;
   const std::size_t gathered_bytes = context_.is_sharded() ? parameter_bytes : gradient_bytes;
-  std::uint64_t bytes =
-      passes * ring_bytes(gradient_bytes, sharers) + gathers * ring_bytes(gathered_bytes, sharers);
+  const std::uint64_t bytes_per_gather =
+      ring_bytes(gathered_bytes / static_cast<std::size_t>(slot_sharers), sharers / slot_sharers);
+  std::uint64_t bytes = passes * ring_bytes(gradient_bytes, sharers) + gathers * bytes_per_gather;
   if (context_.sets.replicas != nullptr) {
     bytes += passes * 2 *
              ring_bytes(gradient_bytes / static_cast<std::size_t>(sharers),

@@ -27,8 +27,9 @@ class TrainingReporter {
     double gpu_seconds = 0.0;
   };
   Traffic traffic() const;
-  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes,
-                                        std::size_t gradient_bytes) const;
+  /// `slot_sharers`: how many ranks share the memory of gathered units.
+  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes, std::size_t gradient_bytes,
+                                        int slot_sharers) const;
 
   const TrainingContext& context_;
   Traffic before_;  // up to the last step

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -10,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "kolo/collectives.hpp"
+#include "torch/sharding/node_memory.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/sharding/parameter_memory.hpp"
 #include "torch/tensors/agreement.hpp"
@@ -36,14 +39,15 @@ SharedBuffer make_shards(const BucketPlan& plan, const at::Device& device,
 }
 
 /// On the set's first rank, for those who ask how a model is cut.
-void log_plan(const std::vector<GatheredUnits::Unit>& units, std::size_t shard_bytes,
-              std::size_t slot_bytes, const ProcessSet& set) {
+void log_plan(const GatheredUnits& units, std::size_t shard_bytes, const ProcessSet& set) {
   if (set.rank() > 0) return;
   constexpr double kMiB = 1 << 20;
-  KOLO_LOG(Info) << "shard = full gathers " << units.size() << " units when they are used, from "
-                 << units.front().name << " to " << units.back().name << "; each rank keeps "
+  KOLO_LOG(Info) << "shard = full gathers " << units.units().size()
+                 << " units when they are used, from " << units.units().front().name << " to "
+                 << units.units().back().name << "; each rank keeps "
                  << static_cast<double>(shard_bytes) / kMiB << " MiB of parameters and "
-                 << static_cast<double>(slot_bytes) / kMiB << " MiB for gathered units";
+                 << static_cast<double>(units.slot_bytes()) / kMiB << " MiB for gathered units"
+                 << (units.sharers() > 1 ? ", its part of one copy on each node" : "");
 }
 
 class GatheredOnUse final : public ParameterMemory {
@@ -79,16 +83,8 @@ class GatheredOnUse final : public ParameterMemory {
       units[plan_.unit_of[bucket.members.front().parameter]].parts.push_back(
           take_shard(bucket, parameters));
     }
-    OperationOptions options = options_;
-    options.keep_alive = buffer().owner();
-    run_on_all(*options_.process_set, options_.name + ".units", "DistributedOptimizer",
-               "allocating memory for gathered parameters", [&] {
-                 const std::size_t slots =
-                     plan_.keeps_gathered ? units.size() : GatheredUnits::kSlots;
-                 units_ = std::make_shared<GatheredUnits>(std::move(units), slots, device_,
-                                                          std::move(options), batch_, calls_);
-               });
-    log_plan(units_->units(), buffer().size_bytes(), units_->slot_bytes(), *options_.process_set);
+    make_units(std::move(units));
+    log_plan(*units_, buffer().size_bytes(), *options_.process_set);
     watch_operators(units_);
   }
 
@@ -99,6 +95,26 @@ class GatheredOnUse final : public ParameterMemory {
   void end_update() override { units_->end_step(); }
 
  private:
+  void make_units(std::vector<GatheredUnits::Unit> units) {
+    ProcessSet& set = *options_.process_set;
+    const std::size_t bytes = GatheredUnits::largest_bytes(units, set.size());
+    const std::size_t slots =
+        plan_.keeps_gathered ? units.size() : std::min(GatheredUnits::kSlots, units.size());
+    std::optional<SharedBuffer> of_node;
+    if (device_.is_cpu()) {
+      of_node =
+          make_node_memory(slots * bytes, {.name = options_.name + ".node", .process_set = &set});
+    }
+    OperationOptions options = options_;
+    options.keep_alive = buffer().owner();
+    run_on_all(*options_.process_set, options_.name + ".units", "DistributedOptimizer",
+               "allocating memory for gathered parameters", [&] {
+                 units_ = std::make_shared<GatheredUnits>(
+                     std::move(units), UnitSlots(slots, bytes, device_, std::move(of_node)),
+                     std::move(options), batch_, calls_);
+               });
+  }
+
   /// Copies this rank's shard of the first rank's parameters.
   GatheredUnits::Part take_shard(const Bucket& bucket, const std::vector<at::Tensor>& parameters) {
     const at::NoGradGuard no_grad;

@@ -9,6 +9,8 @@
 
 #include "base/current_exception.hpp"
 #include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
 #include "torch/tensors/storage_access.hpp"
@@ -32,24 +34,24 @@ std::string refusal_of(const std::string& unit) {
 
 }  // namespace
 
-GatheredUnits::GatheredUnits(std::vector<Unit> units, std::size_t slots, const c10::Device& device,
-                             OperationOptions options, std::string batch,
-                             std::shared_ptr<UnitCalls> calls)
+std::size_t GatheredUnits::largest_bytes(const std::vector<Unit>& units, int ranks) {
+  std::size_t largest = 0;
+  for (const Unit& unit : units) {
+    std::size_t bytes = 0;
+    for (const Part& part : unit.parts) bytes += part_bytes(part, ranks);
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+GatheredUnits::GatheredUnits(std::vector<Unit> units, UnitSlots slots, OperationOptions options,
+                             std::string batch, std::shared_ptr<UnitCalls> calls)
     : units_(std::move(units)),
-      least_slots_(std::min(slots, units_.size())),
-      device_(device),
       options_(std::move(options)),
       batch_(std::move(batch)),
       calls_(std::move(calls)),
-      states_(units_.size()) {
-  for (const Unit& unit : units_) {
-    std::size_t bytes = 0;
-    for (const Part& part : unit.parts) {
-      bytes += part_bytes(part, options_.process_set->size());
-    }
-    largest_unit_ = std::max(largest_unit_, bytes);
-  }
-  for (std::size_t i = 0; i < least_slots_; ++i) add_slot();
+      states_(units_.size()),
+      slots_(std::move(slots)) {
   for_each_storage([&](std::size_t unit, const c10::Storage& storage) {
     set_refusal(storage, refusal_of(units_[unit].name));
     unbind_storage(storage);
@@ -81,7 +83,7 @@ void GatheredUnits::use(std::size_t unit) noexcept {
       complete(unit);
       prefetch();
     }
-    use_on(ProgramStream::current(device_), slots_[*state.slot]);
+    slots_[*state.slot].use_on(ProgramStream::current(slots_.device()));
   } catch (...) {
     fail();
   }
@@ -90,20 +92,18 @@ void GatheredUnits::use(std::size_t unit) noexcept {
 void GatheredUnits::end_use(std::size_t unit) noexcept {
   const std::lock_guard lock(mutex_);
   State& state = states_[unit];
-  if (--state.pins > 0 || slots_.size() <= least_slots_ || error_ || !state.slot) return;
-  // An operator needed more units than there are slots.
-  const std::size_t slot = *state.slot;
-  release(unit);
-  std::swap(slots_[slot], slots_.back());
-  if (slots_[slot].unit) states_[*slots_[slot].unit].slot = slot;
-  slots_.pop_back();
+  if (--state.pins > 0 || error_ || !state.slot || !slots_.is_added(*state.slot)) return;
+  remove_slot(*state.slot);
 }
 
-void GatheredUnits::take_part(std::size_t unit) {
+void GatheredUnits::take_part(std::size_t unit, std::size_t slot) {
   const std::lock_guard lock(mutex_);
-  if (!states_[unit].slot) gather(unit, make_room());
-  complete(unit);
+  const bool is_added = slots_.is_added(slot);
+  if (is_added) slot = slots_.add();  // each rank's own
+  if (slots_[slot].unit) release(*slots_[slot].unit);
+  gather(unit, slot);
   release(unit);
+  if (is_added) slots_.remove(slot);
 }
 
 // --- what steps do ---
@@ -115,12 +115,7 @@ void GatheredUnits::finish_gathering() {
 
 void GatheredUnits::release_all() {
   const std::lock_guard lock(mutex_);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (states_[unit].slot) release(unit);
-  }
-  for (const Slot& slot : slots_) {
-    for (const ProgramStream& stream : slot.streams) stream.come_before_current();
-  }
+  release_units();
 }
 
 void GatheredUnits::rest(bool rests) {
@@ -136,6 +131,12 @@ void GatheredUnits::end_step() {
   calls_->restart();
 }
 
+void GatheredUnits::restart() {
+  const std::lock_guard lock(mutex_);
+  release_units();
+  order_ = {};
+}
+
 void GatheredUnits::require_usable() const {
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
@@ -143,50 +144,50 @@ void GatheredUnits::require_usable() const {
 
 std::size_t GatheredUnits::slot_bytes() const {
   const std::lock_guard lock(mutex_);
-  return slots_.size() * largest_unit_;
+  return slots_.lasting_bytes() / static_cast<std::size_t>(sharers()) + slots_.added_bytes();
+}
+
+int GatheredUnits::sharers() const {
+  return slots_.is_of_node(0) ? options_.process_set->runtime().local_size() : 1;
 }
 
 // --- units and slots; with the lock ---
 
-/// An operator on the stream uses the slot, after its gather and before its next one.
-void GatheredUnits::use_on(const ProgramStream& stream, Slot& slot) {
-  if (std::ranges::find(slot.streams, stream) != slot.streams.end()) return;
-  slot.streams.front().come_before_current();
-  stream.keep(*slot.memory);
-  slot.streams.push_back(stream);
-}
-
 /// At most one unit is being gathered: after a mismatch, ranks then agree on what comes next.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   complete_all();
-  if (calls_->before_gather) calls_->before_gather(batch_, unit);
-  const ProgramStream current = ProgramStream::current(device_);
-  for (const ProgramStream& stream : slots_[slot].streams) stream.come_before_current();
+  if (calls_->before_gather) calls_->before_gather(batch_, unit, slot);
+  const ProgramStream current = ProgramStream::current(slots_.device());
+  slots_[slot].await_uses();
   slots_[slot].streams = {current};
   current.keep(*slots_[slot].memory);
-  auto* place = static_cast<std::byte*>(slots_[slot].memory->get());
+  std::byte* place = slots_[slot].data();
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
     rows.push_back({input_of(part, place), [place](const auto&) { return place; }});
     place += part_bytes(part, options_.process_set->size());
   }
-  OperationOptions options = calls_->next(
-      options_, "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")");
+  std::string purpose = "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")";
+  if (slots_.is_of_node(slot)) purpose += " into slot " + std::to_string(slot);
+  OperationOptions options = calls_->next(options_, std::move(purpose));
   options.stream = current.handle();
   using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
   options.keep_alive = std::make_shared<Owners>(options_.keep_alive, slots_[slot].memory);
   states_[unit].slot = slot;
   slots_[slot].unit = unit;
-  states_[unit].gather = grouped_allgather_async(std::move(rows), options);
+  const auto outputs =
+      slots_.is_of_node(slot) ? runtime::Outputs::PerNode : runtime::Outputs::PerRank;
+  states_[unit].gather = submit(runtime::make_allgather(std::move(rows), outputs, options));
 }
 
 /// This rank's shard of a part that is gathered to `place`, on the device of the units.
 TensorView GatheredUnits::input_of(const Part& part, std::byte* place) const {
-  if (part.shard.device().type() == device_.type()) return view_of(part.shard, options_.name);
+  const c10::Device& device = slots_.device();
+  if (part.shard.device().type() == device.type()) return view_of(part.shard, options_.name);
   std::byte* const own =
       place + part.shard.nbytes() * static_cast<std::size_t>(options_.process_set->rank());
   const at::Tensor copy = at::from_blob(
-      own, part.shard.sizes(), [](void*) {}, part.shard.options().device(device_), device_);
+      own, part.shard.sizes(), [](void*) {}, part.shard.options().device(device), device);
   copy.copy_(part.shard);
   return view_of(copy, options_.name);
 }
@@ -203,7 +204,7 @@ void GatheredUnits::complete(std::size_t unit) {
     gather(unit, *state.slot);
     return complete(unit);
   }
-  auto* place = static_cast<std::byte*>(slots_[*state.slot].memory->get());
+  std::byte* place = slots_[*state.slot].data();
   for (const Part& part : units_[unit].parts) {
     for (const Member& member : part.members) bind_storage(member.storage, place + member.offset);
     place += part_bytes(part, options_.process_set->size());
@@ -223,7 +224,14 @@ void GatheredUnits::release(std::size_t unit) {
   states_[unit].slot.reset();
   if (last_used_ == unit) last_used_.reset();
   // Its cache keeps casts of parameters until the end of the autocast region.
-  if (at::autocast::is_autocast_enabled(device_.type())) at::autocast::clear_cache();
+  if (at::autocast::is_autocast_enabled(slots_.device().type())) at::autocast::clear_cache();
+}
+
+void GatheredUnits::release_units() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (states_[unit].slot) release(unit);
+  }
+  for (const UnitSlots::Slot& slot : slots_) slot.await_uses();
 }
 
 /// Starts to gather the next unit that is expected, if that needs no unit that is used sooner.
@@ -238,15 +246,14 @@ void GatheredUnits::prefetch() {
 /// A slot without a unit.
 std::size_t GatheredUnits::make_room() {
   if (const auto slot = find_slot(0)) return *slot;
-  add_slot();
-  return slots_.size() - 1;
+  return slots_.add();
 }
 
-void GatheredUnits::add_slot() {
-  c10::DataPtr memory = c10::GetAllocator(device_.type())->allocate(largest_unit_);
-  slots_.push_back({std::make_shared<c10::DataPtr>(std::move(memory)),
-                    std::nullopt,
-                    {ProgramStream::current(device_)}});
+/// Removes a slot that only one operator needed, and releases its unit.
+void GatheredUnits::remove_slot(std::size_t slot) {
+  release(*slots_[slot].unit);
+  slots_.remove(slot);
+  if (slot < slots_.size()) states_[*slots_[slot].unit].slot = slot;
 }
 
 /// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but

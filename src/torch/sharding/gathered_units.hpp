@@ -10,8 +10,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Allocator.h>
-#include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 
 #include "kolo/collectives.hpp"
@@ -19,8 +17,8 @@
 #include "kolo/process_set.hpp"
 #include "kolo/tensor_view.hpp"
 #include "torch/sharding/unit_calls.hpp"
+#include "torch/sharding/unit_slots.hpp"
 #include "torch/sharding/use_order.hpp"
-#include "torch/tensors/program_stream.hpp"
 
 namespace kolo::tensors {
 
@@ -30,6 +28,9 @@ namespace kolo::tensors {
 /// A parameter's storage is rebound to the slot and, on release, to nothing. All ranks must use
 /// units in the same order; their collectives are numbered, so that a rank that does otherwise is
 /// an error at once. After an error no unit can be used, and each access to a parameter throws it.
+///
+/// The ranks of a node may share the slots. A slot is then written by the gathers alone, of which
+/// each begins when all ranks have ceased to read what the slot had.
 class GatheredUnits {
  public:
   struct Member {
@@ -49,10 +50,13 @@ class GatheredUnits {
   // One unit is used while the next one is gathered.
   static constexpr std::size_t kSlots = 2;
 
-  /// Releases all units, which are those of the optimizer's batch `batch`. At most `slots` are in
-  /// memory, unless an operator uses more. `options` has the set and keeps the shards alive.
-  GatheredUnits(std::vector<Unit> units, std::size_t slots, const c10::Device& device,
-                OperationOptions options, std::string batch, std::shared_ptr<UnitCalls> calls);
+  /// The bytes of the largest unit, gathered from so many ranks.
+  static std::size_t largest_bytes(const std::vector<Unit>& units, int ranks);
+
+  /// Releases all units, which are those of the optimizer's batch `batch` and fit into each of the
+  /// slots. `options` has the set and keeps the shards alive.
+  GatheredUnits(std::vector<Unit> units, UnitSlots slots, OperationOptions options,
+                std::string batch, std::shared_ptr<UnitCalls> calls);
   GatheredUnits(const GatheredUnits&) = delete;  // storages point to its slots
   GatheredUnits& operator=(const GatheredUnits&) = delete;
 
@@ -73,8 +77,8 @@ class GatheredUnits {
   /// once for each use(). Collective unless it is gathered. Throws nothing, see require_usable().
   void use(std::size_t unit) noexcept;
   void end_use(std::size_t unit) noexcept;
-  /// Takes part in gathering a unit that only other ranks use.
-  void take_part(std::size_t unit);
+  /// Takes part in gathering a unit that only other ranks use, into the slot that they use.
+  void take_part(std::size_t unit, std::size_t slot);
 
   /// Blocks until no unit is being gathered.
   void finish_gathering();
@@ -84,11 +88,15 @@ class GatheredUnits {
   void rest(bool rests);
   /// The step has ended; the next one is expected to use units in the same order.
   void end_step();
+  /// Ranks have used different units: releases all, and expects no order.
+  void restart();
 
   /// Throws the error of an earlier use(), after which parameters cannot be read.
   void require_usable() const;
-  /// Of all slots.
+  /// Of the slots; of those of a node, this rank's part.
   std::size_t slot_bytes() const;
+  /// How many ranks share the slots.
+  int sharers() const;
 
  private:
   struct State {
@@ -97,35 +105,26 @@ class GatheredUnits {
     int pins = 0;
     std::uint64_t last_use = 0;
   };
-  struct Slot {
-    std::shared_ptr<c10::DataPtr> memory;  // a gather may outlive this object
-    std::optional<std::size_t> unit;
-    std::vector<ProgramStream> streams;  // since the last gather: its own, then those of operators
-  };
-
-  static void use_on(const ProgramStream& stream, Slot& slot);
   void gather(std::size_t unit, std::size_t slot);
   TensorView input_of(const Part& part, std::byte* place) const;
   void complete(std::size_t unit);
   void complete_all();
   void release(std::size_t unit);
+  void release_units();
   void prefetch();
   std::size_t make_room();
-  void add_slot();
+  void remove_slot(std::size_t slot);
   std::optional<std::size_t> find_slot(std::size_t least_uses_until);
   void fail() noexcept;
 
   std::vector<Unit> units_;
-  const std::size_t least_slots_;
-  const c10::Device device_;
   const OperationOptions options_;
   const std::string batch_;
   const std::shared_ptr<UnitCalls> calls_;
-  std::size_t largest_unit_ = 0;  // in bytes
 
   mutable std::mutex mutex_;  // for what follows
   std::vector<State> states_;
-  std::vector<Slot> slots_;
+  UnitSlots slots_;
   UseOrder order_;
   std::optional<std::size_t> last_used_;
   std::uint64_t uses_ = 0;

@@ -26,7 +26,7 @@ class UnitCalls {
 
   // Empty once the optimizer is destroyed.
   /// Called before a unit of the batch is gathered for this rank's own use.
-  std::function<void(const std::string& batch, std::size_t unit)> before_gather;
+  std::function<void(const std::string& batch, std::size_t unit, std::size_t slot)> before_gather;
   /// Called after a mismatch, on all ranks: whether its reason is that some ranks have joined. The
   /// optimizer then calls before_gather() for them.
   std::function<bool()> find_joined;

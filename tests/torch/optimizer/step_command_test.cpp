@@ -10,6 +10,7 @@ using tensors::ClipCommand;
 using tensors::command_from;
 using tensors::DiscardCommand;
 using tensors::FindOverflowCommand;
+using tensors::GatherCommand;
 using tensors::SkipCommand;
 using tensors::StepCommand;
 using tensors::UnscaleCommand;
@@ -22,6 +23,10 @@ Command sent(const Command& command) {
 }
 
 TEST(StepCommandTest, Values_ArriveUnchanged) {
+  const GatherCommand gather = sent(GatherCommand{"model.0", 5, 1});
+  EXPECT_EQ(gather.batch, "model.0");
+  EXPECT_EQ(gather.unit, 5U);
+  EXPECT_EQ(gather.slot, 1U);
   const ClipCommand clip = sent(ClipCommand{0.1, 3.5});
   EXPECT_EQ(clip.max_norm, 0.1);
   EXPECT_EQ(clip.norm_type, 3.5);

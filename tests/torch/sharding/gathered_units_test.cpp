@@ -202,8 +202,10 @@ TEST_F(GatheredUnitsTest, RanksThatUseDifferentUnits_GetAnErrorAtOnce) {
     text = error.what_without_backtrace();
   }
   expect_contains(text, "Kolo could not gather parameters");
-  expect_contains(text, "gathering unit 2 (layer2) on");
-  expect_contains(text, "gathering unit 3 (layer3) on rank " + std::to_string(size() - 1));
+  const std::string where = share_gathered_units() ? " into slot 0 on" : " on";
+  expect_contains(text, "gathering unit 2 (layer2)" + where);
+  expect_contains(text,
+                  "gathering unit 3 (layer3)" + where + " rank " + std::to_string(size() - 1));
   expect_contains(text_thrown_by<MismatchError>([&] { optimizer.step(); }), "purpose differs");
   const at::Tensor sum = allreduce(torch::ones({3}), {.op = ReduceOp::Sum});  // the set is usable
   EXPECT_TRUE(torch::equal(sum, torch::full({3}, static_cast<float>(size()))));
@@ -348,7 +350,7 @@ TEST_F(GatheredUnitsTest, UnitsMayStayFromForwardToBackward) {
   EXPECT_TRUE(torch::equal(weight, kept_weight));
   if (!gathers_on_use()) return;
   EXPECT_LT(kept_report.sent_per_step, report.sent_per_step);
-  EXPECT_EQ(2 * report.expected_sent_per_step, 3 * kept_report.expected_sent_per_step);
+  EXPECT_LT(kept_report.expected_sent_per_step, report.expected_sent_per_step);
 }
 
 }  // namespace kolo::test::gathered_units_test

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <span>
+
+#include "kolo/algorithm.hpp"
+#include "ops/kernels/pieces.hpp"
+
+namespace kolo::ops {
+
+/// Forms of algorithms for pieces that need not lie one after another: what the forms for several
+/// nodes are made of. `pieces` has one for each rank of the call, and lives as long as the task.
+
+// By `call.window`, whose ranks are those of the call.
+
+/// Combines every rank's piece of `call.input`; this rank's goes to the beginning of `call.output`.
+Task reduce_scatter_pieces(CollectiveCall call, std::span<const Range> pieces);
+
+/// Gathers every rank's `call.input` as its piece of `call.output`.
+Task allgather_pieces(CollectiveCall call, std::span<const Range> pieces);
+
+// By messages.
+
+/// Gathers every rank's `call.input` as its piece of `call.output`, over a ring.
+Task allgather_ring_pieces(CollectiveCall call, std::span<const Range> pieces);
+/// The same by pairwise exchange.
+Task allgather_pairwise_pieces(CollectiveCall call, std::span<const Range> pieces);
+
+}  // namespace kolo::ops
