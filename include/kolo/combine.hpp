@@ -22,7 +22,7 @@ namespace kolo {
 /// @param outputs each is an input's memory or overlaps none
 /// @param count elements of each
 /// @throws InvalidArgument for Average and Adasum, for Bool with anything but Min, Max and Custom,
-///         and without inputs
+///         for Min and Max of complex types, and without inputs
 void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
              std::span<std::byte* const> outputs, std::size_t count);
 

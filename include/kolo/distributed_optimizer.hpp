@@ -100,7 +100,7 @@ struct DistributedOptimizerOptions {
   /// The least precise dtype in which gradients add up and are reduced: kFloat or kDouble. Those
   /// of less precise parameters have it from their reduction on, in grad() too, and take
   /// that much more memory and bytes; `compression` sends fewer. Nothing given: the dtype of the
-  /// parameters, or with master_weights float32. As FSDP's reduce_dtype.
+  /// parameters, or with master_weights float32. As FSDP's reduce_dtype. Not for complex ones.
   std::optional<c10::ScalarType> reduce_dtype{};
   /// The optimizer updates float32 copies of float16 and bfloat16 parameters (see set_dtype()), of
   /// which each rank keeps those of its shards, and parameters get their rounded values. State is

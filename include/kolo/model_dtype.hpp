@@ -11,7 +11,7 @@ namespace kolo {
 /// Converts the floating parameters and buffers of a model to `dtype`, as Module::to(), but for
 /// modules that need more range or precision. Tensors stay the same objects, so that optimizers
 /// still step them. Call it before a DistributedOptimizer is made; with its master_weights, float16
-/// and bfloat16 parameters are then updated in float32.
+/// and bfloat16 parameters are then updated in float32. Complex ones stay as they are.
 ///
 ///   kolo::set_dtype(*model, at::kBFloat16, kolo::modules_of<torch::nn::LayerNorm>());
 ///

@@ -13,12 +13,14 @@ namespace kolo {
 /// only.
 ///
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
-/// Bool supports Min (logical and), Max (logical or) and Custom.
+/// Bool supports Min (logical and), Max (logical or) and Custom. Complex types support all but Min
+/// and Max, on GPUs not Product either; scales are real.
 ///
 /// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
 /// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum if they are
-/// orthogonal, their mean if they are parallel. It takes whole tensors of floating types. Custom is
-/// a reduction of the program's own; see CustomReduction.
+/// orthogonal, their mean if they are parallel. It takes whole tensors of floating types, and of
+/// complex ones as vectors of their parts. Custom is a reduction of the program's own; see
+/// CustomReduction.
 enum class ReduceOp : std::uint8_t { Average, Sum, Min, Max, Product, Adasum, Custom };
 
 std::string_view name_of(ReduceOp op);

@@ -15,9 +15,9 @@
 /// Collectives on at::Tensor. Names, groups, blocking and errors are those of kolo/collectives.hpp.
 ///
 /// Tensors: dense, on the CPU or a CUDA device, of uint8, int8, int16, int32, int64, float16,
-/// bfloat16, float32, float64 or bool, of any shape, also empty or not contiguous; anything else
-/// ends the operation with InvalidArgument on all ranks. An operation keeps its tensors alive until
-/// it has ended.
+/// bfloat16, float32, float64, bool, complex64 or complex128, of any shape, also empty or not
+/// contiguous; anything else ends the operation with InvalidArgument on all ranks. An operation
+/// keeps its tensors alive until it has ended.
 ///
 /// Forms: plain ones return new, contiguous tensors. Those with a trailing underscore work in
 /// place, and write to the given tensors when the caller waits at the latest. Those with `async`
@@ -37,7 +37,8 @@
 ///   alltoall        of their sum
 ///   reduce_scatter  n times that of their sum
 /// For Min, Max, Product, Adasum and Custom backward throws InvalidArgument. Gradients can be
-/// differentiated in turn. The other forms are invisible to autograd.
+/// differentiated in turn; those of complex tensors are conjugate, as LibTorch's. The other forms
+/// are invisible to autograd.
 namespace kolo {
 
 /// Combines tensors of all ranks element by element; every rank gets the result.

@@ -87,6 +87,7 @@ void check_type(DType dtype) {
 }  // namespace
 
 DotProducts dot_products(DType dtype, const std::byte* a, const std::byte* b, std::size_t count) {
+  if (is_complex(dtype)) return dot_products(real_type(dtype), a, b, 2 * count);
   check_type(dtype);
   if (dtype == DType::Float64) {
     const auto* x = as<double>(a);
@@ -135,6 +136,7 @@ PairWeights pair_weights(const DotProducts& products) {
 
 void add_weighted(DType dtype, PairWeights weights, const std::byte* a, const std::byte* b,
                   std::byte* out, std::size_t count) {
+  if (is_complex(dtype)) return add_weighted(real_type(dtype), weights, a, b, out, 2 * count);
   check_type(dtype);
   if (dtype == DType::Float64) {
     add_elements(weights, as<double>(a), as<double>(b), reinterpret_cast<double*>(out), count);

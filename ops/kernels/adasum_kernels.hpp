@@ -21,7 +21,8 @@ struct DotProducts {
   std::int64_t b_exponent = kLeastExponent;
 };
 
-/// Of `count` elements of a floating type, in float64. Throws InvalidArgument for other types.
+/// Of `count` elements of a floating type, in float64; complex elements are two real ones each.
+/// Throws InvalidArgument for other types.
 DotProducts dot_products(DType dtype, const std::byte* a, const std::byte* b, std::size_t count);
 
 /// Of two parts together. The same bits whichever part comes first.
@@ -35,7 +36,7 @@ struct PairWeights {
 PairWeights pair_weights(const DotProducts& products);
 
 /// out[i] = weights.a * a[i] + weights.b * b[i], in float64, rounded to the type. `out` may be one
-/// of the inputs. Throws InvalidArgument for types that are not floating.
+/// of the inputs. Throws InvalidArgument for types that are neither floating nor complex.
 void add_weighted(DType dtype, PairWeights weights, const std::byte* a, const std::byte* b,
                   std::byte* out, std::size_t count);
 

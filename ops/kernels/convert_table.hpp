@@ -73,9 +73,11 @@ constexpr std::uint64_t elements_before_vectors(std::uint64_t from, std::uint64_
   return before < count ? before : count;
 }
 
-/// True where the GPU has a kernel for the pair: the same type, floating types among themselves,
-/// integers and Bool to and from Int64, and Int16 to and from Int32.
+/// True where the GPU has a kernel for the pair, of types that are not complex: the same type,
+/// floating types among themselves, integers and Bool to and from Int64, and Int16 to and from
+/// Int32.
 constexpr bool is_convertible_on_gpu(DType from, DType to) {
+  if (is_complex(from) || is_complex(to)) return false;
   if (from == to) return true;
   if (is_floating(from) || is_floating(to)) return is_floating(from) && is_floating(to);
   if (from == DType::Int64 || to == DType::Int64) return true;

@@ -1,5 +1,6 @@
 #include "ops/kernels/identity.hpp"
 
+#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -55,6 +56,8 @@ void fill_identity(DType dtype, const Reduction& reduction, std::byte* values, s
     case DType::BFloat16: return fill_halves(reduction.op, 0x3f80, 0x7f80, values, count);
     case DType::Float32: return fill_numbers<float>(reduction.op, values, count);
     case DType::Float64: return fill_numbers<double>(reduction.op, values, count);
+    case DType::Complex64: return fill_numbers<std::complex<float>>(reduction.op, values, count);
+    case DType::Complex128: return fill_numbers<std::complex<double>>(reduction.op, values, count);
     case DType::Bool: return fill(values, count, std::uint8_t{reduction.op == ReduceOp::Min});
   }
 }

@@ -36,6 +36,30 @@ void combine_scalars(const CombineCall& call) {
   }
 }
 
+/// Products of complex numbers with parts of type T. Without vectors, which not all targets can
+/// shuffle.
+template <class T>
+void multiply_complex(const CombineCall& call) {
+  const auto prescale = static_cast<T>(call.prescale);
+  const auto postscale = static_cast<T>(call.postscale);
+  for (std::size_t i = 2 * call.begin; i < 2 * call.end; i += 2) {
+    const auto part = [&](std::size_t k, std::size_t which) {
+      return reinterpret_cast<const T*>(call.inputs[k])[i + which] * prescale;
+    };
+    T real = part(0, 0);
+    T imaginary = part(0, 1);
+    for (std::size_t k = 1; k < call.inputs.size(); ++k) {
+      const T before = real;
+      real = before * part(k, 0) - imaginary * part(k, 1);
+      imaginary = before * part(k, 1) + imaginary * part(k, 0);
+    }
+    for (std::byte* output : call.outputs) {
+      reinterpret_cast<T*>(output)[i] = real * postscale;
+      reinterpret_cast<T*>(output)[i + 1] = imaginary * postscale;
+    }
+  }
+}
+
 template <class T>
 CombineFunction find_scalar_op(ReduceOp op) {
   switch (op) {
@@ -62,11 +86,14 @@ CombineFunction find_scalar_kernel(DType dtype, ReduceOp op) {
 }
 
 CombineFunction find_kernel(DType dtype, const Reduction& reduction) {
+  if (is_complex(dtype) && reduction.op == ReduceOp::Product) {
+    return dtype == DType::Complex64 ? multiply_complex<float> : multiply_complex<double>;
+  }
   const bool is_scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
-  const bool is_integer = !is_floating(dtype) && dtype != DType::Bool;
   const bool is_byte_product =
-      is_integer && size_of(dtype) == 1 && reduction.op == ReduceOp::Product;
-  if ((is_integer && is_scaled) || is_byte_product) return find_scalar_kernel(dtype, reduction.op);
+      is_integer(dtype) && size_of(dtype) == 1 && reduction.op == ReduceOp::Product;
+  if ((is_integer(dtype) && is_scaled) || is_byte_product)
+    return find_scalar_kernel(dtype, reduction.op);
   return find_vector_kernel(dtype, reduction.op);
 }
 
@@ -91,7 +118,9 @@ void combine_custom(DType dtype, const CustomReduction& custom,
 
 bool is_combinable(DType dtype, ReduceOp op) {
   if (op == ReduceOp::Custom) return true;
-  if (dtype == DType::Bool) return op == ReduceOp::Min || op == ReduceOp::Max;
+  const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
+  if (dtype == DType::Bool) return is_order;
+  if (is_complex(dtype) && is_order) return false;
   return op != ReduceOp::Average && op != ReduceOp::Adasum;
 }
 

@@ -16,7 +16,7 @@ namespace kolo::ops {
 /// place.
 
 /// Whether `op` can combine elements of `dtype`: all but Average and Adasum; for Bool only Min, Max
-/// and Custom.
+/// and Custom; for complex types not Min and Max.
 bool is_combinable(DType dtype, ReduceOp op);
 
 using kolo::combine;

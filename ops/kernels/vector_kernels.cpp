@@ -172,6 +172,15 @@ CombineFunction find_op(ReduceOp op) {
   return nullptr;
 }
 
+/// Of complex numbers, whose parts `Lanes` holds.
+template <class Lanes>
+void add_complex(const CombineCall& call) {
+  CombineCall parts = call;
+  parts.begin *= 2;
+  parts.end *= 2;
+  Combiner<Lanes, Sum>(parts).run();
+}
+
 CombineFunction find_kernel(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::Bool:
@@ -184,6 +193,8 @@ CombineFunction find_kernel(DType dtype, ReduceOp op) {
     case DType::BFloat16: return find_op<BFloat16Lanes>(op);
     case DType::Float32: return find_op<PlainLanes<float>>(op);
     case DType::Float64: return find_op<PlainLanes<double>>(op);
+    case DType::Complex64: return op == ReduceOp::Sum ? add_complex<PlainLanes<float>> : nullptr;
+    case DType::Complex128: return op == ReduceOp::Sum ? add_complex<PlainLanes<double>> : nullptr;
   }
   return nullptr;
 }

@@ -7,7 +7,7 @@
 namespace kolo::ops {
 
 DType wire_dtype(DType dtype, ReduceOp op) {
-  return op == ReduceOp::Average && !is_floating(dtype) ? DType::Int64 : dtype;
+  return op == ReduceOp::Average && is_integer(dtype) ? DType::Int64 : dtype;
 }
 
 namespace {
@@ -20,10 +20,16 @@ void check_reduction(DType dtype, ReduceOp op, double prescale, double postscale
                           std::to_string(prescale) + " and postscale " + std::to_string(postscale) +
                           "; scale the tensor itself");
   }
-  if (op == ReduceOp::Adasum && !is_floating(dtype)) {
+  const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
+  if (is_complex(dtype) && is_order) {
+    throw InvalidArgument(what +
+                          " is not defined, as complex numbers have no order; reduce their real "
+                          "and imaginary parts");
+  }
+  if (op == ReduceOp::Adasum && is_integer(dtype)) {
     throw InvalidArgument(what + " is not defined; convert the tensor to a floating type");
   }
-  if (dtype == DType::Bool && op != ReduceOp::Min && op != ReduceOp::Max) {
+  if (dtype == DType::Bool && !is_order) {
     throw InvalidArgument(what +
                           " is not defined; use Min (logical and) or Max (logical or), or "
                           "convert the tensor to an integer type");
@@ -36,7 +42,7 @@ ReductionPlan plan_reduction(DType dtype, ReduceOp op, double prescale, double p
                              bool rank_ordered, int size) {
   check_reduction(dtype, op, prescale, postscale);
   if (op != ReduceOp::Average) return {dtype, {op, prescale, postscale}};
-  if (!is_floating(dtype)) {
+  if (is_integer(dtype)) {
     return {wire_dtype(dtype, op), {ReduceOp::Sum, prescale, postscale}, size};
   }
   if (dtype == DType::BFloat16 || (dtype == DType::Float16 && !rank_ordered)) {

@@ -24,7 +24,7 @@ struct ReductionPlan {
 };
 
 /// The average of `size` ranks:
-/// - float32, float64: the sum, postscaled by 1/size.
+/// - float32, float64, complex64, complex128: the sum, postscaled by 1/size.
 /// - float16: the same if the algorithm is `rank_ordered`, since float32 holds any sum of them;
 ///   else prescaled by 1/size, so that partial sums stay below the largest input.
 /// - bfloat16: prescaled, because its sums overflow float32 too.
@@ -33,8 +33,8 @@ struct ReductionPlan {
 ///   values must be that value.
 /// The user's scales are applied in addition, the postscale of an integer average before the
 /// division. Other operations are not changed; the caller sets the function of Custom.
-/// Throws InvalidArgument for Bool with anything but Min, Max and Custom, for Adasum of types that
-/// are not floating, and for Custom with scales.
+/// Throws InvalidArgument for Bool with anything but Min, Max and Custom, for Min and Max of
+/// complex types, for Adasum of integers, and for Custom with scales.
 ReductionPlan plan_reduction(DType dtype, ReduceOp op, double prescale, double postscale,
                              bool rank_ordered, int size);
 

@@ -19,6 +19,8 @@ std::string_view name_of(DType dtype) {
     case DType::Float32: return "float32";
     case DType::Float64: return "float64";
     case DType::Bool: return "bool";
+    case DType::Complex64: return "complex64";
+    case DType::Complex128: return "complex128";
   }
   return "unknown";
 }

@@ -29,6 +29,8 @@ MPI_Datatype mpi_type(DType dtype) {
     case DType::Float32: return MPI_FLOAT;
     case DType::Float64: return MPI_DOUBLE;
     case DType::Bool: return MPI_C_BOOL;
+    case DType::Complex64: return MPI_C_FLOAT_COMPLEX;
+    case DType::Complex128: return MPI_C_DOUBLE_COMPLEX;
     case DType::Float16:
     case DType::BFloat16: break;
   }
@@ -44,8 +46,12 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
     case ReduceOp::Product:
       if (!is_bool) return MPI_PROD;
       break;
-    case ReduceOp::Min: return is_bool ? MPI_LAND : MPI_MIN;
-    case ReduceOp::Max: return is_bool ? MPI_LOR : MPI_MAX;
+    case ReduceOp::Min:
+      if (!is_complex(dtype)) return is_bool ? MPI_LAND : MPI_MIN;
+      break;
+    case ReduceOp::Max:
+      if (!is_complex(dtype)) return is_bool ? MPI_LOR : MPI_MAX;
+      break;
     case ReduceOp::Average:
     case ReduceOp::Adasum:
     case ReduceOp::Custom: break;

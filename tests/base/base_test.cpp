@@ -25,12 +25,18 @@ TEST(DTypeTest, EveryType_HasItsNameAndSize) {
     std::size_t size;
     bool is_floating;
   };
-  constexpr std::array kRows{
-      Row{DType::UInt8, "uint8", 1, false},      Row{DType::Int8, "int8", 1, false},
-      Row{DType::Int16, "int16", 2, false},      Row{DType::Int32, "int32", 4, false},
-      Row{DType::Int64, "int64", 8, false},      Row{DType::Float16, "float16", 2, true},
-      Row{DType::BFloat16, "bfloat16", 2, true}, Row{DType::Float32, "float32", 4, true},
-      Row{DType::Float64, "float64", 8, true},   Row{DType::Bool, "bool", 1, false}};
+  constexpr std::array kRows{Row{DType::UInt8, "uint8", 1, false},
+                             Row{DType::Int8, "int8", 1, false},
+                             Row{DType::Int16, "int16", 2, false},
+                             Row{DType::Int32, "int32", 4, false},
+                             Row{DType::Int64, "int64", 8, false},
+                             Row{DType::Float16, "float16", 2, true},
+                             Row{DType::BFloat16, "bfloat16", 2, true},
+                             Row{DType::Float32, "float32", 4, true},
+                             Row{DType::Float64, "float64", 8, true},
+                             Row{DType::Bool, "bool", 1, false},
+                             Row{DType::Complex64, "complex64", 8, false},
+                             Row{DType::Complex128, "complex128", 16, false}};
   static_assert(kRows.size() == kDTypeCount);
   for (std::size_t i = 0; i < kRows.size(); ++i) {
     const Row& row = kRows[i];
@@ -39,6 +45,10 @@ TEST(DTypeTest, EveryType_HasItsNameAndSize) {
     EXPECT_EQ(size_of(row.dtype), row.size) << row.name;
     EXPECT_EQ(is_floating(row.dtype), row.is_floating) << row.name;
     EXPECT_EQ(is_half(row.dtype), row.is_floating && row.size == 2) << row.name;
+    EXPECT_EQ(is_complex(row.dtype), std::string_view(row.name).starts_with("complex")) << row.name;
+    const bool is_int = std::string_view(row.name).find("int") != std::string_view::npos;
+    EXPECT_EQ(is_integer(row.dtype), is_int) << row.name;
+    EXPECT_EQ(parts_of(row.dtype) * size_of(real_type(row.dtype)), row.size) << row.name;
   }
 }
 

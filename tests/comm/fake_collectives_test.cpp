@@ -42,7 +42,7 @@ TEST(FakeGpuCollectivesTest, AllReduceKnowsEveryTypeAndOperation) {
     const auto stream = self.gpu.make_stream();
     for (int index = 0; index < kDTypeCount; ++index) {
       const auto dtype = static_cast<DType>(index);
-      if (dtype == DType::Int16 || dtype == DType::Bool) continue;
+      if (dtype == DType::Int16 || dtype == DType::Bool || is_complex(dtype)) continue;
       const double n = self.size;
       const std::array<std::pair<ReduceOp, double>, 4> expected{{{ReduceOp::Sum, n * (n + 1) / 2},
                                                                  {ReduceOp::Product, n == 2   ? 2

@@ -45,7 +45,7 @@ TEST_P(CompressorTest, TypesItDoesNotShorten_TravelUntouched) {
   }
 }
 
-TEST_P(CompressorTest, IntegersAndHalves_AreNeverChanged) {
+TEST_P(CompressorTest, IntegersHalvesAndComplexNumbers_AreNeverChanged) {
   for (const DType dtype : test::kAllDTypes) {
     if (dtype == DType::Float32 || dtype == DType::Float64) continue;
     EXPECT_EQ(compressor().wire_dtype(dtype), dtype);

@@ -52,7 +52,7 @@ inline double reduce_value(const ReduceCase& item, int rank, std::size_t index) 
   }
   const auto mixed = static_cast<double>((index * 31 + static_cast<std::size_t>(rank) * 17) % 97);
   if (item.dtype == DType::Bool) return static_cast<int>(mixed) % 3 == 0 ? 1 : 0;
-  if (!is_floating(item.dtype)) return item.dtype == DType::UInt8 ? mixed : mixed - 48;
+  if (is_integer(item.dtype)) return item.dtype == DType::UInt8 ? mixed : mixed - 48;
   if (item.reduction.op == ReduceOp::Product) return (mixed < 48 ? -0.75 : 0.75) + mixed / 200;
   const bool is_large = (index + static_cast<std::size_t>(rank)) % 5 == 0;
   return (mixed - 48) / 7 * (is_large ? 100 : 1);
@@ -117,22 +117,25 @@ class ReduceBuffers {
   GuardedBuffer output_;
 };
 
-/// The tolerance of element `index` if the order of summation is not fixed.
+/// The tolerance of element `index`, of each part of a complex number, if the order of summation is
+/// not fixed.
 inline double tolerance_at(const ReduceCase& item, int size, std::size_t index) {
-  if (!is_floating(item.dtype)) return 0;
+  if (is_integer(item.dtype) || item.dtype == DType::Bool) return 0;
+  const double largest_part = is_complex(item.dtype) ? std::sqrt(5.0) : 1.0;  // see set_value()
   double magnitude = item.reduction.op == ReduceOp::Product ? 1 : 0;
   for (int rank = 0; rank < size; ++rank) {
-    const double value = std::fabs(reduce_value(item, rank, index) * item.reduction.prescale);
+    const double value =
+        largest_part * std::fabs(reduce_value(item, rank, index) * item.reduction.prescale);
     if (item.reduction.op == ReduceOp::Product) {
       magnitude *= value;
     } else {
       magnitude += value;
     }
   }
-  const int mantissa_bits = item.dtype == DType::BFloat16  ? 7
-                            : item.dtype == DType::Float16 ? 10
-                            : item.dtype == DType::Float32 ? 23
-                                                           : 52;
+  const int mantissa_bits = item.dtype == DType::BFloat16             ? 7
+                            : item.dtype == DType::Float16            ? 10
+                            : real_type(item.dtype) == DType::Float32 ? 23
+                                                                      : 52;
   // One rounding for each rank, each scale and the result; near zero, float16's smallest step.
   return std::ldexp((size + 3) * magnitude * std::fabs(item.reduction.postscale), -mantissa_bits) +
          (item.dtype == DType::Float16 ? (size + 3) * 0x1p-24 : 0);
@@ -151,13 +154,14 @@ inline void expect_reduced(const ReduceCase& item, const std::vector<std::byte>&
                              << value_at(item.dtype, result.data(), i);
     return;
   }
-  for (std::size_t i = 0; i < item.count; ++i) {
-    const double value = value_at(item.dtype, result.data(), i);
-    const double sum = value_at(item.dtype, expected.data(), i);
+  const std::size_t parts = parts_of(item.dtype);
+  for (std::size_t i = 0; i < item.count * parts; ++i) {
+    const double value = value_at(real_type(item.dtype), result.data(), i);
+    const double sum = value_at(real_type(item.dtype), expected.data(), i);
     if (std::isnan(sum)) {
       ASSERT_TRUE(std::isnan(value)) << item << ", element " << i << ": no NaN but " << value;
     } else {
-      ASSERT_NEAR(value, sum, tolerance_at(item, size, i)) << item << ", element " << i;
+      ASSERT_NEAR(value, sum, tolerance_at(item, size, i / parts)) << item << ", part " << i;
     }
   }
 }

@@ -14,8 +14,7 @@ inline std::vector<ReduceCase> every_type_and_operation() {
   std::vector<ReduceCase> cases;
   for (const DType dtype : kAllDTypes) {
     for (const ReduceOp op : kAllOps) {
-      const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
-      if (dtype == DType::Bool && !is_order) continue;  // bool supports only "and" and "or"
+      if (!is_defined(dtype, op)) continue;
       for (const bool in_place : {false, true}) {
         cases.push_back({dtype, {op}, 203, 128, in_place, 1});
         cases.push_back({dtype, {op, 0.5, 1.5}, 203, 64, in_place, 0});
@@ -44,7 +43,8 @@ inline std::vector<ReduceCase> every_chunking_and_offset() {
 inline std::vector<ReduceCase> every_timing() {
   return {{.dtype = DType::Float32, .count = 301},
           {.dtype = DType::Float16, .count = 77, .segment_bytes = 128, .in_place = true},
-          {.dtype = DType::Float64, .reduction = {ReduceOp::Product}, .count = 64}};
+          {.dtype = DType::Float64, .reduction = {ReduceOp::Product}, .count = 64},
+          {.dtype = DType::Complex64, .reduction = {ReduceOp::Product}, .count = 87}};
 }
 
 /// The mean of finite numbers is finite even if their sum is not. The sum of bfloat16 overflows

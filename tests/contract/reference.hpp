@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -89,7 +90,7 @@ inline std::uint16_t store_bfloat16(float value) { return kBFloat16Format.encode
 template <class T>
 using Plain = Access<T, T, identity_value<T>, identity_value<T>>;
 
-/// Calls `visit` with the Access of `dtype`.
+/// Calls `visit` with the Access of `dtype`, which is not complex.
 template <class Visit>
 auto with_access(DType dtype, Visit visit) {
   switch (dtype) {
@@ -103,7 +104,7 @@ auto with_access(DType dtype, Visit visit) {
     case DType::BFloat16:
       return visit(Access<std::uint16_t, float, load_bfloat16, store_bfloat16>());
     case DType::Float32: return visit(Plain<float>());
-    case DType::Float64: break;
+    default: break;
   }
   return visit(Plain<double>());
 }
@@ -138,6 +139,32 @@ T reference_apply(ReduceOp op, T a, T b) {
   }
 }
 
+/// reference_combine of complex numbers, whose parts are of type T.
+template <class T>
+std::vector<std::byte> combine_complex(const Reduction& reduction,
+                                       const std::vector<std::vector<std::byte>>& inputs) {
+  using Complex = std::complex<T>;
+  std::vector<std::byte> output(inputs[0].size());
+  for (std::size_t at = 0; at < output.size(); at += sizeof(Complex)) {
+    const auto input = [&](std::size_t k) {
+      Complex value;
+      std::memcpy(&value, &inputs[k][at], sizeof(Complex));
+      return value * static_cast<T>(reduction.prescale);
+    };
+    Complex a = input(0);
+    for (std::size_t k = 1; k < inputs.size(); ++k) {
+      const Complex b = input(k);
+      // By the definition: that of the standard library corrects what has become a NaN.
+      a = reduction.op == ReduceOp::Sum ? a + b
+                                        : Complex(a.real() * b.real() - a.imag() * b.imag(),
+                                                  a.real() * b.imag() + a.imag() * b.real());
+    }
+    a *= static_cast<T>(reduction.postscale);
+    std::memcpy(&output[at], &a, sizeof(Complex));
+  }
+  return output;
+}
+
 /// Combines `inputs` element by element in their order.
 inline std::vector<std::byte> reference_combine(DType dtype, const Reduction& reduction,
                                                 const std::vector<std::vector<std::byte>>& inputs) {
@@ -149,6 +176,8 @@ inline std::vector<std::byte> reference_combine(DType dtype, const Reduction& re
     }
     return result;
   }
+  if (dtype == DType::Complex64) return combine_complex<float>(reduction, inputs);
+  if (dtype == DType::Complex128) return combine_complex<double>(reduction, inputs);
   return with_access(dtype, [&](auto access) {
     std::vector<std::byte> output(inputs[0].size());
     const double pre = dtype == DType::Bool ? 1.0 : reduction.prescale;
@@ -165,15 +194,27 @@ inline std::vector<std::byte> reference_combine(DType dtype, const Reduction& re
   });
 }
 
-/// Element `index` of a buffer as a number, for messages and tolerances.
+/// Element `index` of a buffer as a number. A complex number is its real part if it is what
+/// set_value() makes of that, else NaN.
 inline double value_at(DType dtype, const std::byte* buffer, std::size_t index) {
+  if (is_complex(dtype)) {
+    const double real = value_at(real_type(dtype), buffer, 2 * index);
+    const double imaginary = value_at(real_type(dtype), buffer, 2 * index + 1);
+    return imaginary == -2 * real ? real : std::numeric_limits<double>::quiet_NaN();
+  }
   return with_access(dtype, [&](auto access) {
     return static_cast<double>(access.load(buffer + index * size_of(dtype)));
   });
 }
 
-/// Writes `value`, which the type can hold, as element `index`.
+/// Writes `value`, which the type can hold, as element `index`; of complex types value (1 - 2i),
+/// whose sums and scaled values look alike.
 inline void set_value(DType dtype, std::byte* buffer, std::size_t index, double value) {
+  if (is_complex(dtype)) {
+    set_value(real_type(dtype), buffer, 2 * index, value);
+    set_value(real_type(dtype), buffer, 2 * index + 1, -2 * value);
+    return;
+  }
   with_access(dtype, [&](auto access) {
     using T = typename decltype(access)::Type;
     access.store(static_cast<T>(value), buffer + index * size_of(dtype));
@@ -184,20 +225,26 @@ inline void set_value(DType dtype, std::byte* buffer, std::size_t index, double 
 /// The first element whose bits differ, where all NaN count as equal; `count` if none does.
 inline std::size_t first_difference(DType dtype, const std::byte* a, const std::byte* b,
                                     std::size_t count) {
-  const std::size_t element = size_of(dtype);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (std::memcmp(a + i * element, b + i * element, element) == 0) continue;
-    if (std::isnan(value_at(dtype, a, i)) && std::isnan(value_at(dtype, b, i))) continue;
-    return i;
+  const DType part = real_type(dtype);
+  for (std::size_t i = 0; i < count * parts_of(dtype); ++i) {
+    if (std::memcmp(a + i * size_of(part), b + i * size_of(part), size_of(part)) == 0) continue;
+    if (std::isnan(value_at(part, a, i)) && std::isnan(value_at(part, b, i))) continue;
+    return i / parts_of(dtype);
   }
   return count;
 }
 
 inline constexpr DType kAllDTypes[] = {
-    DType::UInt8,   DType::Int8,     DType::Int16,   DType::Int32,   DType::Int64,
-    DType::Float16, DType::BFloat16, DType::Float32, DType::Float64, DType::Bool,
+    DType::UInt8,   DType::Int8,    DType::Int16,     DType::Int32,
+    DType::Int64,   DType::Float16, DType::BFloat16,  DType::Float32,
+    DType::Float64, DType::Bool,    DType::Complex64, DType::Complex128,
 };
 static_assert(std::size(kAllDTypes) == kDTypeCount);
+/// Whether elements can be combined by one of kAllOps.
+inline bool is_defined(DType dtype, ReduceOp op) {
+  const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
+  return dtype == DType::Bool ? is_order : !is_complex(dtype) || !is_order;
+}
 inline constexpr ReduceOp kAllOps[] = {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max,
                                        ReduceOp::Product};
 

@@ -98,7 +98,7 @@ void lbfgs() {
 
 void another_option() { Training(4, {.backward_passes_per_step = kolo::rank() + 1}); }
 
-void complex_tensor() { kolo::allreduce(torch::zeros({2}, at::kComplexFloat), {.name = "waves"}); }
+void complex_tensor() { kolo::allreduce(torch::zeros({2}, at::kComplexHalf), {.name = "waves"}); }
 
 const std::map<std::string, std::function<void()>> kMistakes{
     {"another_model", another_model},

@@ -154,12 +154,12 @@ std::vector<Place> odd_places(bool in_place) {
 }
 
 /// As documented: floating types among themselves, integers and Bool to and from Int64, Int16 to
-/// and from Int32, every type to itself.
+/// and from Int32, every type that is not complex to itself.
 bool is_promised(DType from, DType to) {
   const auto is_between = [&](DType a, DType b) {
     return (from == a && to == b) || (from == b && to == a);
   };
-  if (is_floating(from) != is_floating(to)) return false;
+  if (is_complex(from) || is_complex(to) || is_floating(from) != is_floating(to)) return false;
   return from == to || is_floating(from) || from == DType::Int64 || to == DType::Int64 ||
          is_between(DType::Int16, DType::Int32);
 }

@@ -184,6 +184,7 @@ TEST_F(CudaGpuTest, FillsWithEveryType) {
   constexpr std::size_t kCount = 10'007;
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
+    if (is_complex(dtype)) continue;  // comes as its parts
     const std::size_t size = size_of(dtype);
     const auto element = scalar_of(dtype, 77.5);
     for (const std::size_t begin : {0u, 1u, 5u}) {

@@ -12,12 +12,13 @@
 
 namespace kolo::test::adasum_kernels_test {
 
-constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
-                                    DType::Float64};
+constexpr DType kTypes[] = {DType::Float16, DType::BFloat16,  DType::Float32,
+                            DType::Float64, DType::Complex64, DType::Complex128};
 
 // What is left of the exponents is the same wherever the vectors are cut.
 TEST(AdasumKernelsTest, DotProducts_AreThoseOfWholeVectors) {
-  for (const DType dtype : kFloatingTypes) {
+  for (const DType dtype : kTypes) {
+    const long double square = is_complex(dtype) ? 5 : 1;  // of the parts 1 and -2, see set_value()
     for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 1023u, 1025u, 2500u}) {
       std::vector<std::byte> a(count * size_of(dtype));
       std::vector<std::byte> b(a.size());
@@ -29,9 +30,9 @@ TEST(AdasumKernelsTest, DotProducts_AreThoseOfWholeVectors) {
         set_value(dtype, b.data(), i, static_cast<double>(i % 7) / 4 + 1);
         const long double x = value_at(dtype, a.data(), i);
         const long double y = value_at(dtype, b.data(), i);
-        ab += x * y;
-        aa += x * x;
-        bb += y * y;
+        ab += square * x * y;
+        aa += square * x * x;
+        bb += square * y * y;
       }
       for (const std::size_t cut : {std::size_t{0}, count / 3, count}) {
         const std::size_t offset = cut * size_of(dtype);

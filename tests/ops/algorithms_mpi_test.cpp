@@ -53,7 +53,8 @@ TEST_F(AlgorithmsMpiTest, Adasum_OfOrthogonalVectorsIsTheirSum) {
 
 TEST_F(AlgorithmsMpiTest, Adasum_HasTheSameBitsOnAllRanks) {
   const Algorithm& algorithm = registry_.find(Collective::AllReduce, "adasum");
-  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
+  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64,
+                            DType::Complex64, DType::Complex128}) {
     const ReduceCase item{
         .dtype = dtype, .reduction = {ReduceOp::Adasum, 0.5, 3}, .count = 3001, .in_place = true};
     expect_same_on_all_ranks(item, reduce(algorithm, item));

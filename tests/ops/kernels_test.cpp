@@ -49,7 +49,7 @@ Buffer make_input(DType dtype, std::size_t k, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     double value = static_cast<double>((i * 7 + k * 13) % 23) + 1;
     if (dtype == DType::Bool) value = (i + k) % 3 == 0 ? 1 : 0;
-    if (is_floating(dtype)) value = (value - 12) / 3;
+    if (is_floating(dtype) || is_complex(dtype)) value = (value - 12) / 3;
     if (dtype == DType::Int8 || size_of(dtype) >= 4) value -= 12;
     test::set_value(dtype, input.data(), i, value);
   }
@@ -137,7 +137,7 @@ TEST_P(CombineTest, SeveralOutputs_AllOfWhichAreInputs) {
 
 TEST_P(CombineTest, SpecialValues_EqualReference) {
   std::vector<double> values{0, 1};
-  if (is_floating(dtype_)) {
+  if (is_floating(dtype_) || is_complex(dtype_)) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const double smallest = dtype_ == DType::Float16 ? 0x1p-24 : 0x1p-133;
     const double largest = dtype_ == DType::Float16 ? 65504 : 0x1.fep127;
@@ -210,6 +210,9 @@ TEST(CombineErrorTest, UndefinedCombinations_Throw) {
   const std::array<const std::byte*, 1> inputs{input.data()};
   const std::array<std::byte*, 1> outputs{output.data()};
   EXPECT_THROW(combine(DType::Bool, {ReduceOp::Sum}, inputs, outputs, 8), InvalidArgument);
+  for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max}) {
+    EXPECT_THROW(combine(DType::Complex64, {op}, inputs, outputs, 1), InvalidArgument);
+  }
   EXPECT_THROW(combine(DType::Float32, {ReduceOp::Average}, inputs, outputs, 2), InvalidArgument);
   EXPECT_THROW(combine(DType::Float32, {}, {}, outputs, 2), InvalidArgument);
 }

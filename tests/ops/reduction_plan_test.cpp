@@ -98,9 +98,9 @@ TEST(ReductionPlanTest, AverageOfLargeHalves_StaysFinite) {
             (Reduction{ReduceOp::Sum, 1, 0.25}));
 }
 
-TEST(ReductionPlanTest, Adasum_KnowsFloatingTypesOnly) {
+TEST(ReductionPlanTest, Adasum_KnowsFloatingAndComplexTypesOnly) {
   for (const DType dtype : test::kAllDTypes) {
-    if (is_floating(dtype)) {
+    if (is_floating(dtype) || is_complex(dtype)) {
       const ReductionPlan expected{dtype, {ReduceOp::Adasum, 0.5, 3.0}, 1};
       EXPECT_EQ(plan_reduction(dtype, ReduceOp::Adasum, 0.5, 3.0, false, 4), expected);
     } else {
@@ -115,6 +115,18 @@ TEST(ReductionPlanTest, Custom_KnowsEveryTypeAndNoScales) {
     EXPECT_EQ(plan_reduction(dtype, ReduceOp::Custom, 1, 1, false, 4), expected);
     EXPECT_THROW(plan_reduction(dtype, ReduceOp::Custom, 0.5, 1, false, 4), InvalidArgument);
     EXPECT_THROW(plan_reduction(dtype, ReduceOp::Custom, 1, 2, true, 4), InvalidArgument);
+  }
+}
+
+TEST(ReductionPlanTest, ComplexTypes_HaveMeansAndNoOrder) {
+  for (const DType dtype : {DType::Complex64, DType::Complex128}) {
+    for (const bool rank_ordered : {false, true}) {
+      const ReductionPlan mean{dtype, {ReduceOp::Sum, 0.5, 3.0 / 4}, 1};
+      EXPECT_EQ(plan_reduction(dtype, ReduceOp::Average, 0.5, 3, rank_ordered, 4), mean);
+    }
+    for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max}) {
+      EXPECT_THROW(plan_reduction(dtype, op, 1, 1, true, 2), InvalidArgument);
+    }
   }
 }
 

@@ -90,7 +90,7 @@ void choose_tensors(const Program& program, Operation& operation, Random& random
 
 DType random_dtype(const Operation& operation, Random& random) {
   for (;;) {
-    const auto dtype = static_cast<DType>(random.between(0, kDTypeCount - 1));
+    const auto dtype = static_cast<DType>(random.between(0, static_cast<int>(DType::Bool)));
     const bool takes_bool = !is_reduction(operation) || operation.op == ReduceOp::Min ||
                             operation.op == ReduceOp::Max || operation.op == ReduceOp::Custom;
     if (operation.op == ReduceOp::Adasum && !is_floating(dtype)) continue;

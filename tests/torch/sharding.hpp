@@ -108,6 +108,7 @@ inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,
 
 /// The same bits on all ranks.
 inline void expect_equal_on_all_ranks(const at::Tensor& tensor) {
+  if (tensor.is_complex()) return expect_equal_on_all_ranks(torch::view_as_real(tensor));
   EXPECT_TRUE(torch::equal(allreduce(tensor, {.op = ReduceOp::Max}),
                            allreduce(tensor, {.op = ReduceOp::Min})));
 }

@@ -33,11 +33,13 @@ if(TARGET kolo)
       torch/tensors/autocast_test.cpp
       torch/tensors/autograd_test.cpp
       torch/tensors/broadcast_test.cpp
+      torch/tensors/complex_test.cpp
       torch/tensors/deferred_test.cpp
       torch/tensors/model_dtype_test.cpp
       torch/training/checkpoint_damage.cpp
       torch/training/checkpoint_files_test.cpp
       torch/training/damaged_training_test.cpp
+      torch/optimizer/complex_parameters_test.cpp
       torch/optimizer/distributed_optimizer_test.cpp
       torch/training/forged_checkpoint_test.cpp
       torch/wrapped/fused_test.cpp

@@ -12,7 +12,7 @@
 #include "torch/models.hpp"
 
 /// Models of the kinds that training must hold for: recurrent, convolutional, with tied weights,
-/// with a module that is called twice.
+/// with a module that is called twice, with complex parameters.
 namespace kolo::test {
 
 /// The input of a row is a function of step and row, so any ranks may share the rows of a step.
@@ -147,6 +147,34 @@ class RepeatedModel final : public TrainedModel {
   torch::nn::Linear output_{nullptr};
 };
 
+/// Complex layers between real numbers. Its parameters are of three dtypes.
+class ComplexModel final : public TrainedModel {
+ public:
+  ComplexModel() {
+    torch::manual_seed(15);
+    weight_ = register_parameter("weight", torch::randn({6, 7}, torch::kComplexFloat));
+    bias_ = register_parameter("bias", torch::randn({7}, torch::kComplexFloat));
+    phase_ = register_parameter("phase", torch::randn({7}, torch::kComplexDouble));
+    output_ = register_module("output", torch::nn::Linear(7, 3));
+  }
+  at::Tensor loss(int step, std::int64_t first, std::int64_t rows) override {
+    const at::Tensor inner = torch::view_as_complex(encoded(step, first, rows));
+    const at::Tensor turned = torch::real(inner.conj() * phase_ * inner + phase_);
+    return torch::mse_loss(output_->forward(turned.to(torch::kFloat32)),
+                           batch_rows(step, first, rows, 3, torch::kFloat32));
+  }
+  /// The parts of complex numbers.
+  at::Tensor encoded(int step, std::int64_t first, std::int64_t rows) override {
+    const at::Tensor parts = batch_rows(step, first, rows, 12, torch::kFloat32);
+    const at::Tensor z = torch::view_as_complex(parts.view({rows, 6, 2})).matmul(weight_) + bias_;
+    return torch::view_as_real(z / (z.abs() + 1));
+  }
+
+ private:
+  at::Tensor weight_, bias_, phase_;
+  torch::nn::Linear output_{nullptr};
+};
+
 struct ModelCase {
   const char* name;
   std::unique_ptr<TrainedModel> (*make)();
@@ -162,7 +190,8 @@ inline std::vector<ModelCase> model_cases() {
   return {{"recurrent", make_model<SpeechModel>},
           {"convolutional", make_model<ImageModel>},
           {"tied", make_model<TiedModel>},
-          {"repeated", make_model<RepeatedModel>}};
+          {"repeated", make_model<RepeatedModel>},
+          {"complex", make_model<ComplexModel>}};
 }
 
 /// Each once: LibTorch lists a tied one twice, and would update it twice.

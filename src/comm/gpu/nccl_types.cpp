@@ -22,10 +22,12 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::BFloat16: return ncclBfloat16;
     case DType::Float32: return ncclFloat32;
     case DType::Float64: return ncclFloat64;
-    case DType::Int16: break;
+    case DType::Int16:
+    case DType::Complex64:
+    case DType::Complex128: break;
   }
   throw InvalidArgument("NCCL cannot reduce " + std::string(name_of(dtype)) +
-                        ": convert it to int32 first");
+                        (is_complex(dtype) ? ": reduce its parts" : ": convert it to int32 first"));
 }
 
 ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {

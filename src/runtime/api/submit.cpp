@@ -30,12 +30,20 @@ void check_reduction(Operation& operation, const TensorView& tensor,
   if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
     add_invalid_reason(operation, "bool supports only Min (and), Max (or) and Custom, not " + op);
   }
-  if (options.op == ReduceOp::Adasum && !is_floating(dtype)) {
+  if (is_complex(dtype) && is_order) {
+    add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
+                                      " is not defined: complex numbers have no order. Reduce the "
+                                      "real and imaginary parts, as of torch::view_as_real.");
+  }
+  if (options.op == ReduceOp::Adasum && is_integer(dtype)) {
     add_invalid_reason(operation, "Adasum is for floating types, not " +
                                       std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
-  if (tensor.device.kind == DeviceKind::Cuda && options.op == ReduceOp::Custom) {
-    add_invalid_reason(operation, op + " runs on CPU memory only. Copy the tensor to the CPU.");
+  const bool is_complex_product = is_complex(dtype) && options.op == ReduceOp::Product;
+  if (tensor.device.kind == DeviceKind::Cuda &&
+      (options.op == ReduceOp::Custom || is_complex_product)) {
+    add_invalid_reason(operation, op + (is_complex_product ? " of complex numbers" : "") +
+                                      " runs on CPU memory only. Copy the tensor to the CPU.");
   }
   if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {
     add_invalid_reason(operation, "a scale is not a finite number");

@@ -1,6 +1,7 @@
 #include "runtime/device/device_backend.hpp"
 
 #include <numeric>
+#include <vector>
 
 #include "compression/registry.hpp"
 #include "ops/kernels/pieces.hpp"
@@ -10,16 +11,42 @@ namespace {
 
 constexpr std::string_view kDirect = "direct";
 
+/// Items of one dtype, where complex elements are two real ones each: GPUs only add them up.
+class RealItems {
+ public:
+  explicit RealItems(std::span<const ReductionItem> items) : items_(items) {
+    if (!is_complex(items.front().type->dtype)) return;
+    types_.reserve(items.size());
+    for (const ReductionItem& item : items) {
+      TensorType& type = types_.emplace_back(*item.type);
+      type.dtype = real_type(type.dtype);
+      type.shape.push_back(2);
+      parts_.push_back({&type, item.memory});
+    }
+    items_ = parts_;
+  }
+  RealItems(const RealItems&) = delete;  // items refer to the types
+  RealItems& operator=(const RealItems&) = delete;
+
+  std::span<const ReductionItem> get() const { return items_; }
+
+ private:
+  std::span<const ReductionItem> items_;
+  std::vector<TensorType> types_;
+  std::vector<ReductionItem> parts_;
+};
+
 }  // namespace
 
 DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRanks joined,
                                   bool is_fused) const {
-  DevicePlan plan = plan_on_device(
-      request, {.dtype = dtype,
-                .payload = path_.choices.compressors.find(request.compression).wire_dtype(dtype),
-                .size = divisor_of(request, joined, path_.communicator->size()),
-                .is_fused = is_fused,
-                .prefers_direct = path_.preferred(request.collective) == kDirect});
+  const Compressor& compressor = path_.choices.compressors.find(request.compression);
+  DevicePlan plan =
+      plan_on_device(request, {.dtype = real_type(dtype),
+                               .payload = real_type(compressor.wire_dtype(dtype)),
+                               .size = divisor_of(request, joined, path_.communicator->size()),
+                               .is_fused = is_fused,
+                               .prefers_direct = path_.preferred(request.collective) == kDirect});
   // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
   return plan;
@@ -30,8 +57,9 @@ Task DeviceBackend::all_reduce(const Request& request, std::span<const Reduction
   while (!items.empty()) {
     const std::size_t length =
         path_.config.fusion ? fused_run(items, path_.config.fusion_bytes) : 1;
-    const std::span<const ReductionItem> run = items.first(length);
-    const DevicePlan plan = plan_of(request, run.front().type->dtype, joined, length > 1);
+    const RealItems real(items.first(length));
+    const std::span<const ReductionItem> run = real.get();
+    const DevicePlan plan = plan_of(request, items.front().type->dtype, joined, length > 1);
     if (plan.is_staged) bytes_packed_ += count_of(run) * size_of(plan.wire);
     if (plan.is_direct) {
       co_await exchange_.all_reduce(plan, run);
@@ -66,9 +94,15 @@ Task DeviceBackend::all_reduce_run(const DevicePlan& plan, std::span<const Reduc
 
 Task DeviceBackend::reduce_scatter(const Request& request, ReductionItem item,
                                    std::span<const std::size_t> counts, JoinedRanks joined) {
-  const TensorType& type = *item.type;
-  const DevicePlan plan = plan_of(request, type.dtype, joined, false);
-  if (plan.is_staged) bytes_packed_ += type.count() * size_of(plan.wire);
+  const DevicePlan plan = plan_of(request, item.type->dtype, joined, false);
+  std::vector<std::size_t> part_counts;
+  if (const std::size_t parts = parts_of(item.type->dtype); parts > 1) {
+    for (const std::size_t count : counts) part_counts.push_back(count * parts);
+    counts = part_counts;
+  }
+  const RealItems real({&item, 1});
+  item = real.get().front();
+  if (plan.is_staged) bytes_packed_ += item.type->count() * size_of(plan.wire);
   if (plan.is_direct) {
     co_await exchange_.reduce_scatter(plan, item, counts);
   } else {

@@ -41,9 +41,11 @@ class DeviceScratch final : public ScratchMemory {
   }
   void fill_identity(DType dtype, const Reduction& reduction, std::byte* to,
                      std::size_t count) override {
+    // Of complex types there are only sums here, with zeros as identity.
+    const DType real = real_type(dtype);
     alignas(std::int64_t) comm::Scalar identity{};
-    ops::fill_identity(dtype, reduction, identity.data(), 1);
-    gpu_.fill(to, count, dtype, identity, stream_);
+    ops::fill_identity(real, reduction, identity.data(), 1);
+    gpu_.fill(to, count * parts_of(dtype), real, identity, stream_);
   }
 
  private:

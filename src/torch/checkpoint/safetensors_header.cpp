@@ -14,6 +14,7 @@ namespace kolo::tensors {
 namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
+constexpr std::string_view kComplex128 = "kolo.complex128";  // the names of such tensors, in JSON
 constexpr std::size_t kDataAlignment = 64;
 
 std::int64_t whole_bytes(const std::string& name, DType dtype,
@@ -38,6 +39,22 @@ void require_metadata(const nlohmann::json& object) {
   if (!object.is_object()) throw InvalidArgument("its metadata is not a JSON object");
   for (const auto& [key, value] : object.items()) {
     if (!value.is_string()) throw InvalidArgument("its metadata '" + key + "' is not a string");
+  }
+}
+
+/// Turns float64 tensors that are named in the metadata into the complex ones that they hold.
+void restore_complex128(const nlohmann::json& metadata, SafetensorsHeader& header) {
+  const auto names = metadata.find(kComplex128);
+  if (names == metadata.end()) return;
+  for (const nlohmann::json& name : parse_json(names->get<std::string>())) {
+    const auto found = header.tensors.find(name.get<std::string>());
+    if (found == header.tensors.end() || found->second.dtype != DType::Float64 ||
+        found->second.shape.empty() || found->second.shape.back() != 2) {
+      throw InvalidArgument("its metadata has a complex128 tensor '" +
+                            printable(name.get<std::string>()) + "', which is not F64 [..., 2]");
+    }
+    found->second.dtype = DType::Complex128;
+    found->second.shape.pop_back();
   }
 }
 
@@ -101,6 +118,8 @@ std::string_view safetensors_name(DType dtype) {
     case DType::Float32: return "F32";
     case DType::Float64: return "F64";
     case DType::Bool: return "BOOL";
+    case DType::Complex64: return "C64";
+    case DType::Complex128: return "C128";
   }
   return "";
 }
@@ -114,9 +133,15 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
 
 std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors) {
   nlohmann::json header = nlohmann::json::object();
+  nlohmann::json complex = nlohmann::json::array();
   std::int64_t offset = 0;
-  for (const auto& [name, dtype, shape] : tensors) {
+  for (auto [name, dtype, shape] : tensors) {
     const std::int64_t end = offset + whole_bytes(name, dtype, shape);
+    if (dtype == DType::Complex128) {
+      complex.push_back(name);
+      dtype = DType::Float64;
+      shape.push_back(2);
+    }
     const bool is_new = header
                             .emplace(name, nlohmann::json{{"dtype", safetensors_name(dtype)},
                                                           {"shape", shape},
@@ -129,6 +154,7 @@ std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tens
     throw InvalidArgument("no tensor can be named '" + std::string(kMetadata) + "'. Rename it.");
   }
   try {
+    if (!complex.empty()) header[kMetadata][kComplex128] = complex.dump();
     return with_length(header.dump());
   } catch (const nlohmann::json::exception& error) {
     throw InvalidArgument(std::string("names must be UTF-8: ") + error.what());
@@ -150,6 +176,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
         header.tensors[name] = to_place(name, entry, ranges);
       }
     }
+    where = "its header";
+    if (object.contains(kMetadata)) restore_complex128(object.at(kMetadata), header);
   } catch (const nlohmann::json::exception& error) {
     throw InvalidArgument(where + ": " + error.what());
   } catch (const InvalidArgument& error) {

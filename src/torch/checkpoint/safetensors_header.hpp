@@ -25,13 +25,14 @@ struct SafetensorsTensor {
   bool operator==(const SafetensorsTensor&) const = default;
 };
 
-/// "F32" for DType::Float32.
+/// "F32" for DType::Float32. "C128", for complex128, is for indexes of checkpoints only.
 std::string_view safetensors_name(DType dtype);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 
 /// The start of a file with the data of these tensors, in this order; the data begins at a multiple
-/// of 64 bytes. Throws InvalidArgument if two names are equal, a name is not UTF-8 or is
-/// "__metadata__", or a shape is impossible.
+/// of 64 bytes. The format has no complex128: such a tensor becomes F64 with a last dimension of 2,
+/// and the metadata "kolo.complex128" lists its name. Throws InvalidArgument if two names are
+/// equal, a name is not UTF-8 or is "__metadata__", or a shape is impossible.
 std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tensors);
 
 struct SafetensorsHeader {

@@ -34,7 +34,7 @@ inline std::optional<std::int64_t> elements_of(const std::vector<std::int64_t>& 
   for (const std::int64_t extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(count, extent, &count)) return std::nullopt;
   }
-  constexpr std::int64_t kLargestElement = 8;
+  constexpr std::int64_t kLargestElement = 16;
   if (count > std::numeric_limits<std::int64_t>::max() / kLargestElement) return std::nullopt;
   return count;
 }

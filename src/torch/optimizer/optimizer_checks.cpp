@@ -170,6 +170,25 @@ std::string problem_with_sharding(WrappedOptimizer& optimizer,
   return problem_with_state(optimizer);
 }
 
+std::string problem_with_fused(const at::Tensor& parameter,
+                               const DistributedOptimizerOptions& options) {
+  if (!options.fused) return {};
+  if (!parameter.is_contiguous()) {
+    return "it is not contiguous, which fused = true cannot step. Give the model a contiguous "
+           "clone of it.";
+  }
+  if (parameter.is_complex()) {
+    return "it is complex, which fused = true cannot step. Leave out fused.";
+  }
+  if (*options.shard == Shard::None && options.reduce_dtype &&
+      size_of(*dtype_of(*options.reduce_dtype)) > size_of(dtype_of(parameter))) {
+    return std::string("its gradient will be ") + c10::toString(*options.reduce_dtype) +
+           " by reduce_dtype, with which fused = true cannot step a parameter of another dtype. "
+           "Shard the optimizer, or leave out one of them.";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string problem_with(WrappedOptimizer& optimizer,
@@ -211,18 +230,14 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
                " cannot move. Give the model a contiguous clone of it.";
       }
     }
-    if (options.fused && !parameter.tensor.is_contiguous()) {
-      return where +
-             "it is not contiguous, which fused = true cannot step. Give the model a "
-             "contiguous clone of it.";
+    if (const std::string problem = problem_with_fused(parameter.tensor, options);
+        !problem.empty()) {
+      return where + problem;
     }
-    if (options.fused && shard == Shard::None && options.reduce_dtype &&
-        size_of(*dtype_of(*options.reduce_dtype)) > size_of(dtype)) {
-      return where + "its gradient will be " + c10::toString(*options.reduce_dtype) +
-             " by reduce_dtype, with which fused = true cannot step a parameter of another dtype. "
-             "Shard the optimizer, or leave out one of them.";
+    if (parameter.tensor.is_conj() || parameter.tensor.is_neg()) {
+      return where + "it is a lazy conjugate or negative. Give the model a clone of it.";
     }
-    if (is_floating(dtype)) continue;
+    if (is_floating(dtype) || is_complex(dtype)) continue;
     return where + "gradients of " + std::string(name_of(dtype)) +
            " parameters cannot be reduced. Exclude it, or make it floating.";
   }

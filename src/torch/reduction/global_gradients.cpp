@@ -10,6 +10,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/view_as_real.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
@@ -19,11 +20,19 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // as torch::nn::utils::clip_grad_norm_
 
+/// The elements of a gradient, for operators that know real numbers only.
+at::Tensor real_elements(const at::Tensor& gradient) {
+  at::Tensor elements = gradient.is_sparse() ? gradient._values() : gradient;
+  if (!elements.is_complex()) return elements;
+  return at::view_as_real(elements.is_conj() ? elements.conj() : elements);
+}
+
 /// The norm of each gradient; synchronizes with a GPU once.
 std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& gradient : gradients) {
-    norms.push_back(at::linalg_vector_norm(gradient, norm_type, at::nullopt, false, at::kDouble));
+    const at::ScalarType wide = gradient.is_complex() ? at::kComplexDouble : at::kDouble;
+    norms.push_back(at::linalg_vector_norm(gradient, norm_type, at::nullopt, false, wide));
   }
   if (norms.empty()) return {};
   const at::Tensor all = at::stack(norms).cpu();
@@ -46,8 +55,7 @@ void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double s
   at::Tensor overflow = at::scalar_tensor(0.0, type);
   const at::Tensor inverse = at::scalar_tensor(1.0 / scale, type);
   for (const at::Tensor& gradient : gradients) {
-    at::_amp_foreach_non_finite_check_and_unscale_(
-        gradient.is_sparse() ? gradient._values() : gradient, overflow, inverse);
+    at::_amp_foreach_non_finite_check_and_unscale_(real_elements(gradient), overflow, inverse);
   }
   own_ = {0.0, overflow.item<double>(), static_cast<double>(gradients.size()), scale};
   found_.reset();

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace kolo::tensors {
 namespace {
@@ -47,7 +48,7 @@ void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient) {
   const std::shared_ptr<GradientNode> node(new GradientNode(std::move(gradient)),
                                            autograd::deleteNode);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].is_floating_point()) continue;
+    if (!autograd::isDifferentiableType(inputs[i].scalar_type())) continue;
     node->add_next_edge(autograd::impl::gradient_edge(inputs[i]));
     autograd::set_history(outputs[i], node);
   }

@@ -31,8 +31,8 @@ std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& optio
   }
   const bool is_scaled =
       options.op == ReduceOp::Average || options.prescale != 1.0 || options.postscale != 1.0;
-  if (is_scaled && !tensor.is_floating_point()) {
-    return "sparse tensors that are not floating support plain Sum only";
+  if (is_scaled && !tensor.is_floating_point() && !tensor.is_complex()) {
+    return "sparse tensors of integers support plain Sum only";
   }
   if (tensor.scalar_type() == at::kBool) return "bool cannot be summed";
   return {};

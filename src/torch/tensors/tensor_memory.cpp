@@ -34,6 +34,8 @@ at::ScalarType scalar_type_of(DType dtype) {
     case DType::Float32: return at::kFloat;
     case DType::Float64: return at::kDouble;
     case DType::Bool: return at::kBool;
+    case DType::Complex64: return at::kComplexFloat;
+    case DType::Complex128: return at::kComplexDouble;
   }
   return at::ScalarType::Undefined;
 }
@@ -50,6 +52,8 @@ std::optional<DType> dtype_of(at::ScalarType type) {
     case at::kFloat: return DType::Float32;
     case at::kDouble: return DType::Float64;
     case at::kBool: return DType::Bool;
+    case at::kComplexFloat: return DType::Complex64;
+    case at::kComplexDouble: return DType::Complex128;
     default: return std::nullopt;
   }
 }
@@ -73,7 +77,7 @@ std::string problem_with_type(const at::Tensor& tensor) {
   if (!dtype_of(tensor.scalar_type())) {
     return std::string("tensors of type ") + c10::toString(tensor.scalar_type()) +
            " are not supported. Convert it to uint8, int8, int16, int32, int64, float16, bfloat16, "
-           "float32, float64 or bool first.";
+           "float32, float64, bool, complex64 or complex128 first.";
   }
   return {};
 }
@@ -161,7 +165,8 @@ const SharedBuffer* shared_memory_of(const at::Tensor& tensor) {
   const auto* const memory =
       storage._mutable_data_ptr_no_checks().cast_context<SharedBuffer>(release);
   const bool is_whole = memory != nullptr && tensor.numel() > 0 && tensor.is_contiguous() &&
-                        !tensor.is_neg() && tensor.nbytes() == tensor.storage().nbytes();
+                        !tensor.is_neg() && !tensor.is_conj() &&
+                        tensor.nbytes() == tensor.storage().nbytes();
   return is_whole ? memory : nullptr;
 }
 

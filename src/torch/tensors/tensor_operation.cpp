@@ -19,7 +19,7 @@ ProgramStream stream_of(const Tensors& tensors) {
 }
 
 at::Tensor contiguous(const at::Tensor& tensor) {
-  const at::Tensor own = tensor.detach().resolve_neg().contiguous();
+  const at::Tensor own = tensor.detach().resolve_neg().resolve_conj().contiguous();
   // The memory of such a parameter is another's soon.
   return is_gathered_on_use(own) ? own.clone() : own;
 }

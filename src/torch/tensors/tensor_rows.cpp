@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/differentiable.hpp"
@@ -65,7 +66,7 @@ at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_
   const at::Tensor all = alltoall(gradient, rows, options.operation()).output.reshape(shape);
   // A sum of 16-bit numbers may overflow where their mean does not.
   const at::ScalarType type = gradient.scalar_type();
-  const at::ScalarType wide = type == at::kDouble ? type : at::kFloat;
+  const at::ScalarType wide = at::isReducedFloatingType(type) ? at::kFloat : type;
   const at::Tensor sum = all.sum(0, /*keepdim=*/false, wide);
   return (options.gradient == GatherGradient::Average ? sum.div(size) : sum).to(type);
 }
@@ -85,7 +86,9 @@ Tensors grouped_allgather(const Tensors& tensors, const GatherOptions& options) 
   const Tensors outputs = outputs_of(places);
   std::vector<std::vector<std::int64_t>> rows;
   for (const Received& place : places) {
-    if (place->output.is_floating_point()) rows.push_back(place->received_splits);
+    if (torch::autograd::isDifferentiableType(place->output.scalar_type())) {
+      rows.push_back(place->received_splits);
+    }
   }
   tensors::record(tensors, outputs, [forward, rows](const Tensors& gradients) {
     Tensors reduced;

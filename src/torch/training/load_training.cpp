@@ -85,7 +85,7 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
 void read_into(const Checkpoint& checkpoint, const Read& read) {
   const at::NoGradGuard no_grad;
   at::Tensor target = read.target;
-  const at::Tensor values = target.is_cpu() && target.is_contiguous()
+  const at::Tensor values = target.is_cpu() && target.is_contiguous() && !target.is_conj()
                                 ? target
                                 : at::empty(target.sizes(), target.scalar_type());
   checkpoint.read(read.key, read.dtype(), read.begin,

@@ -179,7 +179,7 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
   std::vector<SafetensorsTensor> entries;
   std::vector<at::Tensor> whole;
   const auto add_whole = [&](const std::string& key, const at::Tensor& tensor) {
-    whole.push_back(tensor.contiguous());
+    whole.push_back(tensor.resolve_conj().contiguous());
     const TensorView memory = view_of(whole.back(), key);
     entries.push_back({key, memory.dtype, memory.shape});
   };

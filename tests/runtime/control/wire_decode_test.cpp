@@ -179,7 +179,7 @@ std::vector<Rejection> rejections() {
   constexpr int kLargestRank = std::numeric_limits<int>::max();
   return {
       {"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
-      {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 10"},
+      {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 12"},
       {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
       {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
       {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},

@@ -20,8 +20,8 @@
 
 namespace kolo::test::device_exchange_test {
 
-constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
-                                    DType::Float64};
+constexpr DType kTypes[] = {DType::Float16, DType::BFloat16,  DType::Float32,
+                            DType::Float64, DType::Complex64, DType::Complex128};
 constexpr std::int64_t kCounts[] = {0, 1, 5, 127, 3001};
 
 Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
@@ -61,7 +61,7 @@ struct Twin {
 
 /// Weights are large where vectors of few elements cancel.
 double tolerance_of(DType dtype, int size) {
-  switch (dtype) {
+  switch (real_type(dtype)) {
     case DType::Float16: return 4 * size * 0x1p-10;
     case DType::BFloat16: return 4 * size * 0x1p-7;
     case DType::Float32: return 4 * size * 0x1p-23;
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(, DeviceExchangeTest, testing::ValuesIn(kSizes));
 
 TEST_P(DeviceExchangeTest, SumsHaveTheBitsOfTheCpu) {
   run([&](Runtime& runtime) {
-    for (const DType dtype : kFloatingTypes) {
+    for (const DType dtype : kTypes) {
       for (const std::int64_t count : kCounts) {
         for (AllreduceOptions options : options_of(dtype, {ReduceOp::Sum, ReduceOp::Average})) {
           const std::string text = text_of(dtype, count, options);
@@ -125,7 +125,7 @@ TEST_P(DeviceExchangeTest, SumsHaveTheBitsOfTheCpu) {
 
 TEST_P(DeviceExchangeTest, ScatteredSumsHaveTheBitsOfTheCpu) {
   run([&](Runtime& runtime) {
-    for (const DType dtype : kFloatingTypes) {
+    for (const DType dtype : kTypes) {
       for (const std::int64_t rows : {0, 1, 5, 103}) {
         for (AllreduceOptions options : options_of(dtype, {ReduceOp::Sum, ReduceOp::Average})) {
           const std::string text = text_of(dtype, rows, options) + " scattered";
@@ -165,7 +165,7 @@ std::vector<Twin> reduce_group(const Runtime& runtime, DType dtype, AllreduceOpt
 
 TEST_P(DeviceExchangeTest, SumsOfGroupsHaveTheBitsOfTheCpu) {
   run([&](Runtime& runtime) {
-    for (const DType dtype : kFloatingTypes) {
+    for (const DType dtype : kTypes) {
       for (const Twin& twin : reduce_group(runtime, dtype, {.op = ReduceOp::Average})) {
         twin.expect_same_bits(std::string(name_of(dtype)));
       }
@@ -175,7 +175,7 @@ TEST_P(DeviceExchangeTest, SumsOfGroupsHaveTheBitsOfTheCpu) {
 
 TEST_P(DeviceExchangeTest, AdasumIsThatOfTheCpu) {
   run([&](Runtime& runtime) {
-    for (const DType dtype : kFloatingTypes) {
+    for (const DType dtype : kTypes) {
       for (const std::int64_t count : kCounts) {
         for (AllreduceOptions options : options_of(dtype, {ReduceOp::Adasum})) {
           const std::string text = text_of(dtype, count, options);
@@ -199,7 +199,7 @@ TEST_P(DeviceExchangeTest, AdasumIsThatOfTheCpu) {
 
 TEST_P(DeviceExchangeTest, AdasumOfAGroupIsThatOfEachTensor) {
   run([&](Runtime& runtime) {
-    for (const DType dtype : kFloatingTypes) {
+    for (const DType dtype : kTypes) {
       for (const Twin& twin : reduce_group(runtime, dtype, {.op = ReduceOp::Adasum})) {
         twin.expect_near(tolerance_of(dtype, size()), std::string(name_of(dtype)));
       }

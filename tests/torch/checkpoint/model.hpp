@@ -41,13 +41,14 @@ inline Bytes contents(const TestTensor& tensor, unsigned salt) {
 /// All dtypes, a scalar, no elements, fewer elements than ranks, several blocks of checksums.
 inline std::vector<TestTensor> small_model() {
   return {
-      {"u8", DType::UInt8, {7}},        {"i8", DType::Int8, {3, 5}},
-      {"i16", DType::Int16, {11}},      {"i32", DType::Int32, {2, 1, 4}},
-      {"i64", DType::Int64, {13}},      {"half", DType::Float16, {17, 3}},
-      {"bfloat", DType::BFloat16, {9}}, {"weight", DType::Float32, {129, 31}},
-      {"double", DType::Float64, {5}},  {"mask", DType::Bool, {19}},
-      {"step", DType::Int64, {}},       {"nothing", DType::Float32, {0, 3}},
-      {"two", DType::Float32, {2}},     {"größe \"q\"/\\", DType::Float32, {6}},
+      {"u8", DType::UInt8, {7}},         {"i8", DType::Int8, {3, 5}},
+      {"i16", DType::Int16, {11}},       {"i32", DType::Int32, {2, 1, 4}},
+      {"i64", DType::Int64, {13}},       {"half", DType::Float16, {17, 3}},
+      {"bfloat", DType::BFloat16, {9}},  {"weight", DType::Float32, {129, 31}},
+      {"double", DType::Float64, {5}},   {"mask", DType::Bool, {19}},
+      {"step", DType::Int64, {}},        {"nothing", DType::Float32, {0, 3}},
+      {"c64", DType::Complex64, {3, 7}}, {"c128", DType::Complex128, {11}},
+      {"two", DType::Float32, {2}},      {"größe \"q\"/\\", DType::Float32, {6}},
   };
 }
 inline std::vector<TestTensor> large_model() {

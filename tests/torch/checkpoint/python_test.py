@@ -17,7 +17,7 @@ import tempfile
 
 NUMBER = 6  # of the checkpoint, on which the values depend
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
-         "BOOL": 1}
+         "BOOL": 1, "C64": 8, "C128": 16}
 CHECKED = 20_000  # bytes of a large tensor, all over it
 
 
@@ -44,16 +44,26 @@ def check(name, dtype, shape, data, begin, count):
     require(begin + count <= math.prod(shape), f"{name} {shape} has no {begin}:{begin + count}")
 
 
+def with_complex128(tensors, metadata):
+    """The format has no complex128: such a tensor is an F64 [..., 2] that the metadata names."""
+    for name in json.loads((metadata or {}).get("kolo.complex128", "[]")):
+        dtype, (*shape, parts), data = tensors[name]
+        require((dtype, parts) == ("F64", 2), f"complex128 {name} is {dtype}")
+        tensors[name] = ("C128", shape, data)
+    return tensors
+
+
 def parse(path):
     """Name -> dtype, shape, bytes."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     require((8 + length) % 64 == 0, f"the data of {path.name} are not aligned")
     header = json.loads(raw[8:8 + length])
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None)
     data = raw[8 + length:]
-    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
-            for name, entry in header.items()}
+    return with_complex128({name: (entry["dtype"], entry["shape"],
+                                   data[slice(*entry["data_offsets"])])
+                            for name, entry in header.items()}, metadata)
 
 
 def load(path):
@@ -73,7 +83,7 @@ def load(path):
                 require(array.tobytes() == data, f"{name} as an array differs")
                 require(array.dtype != numpy.float32 or dtype == "F32", f"{name} is {array.dtype}")
             found[name] = (dtype, shape, data)
-    return found
+        return with_complex128(found, file.metadata())
 
 
 def check_checkpoint(folder, read):

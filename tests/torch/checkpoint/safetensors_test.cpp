@@ -232,6 +232,15 @@ TEST_F(SafetensorsTest, InvalidHeaders_AreRefused) {
   expect_refused("{\"a\":{" + f32 + "}}", 9, "its tensors take 8 bytes, but it has data of 9");
   expect_refused("{\"a\":{" + f32 + "}}", 7, "its tensors take 8 bytes, but it has data of 7");
   expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata 'a' is not a string");
+  const std::string f64 = R"("a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]})";
+  for (const char* const names : {R"([\"b\"])", R"([\"a\",\"a\"])"}) {
+    expect_refused(
+        R"({"__metadata__":{"kolo.complex128":")" + std::string(names) + "\"}," + f64 + "}", 16,
+        "its header: its metadata has a complex128 tensor '");
+  }
+  expect_refused(R"({"__metadata__":{"kolo.complex128":"[\"a\"]"},"a":{)" + f32 + "}}", 8,
+                 "complex128 tensor 'a', which is not F64 [..., 2]");
+  expect_refused(R"({"__metadata__":{"kolo.complex128":"[7]"},)" + f64 + "}", 16, "its header: ");
   expect_refused(R"({"__metadata__":[]})", 0, "its metadata is not a JSON object");
   expect_refused("{\"\xff\":{" + f32 + "}}", 8, "parse error");
 }

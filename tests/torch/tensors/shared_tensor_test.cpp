@@ -177,7 +177,7 @@ TEST_F(SharedTensorTest, WhatCannotBeShared_IsAnErrorOnAllRanks) {
                 : shared_empty({8}, {}, {.name = "x"});
     });
   };
-  expect_contains(text_of({2}, at::TensorOptions(at::kComplexFloat)), "are not supported");
+  expect_contains(text_of({2}, at::TensorOptions(at::kComplexHalf)), "are not supported");
   expect_contains(text_of({2}, at::TensorOptions(at::kMeta)), "not that of meta");
   expect_contains(text_of({2, -1}, {}), "a dimension of the tensor is negative");
   at::Tensor after = shared({3});

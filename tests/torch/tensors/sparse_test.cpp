@@ -87,7 +87,7 @@ TEST_F(SparseTest, Errors_ReachAllRanks) {
   refused(own({6, 2}), "not a sparse COO tensor");
   refused(at::Tensor{}, "undefined");
   refused(sparse(rank(), 6, at::kInt), "plain Sum only");
-  refused(sparse(rank(), 6).to(at::kComplexDouble), "ComplexDouble");
+  refused(sparse(rank(), 6).to(at::kComplexHalf), "ComplexHalf");
   expect_refused([&] { sparse_allreduce(sparse(rank(), 6), {.op = ReduceOp::Max}); }, "Max");
   expect_refused([&] { sparse_allreduce(sparse(rank(), 6), {.compression = Compression::fp16()}); },
                  "compression");

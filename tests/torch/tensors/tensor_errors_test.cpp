@@ -13,7 +13,7 @@ class TensorErrorsTest : public TorchTest {
 TEST_F(TensorErrorsTest, UnsupportedTensors_AreRefusedOnAllRanks) {
   const std::vector<std::pair<at::Tensor, std::string>> cases{
       {at::Tensor{}, "the tensor is undefined"},
-      {at::zeros({4}, at::kComplexFloat), "tensors of type ComplexFloat"},
+      {at::zeros({4}, at::kComplexHalf), "tensors of type ComplexHalf"},
       {at::zeros({4}).to_sparse(), "sparse tensors are not supported"},
       {at::empty({4}, at::kMeta), "the tensor lies on meta"},
   };
