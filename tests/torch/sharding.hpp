@@ -90,6 +90,8 @@ inline bool gathers_on_use() {
          (!Config::from_environment().shared_memory || runtime.local_size() < runtime.size());
 }
 
+inline constexpr const char* kNothingGathered = "ranks share memory: nothing is gathered";
+
 /// Whether the ranks of a node share the memory of gathered units.
 inline bool share_gathered_units() {
   const Runtime& runtime = Runtime::current();

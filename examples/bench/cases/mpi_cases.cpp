@@ -23,6 +23,8 @@ MPI_Datatype mpi_type(DType dtype) {
     case DType::Int64: return MPI_INT64_T;
     case DType::Float32: return MPI_FLOAT;
     case DType::Float64: return MPI_DOUBLE;
+    case DType::Complex64: return MPI_C_FLOAT_COMPLEX;
+    case DType::Complex128: return MPI_C_DOUBLE_COMPLEX;
   }
   return MPI_BYTE;
 }

@@ -36,13 +36,13 @@ void check_reduction(Operation& operation, const TensorView& tensor,
                                       "real and imaginary parts, as of torch::view_as_real.");
   }
   if (options.op == ReduceOp::Adasum && is_integer(dtype)) {
-    add_invalid_reason(operation, "Adasum is for floating types, not " +
+    add_invalid_reason(operation, "Adasum is for floating and complex types, not " +
                                       std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
   const bool is_complex_product = is_complex(dtype) && options.op == ReduceOp::Product;
-  if (tensor.device.kind == DeviceKind::Cuda &&
-      (options.op == ReduceOp::Custom || is_complex_product)) {
-    add_invalid_reason(operation, op + (is_complex_product ? " of complex numbers" : "") +
+  const bool is_for_cpu = options.op == ReduceOp::Custom || is_complex_product;
+  if (tensor.device.kind == DeviceKind::Cuda && is_for_cpu) {
+    add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
                                       " runs on CPU memory only. Copy the tensor to the CPU.");
   }
   if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {

@@ -1,20 +1,16 @@
 #include "kolo/activation_checkpoint.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_set>
 
-#include <ATen/Context.h>
 #include <ATen/SequenceNumber.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -23,9 +19,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
-#include "kolo/autocast.hpp"
 #include "kolo/error.hpp"
-#include "torch/tensors/generator_state.hpp"
+#include "torch/tensors/call_state.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -34,79 +29,6 @@ namespace autograd = torch::autograd;
 using autograd::Edge;
 using autograd::Node;
 using Tensors = std::vector<at::Tensor>;
-
-/// The states of the random number generators that a function may use.
-class RandomNumbers {
- public:
-  /// Those of the CPU and of the GPUs of `tensors`, as they are now.
-  explicit RandomNumbers(const Tensors& tensors) {
-    add(at::kCPU);
-    for (const at::Tensor& tensor : tensors) {
-      if (tensor.defined() && tensor.is_cuda()) add(tensor.device());
-    }
-  }
-  void restore() const {
-    for (const auto& [device, state] : states_) set_state_of(generator(device), state);
-  }
-
- private:
-  static at::Generator generator(at::Device device) {
-    return at::globalContext().defaultGenerator(device);
-  }
-  void add(at::Device device) {
-    for (const auto& [known, state] : states_) {
-      if (known == device) return;
-    }
-    states_.emplace_back(device, state_of(generator(device)));
-  }
-
-  std::vector<std::pair<at::Device, at::Tensor>> states_;
-};
-
-/// Restores the random numbers of the program, at its end.
-class RandomNumbersGuard {
- public:
-  explicit RandomNumbersGuard(const Tensors& tensors) : states_(tensors) {}
-  ~RandomNumbersGuard() { states_.restore(); }
-  RandomNumbersGuard(const RandomNumbersGuard&) = delete;  // it restores once
-  RandomNumbersGuard& operator=(const RandomNumbersGuard&) = delete;
-
- private:
-  RandomNumbers states_;
-};
-
-/// The autocast regions that a function is called in.
-class AutocastState {
- public:
-  /// Calls `function` in these regions. A cast in LibTorch's cache belongs to the graph that it was
-  /// made in, so none of the program's comes into the function's graph, nor the other way round.
-  Tensors call(const TensorFunction& function, const Tensors& inputs) const {
-    std::array<std::optional<Autocast>, kDevices.size()> regions;
-    bool is_any_enabled = false;
-    for (std::size_t i = 0; i < kDevices.size(); ++i) {
-      if (!enabled_[i] && !at::autocast::is_autocast_enabled(kDevices[i])) continue;
-      regions[i].emplace(dtypes_[i], kDevices[i], enabled_[i], is_cache_enabled_);
-      is_any_enabled = true;
-    }
-    if (!is_any_enabled) return function(inputs);
-    at::autocast::clear_cache();
-    Tensors results = function(inputs);
-    at::autocast::clear_cache();
-    return results;
-  }
-
- private:
-  static constexpr std::array kDevices{at::kCPU, at::kCUDA};
-  template <class Value>
-  static std::array<Value, kDevices.size()> of_devices(Value (*now)(at::DeviceType)) {
-    return {now(kDevices[0]), now(kDevices[1])};
-  }
-
-  std::array<bool, kDevices.size()> enabled_ = of_devices(at::autocast::is_autocast_enabled);
-  std::array<at::ScalarType, kDevices.size()> dtypes_ =
-      of_devices(at::autocast::get_autocast_dtype);
-  bool is_cache_enabled_ = at::autocast::is_autocast_cache_enabled();
-};
 
 /// Where the graph of a function's call ends. Gradients are captured there; it never runs.
 class Boundary final : public Node {

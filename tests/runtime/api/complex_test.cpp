@@ -103,7 +103,7 @@ TEST(ComplexOnGpuTest, Products_AreRefused) {
     Tensor tensor(8, DType::Complex64);
     const std::string text = text_thrown_by<InvalidArgument>(
         [&] { allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Product, .name = "x"}); });
-    expect_contains(text, "Product of complex numbers runs on CPU memory only");
+    expect_contains(text, "Product of complex64 runs on CPU memory only");
   });
 }
 

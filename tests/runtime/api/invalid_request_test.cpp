@@ -81,8 +81,8 @@ std::vector<Defect> all_defects() {
       {"ComplexMax", "Reduce the real and imaginary parts, as of torch::view_as_real.",
        reduce({1, 4}, {.op = ReduceOp::Sum}, DType::Complex128),
        reduce({1, 4}, {.op = ReduceOp::Max}, DType::Complex128)},
-      {"IntegerAdasum", "Adasum is for floating types", reduce({3, 4}, {}, DType::Int32),
-       reduce({3, 4}, {.op = ReduceOp::Adasum}, DType::Int32)},
+      {"IntegerAdasum", "Adasum is for floating and complex types",
+       reduce({3, 4}, {}, DType::Int32), reduce({3, 4}, {.op = ReduceOp::Adasum}, DType::Int32)},
       {"Scalar", "a scalar has no rows", gather({2, 4}), gather({})},
   };
 }

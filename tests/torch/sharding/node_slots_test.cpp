@@ -24,7 +24,7 @@ class NodeSlotsTest : public TorchTest {};
 float& first_element(const at::Tensor& tensor) { return *tensor.data_ptr<float>(); }
 
 TEST_F(NodeSlotsTest, RanksOfANode_ReadOneCopy) {
-  if (!gathers_on_use()) return;
+  if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
   for (const bool reshards : {true, false}) {
     Layers model;
     torch::optim::SGD inner(model->parameters(), 0.1);
@@ -46,7 +46,7 @@ TEST_F(NodeSlotsTest, RanksOfANode_ReadOneCopy) {
 }
 
 TEST_F(NodeSlotsTest, RankThatWouldTakeAnotherSlot_GetsAnErrorAtOnce) {
-  if (!gathers_on_use()) return;
+  if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
   Layers model;
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
@@ -124,7 +124,7 @@ TEST_F(NodeSlotsTest, JoinedRanks_GatherIntoTheSlotsOfTheOthers) {
 
 /// A block of each unit, to each other node.
 TEST_F(NodeSlotsTest, BytesSent_AreThoseBetweenNodes) {
-  if (!share_gathered_units()) return;
+  if (!share_gathered_units()) GTEST_SKIP() << "each rank gathers for itself";
   Layers model;
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));

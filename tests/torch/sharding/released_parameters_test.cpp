@@ -23,7 +23,7 @@ using namespace layer_units;
 class ReleasedParametersTest : public TorchTest {
  protected:
   void SetUp() override {
-    if (!gathers_on_use()) GTEST_SKIP() << "ranks share memory: no parameter is ever released";
+    if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
     whole_ = Layers();
     model_ = Layers();
     inner_ = std::make_unique<torch::optim::SGD>(model_->parameters(), 0.1);

@@ -1,4 +1,4 @@
-// Which parameters are gathered together.
+// Which parameters are gathered together, and for how long they stay.
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "kolo/error.hpp"
 #include "kolo/module_filter.hpp"
 #include "torch/layer_units.hpp"
+#include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::unit_policy_test {
@@ -66,7 +67,7 @@ std::vector<bool> gathered_with_block1(const ModuleFilter& policy) {
 }
 
 TEST_F(UnitPolicyTest, UnitsAreThoseOfThePolicy) {
-  if (!gathers_on_use()) return;
+  if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
   const std::vector<bool> blocks{false, false, true, true, false};
   EXPECT_EQ(gathered_with_block1(modules_of<Block>()), blocks);
   EXPECT_EQ(gathered_with_block1(modules_of<BlockImpl, torch::nn::Conv2d>()), blocks);
@@ -92,6 +93,35 @@ TEST_F(UnitPolicyTest, PolicyWithoutModelOrWithGroups_IsRefused) {
   expect_contains(wrap(model->named_parameters().pairs(), {}), "unit_policy needs a model");
   expect_contains(wrap(*model, {.groups = {model->head->parameters()}}),
                   "groups and unit_policy are both given");
+}
+
+TEST_F(UnitPolicyTest, UnitsMayStayFromForwardToBackward) {
+  const auto train_keeping = [&](bool reshards) {
+    Layers model;
+    torch::optim::SGD inner(model->parameters(), 0.01);
+    DistributedOptimizer::Options options = layer_by_layer(Shard::Full);
+    options.reshard_after_forward = reshards;
+    DistributedOptimizer optimizer(inner, *model, options);
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor out = model->forward(input(rank(), step), ascending());
+      if (gathers_on_use()) {
+        EXPECT_EQ(is_in_memory(model->layers[0]->weight), !reshards);
+      }
+      out.sum().backward();
+      optimizer.step();
+      if (gathers_on_use()) {
+        EXPECT_FALSE(is_in_memory(model->layers[0]->weight));
+      }
+    }
+    return std::pair{model->layers[0]->weight.detach().clone(), optimizer.report()};
+  };
+  const auto [weight, report] = train_keeping(true);
+  const auto [kept_weight, kept_report] = train_keeping(false);
+  EXPECT_TRUE(torch::equal(weight, kept_weight));
+  if (gathers_on_use()) {
+    EXPECT_LT(kept_report.sent_per_step, report.sent_per_step);
+    EXPECT_LT(kept_report.expected_sent_per_step, report.expected_sent_per_step);
+  }
 }
 
 }  // namespace kolo::test::unit_policy_test
