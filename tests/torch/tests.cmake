@@ -79,6 +79,7 @@ if(TARGET kolo)
       torch/training/training_checkpoint_test.cpp
       torch/optimizer/training_report_test.cpp
     RANKS 1 2
+    TIMEOUT 300
     LIBRARIES kolo)
   set_tests_properties(torch_test.np2 PROPERTIES COST 40000)  # would end after all others
   if(NOT LibTorch_torch_cuda_LIBRARY)
