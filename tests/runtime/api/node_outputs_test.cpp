@@ -171,6 +171,7 @@ TEST(NodeOutputErrorsTest, WhileARankHasJoined_TheyAreRefused) {
 TEST(NodeOutputErrorsTest, Death_EndsThemOnAllOthers) {
   Setting setting{.size = 4, .network = {.nodes = 2}};
   setting.config.lost_after = std::chrono::milliseconds(300);
+  std::latch all_have_gathered(setting.size);
   std::latch survivors_know(setting.size - 1);
   run_ranks(
       setting.size,
@@ -178,6 +179,7 @@ TEST(NodeOutputErrorsTest, Death_EndsThemOnAllOthers) {
         Runtime runtime(options_in(world, setting.config));
         Runtime::set_thread_current(&runtime);
         gather_a_row(Outputs::PerNode).wait();
+        all_have_gathered.arrive_and_wait();
         if (runtime.rank() == 3) {
           world.die();
           survivors_know.wait();
