@@ -84,7 +84,6 @@ if(KOLO_BUILD_EXAMPLES)
         "${CMAKE_CURRENT_SOURCE_DIR}/examples/compare_sharding_test.py"
         $<TARGET_FILE:compare_sharding> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(compare_sharding 2 300)
-    set_tests_properties(compare_sharding PROPERTIES COST 40000)  # would end after all others
     add_test(NAME failure.full_memory
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/full_memory_test.py"
         $<TARGET_FILE:train_gan> $<TARGET_FILE:synthetic_benchmark> $<TARGET_FILE:kolo-bench>

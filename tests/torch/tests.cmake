@@ -81,7 +81,6 @@ if(TARGET kolo)
     RANKS 1 2
     TIMEOUT 300
     LIBRARIES kolo)
-  set_tests_properties(torch_test.np2 PROPERTIES COST 40000)  # would end after all others
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.
     add_library(kolo_fake_cuda STATIC
