@@ -1,4 +1,4 @@
-# What programs link.
+# The libraries that programs link.
 
 # kolo_publish(<target> <name>): kolo::<name> is the static library <target>, or with
 # BUILD_SHARED_LIBS a shared one of its objects, <target>_shared. Tests and Kolo's own programs use

@@ -1,6 +1,6 @@
 // All-gather over several nodes: messages between nodes, memory inside a node.
 //
-// The ranks of a node have the places 0, 1, …; peers are the ranks with the same place in the other
+// The ranks of a node have the places 0, 1, …; peers are the ranks with the same place in other
 // nodes.
 //
 //   1 among peers       an all-gather of their blocks, by messages, to the blocks' places

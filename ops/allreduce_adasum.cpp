@@ -1,6 +1,6 @@
 // All-reduce with Adasum (Maleki et al., 2020), by vector halving and distance doubling: the
-// buffers of two ranks are combined into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²), then those of
-// two pairs, and so on.
+// buffers of two ranks are combined into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²), then those
+// of two pairs, and so on.
 //
 //   1 scale    every rank copies its input, prescaled, to its output
 //   2 fold     if n is not a power of two, some ranks send their vector to their neighbour, which

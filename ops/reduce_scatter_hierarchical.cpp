@@ -1,6 +1,6 @@
 // Reduce-scatter over several nodes: memory inside a node, messages between nodes.
 //
-// The ranks of a node have the places 0, 1, …; peers are the ranks with the same place in the other
+// The ranks of a node have the places 0, 1, …; peers are the ranks with the same place in other
 // nodes. The rank at place p is responsible for the pieces of all its peers.
 //
 //   1 inside the node   for each node m in turn: a reduce-scatter of the pieces of node m's ranks;

@@ -31,6 +31,7 @@ class TrainingEngine;
 namespace kolo {
 
 class GradScaler;
+
 /// Where gradients add up over backward_passes_per_step.
 enum class Accumulation : std::uint8_t {
   Local,    ///< on their rank; they are reduced with the last pass

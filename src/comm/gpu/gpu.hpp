@@ -105,8 +105,8 @@ class Gpu {
   /// Operations on vectors. Throw InvalidArgument, before anything is launched, for a type that is
   /// not floating and for vectors that do not begin at the address of an element.
 
-  /// to[i] = after · Σ before · each[v] · v[i], summed in the order of the vectors: in float64 with
-  /// `each`, otherwise in float32, or float64 for float64. Every product is rounded, as on the CPU.
+  /// to[i] = after · Σ before · each[v] · v[i], summed in the order of the vectors: in float64
+  /// with `each`, otherwise in float32, or float64 for float64. Products are rounded, as on CPUs.
   /// `to` overlaps none of the vectors.
   virtual void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
                       DeviceStream stream) = 0;

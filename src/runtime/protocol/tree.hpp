@@ -5,7 +5,7 @@
 
 namespace kolo::runtime {
 
-/// A tree over ranks 0 … size-1 with rank 0 as root, in which a rank has at most `width` children:
+/// A tree over the ranks with rank 0 as root, in which a rank has at most `width` children:
 /// those of rank r are width·r + 1 … width·r + width. A star where width ≥ size - 1.
 struct Tree {
   std::optional<int> parent;  ///< none: this rank is the root

@@ -67,7 +67,7 @@ void expect_gathered(const Runtime& runtime, RowsOf rows_of, DType dtype, const 
 TEST_P(CollectivesTest, AllGather_TakesUnevenRows) {
   run([&](Runtime& runtime) {
     const auto equal = [](int) { return std::int64_t{4}; };
-    const auto uneven = [](int rank) { return std::int64_t{1 + 2 * rank} % 3 * 5; };  // 5 0 10 5 …
+    const auto uneven = [](int rank) { return std::int64_t{1 + 2 * rank} % 3 * 5; };  // 5 0 10 5
     const auto one_only = [&](int rank) { return std::int64_t{rank == size() - 1 ? 700 : 0}; };
     const auto none = [](int) { return std::int64_t{0}; };
     expect_gathered(runtime, equal, DType::Float32, "equal");

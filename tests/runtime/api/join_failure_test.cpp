@@ -18,6 +18,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/shared_buffer.hpp"
+#include "runtime/deaths.hpp"
 #include "runtime/every_world.hpp"
 #include "runtime/join_expectations.hpp"
 #include "runtime/runtimes.hpp"
@@ -112,28 +113,13 @@ TEST_P(JoinFailureTest, Shutdown_EndsTheJoin) {
 }
 
 TEST_P(JoinFailureTest, Death_EndsTheJoin) {
-  Setting setting = GetParam();
-  setting.config.lost_after = 300ms;
-  std::latch all_have_summed(setting.size);
-  std::latch survivors_know(setting.size - 1);
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        Runtime runtime(options_in(world, setting.config));
-        Runtime::set_thread_current(&runtime);
-        expect_sum_works(runtime, "x");
-        all_have_summed.arrive_and_wait();
-        if (runtime.rank() == 1) {
-          wait_until_joined("all others");
-          world.die();
-          survivors_know.wait();
-          return;
-        }
+  run_with_death(
+      GetParam(), 1, [](Runtime& runtime) { expect_sum_works(runtime, "x"); },
+      [](FakeWorld&) {
         const std::string text = text_thrown_by<PeerLostError>([] { join(); });
         expect_contains(text, "join on process set world: rank 1 died");
-        survivors_know.count_down();
       },
-      setting.network);
+      [] { wait_until_joined("all others"); });
 }
 
 }  // namespace kolo::test::join_failure_test

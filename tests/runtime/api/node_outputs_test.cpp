@@ -1,9 +1,7 @@
 // All-gathers whose output the ranks of a node share, and memory for it: ranks on several nodes,
 // each with one output.
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "runtime/api/submit.hpp"
+#include "runtime/deaths.hpp"
 #include "runtime/join_expectations.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -169,28 +168,14 @@ TEST(NodeOutputErrorsTest, WhileARankHasJoined_TheyAreRefused) {
 }
 
 TEST(NodeOutputErrorsTest, Death_EndsThemOnAllOthers) {
-  Setting setting{.size = 4, .network = {.nodes = 2}};
-  setting.config.lost_after = std::chrono::milliseconds(300);
-  std::latch all_have_gathered(setting.size);
-  std::latch survivors_know(setting.size - 1);
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        Runtime runtime(options_in(world, setting.config));
-        Runtime::set_thread_current(&runtime);
-        gather_a_row(Outputs::PerNode).wait();
-        all_have_gathered.arrive_and_wait();
-        if (runtime.rank() == 3) {
-          world.die();
-          survivors_know.wait();
-          return;
-        }
+  run_with_death(
+      {.size = 4, .network = {.nodes = 2}}, 3,
+      [](Runtime&) { gather_a_row(Outputs::PerNode).wait(); },
+      [](FakeWorld&) {
         const std::string text =
             text_thrown_by<PeerLostError>([] { gather_a_row(Outputs::PerNode).wait(); });
         expect_contains(text, "rank 3 died");
-        survivors_know.count_down();
-      },
-      setting.network);
+      });
 }
 
 }  // namespace kolo::test::node_outputs_test

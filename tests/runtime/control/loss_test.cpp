@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <latch>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "runtime/deaths.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/fake_world/fault_world.hpp"
@@ -27,22 +27,9 @@ INSTANTIATE_TEST_SUITE_P(, LossTest, testing::ValuesIn(three_ranks()),
 
 TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
   for (const int victim : {0, 2}) {
-    Setting setting = GetParam();
-    setting.config.lost_after = 300ms;         // the victim hears nothing, and gives up by itself
-    std::latch all_have_summed(setting.size);  // a death may fail what others have not finished yet
-    std::latch survivors_know(setting.size - 1);
-    run_ranks(
-        setting.size,
+    run_with_death(
+        GetParam(), victim, [](Runtime& runtime) { expect_sum_works(runtime, "before"); },
         [&](FakeWorld& world) {
-          Runtime runtime(options_in(world, setting.config));
-          Runtime::set_thread_current(&runtime);
-          expect_sum_works(runtime, "before");
-          all_have_summed.arrive_and_wait();
-          if (runtime.rank() == victim) {
-            world.die();
-            survivors_know.wait();  // in shared memory it could still say goodbye
-            return;
-          }
           Tensor tensor(5);
           const auto is_told = [&](const std::string& name) {
             const std::string text = text_thrown_by<PeerLostError>(
@@ -53,9 +40,7 @@ TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
           is_told("x");
           is_told("later");
           EXPECT_TRUE(world.is_broken());
-          survivors_know.count_down();
-        },
-        setting.network);
+        });
   }
 }
 

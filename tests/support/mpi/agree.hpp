@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 /// What the ranks of an MPI test decide together. Between two collectives a test uses these forms
-/// or EXPECT_…: a rank that leaves a test on its own leaves the others waiting. All ranks must come
-/// to each of them, in the same order.
+/// or EXPECT_…: a rank that leaves a test on its own leaves the others waiting. All ranks must
+/// come to each of them, in the same order.
 namespace kolo::test {
 
 /// Success on all ranks if `condition` holds on all of them; otherwise names those where it fails.

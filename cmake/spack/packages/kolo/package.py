@@ -1,5 +1,5 @@
 # From Kolo's folder:
-#   spack repo add packaging/spack
+#   spack repo add cmake/spack
 #   spack dev-build kolo@main          # or kolo@main ~torch, kolo@main +cuda cuda_arch=90
 from spack.package import *
 
