@@ -48,9 +48,11 @@ struct InitOptions {
 /// it, and processes outside of it take no part. A process may have several Runtimes, over the same
 /// or over different communicators, one after another or at once.
 ///
-/// The Runtime uses the MPI that the program has initialized, with MPI_THREAD_MULTIPLE, or
-/// initializes it. MPI is finalized only at the end of the process and only if Kolo initialized it,
-/// so another Runtime may follow. Without mpirun the world has one rank and MPI is not used.
+/// The Runtime uses the MPI that the program has initialized, or initializes it. Below
+/// MPI_THREAD_MULTIPLE, messages between ranks move while MPI's thread is inside Kolo (FUNNELED),
+/// or outside of the program's MpiLock (SERIALIZED); see docs/clusters.md. MPI is finalized only at
+/// the end of the process and only if Kolo initialized it, so another Runtime may follow. Without
+/// mpirun the world has one rank and MPI is not used.
 ///
 /// An uncaught exception anywhere in the process reaches every rank: all of them end with its text
 /// instead of waiting for the rank that died. A forked child has no part in the Runtime: it may end
@@ -60,8 +62,9 @@ class Runtime {
   /// Starts Kolo. Blocks until all ranks have started.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
-  ///         intercommunicator, if a launcher started several processes and MPI has one rank, or if
-  ///         settings, process sets, algorithms or reductions differ between ranks
+  ///         intercommunicator, if only another thread may call MPI, if a launcher started several
+  ///         processes and MPI has one rank, or if settings, process sets, algorithms or reductions
+  ///         differ between ranks
   /// @throws TimeoutError if a rank has not constructed its own within KOLO_START_TIMEOUT. Where
   ///         Kolo starts MPI, MPI_Init waits for all processes: then the process ends with a text
   /// @throws BackendError if MPI or the operating system fails

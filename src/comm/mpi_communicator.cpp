@@ -63,6 +63,7 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
 }  // namespace
 
 MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options)) {
+  const auto calls = mpi_environment::lock_calls();
   int self = 0;
   KOLO_MPI_TRY(MPI_Comm_rank(options_.base, &self));
   const auto member = std::find(options_.ranks.begin(), options_.ranks.end(), self);
@@ -79,6 +80,7 @@ MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options))
 
 Transfer MpiCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
   check_message(*this, data.size(), destination, tag);
+  const auto calls = mpi_environment::lock_calls();
   MPI_Request request = MPI_REQUEST_NULL;
   KOLO_MPI_TRY(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE,
                          base_rank(destination), mpi_tag(tag), options_.base, &request));
@@ -88,6 +90,7 @@ Transfer MpiCommunicator::send(std::span<const std::byte> data, int destination,
 
 Transfer MpiCommunicator::receive(std::span<std::byte> data, int source, int tag) {
   check_message(*this, data.size(), source, tag);
+  const auto calls = mpi_environment::lock_calls();
   MPI_Request request = MPI_REQUEST_NULL;
   const int size = static_cast<int>(data.size());
   KOLO_MPI_TRY(MPI_Irecv(data.data(), size, MPI_BYTE, base_rank(source), mpi_tag(tag),
@@ -97,6 +100,7 @@ Transfer MpiCommunicator::receive(std::span<std::byte> data, int source, int tag
 
 std::optional<Communicator::Envelope> MpiCommunicator::probe(int tag) {
   check_message(*this, 0, rank_, tag);
+  const auto calls = mpi_environment::lock_calls();
   int is_there = 0;
   MPI_Status status;
   KOLO_MPI_TRY(MPI_Iprobe(MPI_ANY_SOURCE, mpi_tag(tag), options_.base, &is_there, &status));
@@ -115,6 +119,7 @@ Transfer MpiCommunicator::all_reduce(const void* input, void* output, std::size_
     throw InvalidArgument("MPI_Iallreduce: " + std::to_string(count) +
                           " elements are more than an int counts. Cut them into segments.");
   }
+  const auto calls = mpi_environment::lock_calls();
   MPI_Request request = MPI_REQUEST_NULL;
   KOLO_MPI_TRY(MPI_Iallreduce(input == output ? MPI_IN_PLACE : input, output,
                               static_cast<int>(count), mpi_type(dtype), mpi_op(op, dtype),
@@ -134,6 +139,7 @@ Transfer MpiCommunicator::start(MPI_Request request, int expected_bytes, int pee
 }
 
 bool MpiCommunicator::test(std::uint64_t token) {
+  const auto calls = mpi_environment::lock_calls();
   Slot& slot = slots_[token];
   int is_done = 0;
   MPI_Status status;
@@ -161,11 +167,13 @@ bool MpiCommunicator::test(std::uint64_t token) {
 /// Local: a receive whose message has begun to arrive continues, any other ends.
 void MpiCommunicator::cancel(Slot& receive) noexcept {
   if (receive.request == MPI_REQUEST_NULL || std::exchange(receive.is_cancelled, true)) return;
+  const auto calls = mpi_environment::lock_calls();
   MPI_Cancel(&receive.request);
 }
 
 /// Also where it has failed: MPI no longer uses its memory.
 bool MpiCommunicator::has_ended(Slot& slot) noexcept {
+  const auto calls = mpi_environment::lock_calls();
   int is_done = 0;
   const int code = MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
   return code != MPI_SUCCESS || is_done != 0;

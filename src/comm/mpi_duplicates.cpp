@@ -105,6 +105,7 @@ class MpiDuplicates::Pool {
 
   std::shared_ptr<Pair> take(MPI_Comm original) {
     const std::lock_guard lock(lock_);
+    const auto calls = mpi_environment::lock_calls();
     const std::size_t place = find_free(original);
     if (place == pairs_.size()) pairs_.push_back(std::make_shared<Pair>(original));
     Pair& pair = *pairs_[place];
@@ -175,6 +176,7 @@ int pool_key() {
 std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) {
   static std::mutex lock;
   const std::lock_guard guard(lock);
+  const auto calls = mpi_environment::lock_calls();
   const int key = pool_key();
   void* found = nullptr;
   int is_there = 0;

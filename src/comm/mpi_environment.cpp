@@ -54,19 +54,26 @@ void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   }
   is_ours = true;
   std::atexit(on_exit);
-  if (provided < MPI_THREAD_MULTIPLE) {
-    throw BackendError("this MPI was built without MPI_THREAD_MULTIPLE, which Kolo needs");
-  }
 }
 
-void join_running() {
-  int provided = MPI_THREAD_SINGLE;
-  KOLO_MPI_TRY(MPI_Query_thread(&provided));
-  if (provided < MPI_THREAD_MULTIPLE) {
-    throw InvalidArgument(
-        "the program started MPI without MPI_THREAD_MULTIPLE, which Kolo needs. Replace MPI_Init "
-        "by: int provided; MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);");
-  }
+/// What MPI allows does not change once it runs.
+int thread_level() {
+  static const int level = [] {
+    int provided = MPI_THREAD_SINGLE;
+    KOLO_MPI_TRY(MPI_Query_thread(&provided));
+    return provided;
+  }();
+  return level;
+}
+
+void check_thread() {
+  int is_main = 0;
+  KOLO_MPI_TRY(MPI_Is_thread_main(&is_main));
+  if (is_main != 0) return;
+  throw InvalidArgument(
+      "MPI was started with MPI_THREAD_FUNNELED or MPI_THREAD_SINGLE, so only the thread that "
+      "started it may call it. Construct kolo::Runtime on that thread, or start MPI with "
+      "MPI_THREAD_MULTIPLE.");
 }
 
 }  // namespace
@@ -79,6 +86,18 @@ int highest_tag() {
       MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &is_there));
   constexpr int kLeast = 32767;  // that MPI guarantees
   return is_there != 0 ? *static_cast<int*>(value) : kLeast;
+}
+
+std::unique_lock<std::recursive_mutex> lock_calls() {
+  static std::recursive_mutex calls;
+  if (thread_level() != MPI_THREAD_SERIALIZED) return {};
+  return std::unique_lock(calls);
+}
+
+MessagingThread* messaging_thread() {
+  if (thread_level() >= MPI_THREAD_SERIALIZED) return nullptr;
+  static auto* const thread = new MessagingThread;  // outlives every communicator
+  return thread;
 }
 
 bool is_running() { return is_initialized() && !is_finalized(); }
@@ -96,11 +115,8 @@ Session::Session(const StartWatch& watch, std::chrono::nanoseconds timeout) {
         "MPI has been finalised in this process. Make the last kolo::Runtime "
         "before MPI_Finalize.");
   }
-  if (is_initialized()) {
-    join_running();
-  } else {
-    start(watch, timeout);
-  }
+  if (!is_initialized()) start(watch, timeout);
+  if (messaging_thread() != nullptr) check_thread();
   ++sessions;
 }
 

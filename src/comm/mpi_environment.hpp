@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <mutex>
 
 #include "base/home_process.hpp"
+#include "comm/messaging_thread.hpp"
 #include "comm/start_watch.hpp"
 
 namespace kolo::comm {
@@ -21,14 +23,22 @@ bool is_running();
 /// Of messages on any communicator; MPI is running.
 int highest_tag();
 
+/// Excludes the MPI calls of other threads: Kolo's, and those that the program makes under its own
+/// MpiLock. Does nothing unless MPI was started with MPI_THREAD_SERIALIZED. The thread that holds
+/// it may take it again.
+std::unique_lock<std::recursive_mutex> lock_calls();
+
+/// The only thread that may call MPI, where it was started with MPI_THREAD_FUNNELED or
+/// MPI_THREAD_SINGLE; otherwise null. In a session.
+MessagingThread* messaging_thread();
+
 /// A use of MPI.
 class Session {
  public:
   /// Starts MPI, or joins the running one. Ends the process where MPI_Init waits for others for
   /// longer than `timeout`; `watch` knows who has come. Throws InvalidArgument, which says what to
-  /// write instead, where the program started MPI without MPI_THREAD_MULTIPLE, has finalized it
-  /// already, or where a parent of this process uses it; BackendError where MPI has no
-  /// MPI_THREAD_MULTIPLE.
+  /// write instead, where the program has finalized MPI already, where a parent of this process
+  /// uses it, or where only another thread may call it.
   Session(const StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;

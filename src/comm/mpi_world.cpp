@@ -11,6 +11,7 @@
 #include <mpi.h>
 
 #include "base/deadline.hpp"
+#include "comm/deferred_communicator.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
@@ -49,6 +50,7 @@ int pid_namespace() {
 MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
   constexpr std::chrono::microseconds kLongestPause{1000};
   MPI_Request request = MPI_REQUEST_NULL;
+  auto calls = mpi_environment::lock_calls();
   KOLO_MPI_TRY(MPI_Ibarrier(communicator, &request));
   const Deadline deadline = Deadline::after(config.start_timeout);
   std::chrono::microseconds pause{10};
@@ -62,8 +64,11 @@ MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, cons
                          watch.who_came() +
                          " Construct one on every rank of the communicator, or raise the timeout.");
     }
+    if (calls) calls.unlock();  // other Runtimes go on meanwhile
+    if (MessagingThread* const thread = mpi_environment::messaging_thread()) thread->serve();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
+    calls = mpi_environment::lock_calls();
   }
 }
 
@@ -74,6 +79,7 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
       session_(*start_, config.start_timeout),
       duplicates_(when_all_have_come(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
   start_.reset();
+  const auto calls = mpi_environment::lock_calls();
   if (config.share_gpu) let_ranks_share_gpus();
   const MPI_Comm base = duplicates_.base();
   int rank = 0;
@@ -117,7 +123,10 @@ std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> r
   if (is_everybody && channel == 0) options.native = duplicates_.native();
   options.ranks.assign(ranks.begin(), ranks.end());
   options.channel = duplicates_.own_channel(channel);
-  return std::make_unique<MpiCommunicator>(std::move(options));
+  auto communicator = std::make_unique<MpiCommunicator>(std::move(options));
+  MessagingThread* const thread = messaging_thread();
+  if (thread == nullptr) return communicator;
+  return std::make_unique<DeferredCommunicator>(std::move(communicator), *thread);
 }
 
 Task MpiWorld::make_window(Communicator& communicator, int tag, std::size_t segment_bytes,

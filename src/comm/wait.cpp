@@ -48,6 +48,7 @@ void wait(Task task, Deadline deadline, World& world) {
   bool was_death_seen = false;
   try {
     run(std::move(task), deadline, [&] {
+      if (MessagingThread* const thread = world.messaging_thread()) thread->serve();
       std::vector<int> dead = world.dead_peers();
       // Messages that it sent before it died may have arrived meanwhile: poll once more.
       if (!std::exchange(was_death_seen, !dead.empty())) return;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
+#include "comm/messaging_thread.hpp"
 #include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
@@ -37,6 +38,9 @@ class World {
 
   /// The GPUs of this process; null where Kolo was built without CUDA.
   virtual Gpus* gpus() { return nullptr; }
+
+  /// The only thread on which messages move; null where they move on any.
+  virtual MessagingThread* messaging_thread() { return nullptr; }
 
   /// The ranks of this node whose processes have ended so far. Never blocks; any thread.
   virtual std::vector<int> dead_peers() = 0;

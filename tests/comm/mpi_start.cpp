@@ -93,17 +93,22 @@ void join() {
   expect(text.find("finalised") != std::string::npos, "an error that says MPI was finalised");
 }
 
-/// The program starts MPI for one thread only.
+/// The program starts MPI for one thread only, which constructs the world.
 void join_single() {
   MPI_Init(nullptr, nullptr);
   int provided = 0;
   MPI_Query_thread(&provided);
-  const std::string text = error_of_joining<kolo::InvalidArgument>();
-  if (provided < MPI_THREAD_MULTIPLE) {
-    expect(text.find("MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE") != std::string::npos,
-           "an error with the line to write");
+  std::string text;
+  std::thread([&] { text = error_of_joining<kolo::InvalidArgument>(); }).join();
+  if (provided <= MPI_THREAD_FUNNELED) {
+    expect(text.find("Construct kolo::Runtime on that thread") != std::string::npos,
+           "an error on another thread that says where to construct it");
   } else {
-    expect(text.empty(), "no error, since this MPI gives all threads to everybody");
+    expect(text.empty(), "no error, since this MPI gives more than it was asked for");
+  }
+  {
+    const MpiWorld world(kolo::Config{});
+    expect(world.topology().size == 2, "a world of 2");
   }
   MPI_Finalize();
 }

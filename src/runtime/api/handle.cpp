@@ -19,7 +19,11 @@ runtime::Operation& Handle::operation() const {
   return *operation_;
 }
 
-bool Handle::is_ready() const { return operation().is_done.load(std::memory_order_acquire); }
+bool Handle::is_ready() const {
+  const runtime::Operation& operation = this->operation();
+  lane_->lend_thread();
+  return operation.is_done.load(std::memory_order_acquire);
+}
 
 void Handle::wait() {
   const runtime::Operation& operation = this->operation();

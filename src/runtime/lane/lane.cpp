@@ -24,6 +24,7 @@ Time to_time(Operation::Clock::time_point point) {
 
 Lane::Lane(Parts parts, comm::World& world)
     : world_(world),
+      messaging_(world.messaging_thread()),
       spin_(spin_of(parts.data.config, world.topology())),
       queue_(parts.data.name),
       data_(std::move(parts.data)),
@@ -61,6 +62,7 @@ void Lane::submit(std::shared_ptr<Operation> operation) {
   require_home();
   queue_.submit(std::move(operation));
   wake_signal_.notify();
+  lend_thread();
 }
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
@@ -73,6 +75,15 @@ void Lane::join(std::shared_ptr<Operation> operation) {
   require_home();
   queue_.join(std::move(operation));
   wake_signal_.notify();
+  lend_thread();
+}
+
+void Lane::lend_thread() {
+  if (messaging_ == nullptr || !messaging_->is_here()) return;
+  // A function that the program runs inside a step may submit.
+  if (progressing_thread_ == std::this_thread::get_id()) return;
+  try_progress_step(1);
+  messaging_->serve();
 }
 
 /// A caller that makes progress until its own operation is done; the progress thread pauses
@@ -93,7 +104,10 @@ class Lane::Waiter {
 
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
-  if (is_done()) return true;
+  if (is_done()) {
+    serve_messages();  // what other ranks still need of this one
+    return true;
+  }
   require_home();
   queue_.await(operation.use);
   const Waiter waiter(*this);
@@ -101,7 +115,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const int polls = spin_.count() > 0 ? kPollsOfCallers : kPollsOnSharedCores;
   Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
-    if (try_progress_step(polls)) {
+    if (static_cast<int>(try_progress_step(polls)) + static_cast<int>(serve_messages()) > 0) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       // Another thread may make the progress that completes the operation.
@@ -109,6 +123,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
       waiters_.operation_is_done.wait_for(lock, pause, is_done);
     }
   }
+  serve_messages();
   return is_done();
 }
 

@@ -67,6 +67,10 @@ class Lane {
   /// Makes progress until the operation is done or `until` has come; true if it is done.
   bool wait(const Operation& operation, Operation::Clock::time_point until);
 
+  /// One progress step where only the calling thread moves messages; otherwise nothing. Never
+  /// blocks.
+  void lend_thread();
+
   /// One progress step, unless a caller makes progress. True if something advanced.
   bool try_progress();
   /// Something is queued, pending or running, and no caller makes progress.
@@ -119,6 +123,7 @@ class Lane {
   };
 
   void require_home() const;
+  bool serve_messages() { return messaging_ != nullptr && messaging_->serve(); }
   bool try_progress_step(int polls);
   bool progress_step(int polls);
   bool make_progress(Clock::time_point now, int polls);
@@ -137,7 +142,8 @@ class Lane {
   int world_rank(int rank) const { return data_.world_rank(rank); }
 
   comm::World& world_;
-  const std::chrono::nanoseconds spin_;  // of callers
+  comm::MessagingThread* const messaging_;  // null: messages move on any thread
+  const std::chrono::nanoseconds spin_;     // of callers
   const HomeProcess home_;
   WakeSignal wake_signal_;
   TensorQueue queue_;

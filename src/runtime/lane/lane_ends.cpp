@@ -38,7 +38,7 @@ void Lane::shut_down() {
       break;
     }
     lock.unlock();
-    if (has_progressed) {
+    if (const bool has_served = serve_messages(); has_served || has_progressed) {
       backoff.reset();
     } else {
       std::this_thread::sleep_for(backoff.next_pause());
@@ -59,6 +59,7 @@ void Lane::stop(std::string why) {
   progress_step(1);  // ends what was submitted since the set was closed
   // A thread that waits for one of these may be about to begin another step.
   phase_ = Phase::Stopped;
+  serve_messages();  // the last ones
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {

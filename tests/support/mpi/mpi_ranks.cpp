@@ -3,12 +3,16 @@
 #include <cstddef>
 #include <numeric>
 
+#include "kolo/mpi.hpp"
+#include "support/mpi/mpi_wait.hpp"
+
 namespace kolo::test {
 namespace {
 
 MpiRanks* the_instance = nullptr;
 
 std::string describe_world_rank() {
+  const MpiLock lock;
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -38,7 +42,9 @@ std::string MpiRanks::prefix() const { return describe_world_rank(); }
 std::vector<int> MpiRanks::gather(int value, const std::string& place) {
   watchdog_.note(place);
   std::vector<int> values(static_cast<std::size_t>(size_));
-  MPI_Allgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, communicator_);
+  mpi_wait([&](MPI_Request* request) {
+    MPI_Iallgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, communicator_, request);
+  });
   return values;
 }
 
@@ -48,8 +54,10 @@ std::vector<std::string> MpiRanks::gather_on_first(const std::string& text,
   std::vector<int> offsets(lengths.size());
   std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
   std::string all(static_cast<std::size_t>(offsets.back() + lengths.back()), '\0');
-  MPI_Gatherv(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), lengths.data(),
-              offsets.data(), MPI_CHAR, 0, communicator_);
+  mpi_wait([&](MPI_Request* request) {
+    MPI_Igatherv(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), lengths.data(),
+                 offsets.data(), MPI_CHAR, 0, communicator_, request);
+  });
   std::vector<std::string> texts;
   if (rank_ != 0) return texts;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -62,7 +70,9 @@ std::vector<std::string> MpiRanks::gather_on_first(const std::string& text,
 std::string MpiRanks::broadcast(std::string text, int root, const std::string& place) {
   const std::vector<int> lengths = gather(static_cast<int>(text.size()), place);
   text.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(root)]));
-  MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, root, communicator_);
+  mpi_wait([&](MPI_Request* request) {
+    MPI_Ibcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, root, communicator_, request);
+  });
   return text;
 }
 

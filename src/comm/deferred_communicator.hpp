@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/messaging_thread.hpp"
+#include "kolo/communicator.hpp"
+
+namespace kolo::comm {
+
+/// A communicator that only one thread may use, for all threads: what another thread starts, tests
+/// or probes is noted, and done when the messaging thread serves. On the messaging thread itself
+/// every call is carried out at once, after those that were noted before.
+class DeferredCommunicator final : public Communicator, private NativeCollectives {
+ public:
+  /// `thread` outlives the object.
+  DeferredCommunicator(std::unique_ptr<Communicator> inner, MessagingThread& thread);
+  ~DeferredCommunicator() override;
+  DeferredCommunicator(const DeferredCommunicator&) = delete;  // transfers refer to it
+  DeferredCommunicator& operator=(const DeferredCommunicator&) = delete;
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Transfer send(std::span<const std::byte> data, int destination, int tag) override;
+  Transfer receive(std::span<std::byte> data, int source, int tag) override;
+  std::optional<Envelope> probe(int tag) override;
+  UnderWay give_up_receives() override;
+  NativeCollectives* native() override { return inner_->native() == nullptr ? nullptr : this; }
+
+ private:
+  friend class MessagingThread;
+  using Start = std::function<Transfer(Communicator&)>;
+
+  struct Slot {
+    enum class State { Free, Noted, Started, Ended };
+    State state = State::Free;
+    Start start{};  // while noted
+    Transfer transfer{};
+    int peer = 0;
+    bool is_receive = false;
+    bool is_awaited = false;   // another thread wants to know whether it has ended
+    bool is_given_up = false;  // and must not be tested
+    std::exception_ptr error{};
+  };
+
+  Transfer all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                      ReduceOp op) override;
+  bool test(std::uint64_t token) override;
+  void abandon(std::uint64_t token) noexcept override;
+
+  // All that follow: under the lock.
+  Transfer add(Start start, int peer, bool is_receive);
+  void release(std::uint64_t token);
+  void start_noted();
+  void start(Slot& slot);
+  bool has_ended(Slot& slot);
+  void give_up_noted_receives();
+  void give_up_started_receives();
+  UnderWay list_started() const;
+
+  bool serve();  // on the messaging thread
+
+  std::unique_ptr<Communicator> inner_;
+  MessagingThread& thread_;
+  std::atomic<bool> has_work_{false};  // for the messaging thread
+  std::mutex lock_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint64_t> free_;
+  std::vector<std::uint64_t> noted_;  // in the order of the calls
+  std::vector<Transfer> abandoned_;   // started, to be ended by the messaging thread
+  // By tag: what another thread waits for, and what was found and has not been handed out. While
+  // nobody has asked again, a message that was handed out may still have to be received.
+  std::map<int, std::optional<Envelope>> probes_;
+  bool gives_up_ = false;              // another thread has asked for it
+  std::optional<UnderWay> under_way_;  // the answer, until a later receive
+};
+
+}  // namespace kolo::comm
