@@ -124,6 +124,24 @@ class Pretrained(NumberedExamples):
                 self.assertGreater(after, 90, output)
 
 
+class InsideASimulation(NumberedExamples):
+    def test_the_network_learns_the_reaction_and_replaces_it(self):
+        os.environ["LD_PRELOAD"] = os.environ["KOLO_TEST_PRELOAD"]
+        for ranks in (2, 3, 4):
+            with self.subTest(ranks=ranks):
+                *reaction, flame = self.accuracies(self.run_example(ranks,
+                                                                    "09_inside_a_simulation"))
+                self.assertEqual(len(reaction), 4)
+                self.assertLess(reaction[-1], reaction[0] / 3)
+                self.assertLess(flame, 5)
+
+    def test_one_rank_is_told_how_to_start_it(self):
+        result = subprocess.run([os.path.join(FOLDER, "09_inside_a_simulation")],
+                                stderr=subprocess.PIPE, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("mpirun -np 2", result.stderr)
+
+
 def load_tests(loader, _tests, _pattern):
     """The case that the command names."""
     return loader.loadTestsFromTestCase(globals()[CASE])

@@ -67,9 +67,12 @@ if(KOLO_BUILD_EXAMPLES)
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_gpt_test.py"
         $<TARGET_FILE:train_gpt> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(train_gpt 4 600)
-    foreach(case IN ITEMS HelloTensors Asynchronous WrapOptimizer Pretrained)
+    foreach(case IN ITEMS HelloTensors Asynchronous WrapOptimizer Pretrained InsideASimulation)
       kolo_add_example_test(${case})
     endforeach()
+    # Its threads keep to what it asked MPI for.
+    set_property(TEST example.InsideASimulation APPEND PROPERTY ENVIRONMENT
+      KOLO_TEST_PRELOAD=$<TARGET_FILE:thread_guard>)
     add_test(NAME train_mnist
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_mnist_test.py"
         $<TARGET_FILE:train_mnist> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
