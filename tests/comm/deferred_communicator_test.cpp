@@ -9,6 +9,7 @@
 
 #include "contract/communicator_contract.hpp"
 #include "contract/transfer_contract.hpp"
+#include "support/fake_world/deferred_world.hpp"
 #include "support/fake_world/fake_world.hpp"
 
 namespace kolo::test::deferred_communicator_test {
@@ -16,30 +17,6 @@ namespace kolo::test::deferred_communicator_test {
 using namespace std::chrono_literals;
 using comm::DeferredCommunicator;
 using comm::MessagingThread;
-
-/// A world whose messages move on one thread only.
-class DeferredWorld final : public comm::World {
- public:
-  DeferredWorld(FakeWorld& inner, MessagingThread& thread) : inner_(inner), thread_(thread) {}
-
-  const comm::Topology& topology() const override { return inner_.topology(); }
-  std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks,
-                                                  int channel) override {
-    return std::make_unique<DeferredCommunicator>(inner_.make_communicator(ranks, channel),
-                                                  thread_);
-  }
-  Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
-                   std::shared_ptr<SharedWindow>& window) override {
-    return inner_.make_window(communicator, tag, segment_bytes, window);
-  }
-  MessagingThread* messaging_thread() override { return &thread_; }
-  std::vector<int> dead_peers() override { return inner_.dead_peers(); }
-  void mark_broken() noexcept override { inner_.mark_broken(); }
-
- private:
-  FakeWorld& inner_;
-  MessagingThread& thread_;
-};
 
 /// `body` on a thread that must not move messages, while the calling thread serves.
 void run_beside_server(MessagingThread& thread, const std::function<void()>& body) {
@@ -165,7 +142,22 @@ TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
     EXPECT_EQ(probe_beside_server(), 5u);
     while (!first.ready() || !second.ready()) {
     }
-    EXPECT_EQ(rank.communicator.probe(3), std::nullopt);
+    EXPECT_FALSE(rank.communicator.probe(3).has_value());
+  });
+}
+
+TEST(DeferredCommunicatorTest, Probe_DoesNotFindWhatAnotherThreadHasBegunToReceive) {
+  run_ranks(1, [](FakeWorld& world) {
+    Alone rank(world);
+    const std::byte sent{7};
+    std::byte received{0};
+    Transfer send = rank.communicator.send({&sent, 1}, 0, 3);
+    Transfer receive;
+    on_another_thread([&] { receive = rank.communicator.receive({&received, 1}, 0, 3); });
+    EXPECT_FALSE(rank.communicator.probe(3).has_value());
+    while (!send.ready() || !receive.ready()) {
+    }
+    EXPECT_EQ(received, std::byte{7});
   });
 }
 

@@ -14,6 +14,7 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 
 /// What the tests of sharded training share.
@@ -117,7 +118,7 @@ inline void expect_equal_on_all_ranks(const at::Tensor& tensor) {
 
 class ShardedOptimizerTest : public testing::Test {
  protected:
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 /// Elements in tensors that an Adam optimizer keeps.

@@ -12,6 +12,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
+#include "support/mpi/test_world.hpp"
 
 namespace kolo::test {
 
@@ -43,7 +44,11 @@ inline Config config_from_environment() {
 class TorchTest : public testing::Test {
  protected:
   explicit TorchTest(std::vector<CustomReduction> reductions = {})
-      : runtime_({.config = config_from_environment(), .reductions = std::move(reductions)}) {}
+      : runtime_([&] {
+          InitOptions options = in_test_world(config_from_environment());
+          options.reductions = std::move(reductions);
+          return options;
+        }()) {}
 
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }

@@ -15,6 +15,7 @@
 #include <torch/torch.h>
 
 #include "kolo/objects.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 
 /// What the tests of checkpoints of training share.
@@ -161,7 +162,7 @@ class CheckpointTest : public testing::Test {
     return *set;
   }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
   fs::path folder_;
   std::array<ProcessSet*, 8> sets_{};
 };

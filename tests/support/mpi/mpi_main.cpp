@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include "support/mpi/groups.hpp"
 #include "support/mpi/mpi_listener.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 
@@ -39,7 +40,11 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   testing::InitGoogleTest(&argc, argv);
-  const int failed = run_all_tests(longest_test(argc, argv));
+  const int failed = [&] {
+    const kolo::test::ProgramTraffic traffic;
+    const kolo::test::Turn turn;
+    return run_all_tests(longest_test(argc, argv));
+  }();
   MPI_Finalize();
   return failed;
 }

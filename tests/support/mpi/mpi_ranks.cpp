@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kolo/mpi.hpp"
+#include "support/mpi/groups.hpp"
 #include "support/mpi/mpi_wait.hpp"
 
 namespace kolo::test {
@@ -24,7 +25,12 @@ std::string describe_world_rank() {
 
 MpiRanks::MpiRanks(std::chrono::seconds longest_test)
     : watchdog_(describe_world_rank(), longest_test) {
-  MPI_Comm_dup(MPI_COMM_WORLD, &communicator_);
+  int world_rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+  const bool are_in_groups = groups_of_environment() != Groups::One;
+  MPI_Comm_split(MPI_COMM_WORLD, are_in_groups ? world_rank % 2 : 0, world_rank, &group_);
+  MPI_Comm_set_errhandler(group_, MPI_ERRORS_RETURN);
+  MPI_Comm_dup(group_, &communicator_);
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
   the_instance = this;
@@ -33,6 +39,11 @@ MpiRanks::MpiRanks(std::chrono::seconds longest_test)
 MpiRanks::~MpiRanks() {
   the_instance = nullptr;
   MPI_Comm_free(&communicator_);
+  MPI_Comm_free(&group_);
+}
+
+std::optional<int> MpiRanks::group() const {
+  return groups_of_environment() != Groups::One ? std::optional(mpi_handle(group_)) : std::nullopt;
 }
 
 MpiRanks& MpiRanks::instance() { return *the_instance; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace kolo::test {
 /// The ranks of an MPI test program among themselves, on an MPI communicator of their own, so that
 /// nothing they say can match a test's messages. Made once, by main. All methods that return what
 /// other ranks said are collective and note `place` for the watchdog.
+///
+/// Where the ranks of the program are in groups, they are this rank's group.
 class MpiRanks {
  public:
   explicit MpiRanks(std::chrono::seconds longest_test);
@@ -21,6 +24,8 @@ class MpiRanks {
 
   static MpiRanks& instance();
 
+  /// For InitOptions::communicator: these ranks, where they are not all of the program.
+  std::optional<int> group() const;
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// "[rank 1/4] "
@@ -35,6 +40,7 @@ class MpiRanks {
   std::string broadcast(std::string text, int root, const std::string& place);
 
  private:
+  MPI_Comm group_ = MPI_COMM_NULL;  // of the program's; Kolo's is a copy, and so is the next
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;

@@ -14,6 +14,7 @@
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 
@@ -24,7 +25,7 @@ class OptimizerJoinTest : public testing::Test {
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 constexpr std::int64_t kElements = 37;  // if sharded, some for each of four ranks

@@ -14,6 +14,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::optimizer_options_test {
@@ -65,7 +66,7 @@ class OptimizerOptionsTest : public testing::Test {
     }
   }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 TEST_F(OptimizerOptionsTest, OptionsThatDiffer_AreAnErrorOnAllRanks) {

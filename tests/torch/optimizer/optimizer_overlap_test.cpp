@@ -89,7 +89,7 @@ TEST_F(DistributedOptimizerTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
 
 /// A world in which only what the protocol's rules demand makes ranks ask, not slowness.
 InitOptions patient() {
-  InitOptions options;
+  InitOptions options = in_test_world();
   options.config.patience = std::chrono::seconds(10);
   return options;
 }

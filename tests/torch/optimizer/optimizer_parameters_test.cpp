@@ -10,6 +10,7 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::optimizer_parameters_test {
@@ -23,7 +24,7 @@ class OptimizerParametersTest : public testing::Test {
   at::Tensor mean(double factor) const { return torch::arange(3) * factor + (size() - 1) / 2.0; }
   static at::Tensor make() { return torch::zeros({3}, torch::requires_grad()); }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 enum class Side { Wrapper, Wrapped };

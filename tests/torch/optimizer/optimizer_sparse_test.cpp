@@ -6,6 +6,7 @@
 
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
+#include "support/mpi/test_world.hpp"
 
 namespace kolo::test::optimizer_sparse_test {
 
@@ -14,7 +15,7 @@ class OptimizerSparseTest : public testing::Test {
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 TEST_F(OptimizerSparseTest, SparseAsDense_MakesGradientsDense) {

@@ -13,6 +13,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::optimizer_steps_test {
@@ -23,7 +24,7 @@ class OptimizerStepsTest : public testing::Test {
   int size() const { return runtime_.size(); }
   double mean_rank() const { return (size() - 1) / 2.0; }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 /// A weight, stepped by its gradient times 1, which starts at zero.

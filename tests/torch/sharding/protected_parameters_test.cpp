@@ -14,6 +14,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/parameter_sync.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
@@ -67,13 +68,13 @@ class ProtectedParametersTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!Config::from_environment().shared_memory) GTEST_SKIP() << "ranks share no memory";
-    if (Runtime({.config = protecting()}).local_size() == 1) GTEST_SKIP() << "no rank shares it";
+    if (Runtime(in_test_world(protecting())).local_size() == 1) GTEST_SKIP() << "no rank shares it";
   }
 };
 
 /// In the second of two parameters.
 TEST_F(ProtectedParametersTest, Writes_EndTheProcessAndNameTheParameter) {
-  const Runtime runtime({.config = protecting()});
+  const Runtime runtime(in_test_world(protecting()));
   const at::Tensor first = torch::ones({kElements}).requires_grad_();
   const at::Tensor second = torch::ones({kElements}, torch::kDouble).requires_grad_();
   const at::Tensor frozen = torch::ones({kElements}, torch::kInt);
@@ -98,7 +99,7 @@ TEST_F(ProtectedParametersTest, Writes_EndTheProcessAndNameTheParameter) {
 }
 
 TEST_F(ProtectedParametersTest, OtherFaults_AreThoseOfTheProgram) {
-  const Runtime runtime({.config = protecting()});
+  const Runtime runtime(in_test_world(protecting()));
   const at::Tensor weight = torch::ones({kElements}).requires_grad_();
   torch::optim::SGD inner({weight}, 1.0);
   const DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full());
@@ -123,7 +124,7 @@ TEST_F(ProtectedParametersTest, OtherFaults_AreThoseOfTheProgram) {
 }
 
 at::Tensor trained(bool is_protected) {
-  const Runtime runtime({.config = protecting(is_protected)});
+  const Runtime runtime(in_test_world(protecting(is_protected)));
   const CommonFolder folder;
   SmallTraining training(Shard::Full);
   broadcast_parameters(*training.model, 0);

@@ -13,6 +13,7 @@
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
 #include "kolo/process_set.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
@@ -239,7 +240,7 @@ class LateRankTest : public testing::Test {
     config.timeout = std::chrono::milliseconds(500);
     return config;
   }
-  Runtime runtime_{{.config = hasty()}};
+  Runtime runtime_{in_test_world(hasty())};
 };
 
 TEST_F(LateRankTest, FailedReduction_EndsBackwardAndTheNextStepWorks) {

@@ -9,6 +9,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/runtimes.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::autocast_test {
@@ -106,7 +107,7 @@ TEST(AutocastTest, RegionOfAnotherType_MakesItsOwnCasts) {
 }
 
 TEST(AutocastTest, StepInsideARegion_LeavesNoStaleCasts) {
-  Runtime runtime;
+  Runtime runtime{in_test_world()};
   for (const Shard shard : all_modes()) {
     at::Tensor weight = torch::ones({2, 2}).requires_grad_();
     torch::optim::SGD inner({weight}, 0.5);

@@ -15,6 +15,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 
@@ -25,7 +26,7 @@ class ParameterSyncTest : public testing::Test {
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 TEST_F(ParameterSyncTest, ParametersAndBuffers_AreBroadcast) {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/small_training.hpp"
 #include "torch/training/checkpoint_damage.hpp"
 #include "torch/training/checkpoint_image.hpp"
@@ -69,7 +70,7 @@ class DamagedTrainingTest : public testing::TestWithParam<std::tuple<Shard, bool
     training_.load(folder_.path() / "other");
   }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
   CommonFolder folder_;
   SmallTraining training_;
   CheckpointImage good_;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/training/checkpoint_image.hpp"
@@ -51,7 +52,7 @@ class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
                               std::vector<std::byte>(count * size_of(dtype))};
   }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
   CommonFolder folder_;
   SmallTraining training_;
   CheckpointImage good_;

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 
@@ -95,7 +96,7 @@ class OptionSyncTest : public testing::TestWithParam<OptionCase> {
     EXPECT_TRUE(GetParam().has(of.param_groups()[1].options(), second)) << side << ", second group";
   }
 
-  Runtime runtime_;
+  Runtime runtime_{in_test_world()};
 };
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, OptionSyncTest, testing::ValuesIn(option_cases()),

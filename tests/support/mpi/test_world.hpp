@@ -1,0 +1,11 @@
+#pragma once
+
+#include "kolo/config.hpp"
+#include "kolo/runtime.hpp"
+
+namespace kolo::test {
+
+/// For a Runtime over the ranks that run the test: MpiRanks.
+InitOptions in_test_world(Config config = Config::from_environment());
+
+}  // namespace kolo::test
