@@ -56,9 +56,9 @@ const std::array kSettings{
             "it."},
     Setting{"KOLO_STALL_WARN", &Config::stall_warn, 0, kYear,
             "Wait after which a report names the ranks that an operation waits for; 0s: never."},
-    Setting{
-        "KOLO_LOST_AFTER", &Config::lost_after, 1'000'000, kYear,
-        "How long a rank may stay silent after a deadline or a shutdown before it counts as lost."},
+    Setting{"KOLO_LOST_AFTER", &Config::lost_after, 0, kYear,
+            "How long a host, or a rank after a deadline or a shutdown, may stay silent before it "
+            "counts as lost; for hosts at least 1s; 0s: for ever."},
     Setting{"KOLO_START_TIMEOUT", &Config::start_timeout, 1'000'000, kYear,
             "How long ranks that start wait for others to start."},
     Setting{

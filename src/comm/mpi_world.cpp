@@ -1,8 +1,10 @@
 #include "comm/mpi_world.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -28,6 +30,18 @@ std::vector<int> gather(MPI_Comm world, int size, int value) {
   std::vector<int> values(static_cast<std::size_t>(size));
   KOLO_MPI_TRY(MPI_Allgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, world));
   return values;
+}
+
+std::vector<std::string> gather_host_names(MPI_Comm world, int size) {
+  constexpr int kLongest = 64;  // longer ones are cut
+  std::array<char, kLongest> own{};
+  ::gethostname(own.data(), own.size() - 1);
+  std::vector<char> all(static_cast<std::size_t>(size) * own.size());
+  KOLO_MPI_TRY(
+      MPI_Allgather(own.data(), kLongest, MPI_CHAR, all.data(), kLongest, MPI_CHAR, world));
+  std::vector<std::string> names;
+  for (auto name = all.begin(); name != all.end(); name += kLongest) names.emplace_back(&*name);
+  return names;
 }
 
 /// The lowest world rank among those this rank shares memory with.
@@ -91,6 +105,7 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
 
   topology_ = Topology::from_nodes(
       rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
+  topology_.host_of_rank = gather_host_names(base, size);
 
   // Processes of one machine can be watched, whatever nodes they pretend to be on, if they share a
   // PID namespace.

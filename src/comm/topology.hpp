@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 namespace kolo::comm {
@@ -14,6 +15,7 @@ struct Topology {
   int cross_rank = 0;
   int cross_size = 1;
   std::vector<int> node_of_rank{0};  ///< nodes are numbered in the order of their lowest rank
+  std::vector<std::string> host_of_rank{};  ///< names; empty: unknown
 
   /// Whether every node has the same number of ranks.
   bool is_homogeneous() const;

@@ -77,6 +77,17 @@ void one_rank_dies() {
   allreduce_until([] { std::raise(SIGKILL); });
 }
 
+void one_rank_stops() {
+  allreduce_until([] {
+    if (::fork() == 0) {  // ends what is stopped
+      std::this_thread::sleep_for(5s);
+      ::kill(::getppid(), SIGKILL);
+      ::_exit(0);
+    }
+    std::raise(SIGSTOP);
+  });
+}
+
 void name_in_flight() {
   std::vector<float> values(8);
   const auto reduce = [&] {
@@ -141,6 +152,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"one_rank_dies", one_rank_dies},
     {"one_rank_ends", one_rank_ends},
     {"one_rank_late", one_rank_late},
+    {"one_rank_stops", one_rank_stops},
     {"one_rank_throws", one_rank_throws},
     {"sum_of_booleans", sum_of_booleans},
     {"wrong_splits", wrong_splits},

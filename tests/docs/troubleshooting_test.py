@@ -22,7 +22,8 @@ DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/troubleshooting.m
 IS_PRINTING = "--print" in sys.argv
 PROGRAM, *LAUNCH = [argument for argument in sys.argv[1:] if argument != "--print"]
 BLOCK = re.compile(rf"<!-- {pathlib.Path(PROGRAM).name} (\w+)(.*?) -->\n+```\n(.*?)```", re.S)
-WAYS = {"one_rank_dies": ["--enable-recovery"]}  # otherwise mpirun ends the other ranks at once
+# Otherwise mpirun ends the other ranks at once.
+WAYS = dict.fromkeys(("one_rank_dies", "one_rank_stops"), ["--enable-recovery"])
 
 
 def text_of(mistake, variables):

@@ -12,6 +12,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -226,6 +227,22 @@ def expect_stopped(job):
     job.wait()
 
 
+def expect_vanished(job):
+    """KOLO_LOST_AFTER of a second, though no deadline is near."""
+    job.wait_for_survivors()
+    job.resume_victim()
+    for rank in job.survivors():
+        require(rank.failed(), f"rank {rank.number} ended with {rank.ending}")
+        require_prompt(job, rank)
+        host = re.escape(socket.gethostname()[:63])
+        require(re.search(rf"error: .*rank {job.victim} cannot be reached: nothing has come from "
+                          rf"host {host} \(rank {job.victim}\) for 1 s", rank.stderr),
+                f"rank {rank.number} does not report that rank {job.victim} cannot be reached")
+        require(re.search(rf"caught: .*'x'.*rank {job.victim} cannot be reached", rank.stderr),
+                f"rank {rank.number} does not name rank {job.victim}")
+    job.wait()
+
+
 def expect_mismatch(job):
     job.wait()
     for rank in job.ranks():
@@ -254,6 +271,7 @@ BOTH = (True, False)
 RECOVERY = (True,)
 PLAIN = (False,)
 SHORT_TIMES = {"KOLO_TIMEOUT": "1s", "KOLO_LOST_AFTER": "1s"}
+NODE_FOR_EACH = {"KOLO_LOST_AFTER": "1s", "KOLO_FAKE_NODES": "4"}
 STALL_TIMES = {"KOLO_TIMEOUT": "1500ms", "KOLO_STALL_WARN": "300ms"}
 THROWN = expect_text_everywhere("the disk of node 7 is full")
 
@@ -271,6 +289,8 @@ SCENARIOS = {
     "left": (expect_end, BOTH, 0, {}),
     "throws": (THROWN, BOTH, 0, {}),
     "stops": (expect_stopped, RECOVERY, 0, SHORT_TIMES),
+    "vanishes": (expect_vanished, RECOVERY, 0, NODE_FOR_EACH),
+    "rests": (expect_success, PLAIN, 0, NODE_FOR_EACH),
     "diverges": (expect_mismatch, RECOVERY, 0, {}),
     "falls_silent": (expect_timeout, RECOVERY, 0, STALL_TIMES),
     "costs": (expect_success, PLAIN, 0, {}),

@@ -199,6 +199,26 @@ void stops() {
   reduce("x");
 }
 
+/// As `stops`, but before anybody waits for it.
+void vanishes() {
+  const kolo::Runtime runtime;
+  warm_up();
+  if (is_victim()) {
+    kolo::test::stamp(folder, "death");
+    ::raise(SIGSTOP);
+  }
+  std::this_thread::sleep_for(3s);
+  reduce("x");
+}
+
+/// Nobody has anything to do for a long time.
+void rests() {
+  const kolo::Runtime runtime;
+  warm_up();
+  std::this_thread::sleep_for(3s);
+  reduce("x");
+}
+
 void diverges() {
   const kolo::Runtime runtime;
   for (int step = 0; step < 100; ++step) {
@@ -264,6 +284,8 @@ const std::map<std::string, void (*)()> scenarios{
     {"left", left},
     {"throws", throws},
     {"stops", stops},
+    {"vanishes", vanishes},
+    {"rests", rests},
     {"diverges", diverges},
     {"falls_silent", falls_silent},
     {"costs", costs},

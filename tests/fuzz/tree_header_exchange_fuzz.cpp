@@ -23,10 +23,10 @@ using runtime::Header;
 using runtime::HeaderDown;
 using runtime::HeaderExchangeMessage;
 using runtime::HeaderUp;
+using runtime::Heartbeat;
 using runtime::Left;
 using runtime::Lost;
 using runtime::Ping;
-using runtime::Pong;
 using runtime::Tree;
 using runtime::TreeHeaderExchange;
 using runtime::WakeUpRequest;
@@ -94,7 +94,7 @@ class Scene {
       case 3: return Lost{{source_.take<std::uint8_t>(), "hangs"}};
       case 4: return Left{};
       case 5: return Ping{};
-      default: return Pong{};
+      default: return Heartbeat{};
     }
   }
 
@@ -117,7 +117,7 @@ class Scene {
   }
   static bool is_an_end(const HeaderExchangeMessage& message) {
     return std::holds_alternative<Lost>(message) || std::holds_alternative<Left>(message) ||
-           std::holds_alternative<Ping>(message) || std::holds_alternative<Pong>(message);
+           std::holds_alternative<Ping>(message) || std::holds_alternative<Heartbeat>(message);
   }
 
   void require_other(int rank) const {

@@ -23,10 +23,10 @@ using runtime::Header;
 using runtime::HeaderDown;
 using runtime::HeaderExchangeMessage;
 using runtime::HeaderUp;
+using runtime::Heartbeat;
 using runtime::Left;
 using runtime::Lost;
 using runtime::Ping;
-using runtime::Pong;
 using runtime::Report;
 using runtime::Request;
 using runtime::Verdict;
@@ -87,7 +87,7 @@ std::vector<WireMessage> some_messages() {
           HeaderExchangeMessage{Lost{{3, "died: its process has ended"}}},
           HeaderExchangeMessage{Left{}},
           HeaderExchangeMessage{Ping{}},
-          HeaderExchangeMessage{Pong{}}};
+          HeaderExchangeMessage{Heartbeat{}}};
 }
 
 }  // namespace

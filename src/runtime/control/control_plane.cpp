@@ -20,7 +20,7 @@ Coordinator::Options coordinator_options(const DataPath& set, int rank) {
   options.tree_width = config.tree_width;
   options.patience = config.patience;
   options.stall_warn = config.stall_warn;
-  options.lost_after = config.lost_after;
+  options.lost_after = set.longest_silence();
   options.table.capacity = static_cast<std::size_t>(config.table_capacity);
   options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
   return options;
@@ -47,6 +47,10 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     header_exchange_ = std::move(by_messages);
   }
   watch_.emplace(set, world, *header_exchange_);
+  // Where messages move on one thread of the program, a silent rank may just be busy.
+  if (by_messages_ != nullptr && world.messaging_thread() == nullptr) {
+    heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_);
+  }
 }
 
 bool ControlPlane::receive() {
@@ -87,7 +91,9 @@ bool ControlPlane::end_exchange() {
 
 std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point now,
                                                                bool needs_peers) {
-  return watch_->check(now, needs_peers);
+  if (auto loss = watch_->check(now, needs_peers)) return loss;
+  if (!heartbeats_ || header_exchange_->lost()) return std::nullopt;
+  return heartbeats_->check(now);
 }
 
 void ControlPlane::declare_lost(const Loss& loss) {

@@ -9,6 +9,7 @@
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
 #include "runtime/control/control_mailbox.hpp"
+#include "runtime/control/heartbeats.hpp"
 #include "runtime/control/loss_watch.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/data/data_path.hpp"
@@ -67,6 +68,7 @@ class ControlPlane {
   std::unique_ptr<HeaderExchange> header_exchange_;
   TreeHeaderExchange* by_messages_ = nullptr;  // header_exchange_, where headers are messages
   std::optional<LossWatch> watch_;
+  std::optional<Heartbeats> heartbeats_;  // between nodes
 };
 
 }  // namespace kolo::runtime

@@ -36,17 +36,18 @@ struct Left {
   bool operator==(const Left&) const = default;
 };
 
-/// Is the receiver's coordinator alive? The answer is a Pong.
+/// Is the receiver's coordinator alive? The answer is a Heartbeat, unless it has left.
 struct Ping {
   bool operator==(const Ping&) const = default;
 };
 
-struct Pong {
-  bool operator==(const Pong&) const = default;
+/// The sender's coordinator is alive. The lowest ranks of nodes also send it unasked.
+struct Heartbeat {
+  bool operator==(const Heartbeat&) const = default;
 };
 
 /// What ranks that share no memory send one another for a TreeHeaderExchange.
 using HeaderExchangeMessage =
-    std::variant<HeaderUp, HeaderDown, WakeUpRequest, Lost, Left, Ping, Pong>;
+    std::variant<HeaderUp, HeaderDown, WakeUpRequest, Lost, Left, Ping, Heartbeat>;
 
 }  // namespace kolo::runtime

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 
 namespace kolo::runtime {
@@ -31,7 +32,7 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
       return Loss{*rank, "died: its process has ended"};
   }
   if (now >= next_sample_ && needs_peers) {
-    next_sample_ = now + set_.config.lost_after / 2;
+    next_sample_ = later(now, set_.longest_silence() / 2);
     silent_ = header_exchange_.silent_ranks();
   }
   return std::nullopt;

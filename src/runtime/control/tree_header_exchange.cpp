@@ -15,7 +15,7 @@ TreeHeaderExchange::TreeHeaderExchange(int rank, int size, Tree tree, Send send)
       peers_(static_cast<std::size_t>(size)) {}
 
 void TreeHeaderExchange::on_message(int from, const HeaderExchangeMessage& message) {
-  peer(from).is_heard = true;
+  ++peer(from).messages;
   std::visit([&](const auto& content) { receive(from, content); }, message);
 }
 
@@ -114,16 +114,22 @@ void TreeHeaderExchange::receive(int from, const Left&) { peer(from).has_left = 
 std::vector<int> TreeHeaderExchange::silent_ranks() {
   std::vector<int> silent;
   for (int rank = 0; rank < size(); ++rank) {
-    if (rank == rank_ || peer(rank).has_left) continue;
-    if (!std::exchange(peer(rank).is_heard, false)) silent.push_back(rank);
+    Peer& other = peer(rank);
+    if (rank == rank_ || other.has_left) continue;
+    if (std::exchange(other.messages_at_ping, other.messages) == other.messages) {
+      silent.push_back(rank);
+    }
     tell(rank, Ping{});
   }
   return silent;
 }
 
-void TreeHeaderExchange::receive(int from, const Ping&) { tell(from, Pong{}); }
+/// Leaving is the last message that a rank sends.
+void TreeHeaderExchange::receive(int from, const Ping&) {
+  if (!peer(rank_).has_left) tell(from, Heartbeat{});
+}
 
-void TreeHeaderExchange::receive(int, const Pong&) {}
+void TreeHeaderExchange::receive(int, const Heartbeat&) {}
 
 // --- messages ---
 

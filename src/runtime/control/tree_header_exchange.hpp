@@ -45,10 +45,15 @@ class TreeHeaderExchange final : public HeaderExchange {
   /// Every call sends Pings, and names the ranks that have sent nothing since the previous call.
   std::vector<int> silent_ranks() override;
 
+  void send_heartbeat(int rank) { tell(rank, Heartbeat{}); }
+  /// How many messages of any kind have come from a rank.
+  std::uint64_t messages_from(int rank) { return peer(rank).messages; }
+
  private:
   struct Peer {
     bool has_left = false;
-    bool is_heard = true;  // since the latest Ping
+    std::uint64_t messages = 0;
+    std::optional<std::uint64_t> messages_at_ping{};
   };
 
   void receive(int from, const HeaderUp& up);
@@ -57,7 +62,7 @@ class TreeHeaderExchange final : public HeaderExchange {
   void receive(int from, const Lost& lost);
   void receive(int from, const Left& left);
   void receive(int from, const Ping& ping);
-  void receive(int from, const Pong& pong);
+  void receive(int from, const Heartbeat& heartbeat);
 
   void ascend();
   void descend(const Header& merged);

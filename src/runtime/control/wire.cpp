@@ -136,8 +136,8 @@ Body pack_body(FlatBufferBuilder& builder, const Left&) {
 Body pack_body(FlatBufferBuilder& builder, const Ping&) {
   return {wire::Body::Ping, wire::CreateEmpty(builder).Union()};
 }
-Body pack_body(FlatBufferBuilder& builder, const Pong&) {
-  return {wire::Body::Pong, wire::CreateEmpty(builder).Union()};
+Body pack_body(FlatBufferBuilder& builder, const Heartbeat&) {
+  return {wire::Body::Heartbeat, wire::CreateEmpty(builder).Union()};
 }
 
 template <class... Kinds>

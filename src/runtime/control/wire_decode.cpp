@@ -71,7 +71,7 @@ class Unpacker {
       }
       case wire::Body::Left: return HeaderExchangeMessage{Left{}};
       case wire::Body::Ping: return HeaderExchangeMessage{Ping{}};
-      case wire::Body::Pong: return HeaderExchangeMessage{Pong{}};
+      case wire::Body::Heartbeat: return HeaderExchangeMessage{Heartbeat{}};
       case wire::Body::NONE: break;
     }
     reject("of unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));

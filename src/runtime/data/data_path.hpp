@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -43,6 +44,12 @@ struct DataPath {
   std::optional<Nodes> nodes{};  ///< a view of the two, if there are several nodes
 
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
+
+  /// KOLO_LOST_AFTER; where that is 0, the longest time there is.
+  std::chrono::nanoseconds longest_silence() const {
+    const std::chrono::nanoseconds limit = config.lost_after;
+    return limit.count() > 0 ? limit : std::chrono::nanoseconds::max();
+  }
 
   /// @return a call without buffers
   CollectiveCall make_call() const;

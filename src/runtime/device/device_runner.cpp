@@ -180,7 +180,7 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
   using TimePoint = Operation::Clock::time_point;
   TimePoint last{};
   for (const auto& operation : batch) last = std::max(last, operation->deadline);
-  return later(last, path_.config.lost_after);
+  return later(last, path_.longest_silence());
 }
 
 void DeviceRunner::abort(const std::string& reason) noexcept {

@@ -56,7 +56,7 @@ class BatchExecutor {
     for (BatchQueue* const queue : {&on_cpu_, &on_gpu_}) {
       const BatchQueue::Step step = queue->advance(polls);
       for (const auto& operation : step.operations) complete(operation, step.error);
-      progress.is_overdue |= queue->is_overdue(now, data_.config.lost_after);
+      progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
     retire_launched();

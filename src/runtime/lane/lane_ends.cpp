@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane/backoff.hpp"
@@ -32,7 +33,8 @@ void Lane::shut_down() {
     const bool has_progressed = progress_step(1);
     if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
     if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
-      give_up_at = Clock::now() + data_.config.lost_after;  // losses go unnoticed from here on
+      give_up_at =
+          later(Clock::now(), data_.longest_silence());  // losses go unnoticed from here on
     } else if (Clock::now() > give_up_at) {
       world_.mark_broken();
       break;

@@ -255,6 +255,14 @@ TEST(TreeHeaderExchangeTest, RankThatHasLeft_IsNotSilent) {
   }
 }
 
+TEST(TreeHeaderExchangeTest, RankThatHasLeft_SendsNothingMore) {
+  HeaderExchanges header_exchanges(3, 2, 0);
+  header_exchanges[2].leave();
+  const std::uint64_t sent = header_exchanges.sent();
+  header_exchanges[2].on_message(0, Ping{});  // on its way when this rank left
+  EXPECT_EQ(header_exchanges.sent(), sent);
+}
+
 std::string rejection_of(TreeHeaderExchange& header_exchange, int from,
                          const HeaderExchangeMessage& message) {
   try {

@@ -129,7 +129,7 @@ std::vector<Sample> header_exchange_samples() {
       {"LostWithoutText", message(Lost{{0, ""}})},
       {"Left", message(Left{})},
       {"Ping", message(Ping{})},
-      {"Pong", message(Pong{})}};
+      {"Heartbeat", message(Heartbeat{})}};
 }
 
 std::vector<Sample> all_samples() {

@@ -68,7 +68,8 @@ class FakeNetwork {
         options_(options),
         hub_(options.gpus_per_rank > 0 ? std::make_shared<FakeGpuHub>(size, options) : nullptr),
         random_(options.seed),
-        is_dead_(static_cast<std::size_t>(size)) {}
+        is_dead_(static_cast<std::size_t>(size)),
+        is_unplugged_(static_cast<std::size_t>(size)) {}
 
   int size() const { return size_; }
   const FakeOptions& options() const { return options_; }
@@ -82,7 +83,8 @@ class FakeNetwork {
     message->source = source;
     message->tag = tag;
     message->data.assign(data.begin(), data.end());
-    message->due = std::chrono::steady_clock::now() + random_delay();
+    message->due = is_cut(source, destination) ? std::chrono::steady_clock::time_point::max()
+                                               : std::chrono::steady_clock::now() + random_delay();
     if (is_dead(source) || is_dead(destination)) return message;
     Mailbox& mailbox = mailbox_of(channel, destination);
     const std::lock_guard lock(mailbox.lock);
@@ -93,6 +95,20 @@ class FakeNetwork {
     }
     mailbox.messages.push_back(message);
     return message;
+  }
+
+  void unplug(int rank) { is_unplugged_[static_cast<std::size_t>(rank)] = true; }
+  /// What was sent meanwhile arrives, in order.
+  void plug_in(int rank) {
+    is_unplugged_[static_cast<std::size_t>(rank)] = false;
+    const std::lock_guard lock(lock_);
+    for (auto& [place, mailbox] : mailboxes_) {
+      const std::lock_guard mailbox_lock(mailbox.lock);
+      for (const auto& message : mailbox.messages) {
+        if (is_cut(message->source, place.second)) continue;
+        message->due = std::min(message->due, std::chrono::steady_clock::now());
+      }
+    }
   }
 
   Mailbox& mailbox_of(int channel, int rank) {
@@ -125,6 +141,11 @@ class FakeNetwork {
   }
 
  private:
+  bool is_cut(int source, int destination) const {
+    return is_unplugged_[static_cast<std::size_t>(source)] !=
+           is_unplugged_[static_cast<std::size_t>(destination)];
+  }
+
   std::chrono::microseconds random_delay() {
     if (options_.longest_delay.count() == 0) return std::chrono::microseconds(0);
     const std::lock_guard lock(lock_);
@@ -138,6 +159,7 @@ class FakeNetwork {
   std::mutex lock_;
   std::mt19937_64 random_;
   std::vector<std::atomic<bool>> is_dead_;
+  std::vector<std::atomic<bool>> is_unplugged_;
   std::map<std::pair<int, int>, Mailbox> mailboxes_;
   std::map<std::tuple<int, std::vector<int>, int>, std::uint64_t> window_rounds_;
   std::map<std::tuple<int, std::vector<int>, std::uint64_t>, WindowRequest> windows_;

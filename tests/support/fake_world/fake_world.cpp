@@ -219,6 +219,10 @@ std::vector<int> FakeWorld::dead_peers() {
 
 void FakeWorld::die() { network_->kill(topology_.rank); }
 
+void FakeWorld::unplug() { network_->unplug(topology_.rank); }
+
+void FakeWorld::plug_in() { network_->plug_in(topology_.rank); }
+
 void run_ranks(int size, const std::function<void(FakeWorld&)>& body, FakeOptions options) {
   const auto network = std::make_shared<FakeNetwork>(size, options);
   std::mutex lock;

@@ -56,6 +56,10 @@ class FakeWorld final : public comm::World {
   bool is_broken() const { return is_broken_; }
   /// From now on the other ranks see this one as ended, and nothing more leaves or reaches it.
   void die();
+  /// From now on messages pass only between ranks that are unplugged and between those that are
+  /// not, as where a host's cable is pulled; nobody sees anyone end.
+  void unplug();
+  void plug_in();
 
  private:
   std::shared_ptr<FakeNetwork> network_;

@@ -1,0 +1,93 @@
+#include "runtime/control/heartbeats.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/rank_list.hpp"
+#include "comm/start_watch.hpp"
+#include "runtime/protocol/tree.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr int kHeartbeatsInLimit = 4;
+constexpr auto kInterval = std::chrono::milliseconds(10);
+/// What counts of the time between two checks. A rank that was stopped or had no core finds its
+/// neighbours' heartbeats only after its next steps.
+constexpr std::chrono::nanoseconds kLongestWait = std::chrono::milliseconds(100);
+
+}  // namespace
+
+Heartbeats::Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
+                       TreeHeaderExchange& header_exchange)
+    : set_(set),
+      world_(world),
+      header_exchange_(header_exchange),
+      limit_(std::max(set.longest_silence(), kShortestLimit)) {
+  std::vector<int> lowest;  // of each node
+  for (int other = 0; other < static_cast<int>(set.node_of_rank.size()); ++other) {
+    const int node = set.node_of_rank[static_cast<std::size_t>(other)];
+    if (node == static_cast<int>(lowest.size())) lowest.push_back(other);
+  }
+  const auto own = std::ranges::find(lowest, rank);
+  if (own == lowest.end() || set.config.lost_after.count() == 0) return;
+  const Tree tree(static_cast<int>(own - lowest.begin()), static_cast<int>(lowest.size()),
+                  set.config.tree_width);
+  const auto add = [&](int node) {
+    neighbours_.push_back({lowest[static_cast<std::size_t>(node)]});
+  };
+  if (tree.parent) add(*tree.parent);
+  std::ranges::for_each(tree.children, add);
+}
+
+std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
+  if (neighbours_.empty() || (last_check_ && now < *last_check_ + kInterval)) return std::nullopt;
+  const auto waited = now - std::exchange(last_check_, now).value_or(now);
+  const bool is_due = now >= next_heartbeat_;
+  if (is_due) next_heartbeat_ = now + limit_ / kHeartbeatsInLimit;
+  const Neighbour* lost = nullptr;
+  for (Neighbour& neighbour : neighbours_) {
+    if (header_exchange_.has_left(neighbour.rank)) continue;
+    if (is_due) header_exchange_.send_heartbeat(neighbour.rank);
+    listen(neighbour, waited);
+    if (lost == nullptr && neighbour.silence >= limit_) lost = &neighbour;
+  }
+  if (lost == nullptr) return std::nullopt;
+  return describe(lost->rank);
+}
+
+void Heartbeats::listen(Neighbour& neighbour, std::chrono::nanoseconds waited) {
+  const std::uint64_t messages = header_exchange_.messages_from(neighbour.rank);
+  const bool is_silent = std::exchange(neighbour.messages, messages) == messages;
+  neighbour.silence =
+      is_silent ? neighbour.silence + std::min(waited, kLongestWait) : std::chrono::nanoseconds{0};
+}
+
+HeaderExchange::Loss Heartbeats::describe(int rank) const {
+  // Hosts that fail together fall silent within the time between two heartbeats.
+  const auto almost = limit_ - limit_ / kHeartbeatsInLimit;
+  std::string hosts;
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.silence < almost || header_exchange_.has_left(neighbour.rank)) continue;
+    hosts += (hosts.empty() ? "" : " and from ") + host_of(neighbour.rank);
+  }
+  return {rank, "cannot be reached: nothing has come from " + hosts + " for " +
+                    comm::text_of_seconds(limit_) +
+                    " (KOLO_LOST_AFTER). The host or its network has failed, or the process was "
+                    "stopped, as by a debugger. Start again from the last checkpoint with the "
+                    "hosts that are left, or with a longer KOLO_LOST_AFTER; 0s: never."};
+}
+
+/// As in "host b (ranks 2 and 3)".
+std::string Heartbeats::host_of(int rank) const {
+  const int node = set_.node_of_rank[static_cast<std::size_t>(rank)];
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < set_.node_of_rank.size(); ++other) {
+    if (set_.node_of_rank[other] == node) ranks.push_back(set_.world_ranks[other]);
+  }
+  if (world_.host_of_rank.empty()) return "the host of " + list_ranks(ranks);
+  return "host " + world_.host_of_rank[static_cast<std::size_t>(ranks.front())] + " (" +
+         list_ranks(ranks) + ")";
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,117 @@
+// What users see when a host vanishes that nobody waits for.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+#include "support/fake_world/deferred_world.hpp"
+
+namespace kolo::test::lost_host_test {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLimit = 1s;
+
+/// Two ranks on each of two nodes.
+Setting two_hosts() {
+  Setting setting{.size = 4, .network = {.nodes = 2, .longest_delay = 100us, .rendezvous = true}};
+  setting.config.lost_after = kLimit;
+  return setting;
+}
+
+void expect_right_sum(Runtime& runtime, const std::string& name) {
+  Tensor tensor(300);
+  tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i, 0); });
+  allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = name});
+  tensor.expect([&](std::size_t i) { return input_sum(runtime.size(), i, 0); }, name);
+}
+
+template <class Condition>
+bool becomes_true(Condition condition, std::chrono::nanoseconds limit) {
+  const auto give_up_at = std::chrono::steady_clock::now() + limit;
+  while (!condition() && std::chrono::steady_clock::now() < give_up_at) {
+    std::this_thread::sleep_for(10ms);
+  }
+  return condition();
+}
+
+TEST(LostHostTest, IdleRanks_LearnItOnBothSidesOfTheCut) {
+  const Setting setting = two_hosts();
+  std::latch have_warmed_up(setting.size);
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        Runtime runtime(options_in(world, setting.config));
+        Runtime::set_thread_current(&runtime);
+        expect_right_sum(runtime, "before");
+        have_warmed_up.arrive_and_wait();
+        const bool is_on_lost_host = runtime.rank() >= 2;
+        if (is_on_lost_host) world.unplug();
+        EXPECT_TRUE(becomes_true([&] { return world.is_broken(); }, 30 * kLimit));
+        const std::string text =
+            text_thrown_by<PeerLostError>([&] { expect_right_sum(runtime, "x"); });
+        expect_contains(text, "'x'");
+        expect_contains(text, is_on_lost_host
+                                  ? "rank 0 cannot be reached: nothing has come from the host of "
+                                    "ranks 0 and 1 for 1 s (KOLO_LOST_AFTER)"
+                                  : "rank 2 cannot be reached: nothing has come from the host of "
+                                    "ranks 2 and 3 for 1 s (KOLO_LOST_AFTER)");
+      },
+      setting.network);
+}
+
+TEST(LostHostTest, HostThatComesBackInTime_WorksOn) {
+  const Setting setting = two_hosts();
+  std::latch have_warmed_up(setting.size);
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        Runtime runtime(options_in(world, setting.config));
+        Runtime::set_thread_current(&runtime);
+        expect_right_sum(runtime, "x");
+        have_warmed_up.arrive_and_wait();
+        for (int round = 0; round < 3; ++round) {
+          if (runtime.rank() >= 2) world.unplug();
+          std::this_thread::sleep_for(kLimit / 2);
+          if (runtime.rank() >= 2) world.plug_in();
+          expect_right_sum(runtime, "x");
+        }
+        EXPECT_FALSE(world.is_broken());
+      },
+      setting.network);
+}
+
+TEST(LostHostTest, IdleHosts_AreNotLost) {
+  run_runtimes(two_hosts(), [](Runtime& runtime) {
+    std::this_thread::sleep_for(4 * kLimit);
+    expect_right_sum(runtime, "x");
+  });
+}
+
+TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusy) {
+  const Setting setting = two_hosts();
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        comm::MessagingThread thread;
+        DeferredWorld outer(world, thread);
+        Runtime runtime(options_in(outer, setting.config));
+        Runtime::set_thread_current(&runtime);
+        expect_right_sum(runtime, "x");
+        std::this_thread::sleep_for(2 * kLimit);
+        expect_right_sum(runtime, "x");
+        EXPECT_FALSE(world.is_broken());
+      },
+      setting.network);
+}
+
+}  // namespace kolo::test::lost_host_test
