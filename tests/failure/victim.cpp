@@ -219,6 +219,14 @@ void rests() {
   reduce("x");
 }
 
+/// Says when it is about to.
+void sleeps() {
+  const kolo::Runtime runtime;
+  warm_up();
+  kolo::test::stamp(folder, "warm." + std::to_string(own_rank()));
+  std::this_thread::sleep_for(1h);
+}
+
 void diverges() {
   const kolo::Runtime runtime;
   for (int step = 0; step < 100; ++step) {
@@ -286,6 +294,7 @@ const std::map<std::string, void (*)()> scenarios{
     {"stops", stops},
     {"vanishes", vanishes},
     {"rests", rests},
+    {"sleeps", sleeps},
     {"diverges", diverges},
     {"falls_silent", falls_silent},
     {"costs", costs},

@@ -1,0 +1,228 @@
+"""Kolo on two and three hosts, which are namespaces of this machine: collectives, every shard mode,
+checkpoints, join, a rank that dies, a host that vanishes, and networks that are slow or lossy.
+
+    hosts_test.py <folder of the test programs> <mpirun>             the short list, on two hosts
+    hosts_test.py --all <folder of the test programs> <mpirun>       the long one, on three as well
+
+Prints a table of the results. Skipped where the kernel or the rights do not suffice.
+"""
+
+import pathlib
+import re
+import shutil
+import sys
+import threading
+import time
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+from hosts import FOLDER, Hosts, enter_namespaces, problem  # noqa: E402
+
+SKIPPED = 77
+ARE_ALL = "--all" in sys.argv
+PROGRAMS, MPIRUN = pathlib.Path(sys.argv[-2]).resolve(), sys.argv[-1]
+RANKS = 2  # of a host
+CONTRACT = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
+NOT_OF_ONE_HOST = "-*KnowsWhoSharesItsNode*"
+TRAINING = "*Training_EqualsOneProcess/adam:*.FiftySteps_EndAlike/tied"
+JOIN = "*JoinedRanks_*"
+CHECKPOINTS = "*CheckpointOfTest*/adamw"
+VANISHED = re.compile(r"rank (\d+) cannot be reached: nothing has come from host (\w+)")
+
+rows = []  # of the table
+
+
+class HostsTest(unittest.TestCase):
+    count = 2
+
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = Hosts(cls.count)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.hosts.end()
+
+    def setUp(self):
+        self.started = time.monotonic()
+        self.note = ""
+
+    def tearDown(self):
+        self.hosts.end_jobs()
+        rows.append((f"{self.count} hosts", self._testMethodName.removeprefix("test_"), self.note,
+                     f"{time.monotonic() - self.started:.1f} s"))
+
+    @property
+    def ranks(self):
+        return RANKS * self.count
+
+    def passes(self, program, tests, meanwhile=None, **variables):
+        """Runs GoogleTests on all hosts; their number is in the table."""
+        variables["KOLO_FAKE_NODES"] = str(self.count)  # the tests expect what they find by it
+        job = self.hosts.mpirun(MPIRUN, RANKS, [PROGRAMS / program, "--gtest_color=no",
+                                                f"--gtest_filter={tests}"], variables=variables)
+        beside = threading.Thread(target=meanwhile or (lambda _: None), args=[job])
+        beside.start()
+        output, _ = job.communicate(timeout=900)
+        beside.join()
+        passed = len(re.findall(r"^\[ +OK +\] ", output, re.M))
+        self.assertEqual(job.returncode, 0, output[-5000:])
+        self.assertGreater(passed, 0, output[-5000:])
+        self.note += f"{', ' if self.note else ''}{passed} tests"
+
+    def start_victim(self, scenario, victim=-1, **variables):
+        """A program of tests/failure; its ranks write into the folder that this returns."""
+        folder = FOLDER / f"{scenario}-{time.monotonic_ns()}"
+        folder.mkdir()
+        variables |= {"KOLO_TEST_FOLDER": str(folder), "KOLO_TEST_VICTIM": str(victim)}
+        self.hosts.mpirun(MPIRUN, RANKS, [PROGRAMS / "victim", scenario],
+                          options=["--enable-recovery"], variables=variables)
+        return folder
+
+    def wait_for(self, what, holds, limit_s):
+        """Returns the seconds until it holds."""
+        started = time.monotonic()
+        while not holds():
+            if time.monotonic() > started + limit_s:
+                self.fail(f"{what}: not within {limit_s} s")
+            time.sleep(0.02)
+        return time.monotonic() - started
+
+    def texts(self, folder):
+        return [path.read_text() if path.exists() else ""
+                for path in (folder / f"{rank}.err" for rank in range(self.ranks))]
+
+    def start_idle_ranks(self, **variables):
+        folder = self.start_victim("sleeps", **variables)
+        self.wait_for("all ranks sleep", lambda: len(list(folder.glob("warm.*"))) == self.ranks, 60)
+        return folder
+
+    def expect_vanished(self, host, lost_after_s, limit_s):
+        """Its ranks and the others notice it, each in time, though nobody waits for anybody."""
+        folder = self.start_idle_ranks(KOLO_LOST_AFTER=f"{lost_after_s}s")
+        self.hosts.unplug(self.hosts.names[host])
+        try:
+            took = self.wait_for(
+                "all ranks know that a host is gone",
+                lambda: all(VANISHED.search(text) for text in self.texts(folder)), limit_s)
+        finally:
+            self.hosts.plug_in(self.hosts.names[host])
+        lowest = str(RANKS * host)
+        for rank, text in enumerate(self.texts(folder)):
+            named = VANISHED.search(text).groups()
+            if rank // RANKS != host:
+                self.assertEqual(named, (lowest, self.hosts.names[host]), text)
+            else:
+                self.assertNotEqual(named[1], self.hosts.names[host], text)
+        self.note += f"{' ' if self.note else ''}{took:.1f} s"
+
+    def expect_death(self, victim):
+        folder = self.start_victim("busy", victim, KOLO_TEST_MOMENT_US="300000")
+        self.wait_for("the death", (folder / "death").exists, 60)
+        others = [rank for rank in range(self.ranks) if rank != victim]
+        took = self.wait_for("the others end", lambda: all(
+            (folder / f"{rank}.status").exists() for rank in others), 20)
+        for rank in others:
+            text = (folder / f"{rank}.err").read_text()
+            self.assertRegex(text, rf"caught: .*rank {victim} died", f"rank {rank}")
+        self.note += f"{' ' if self.note else ''}{took:.1f} s"
+
+
+class OnTwoHosts(HostsTest):
+    def test_collectives(self):
+        self.passes("runtime_mpi_test", CONTRACT)
+
+    @unittest.skipUnless((PROGRAMS / "torch_test").exists(), "built without LibTorch")
+    def test_shard_modes_checkpoints_and_join(self):
+        self.passes("torch_test", f"{TRAINING}:{JOIN}:{CHECKPOINTS}")
+
+    def test_rank_dies(self):
+        self.expect_death(3)
+
+    def test_host_vanishes(self):
+        self.expect_vanished(1, lost_after_s=2, limit_s=7)
+
+
+class All:
+    """The long list."""
+
+    def test_whole_contract(self):
+        self.passes("runtime_mpi_test", NOT_OF_ONE_HOST)
+
+    def test_training(self):
+        self.passes("torch_test", "*ShardedTraining*:*ShardedModels*")
+
+    def test_checkpoints(self):
+        self.passes("torch_test", "*Checkpoint*-*CheckpointedModels*:*ForgedCheckpoint*")
+
+    def test_join(self):
+        self.passes("torch_test", "*Join*")
+
+    def test_each_rank_dies(self):
+        for victim in range(self.ranks):
+            self.expect_death(victim)
+            self.hosts.end_jobs()
+
+    def test_link_comes_back_in_time(self):
+        """For 3 s again and again, of the 10 s of KOLO_LOST_AFTER, while ranks train."""
+        times = 0
+
+        def pull_cables(job):
+            nonlocal times
+            time.sleep(3)
+            while job.returncode is None:
+                host = self.hosts.names[times % self.count]
+                self.hosts.unplug(host)
+                time.sleep(3)
+                self.hosts.plug_in(host)
+                times += 1
+                time.sleep(3)
+
+        self.passes("torch_test", "*ShardedTraining*:*ShardedModels*:*Join*", pull_cables)
+        self.note += f", {times} times down"
+
+    def test_slow_link(self):
+        self.hosts.slow_down("20mbit")
+        self.addCleanup(self.hosts.full_speed)
+        self.note = "20 Mbit/s"
+        self.passes("runtime_mpi_test", CONTRACT)
+        self.passes("torch_test", TRAINING)
+
+    @unittest.skipUnless(shutil.which("nft"), "no nft: install nftables")
+    def test_random_loss(self):
+        self.hosts.lose(1)
+        self.addCleanup(self.hosts.lose_nothing)
+        self.note = "1 % of packets"
+        self.passes("runtime_mpi_test", CONTRACT)
+        self.passes("torch_test", TRAINING)
+
+    def test_host_vanishes_ten_times(self):
+        for i in range(10):
+            self.expect_vanished(i % self.count, lost_after_s=10, limit_s=15)
+            self.hosts.end_jobs()
+
+
+if ARE_ALL:
+    class AllOnTwoHosts(All, HostsTest):
+        pass
+
+    class AllOnThreeHosts(All, HostsTest):
+        count = 3
+
+
+def print_table():
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+
+
+if __name__ == "__main__":
+    if (reason := problem(MPIRUN)) is not None:
+        cases.print_skipped("hosts", reason)
+        sys.exit(SKIPPED)
+    enter_namespaces()
+    try:
+        cases.main()
+    finally:
+        print_table()
