@@ -26,6 +26,8 @@ std::chrono::seconds longest_test(int argc, char** argv) {
 
 int run_all_tests(std::chrono::seconds longest_test) {
   kolo::test::MpiRanks ranks(longest_test);
+  const kolo::test::ProgramTraffic traffic;
+  const kolo::test::Turn turn;
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (ranks.rank() != 0) delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new kolo::test::MpiListener(ranks));  // GoogleTest owns it
@@ -40,11 +42,7 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   testing::InitGoogleTest(&argc, argv);
-  const int failed = [&] {
-    const kolo::test::ProgramTraffic traffic;
-    const kolo::test::Turn turn;
-    return run_all_tests(longest_test(argc, argv));
-  }();
+  const int failed = run_all_tests(longest_test(argc, argv));
   MPI_Finalize();
   return failed;
 }
