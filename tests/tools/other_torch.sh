@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds Kolo with another LibTorch from PyPI, and tests the training layer on it:
+#   tests/tools/other_torch.sh 2.6.0|2.15.0|... [<regular expression of tests>]
+# Nothing outside of the cache folder and build/ is changed.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+# shellcheck source=cmake/environment.sh
+. "$root/cmake/environment.sh"
+# shellcheck source=cmake/libtorch.sh
+. "$root/cmake/libtorch.sh"
+
+version="${1:-}"
+tests="${2:-torch_test.np[123]|checkpoint_test|wrapped_optimizer_test|example.(HelloTensors|WrapOptimizer|Pretrained)}"
+if [[ ! "$version" =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
+  echo "usage: $0 <version of torch> [<regular expression of tests>]" >&2
+  exit 2
+fi
+
+# The libraries of CUDA that the wheel's CPU part is linked with, as pip's requirements.
+cuda_requirements() {
+  unzip -p "$1"/torch-*.whl 'torch-*.dist-info/METADATA' | python3 -c '
+import re, sys
+text = sys.stdin.read()
+found = re.findall(r"^Requires-Dist: (nvidia-cuda-(?:runtime|cupti)-cu\d+) \(?==([\d.]+)", text, re.M)
+toolkit = re.search(r"^Requires-Dist: cuda-toolkit.*==(\d+\.\d+)", text, re.M)
+if toolkit and not found:
+    found = [(f"nvidia-cuda-{name}", toolkit[1] + ".*") for name in ("runtime", "cupti")]
+print(*(f"{name}=={number}" for name, number in found))'
+}
+
+folder="$kolo_cache/libtorch-$version"
+if [ ! -e "$folder/complete" ]; then
+  partial="$kolo_cache/partial-libtorch-$version"
+  rm -rf "$partial" "$folder"
+  mkdir -p "$partial"
+  platforms=()
+  for tag in manylinux_2_28 manylinux_2_27 manylinux_2_17 manylinux1; do
+    platforms+=(--platform "${tag}_$(uname -m)")
+  done
+  get=(pip download --quiet --no-deps --no-cache-dir --only-binary=:all: --dest "$partial")
+  TMPDIR="$partial" "${get[@]}" "${platforms[@]}" --python-version 3.11 --implementation cp \
+    --abi cp311 "torch==$version"
+  # shellcheck disable=SC2046
+  TMPDIR="$partial" "${get[@]}" $(cuda_requirements "$partial")
+  unpack_wheels "$partial"
+  touch "$partial/unpacked/complete"
+  mv "$partial/unpacked" "$folder"
+  rm -rf "$partial"
+fi
+
+build="$root/build/torch-$version"
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
+  -DKOLO_WITH_CUDA=OFF -DCMAKE_PREFIX_PATH="$folder/torch" | grep -e '-- Kolo:'
+cmake --build "$build" --parallel "$(nproc)" \
+  --target torch_test checkpoint_test wrapped_optimizer_test examples/all >/dev/null
+cd "$build"
+ctest --output-on-failure -R "$tests"
