@@ -26,7 +26,8 @@ class [[nodiscard]] Handle {
   Handle& operator=(const Handle&) = delete;
   ~Handle() = default;
 
-  /// Tests without blocking.
+  /// Tests without blocking. Where only the calling thread moves messages (MPI_THREAD_FUNNELED), it
+  /// makes progress.
   ///
   /// @return true once the operation has ended, successfully or not; on a GPU, once it has been
   ///         launched
