@@ -33,6 +33,14 @@ class LayersImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Layers);
 
+/// The parameters of each layer.
+template <class Model>
+std::vector<std::vector<at::Tensor>> units_of(const Model& model) {
+  std::vector<std::vector<at::Tensor>> units;
+  for (const auto& layer : model.layers) units.push_back(layer->parameters());
+  return units;
+}
+
 inline std::vector<std::size_t> ascending() {
   std::vector<std::size_t> order(kLayers);
   std::iota(order.begin(), order.end(), std::size_t{0});

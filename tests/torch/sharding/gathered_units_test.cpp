@@ -1,16 +1,11 @@
 // Shard::Full where ranks share no memory: parameters are gathered when operators use them.
 #include <cstddef>
-#include <cstring>
 #include <functional>
-#include <limits>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -18,6 +13,7 @@
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "torch/layer_units.hpp"
+#include "torch/memory_watch.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
@@ -25,58 +21,6 @@
 namespace kolo::test::gathered_units_test {
 
 using namespace layer_units;
-
-/// Which layers have memory, seen at the beginning and end of every operator. Memory that a layer
-/// had and has no more is filled with NaN.
-class MemoryWatch {
- public:
-  explicit MemoryWatch(Layers model) : model_(std::move(model)) {
-    current = this;
-    callback_ = at::addGlobalCallback(at::RecordFunctionCallback(
-        [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
-          if (current != nullptr) current->look();
-          return nullptr;
-        },
-        [](const at::RecordFunction&, at::ObserverContext*) {
-          if (current != nullptr) current->look();
-        }));
-  }
-  ~MemoryWatch() {
-    current = nullptr;
-    at::removeCallback(callback_);
-  }
-  MemoryWatch(const MemoryWatch&) = delete;  // a callback of LibTorch
-  MemoryWatch& operator=(const MemoryWatch&) = delete;
-
-  std::size_t most_layers = 0;
-  std::size_t poisoned = 0;
-
- private:
-  void look() {
-    std::size_t layers = 0;
-    std::map<void*, std::size_t> memory;
-    for (auto& layer : model_->layers) {
-      if (is_in_memory(layer->weight)) ++layers;
-      for (const at::Tensor& parameter : {layer->weight, layer->bias}) {
-        if (is_in_memory(parameter)) memory[parameter.data_ptr()] = parameter.nbytes();
-      }
-    }
-    most_layers = std::max(most_layers, layers);
-    for (const auto& [address, bytes] : known_) {
-      if (memory.contains(address)) continue;
-      for (std::size_t i = 0; i < bytes / sizeof(float); ++i) {
-        static_cast<float*>(address)[i] = std::numeric_limits<float>::quiet_NaN();
-      }
-      ++poisoned;
-    }
-    known_ = memory;
-  }
-
-  static inline MemoryWatch* current = nullptr;
-  Layers model_;
-  at::CallbackHandle callback_ = 0;
-  std::map<void*, std::size_t> known_;
-};
 
 class GatheredUnitsTest : public TorchTest {
  protected:
@@ -133,10 +77,10 @@ TEST_F(GatheredUnitsTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
   const at::Tensor whole = train(Shard::None, forwards);
   // Each step begins with another layer, so nothing is gathered ahead into memory that is poisoned.
   const at::Tensor full = train(Shard::Full, forwards, [&](Layers& model, int step) {
-    if (!watch) watch.emplace(model);
+    if (!watch) watch.emplace(units_of(*model));
     model->layers[static_cast<std::size_t>(step)]->weight.detach().sum();
   });
-  EXPECT_EQ(watch->most_layers, 2U);
+  EXPECT_EQ(watch->most_units, 2U);
   EXPECT_GT(watch->poisoned, 10U);
   EXPECT_LT(largest_difference(full, whole), 1e-5);
 }
