@@ -82,8 +82,8 @@ struct DistributedOptimizerOptions {
   /// for good, with the values of the first of them. Each updates its shards in place, after all
   /// have entered step(); nothing is gathered. Parameters stay ordinary tensors, to which programs
   /// write in full_parameters() only; other writes are errors, found by the tensors' versions.
-  /// Where ranks share no memory, each keeps its shards alone, and parameters are gathered when
-  /// operators of LibTorch use them; all ranks must use them in the same order.
+  /// Where ranks share no memory, each keeps its shards alone, and operators of LibTorch gather the
+  /// parameters they use, on all ranks in the same order. The model's frozen ones are sharded, too.
   std::optional<Shard> shard{};
   /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
   /// With the world only, and equally many ranks on every node.

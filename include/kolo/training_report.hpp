@@ -36,7 +36,7 @@ struct TrainingReport {
   std::uint64_t sent_per_step = 0;
   /// What ring algorithms send without compression: (G + P) (n - 1) / n, or with Shard::None twice
   /// that of G; with Shard::Full that of G alone where ranks share memory, and nothing is gathered,
-  /// otherwise P (n - 1) / n more, as each parameter is gathered for forward() and for backward().
+  /// otherwise P (n - 1) / n more, for forward() and for backward(), where P has frozen ones, too.
   /// Where the g ranks of a node share what is gathered, a gather sends P / n (n / g - 1).
   /// With ShardScope::Node the sum of both levels; with Accumulation::Reduced the reductions of
   /// every pass.

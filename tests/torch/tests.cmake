@@ -63,9 +63,11 @@ if(TARGET kolo)
       torch/sharding/sharded_optimizer_test.cpp
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
+      torch/sharding/frozen_checkpoints_test.cpp
       torch/sharding/frozen_parameters_test.cpp
       torch/sharding/precision_test.cpp
       torch/sharding/full_sharding_test.cpp
+      torch/sharding/gathered_frozen_test.cpp
       torch/sharding/gathered_units_test.cpp
       torch/sharding/node_slots_test.cpp
       torch/sharding/released_parameters_test.cpp
@@ -142,7 +144,7 @@ if(TARGET kolo)
     --gtest_filter=*Shard*:*Checkpoint*:Precision*:Complex*:Join*:Deferred*:-${local_cases})
   # Sums in rank order over nodes: all modes have the same bits there, too.
   kolo_add_mpirun_test(torch_test.direct.np4 4 300 $<TARGET_FILE:torch_test>
-    --gtest_filter=*.FiftySteps_EndAlike/*)
+    --gtest_filter=*.FiftySteps_EndAlike/*:GatheredFrozenTest.*:FrozenCheckpointsTest.*)
   set_property(TEST torch_test.direct.np4 APPEND PROPERTY ENVIRONMENT
     KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
 endif()

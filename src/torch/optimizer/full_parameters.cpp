@@ -6,7 +6,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,8 +17,8 @@
 #include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
+#include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/agreement.hpp"
-#include "torch/tensors/deferred.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/storage_access.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -61,6 +60,7 @@ class PrivateCopy {
   }
 
   const at::Tensor& own() const { return own_; }
+  const c10::Storage& storage() const { return storage_; }
   /// Whether each rank has a shard; otherwise the ranks of a node share one copy.
   bool is_sharded() const { return is_sharded_; }
   /// A checksum of what was written; 0 if nothing was.
@@ -100,27 +100,16 @@ class UnitsAtRest {
 };
 
 /// Copies this rank's shards of what the writers have written to parameters without shared memory.
-void write_shards(const ParameterBatches& batches, const NamedTensors& shared,
-                  const std::vector<PrivateCopy>& copies, const std::vector<int>& writers,
-                  OperationOptions options) {
+void write_shards(const NamedTensors& shared, const std::vector<PrivateCopy>& copies,
+                  const std::vector<int>& writers, OperationOptions options) {
   const at::NoGradGuard no_grad;
   options.name += ".values";
-  std::unordered_map<const void*, const at::Tensor*> written;
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    const at::Tensor& parameter = shared[i].second;
     if (writers[i] < 0 || !copies[i].is_sharded()) continue;
-    broadcast(view_of(copies[i].own(), shared[i].first), writers[i], options);
-    written[parameter.unsafeGetTensorImpl()] = &copies[i].own();
-  }
-  for (const auto& reducer : batches) {
-    for (std::size_t i = 0; i < reducer->shards()->layout().size(); ++i) {
-      for (const ParameterShards::Leaf& leaf : reducer->shards()->leaves(i)) {
-        const auto found =
-            written.find(reducer->parameters()[leaf.parameter].tensor.unsafeGetTensorImpl());
-        if (found == written.end()) continue;
-        leaf.elements.copy_(found->second->view({-1}).narrow(0, leaf.begin, leaf.elements.numel()));
-      }
-    }
+    const at::Tensor& written = copies[i].own();
+    broadcast(view_of(written, shared[i].first), writers[i], options);
+    const auto& [begin, elements] = own_elements(copies[i].storage());
+    elements.copy_(written.view({-1}).narrow(0, begin, elements.numel()));
   }
 }
 
@@ -203,7 +192,7 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   for (PrivateCopy& copy : copies) copy.use_it();
   run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
-  write_shards(batches, shared, copies, writers, options);
+  write_shards(shared, copies, writers, options);
   const WritesAllowed writes;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     if (writers[i] == set.runtime().rank() && !copies[i].is_sharded()) copies[i].copy_to_shared();
@@ -212,18 +201,6 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
 }
 
 }  // namespace
-
-void place_frozen_parameters(TrainingContext& context, const NamedTensors& all) {
-  const bool have_own = context.options.shard != Shard::Full || context.gathers_on_use;
-  if (have_own) return fill_deferred(all, context.set);
-  context.frozen.share(all, context.set,
-                       {.name = context.prefix + ".frozen", .process_set = context.sets.sharded});
-  NamedTensors frozen;
-  for (const auto& [name, tensor] : all) {
-    if (!tensor.requires_grad()) frozen.emplace_back(name, tensor);
-  }
-  fill_deferred(frozen, context.set);  // those that could not be moved
-}
 
 void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
                            const std::function<void()>& write) {

@@ -67,7 +67,9 @@ std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
   }
   std::vector<std::vector<at::Tensor>> units(search.count());
   for (const auto& [parameter, path] : search.parameters()) {
-    if (path.empty() || !trained.contains(parameter.unsafeGetTensorImpl())) continue;
+    const bool is_known = !parameter.requires_grad() ||  // frozen ones are gathered, too
+                          trained.contains(parameter.unsafeGetTensorImpl());
+    if (path.empty() || !is_known) continue;
     units[path.back()].push_back(parameter);
   }
   std::erase_if(units, [](const auto& unit) { return unit.empty(); });

@@ -10,7 +10,7 @@
 
 namespace kolo::tensors {
 
-/// The optimizer's parameters in each unit of the model.
+/// The optimizer's and the frozen parameters in each unit of the model.
 std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
                                               const ModuleFilter& policy,
                                               const torch::optim::Optimizer& optimizer);

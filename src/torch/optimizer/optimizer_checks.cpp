@@ -75,7 +75,7 @@ std::string problem_with_groups(WrappedOptimizer& optimizer,
   for (std::size_t i = 0; i < options.groups.size(); ++i) {
     for (const at::Tensor& tensor : options.groups[i]) {
       const std::string where = "a tensor of groups[" + std::to_string(i) + "] ";
-      if (!known.contains(tensor.unsafeGetTensorImpl())) {
+      if (tensor.requires_grad() && !known.contains(tensor.unsafeGetTensorImpl())) {
         return where + "is not a parameter of the optimizer. Remove it.";
       }
       if (!grouped.insert(tensor.unsafeGetTensorImpl()).second) {
@@ -189,6 +189,20 @@ std::string problem_with_fused(const at::Tensor& parameter,
   return {};
 }
 
+void append_facts(const std::string& what, const std::vector<ReducedParameter>& parameters,
+                  std::vector<Fact>& facts) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ReducedParameter& parameter = parameters[i];
+    std::string value = "'" + parameter.name + "', " +
+                        c10::toString(parameter.tensor.scalar_type()) + " " +
+                        text_of(parameter.tensor.sizes());
+    if (parameter.group != PlannedParameter::kNoGroup) {
+      value += " in group " + std::to_string(parameter.group);
+    }
+    facts.push_back({what + std::to_string(i), std::move(value)});
+  }
+}
+
 }  // namespace
 
 std::string problem_with(WrappedOptimizer& optimizer,
@@ -245,7 +259,8 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
 }
 
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
-                           const std::vector<ReducedParameter>& parameters) {
+                           const std::vector<ReducedParameter>& parameters,
+                           const std::vector<ReducedParameter>& frozen) {
   std::vector<Fact> facts{
       {"op", std::string(name_of(options.op))},
       {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
@@ -266,16 +281,10 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"parameters of a deferred model", std::to_string(count_constructed(parameters))},
       {"number of parameters", std::to_string(parameters.size())},
   };
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const ReducedParameter& parameter = parameters[i];
-    std::string value = "'" + parameter.name + "', " +
-                        c10::toString(parameter.tensor.scalar_type()) + " " +
-                        text_of(parameter.tensor.sizes());
-    if (parameter.group != PlannedParameter::kNoGroup) {
-      value += " in group " + std::to_string(parameter.group);
-    }
-    facts.push_back({"parameter " + std::to_string(i), std::move(value)});
-  }
+  append_facts("parameter ", parameters, facts);
+  if (options.shard != Shard::Full) return facts;
+  facts.push_back({"number of frozen parameters", std::to_string(frozen.size())});
+  append_facts("frozen parameter ", frozen, facts);
   return facts;
 }
 

@@ -20,8 +20,9 @@ std::string problem_with(WrappedOptimizer& optimizer,
 std::string problem_with(const std::vector<ReducedParameter>& parameters,
                          const ReducedParameter& first, const DistributedOptimizerOptions& options);
 
-/// What must be equal on all ranks.
+/// What must be equal on all ranks; of frozen parameters, if any is sharded.
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
-                           const std::vector<ReducedParameter>& parameters);
+                           const std::vector<ReducedParameter>& parameters,
+                           const std::vector<ReducedParameter>& frozen);
 
 }  // namespace kolo::tensors

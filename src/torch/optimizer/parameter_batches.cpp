@@ -5,31 +5,60 @@
 #include <utility>
 
 #include "torch/optimizer/optimizer_checks.hpp"
+#include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo::tensors {
+namespace {
+
+/// Those that can be moved; they lie where parameters are trained.
+std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& all) {
+  if (all.empty()) return {};
+  const auto trained = std::ranges::find_if(
+      all, [](const ReducedParameter& parameter) { return parameter.tensor.requires_grad(); });
+  const at::Tensor& first = (trained != all.end() ? *trained : all.front()).tensor;
+  std::vector<ReducedParameter> frozen = FrozenParameters::movable(all, first.device());
+  // Units have parameters of all groups.
+  for (ReducedParameter& parameter : frozen) parameter.optimizer_group = 0;
+  return frozen;
+}
+
+}  // namespace
 
 ParameterBatches::ParameterBatches(TrainingContext& context,
                                    const TrainingContext::NamedTensors& names,
                                    std::function<void()> before_gradient)
     : context_(context), before_gradient_(std::move(before_gradient)) {
   for (const auto& [name, tensor] : names) {
-    if (tensor.defined()) {
-      names_.emplace(tensor.unsafeGetTensorImpl(), Known{name, names_.size()});
-    }
+    if (!tensor.defined()) continue;
+    names_.emplace(tensor.unsafeGetTensorImpl(), Known{name, names_.size()});
+    model_.push_back(tensor);
   }
 }
 
 void ParameterBatches::add_first(const std::string& problem) {
-  std::vector<ReducedParameter> parameters = unknown_parameters();
-  if (problem.empty()) assign_groups(parameters);
-  add(std::move(parameters), problem);
+  const Parameters all = all_parameters();
+  Parameters parameters = unknown_parameters();
+  Parameters frozen = frozen_among(all);
+  if (problem.empty()) {
+    assign_groups(parameters, context_.options.num_groups);
+    assign_groups(frozen, 0);
+  }
+  add(std::move(parameters), frozen, problem);
+  TrainingContext::NamedTensors kept;  // on each rank
+  const bool has_one_copy = context_.options.shard == Shard::Full && !context_.gathers_on_use;
+  for (const ReducedParameter& parameter : all) {
+    if (has_one_copy && parameter.tensor.requires_grad()) continue;
+    kept.emplace_back(parameter.name, parameter.tensor);
+  }
+  fill_deferred(kept, context_.set);
 }
 
 void ParameterBatches::add_new() {
-  std::vector<ReducedParameter> parameters = unknown_parameters();
-  if (!parameters.empty()) add(std::move(parameters), {});
+  Parameters parameters = unknown_parameters();
+  if (!parameters.empty()) add(std::move(parameters), {}, {});
 }
 
 void ParameterBatches::rebuild(std::int64_t additions) {
@@ -43,35 +72,62 @@ std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t i
   return found != names_.end() ? found->second.name : "parameter " + std::to_string(index);
 }
 
+/// `number` is that among the parameters of all groups.
+ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_t number) const {
+  const auto known = names_.find(tensor.unsafeGetTensorImpl());
+  return {
+      .tensor = tensor,
+      .name = name_of(tensor, number),
+      .place = known != names_.end() ? known->second.place : names_.size() + number,
+  };
+}
+
 /// In the order of groups, each once.
-std::vector<ReducedParameter> ParameterBatches::unknown_parameters() const {
+ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
+  Parameters parameters;
+  std::unordered_set<const void*> known;
+  std::size_t number = 0;
+  for (std::size_t group = 0; group < context_.groups.size(); ++group) {
+    for (const at::Tensor& parameter : context_.groups[group].params()) {
+      const std::size_t own_number = number++;
+      if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      parameters.push_back(describe(parameter, own_number));
+      if (context_.is_sharded()) parameters.back().optimizer_group = group;
+    }
+  }
+  return parameters;
+}
+
+ParameterBatches::Parameters ParameterBatches::unknown_parameters() const {
   std::unordered_set<const void*> known;
   for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       known.insert(parameter.tensor.unsafeGetTensorImpl());
     }
   }
-  std::vector<ReducedParameter> unknown;
-  std::size_t index = 0;
-  for (std::size_t group = 0; group < context_.groups.size(); ++group) {
-    for (const at::Tensor& parameter : context_.groups[group].params()) {
-      const std::size_t number = index++;
-      if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second) {
-        continue;
-      }
-      const auto known_name = names_.find(parameter.unsafeGetTensorImpl());
-      unknown.push_back({.tensor = parameter,
-                         .name = name_of(parameter, number),
-                         .optimizer_group = context_.is_sharded() ? group : 0,
-                         .place = known_name != names_.end() ? known_name->second.place
-                                                             : names_.size() + number});
-    }
-  }
+  Parameters unknown = parameters_of_groups();
+  std::erase_if(unknown, [&](const ReducedParameter& parameter) {
+    return !parameter.tensor.requires_grad() ||
+           known.contains(parameter.tensor.unsafeGetTensorImpl());
+  });
   return unknown;
 }
 
+/// Of the groups and the model, each once.
+ParameterBatches::Parameters ParameterBatches::all_parameters() const {
+  Parameters all = parameters_of_groups();
+  std::unordered_set<const void*> known;
+  for (const ReducedParameter& parameter : all) {
+    known.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+  for (const at::Tensor& tensor : model_) {
+    if (known.insert(tensor.unsafeGetTensorImpl()).second) all.push_back(describe(tensor, 0));
+  }
+  return all;
+}
+
 /// Sets each parameter's group of the options: an explicit one, or one of `num_groups` equal ones.
-void ParameterBatches::assign_groups(std::vector<ReducedParameter>& parameters) const {
+void ParameterBatches::assign_groups(Parameters& parameters, int num_groups) const {
   const DistributedOptimizerOptions& options = context_.options;
   std::unordered_map<const void*, int> explicit_groups;
   for (std::size_t i = 0; i < options.groups.size(); ++i) {
@@ -83,14 +139,15 @@ void ParameterBatches::assign_groups(std::vector<ReducedParameter>& parameters) 
     const auto found = explicit_groups.find(parameters[i].tensor.unsafeGetTensorImpl());
     if (found != explicit_groups.end()) {
       parameters[i].group = found->second;
-    } else if (options.num_groups > 0) {
+    } else if (num_groups > 0) {
       parameters[i].group =
-          static_cast<int>(i * static_cast<std::size_t>(options.num_groups) / parameters.size());
+          static_cast<int>(i * static_cast<std::size_t>(num_groups) / parameters.size());
     }
   }
 }
 
-void ParameterBatches::add(std::vector<ReducedParameter> parameters, const std::string& problem) {
+void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
+                           const std::string& problem) {
   const std::string prefix = context_.prefix + "." + std::to_string(additions_++);
   std::string own_problem = problem;
   if (own_problem.empty() && !parameters.empty()) {
@@ -99,21 +156,48 @@ void ParameterBatches::add(std::vector<ReducedParameter> parameters, const std::
     own_problem = problem_with(parameters, first, context_.options);
   }
   agree(context_.set, prefix + ".agreement", "DistributedOptimizer",
-        facts_of(context_.options, parameters), own_problem);
+        facts_of(context_.options, parameters, frozen), own_problem);
   if (context_.sets.sharded == nullptr) {
     context_.sets = make_shard_sets(
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);
   }
-  if (parameters.empty()) return;
-  if (context_.options.shard != Shard::Full) {
-    TrainingContext::NamedTensors added;
-    for (const ReducedParameter& parameter : parameters) {
-      added.emplace_back(parameter.name, parameter.tensor);
-    }
-    fill_deferred(added, context_.set);
+  // An earlier optimizer may have gathered them.
+  for (const ReducedParameter& parameter : frozen) {
+    if (is_gathered_on_use(parameter.tensor)) take_from_units(parameter.tensor);
   }
-  reducers_.push_back(std::make_unique<GradientReducer>(
-      std::move(parameters), context_.reduction_setup(), prefix, before_gradient_));
+  choose_memory(parameters.empty() ? frozen : parameters, prefix);
+  if (!parameters.empty()) {
+    reducers_.push_back(std::make_unique<GradientReducer>(
+        std::move(parameters), context_.gathers_on_use ? frozen : Parameters(),
+        context_.reduction_setup(), prefix, before_gradient_));
+  }
+  if (!frozen.empty()) place_frozen(frozen, prefix);
+}
+
+/// For parameters that are about to be sharded, or that stay on each rank.
+void ParameterBatches::choose_memory(const Parameters& parameters, const std::string& prefix) {
+  if (parameters.empty()) return;
+  if (context_.options.shard == Shard::Full) {
+    const OperationOptions probe{.name = prefix + ".probe", .process_set = context_.sets.sharded};
+    context_.gathers_on_use = !can_keep_one_copy(parameters.front().tensor.device(), probe);
+    return;
+  }
+  TrainingContext::NamedTensors added;
+  for (const ReducedParameter& parameter : parameters) {
+    added.emplace_back(parameter.name, parameter.tensor);
+  }
+  fill_deferred(added, context_.set);
+}
+
+/// With Shard::Full. Without parameters that are trained, nothing is gathered.
+void ParameterBatches::place_frozen(const Parameters& frozen, const std::string& prefix) {
+  if (context_.options.shard != Shard::Full) return;
+  if (!context_.gathers_on_use) {
+    context_.frozen.share(frozen,
+                          {.name = prefix + ".frozen", .process_set = context_.sets.sharded});
+  } else if (!reducers_.empty()) {
+    context_.frozen.add(frozen, *reducers_.back()->shards()->memory().units());
+  }
 }
 
 std::int64_t ParameterBatches::layouts() const {

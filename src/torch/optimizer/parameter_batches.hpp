@@ -58,9 +58,16 @@ class ParameterBatches {
   std::string changed_since_arrival() const;
 
  private:
-  std::vector<ReducedParameter> unknown_parameters() const;
-  void assign_groups(std::vector<ReducedParameter>& parameters) const;
-  void add(std::vector<ReducedParameter> parameters, const std::string& problem);
+  using Parameters = std::vector<ReducedParameter>;
+
+  ReducedParameter describe(const at::Tensor& tensor, std::size_t number) const;
+  Parameters parameters_of_groups() const;
+  Parameters unknown_parameters() const;
+  Parameters all_parameters() const;
+  void assign_groups(Parameters& parameters, int num_groups) const;
+  void add(Parameters parameters, const Parameters& frozen, const std::string& problem);
+  void choose_memory(const Parameters& parameters, const std::string& prefix);
+  void place_frozen(const Parameters& frozen, const std::string& prefix);
 
   TrainingContext& context_;
   struct Known {
@@ -68,6 +75,7 @@ class ParameterBatches {
     std::size_t place;  // in the model
   };
   std::unordered_map<const void*, Known> names_;
+  std::vector<at::Tensor> model_;  // all that have names
   const std::function<void()> before_gradient_;
   std::int64_t additions_ = 0;
   Reducers reducers_;

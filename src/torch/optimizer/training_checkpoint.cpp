@@ -72,12 +72,13 @@ TrainingView TrainingCheckpoint::view() const {
                     .sharded = *sets.sharded,
                     .is_sharded = batches_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
-                    .has_masters = batches_.are_sharded() && context_.options.master_weights,
                     .parameters = {},
-                    .frozen = context_.frozen.parameters(),
+                    .mastered = {},
                     .buffers = buffers_,
                     .aliases = {},
                     .leaves = {},
+                    .frozen = {},
+                    .shared = {},
                     .wrapped = context_.wrapped};
   std::unordered_map<const void*, std::string> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -93,7 +94,21 @@ TrainingView TrainingCheckpoint::view() const {
   for (const auto& group : context_.groups) {
     for (const at::Tensor& tensor : group.params()) add(batches_.name_of(tensor, index++), tensor);
   }
-  for (const auto& reducer : batches_) append_leaves(*reducer, view.leaves);
+  const UpdateType type{context_.options.master_weights, context_.options.offload};
+  for (const auto& reducer : batches_) {
+    append_leaves(*reducer, view.leaves);
+    if (reducer->shards() == nullptr) continue;
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      view.shared.insert(parameter.name);
+      if (!type.has_master(parameter.tensor)) continue;
+      view.mastered.emplace_back(parameter.name, parameter.tensor);
+    }
+  }
+  for (const auto& [name, tensor] : context_.frozen.parameters()) view.shared.insert(name);
+  for (const auto& [parameter, share] : context_.frozen.shares()) {
+    const auto& [begin, elements] = share;
+    view.frozen.push_back({parameter.name, parameter.tensor, elements, elements, begin});
+  }
   return view;
 }
 

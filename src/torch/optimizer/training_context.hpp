@@ -34,14 +34,16 @@ struct TrainingContext {
   BucketHook hook{};
   const std::shared_ptr<UnitCalls> unit_calls = std::make_shared<UnitCalls>(prefix + ".unit");
   StepState step{};
-  FrozenParameters frozen{};    ///< in one copy, with Shard::Full
+  FrozenParameters frozen{};    ///< with Shard::Full
   std::int64_t steps = 0;       ///< taken so far
   bool gathers_on_use = false;  ///< parameters, see GatheredUnits
 
   bool is_sharded() const { return options.shard != Shard::None; }
   /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
-  ReductionSetup reduction_setup() { return {options, sets, hook, wrapped, step, unit_calls}; }
+  ReductionSetup reduction_setup() {
+    return {options, sets, hook, wrapped, step, unit_calls, gathers_on_use};
+  }
 };
 
 }  // namespace kolo::tensors

@@ -59,7 +59,6 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       reporter_(context_) {
   batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
   start_units();
-  place_frozen_parameters(context_, checkpoint_.view().parameters);
   reporter_.start();
 }
 

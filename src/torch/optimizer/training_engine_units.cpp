@@ -11,7 +11,6 @@
 namespace kolo::tensors {
 
 void TrainingEngine::start_units() {
-  context_.gathers_on_use = !batches_.units().empty();
   expect_all_active();
   context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit,
                                               std::size_t slot) {

@@ -133,8 +133,12 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.sent_per_step = last_step_.bytes;
   report.gpu_seconds_per_step = last_step_.gpu_seconds;
   const std::vector<GatheredUnits*> units = batches.units();
+  std::size_t gathered = size.parameters;
+  if (!units.empty()) {
+    for (const auto& [name, frozen] : context_.frozen.parameters()) gathered += frozen.nbytes();
+  }
   report.expected_sent_per_step = expected_bytes_per_step(
-      size.parameters, size.gradients, units.empty() ? 1 : units.front()->sharers());
+      gathered, size.gradients, units.empty() ? 1 : units.front()->sharers());
   return report;
 }
 

@@ -4,13 +4,9 @@
 #include <limits>
 #include <unordered_map>
 
-#include <c10/util/StringUtil.h>
-
 #include "comm/shared_segment.hpp"
 #include "torch/buckets/bucket_plan.hpp"
-#include "torch/reduction/parameter_watch.hpp"
 #include "torch/sharding/parameter_memory.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/write_protection.hpp"
@@ -18,32 +14,10 @@
 namespace kolo::tensors {
 namespace {
 
-bool is_shareable(const at::Tensor& tensor) {
-  return !tensor.requires_grad() && problem_with_type(tensor).empty() && tensor.is_cpu() &&
-         tensor.numel() > 0 && has_own_storage(tensor);
-}
-
-FrozenParameters::Named shareable(const FrozenParameters::Named& parameters) {
-  std::unordered_map<const void*, int> users;  // of each storage
-  for (const auto& [name, tensor] : parameters) {
-    if (tensor.has_storage()) ++users[tensor.storage().unsafeGetStorageImpl()];
-  }
-  FrozenParameters::Named found;
-  for (const auto& [name, tensor] : parameters) {
-    if (!is_shareable(tensor) || users[tensor.storage().unsafeGetStorageImpl()] > 1) continue;
-    found.emplace_back(name, tensor);
-  }
-  return found;
-}
-
-std::vector<Fact> facts_of(const FrozenParameters::Named& parameters) {
-  std::vector<Fact> facts{
-      {"number of frozen parameters on the CPU", std::to_string(parameters.size())}};
-  for (const auto& [name, tensor] : parameters) {
-    facts.push_back({"frozen parameter",
-                     c10::str("'", name, "', ", tensor.scalar_type(), " ", tensor.sizes())});
-  }
-  return facts;
+bool is_movable(const at::Tensor& tensor, const at::Device& device) {
+  return !tensor.requires_grad() && problem_with_type(tensor).empty() &&
+         tensor.device() == device && tensor.numel() > 0 && has_own_storage(tensor) &&
+         !tensor.is_conj() && !tensor.is_neg();
 }
 
 /// One bucket for each dtype.
@@ -61,51 +35,96 @@ BucketPlan plan_of(const std::vector<at::Tensor>& tensors, int ranks) {
 
 }  // namespace
 
-void FrozenParameters::share(const Named& parameters, ProcessSet& all,
+std::vector<ReducedParameter> FrozenParameters::movable(const std::vector<ReducedParameter>& all,
+                                                        const at::Device& device) {
+  std::unordered_map<const void*, int> users;  // of each storage
+  for (const ReducedParameter& parameter : all) {
+    if (!parameter.tensor.has_storage()) continue;
+    ++users[parameter.tensor.storage().unsafeGetStorageImpl()];
+  }
+  std::vector<ReducedParameter> found;
+  for (const ReducedParameter& parameter : all) {
+    if (!is_movable(parameter.tensor, device)) continue;
+    if (users[parameter.tensor.storage().unsafeGetStorageImpl()] > 1) continue;
+    found.push_back(parameter);
+  }
+  return found;
+}
+
+void FrozenParameters::share(const std::vector<ReducedParameter>& parameters,
                              const OperationOptions& options) {
-  const Named found = shareable(parameters);
-  agree(all, options.name + ".agreement", "DistributedOptimizer", facts_of(found), {});
-  OperationOptions probe = options;
-  probe.name += ".probe";
-  if (found.empty() || !can_keep_one_copy(at::kCPU, probe)) return;
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : found) tensors.push_back(tensor);
-  const BucketPlan plan = plan_of(tensors, options.process_set->size());
+  const ProcessSet& set = *options.process_set;
+  const std::vector<at::Tensor> tensors = tensors_of(parameters);
+  const BucketPlan plan = plan_of(tensors, set.size());
   const auto memory = make_copy_per_node(plan, options);
   memory->move_in(tensors, plan);
   memory_ = memory->buffer().owner();
-  for (const auto& [name, tensor] : found) {
-    frozen_.push_back({name, tensor, tensor.const_data_ptr(), 0});
+  Named named;
+  for (const ReducedParameter& parameter : parameters) {
+    const std::int64_t begin = parameter.tensor.numel() * set.rank() / set.size();
+    const std::int64_t end = parameter.tensor.numel() * (set.rank() + 1) / set.size();
+    add(parameter, {begin, parameter.tensor.view(-1).narrow(0, begin, end - begin)});
+    named.emplace_back(parameter.name, parameter.tensor);
   }
-  accept_writes();
-  protect_writes(memory->buffer(), found, *options.process_set);
+  protect_writes(memory->buffer(), named, set);
 }
 
-bool FrozenParameters::is_elsewhere(const Frozen& parameter) const {
-  return has_one_copy(parameter.tensor) &&
-         (memory_.expired() || parameter.tensor.const_data_ptr() != parameter.address);
+void FrozenParameters::add(const std::vector<ReducedParameter>& parameters,
+                           const GatheredUnits& units) {
+  units_ = &units;
+  for (const ReducedParameter& parameter : parameters) {
+    add(parameter, own_elements(parameter.tensor.storage()));
+  }
+}
+
+void FrozenParameters::add(const ReducedParameter& parameter, ElementRange share) {
+  frozen_.push_back({parameter, std::move(share), ParameterWatch::address_of(parameter.tensor),
+                     static_cast<std::uint32_t>(parameter.tensor._version())});
+}
+
+/// Whether an optimizer has moved it since, which watches it.
+bool FrozenParameters::is_elsewhere(const Frozen& frozen) const {
+  const at::Tensor& tensor = frozen.parameter.tensor;
+  if (units_ != nullptr) {
+    return tensor.storage().unsafeGetStorageImpl() == frozen.address &&
+           units_of(tensor.storage()) != units_;
+  }
+  return is_fully_sharded(tensor) &&
+         (memory_.expired() || ParameterWatch::address_of(tensor) != frozen.address);
 }
 
 FrozenParameters::Named FrozenParameters::parameters() const {
   Named parameters;
   for (const Frozen& frozen : frozen_) {
-    if (!is_elsewhere(frozen)) parameters.emplace_back(frozen.name, frozen.tensor);
+    if (is_elsewhere(frozen)) continue;
+    parameters.emplace_back(frozen.parameter.name, frozen.parameter.tensor);
   }
   return parameters;
+}
+
+std::vector<std::pair<ReducedParameter, ElementRange>> FrozenParameters::shares() const {
+  std::vector<std::pair<ReducedParameter, ElementRange>> shares;
+  for (const Frozen& frozen : frozen_) {
+    if (is_elsewhere(frozen) || frozen.share.elements.numel() == 0) continue;
+    shares.emplace_back(frozen.parameter, frozen.share);
+  }
+  return shares;
 }
 
 void FrozenParameters::require_untouched() const {
   for (const Frozen& frozen : frozen_) {
     if (is_elsewhere(frozen)) continue;
-    if (frozen.tensor.const_data_ptr() != frozen.address) ParameterWatch::refuse_move(frozen.name);
-    const auto version = static_cast<std::uint32_t>(frozen.tensor._version());
-    if (version != frozen.version) ParameterWatch::refuse_write(frozen.name);
+    const at::Tensor& tensor = frozen.parameter.tensor;
+    const std::string& name = frozen.parameter.name;
+    if (ParameterWatch::address_of(tensor) != frozen.address) ParameterWatch::refuse_move(name);
+    const auto version = static_cast<std::uint32_t>(tensor._version());
+    if (version != frozen.version) ParameterWatch::refuse_write(name);
   }
 }
 
 void FrozenParameters::accept_writes() {
   for (Frozen& frozen : frozen_) {
-    frozen.version = static_cast<std::uint32_t>(frozen.tensor._version());
+    frozen.version = static_cast<std::uint32_t>(frozen.parameter.tensor._version());
   }
 }
 

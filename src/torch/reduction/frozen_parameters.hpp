@@ -7,28 +7,36 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/process_set.hpp"
+#include "torch/reduction/parameter_watch.hpp"
+#include "torch/sharding/gathered_units.hpp"
+#include "torch/sharding/operator_watch.hpp"
 
 namespace kolo::tensors {
 
-/// Parameters without gradients, of which the ranks of a node share one copy as of those that are
-/// trained. Nothing updates them.
+/// Parameters of Shard::Full without gradients, which nothing updates: the ranks of a node share
+/// one copy of them, or they are gathered with those that are trained.
 class FrozenParameters {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Moves the parameters that get no gradient to one copy for the set of `options`, which has the
-  /// memory's name; values are those of that set's first rank. Those whose elements cannot be moved
-  /// stay: on GPUs, not contiguous, or in a storage with others; all of them where ranks share no
-  /// memory. `parameters` are all of the model, each once. Collective over `all`. Throws
-  /// MismatchError on all ranks if parameters differ.
-  void share(const Named& parameters, ProcessSet& all, const OperationOptions& options);
+  /// Those of `all` that get no gradient and whose elements can be moved: on the device, contiguous
+  /// and in a storage of their own.
+  static std::vector<ReducedParameter> movable(const std::vector<ReducedParameter>& all,
+                                               const at::Device& device);
 
-  /// Those that share() has moved and no optimizer has moved again, as it does once they get
-  /// gradients.
+  /// Moves parameters to one copy for the set of `options`, which has the memory's name; values are
+  /// those of that set's first rank. Collective over the set.
+  void share(const std::vector<ReducedParameter>& parameters, const OperationOptions& options);
+  /// From now on knows parameters that are gathered with these units.
+  void add(const std::vector<ReducedParameter>& parameters, const GatheredUnits& units);
+
+  /// Those that no optimizer has moved again, as it does once they get gradients.
   Named parameters() const;
+  /// What this rank writes to checkpoints and reads from them: its share of each.
+  std::vector<std::pair<ReducedParameter, ElementRange>> shares() const;
   /// Throws InvalidArgument if the program has moved or written one.
   void require_untouched() const;
   /// They have been written on all ranks alike.
@@ -36,16 +44,17 @@ class FrozenParameters {
 
  private:
   struct Frozen {
-    std::string name;
-    at::Tensor tensor;
+    ReducedParameter parameter;
+    ElementRange share;
     const void* address;
     std::uint32_t version;
   };
-  /// Whether an optimizer has moved it since, which watches it.
-  bool is_elsewhere(const Frozen& parameter) const;
+  void add(const ReducedParameter& parameter, ElementRange share);
+  bool is_elsewhere(const Frozen& frozen) const;
 
   std::vector<Frozen> frozen_;
-  std::weak_ptr<void> memory_;  // while it lives, nothing else lies at the addresses
+  std::weak_ptr<void> memory_;            // of one copy: while it lives, nothing else lies there
+  const GatheredUnits* units_ = nullptr;  // null: there is one copy
 };
 
 }  // namespace kolo::tensors

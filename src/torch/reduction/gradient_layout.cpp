@@ -53,22 +53,39 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
                                                            !reducer.units_)
                               : make_own_memory_pipeline(reductions)) {}
 
-std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
+/// In units_, the first of the parameters has this number.
+std::vector<PlannedParameter> GradientReducer::planned(
+    const std::vector<ReducedParameter>& parameters, std::size_t first_number) const {
   std::vector<PlannedParameter> planned;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto count = static_cast<std::size_t>(tensors_[i].numel());
-    planned.push_back({is_sparse_[i] ? 0 : count, dtype_of(tensors_[i]), parameters_[i].group,
-                       parameters_[i].optimizer_group});
+  for (const ReducedParameter& parameter : parameters) {
+    planned.push_back({static_cast<std::size_t>(parameter.tensor.numel()),
+                       dtype_of(parameter.tensor), parameter.group, parameter.optimizer_group});
     if (!units_) continue;
-    planned.back().may_split_group = planned.back().group == PlannedParameter::kNoGroup;
-    planned.back().group = static_cast<int>(units_->unit_of[i]);
+    planned.back().may_split_group = parameter.group == PlannedParameter::kNoGroup;
+    planned.back().group = static_cast<int>(units_->unit_of[first_number + planned.size() - 1]);
   }
   return planned;
+}
+
+std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
+  std::vector<PlannedParameter> all = planned(parameters_, 0);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (is_sparse_[i]) all[i].count = 0;
+  }
+  return all;
 }
 
 std::size_t GradientReducer::bucket_bytes() const {
   const std::size_t wanted = setup_.options.bucket_bytes;
   return wanted > 0 ? wanted : default_bucket_bytes(planned_parameters());
+}
+
+/// As if frozen parameters had gradients, too.
+std::size_t GradientReducer::unit_bytes() const {
+  const std::size_t wanted = setup_.options.bucket_bytes;
+  std::vector<PlannedParameter> all = planned_parameters();
+  for (const PlannedParameter& frozen : planned(frozen_, all.size())) all.push_back(frozen);
+  return wanted > 0 ? wanted : default_bucket_bytes(all);
 }
 
 BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
@@ -164,31 +181,49 @@ void GradientReducer::shard_parameters(const BucketPlan& plan) {
   }
 }
 
-/// Sorts parameters by their units.
-void GradientReducer::plan_units(std::vector<std::size_t>& order) {
+void GradientReducer::plan_units() {
   std::vector<UnitMember> members;
-  for (const ReducedParameter& parameter : parameters_) {
-    members.push_back(
-        {parameter.name, parameter.tensor.nbytes(), parameter.place, parameter.group});
+  for (const auto* const parameters : {&parameters_, &frozen_}) {
+    for (const ReducedParameter& parameter : *parameters) {
+      members.push_back(
+          {parameter.name, parameter.tensor.nbytes(), parameter.place, parameter.group});
+    }
   }
-  units_ = tensors::plan_units(members, bucket_bytes());
+  units_ = tensors::plan_units(members, unit_bytes());
   units_->keeps_gathered = !setup_.options.reshard_after_forward;
+}
+
+/// The order of parameters that are sorted by units_, in which the first one has this number.
+std::vector<std::size_t> GradientReducer::by_unit(const std::vector<ReducedParameter>& parameters,
+                                                  std::size_t first_number) const {
+  std::vector<std::size_t> order = ArrivalOrder::completed({}, parameters.size());
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
-    return std::pair{units_->unit_of[i], parameters_[i].place};
+    return std::pair{units_->unit_of[first_number + i], parameters[i].place};
   });
+  return order;
 }
 
 std::unique_ptr<ParameterMemory> GradientReducer::make_full_memory(const BucketPlan& plan) const {
   if (!units_) return make_copy_per_node(plan, named("parameters"));
-  return make_gathered_on_use(plan, *units_, tensors_.front().device(), setup_.options.offload,
-                              named("parameters"), prefix_, setup_.unit_calls);
+  const std::size_t first = parameters_.size();
+  BucketPlan frozen = plan_buckets(planned(frozen_, first), by_unit(frozen_, first), unit_bytes(),
+                                   static_cast<std::size_t>(setup_.sets.sharded->size()));
+  return make_gathered_on_use(plan,
+                              {.units = *units_,
+                               .frozen = tensors_of(frozen_),
+                               .frozen_plan = std::move(frozen),
+                               .device = tensors_.front().device(),
+                               .offload = setup_.options.offload,
+                               .batch = prefix_,
+                               .calls = setup_.unit_calls},
+                              named("parameters"));
 }
 
 /// Before the first step, by the order of the parameters.
 void GradientReducer::shard_at_once() {
-  std::vector<std::size_t> order = ArrivalOrder::completed({}, parameters_.size());
-  if (!can_keep_one_copy(tensors_.front().device(), named("probe"))) plan_units(order);
-  const BucketPlan layout = plan(order);
+  if (setup_.gathers_on_use) plan_units();
+  const BucketPlan layout =
+      plan(units_ ? by_unit(parameters_, 0) : ArrivalOrder::completed({}, parameters_.size()));
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : plan_of_gradients(layout).buckets) {

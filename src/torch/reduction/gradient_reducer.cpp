@@ -7,21 +7,13 @@
 #include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo::tensors {
-namespace {
-
-std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters) {
-  std::vector<at::Tensor> tensors;
-  for (const ReducedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
-  return tensors;
-}
-
-}  // namespace
 
 GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
-                                 const ReductionSetup& setup, std::string prefix,
-                                 std::function<void()> before_gradient)
+                                 std::vector<ReducedParameter> frozen, const ReductionSetup& setup,
+                                 std::string prefix, std::function<void()> before_gradient)
     : parameters_(std::move(parameters)),
       tensors_(tensors_of(parameters_)),
+      frozen_(std::move(frozen)),
       setup_(setup),
       prefix_(std::move(prefix)),
       watch_(parameters_),

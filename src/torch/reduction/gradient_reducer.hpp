@@ -31,10 +31,12 @@ namespace kolo::tensors {
 /// bucket has parameters of one unit, see GatheredUnits.
 class GradientReducer {
  public:
+  /// `frozen` parameters are gathered with the others where those are gathered when they are used.
   /// `before_gradient` is called before each gradient is added. `prefix` is that of operations'
   /// names. Collective over the set of the options; what `setup` refers to outlives this.
-  GradientReducer(std::vector<ReducedParameter> parameters, const ReductionSetup& setup,
-                  std::string prefix, std::function<void()> before_gradient);
+  GradientReducer(std::vector<ReducedParameter> parameters, std::vector<ReducedParameter> frozen,
+                  const ReductionSetup& setup, std::string prefix,
+                  std::function<void()> before_gradient);
 
   /// Submits the buckets that backward() has not submitted.
   void submit_rest() { layout_->pipeline->submit_rest(); }
@@ -101,15 +103,20 @@ class GradientReducer {
 
   /// Whether buckets are, or are about to be, those of shards.
   bool is_for_shards() const { return is_full() || (!arrived_ && is_sharded()); }
+  std::vector<PlannedParameter> planned(const std::vector<ReducedParameter>& parameters,
+                                        std::size_t first_number) const;
   std::vector<PlannedParameter> planned_parameters() const;
   std::size_t bucket_bytes() const;
+  std::size_t unit_bytes() const;
   BucketPlan plan(const std::vector<std::size_t>& order) const;
   BucketPlan plan_of_gradients(BucketPlan plan) const;
   OperationOptions named(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
   void shard_parameters(const BucketPlan& plan);
-  void plan_units(std::vector<std::size_t>& order);
+  void plan_units();
+  std::vector<std::size_t> by_unit(const std::vector<ReducedParameter>& parameters,
+                                   std::size_t first_number) const;
   std::unique_ptr<ParameterMemory> make_full_memory(const BucketPlan& plan) const;
   void shard_at_once();
   void shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
@@ -120,6 +127,7 @@ class GradientReducer {
 
   const std::vector<ReducedParameter> parameters_;
   const std::vector<at::Tensor> tensors_;  // of parameters_
+  const std::vector<ReducedParameter> frozen_;
   const ReductionSetup setup_;
   const std::string prefix_;
   ParameterWatch watch_;

@@ -6,15 +6,17 @@
 #include "torch/tensors/parameter_storage.hpp"
 
 namespace kolo::tensors {
-namespace {
 
-/// Of the elements; or of the storage, if its elements are not always in memory.
-const void* address_of(const at::Tensor& parameter) {
+std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const ReducedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+const void* ParameterWatch::address_of(const at::Tensor& parameter) {
   if (is_gathered_on_use(parameter)) return parameter.storage().unsafeGetStorageImpl();
   return parameter.const_data_ptr();
 }
-
-}  // namespace
 
 ParameterWatch::ParameterWatch(const std::vector<ReducedParameter>& parameters)
     : parameters_(parameters), remembered_(parameters.size()) {

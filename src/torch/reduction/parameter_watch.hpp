@@ -21,6 +21,8 @@ struct ReducedParameter {
   std::size_t place = 0;  ///< in the model
 };
 
+std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters);
+
 /// Detects that a program has moved parameters to other memory, has written to those of which ranks
 /// share one copy, or has stepped the wrapped optimizer itself.
 class ParameterWatch {
@@ -43,6 +45,8 @@ class ParameterWatch {
   /// step() or load() makes that.
   void require_no_whole_state(const WrappedOptimizer& optimizer) const;
 
+  /// Of the elements; or of the storage, if its elements are not always in memory.
+  static const void* address_of(const at::Tensor& parameter);
   /// Throw the errors of parameters that have moved, and that were written.
   [[noreturn]] static void refuse_move(const std::string& name);
   [[noreturn]] static void refuse_write(const std::string& name);

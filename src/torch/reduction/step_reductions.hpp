@@ -29,6 +29,7 @@ struct ReductionSetup {
   WrappedOptimizer& wrapped;
   StepState& step;
   const std::shared_ptr<UnitCalls>& unit_calls;
+  const bool& gathers_on_use;
 };
 
 /// The reductions of a step, one for each bucket: submits them, waits for them and assigns reduced

@@ -22,13 +22,20 @@
 namespace kolo::tensors {
 namespace {
 
-SharedBuffer make_shards(const BucketPlan& plan, const at::Device& device,
-                         const OperationOptions& options) {
-  ProcessSet& set = *options.process_set;
+/// Of each rank's shards of all buckets.
+std::size_t shard_bytes(const BucketPlan& plan, const ProcessSet& set) {
   std::size_t bytes = 0;
   for (const Bucket& bucket : plan.buckets) {
     bytes += bucket.shard_bytes(static_cast<std::size_t>(set.size()));
   }
+  return bytes;
+}
+
+SharedBuffer make_shards(const BucketPlan& plan, const UnitSetup& setup,
+                         const OperationOptions& options) {
+  ProcessSet& set = *options.process_set;
+  const at::Device device = setup.offload ? at::Device(at::kCPU) : setup.device;
+  const std::size_t bytes = shard_bytes(plan, set) + shard_bytes(setup.frozen_plan, set);
   const std::string name = options.name + ".shards";
   std::shared_ptr<at::Tensor> memory;
   run_on_all(set, name, "DistributedOptimizer", "allocating its shards", [&] {
@@ -52,19 +59,13 @@ void log_plan(const GatheredUnits& units, std::size_t shard_bytes, const Process
 
 class GatheredOnUse final : public ParameterMemory {
  public:
-  GatheredOnUse(const BucketPlan& plan, UnitPlan units, const at::Device& device, bool offload,
-                const OperationOptions& options, std::string batch,
-                std::shared_ptr<UnitCalls> calls)
-      : ParameterMemory(make_shards(plan, offload ? at::Device(at::kCPU) : device, options)),
-        plan_(std::move(units)),
-        device_(device),
-        options_(options),
-        batch_(std::move(batch)),
-        calls_(std::move(calls)) {
-    std::size_t offset = 0;
+  GatheredOnUse(const BucketPlan& plan, UnitSetup setup, const OperationOptions& options)
+      : ParameterMemory(make_shards(plan, setup, options)),
+        setup_(std::move(setup)),
+        options_(options) {
     for (const Bucket& bucket : plan.buckets) {
-      offsets_[bucket.offset] = offset;
-      offset += bucket.shard_bytes(static_cast<std::size_t>(options_.process_set->size()));
+      offsets_[bucket.offset] = frozen_offset_;
+      frozen_offset_ += bucket.shard_bytes(ranks());
     }
   }
   ~GatheredOnUse() override {
@@ -78,10 +79,19 @@ class GatheredOnUse final : public ParameterMemory {
 
   void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) override {
     std::vector<GatheredUnits::Unit> units;
-    for (const std::string& name : plan_.names) units.push_back({name, {}});
+    for (const std::string& name : setup_.units.names) units.push_back({name, {}});
+    const auto unit_of = [&](std::size_t parameter) -> GatheredUnits::Unit& {
+      return units[setup_.units.unit_of[parameter]];
+    };
     for (const Bucket& bucket : plan.buckets) {
-      units[plan_.unit_of[bucket.members.front().parameter]].parts.push_back(
-          take_shard(bucket, parameters));
+      unit_of(bucket.members.front().parameter)
+          .parts.push_back(take_shard(bucket, parameters, offset_of_shard(bucket)));
+    }
+    std::size_t offset = frozen_offset_;
+    for (const Bucket& bucket : setup_.frozen_plan.buckets) {
+      unit_of(parameters.size() + bucket.members.front().parameter)
+          .parts.push_back(take_shard(bucket, setup_.frozen, offset));
+      offset += bucket.shard_bytes(ranks());
     }
     make_units(std::move(units));
     log_plan(*units_, buffer().size_bytes(), *options_.process_set);
@@ -99,9 +109,9 @@ class GatheredOnUse final : public ParameterMemory {
     ProcessSet& set = *options_.process_set;
     const std::size_t bytes = GatheredUnits::largest_bytes(units, set.size());
     const std::size_t slots =
-        plan_.keeps_gathered ? units.size() : std::min(GatheredUnits::kSlots, units.size());
+        setup_.units.keeps_gathered ? units.size() : std::min(GatheredUnits::kSlots, units.size());
     std::optional<SharedBuffer> of_node;
-    if (device_.is_cpu()) {
+    if (setup_.device.is_cpu()) {
       of_node =
           make_node_memory(slots * bytes, {.name = options_.name + ".node", .process_set = &set});
     }
@@ -110,19 +120,22 @@ class GatheredOnUse final : public ParameterMemory {
     run_on_all(*options_.process_set, options_.name + ".units", "DistributedOptimizer",
                "allocating memory for gathered parameters", [&] {
                  units_ = std::make_shared<GatheredUnits>(
-                     std::move(units), UnitSlots(slots, bytes, device_, std::move(of_node)),
-                     std::move(options), batch_, calls_);
+                     std::move(units), UnitSlots(slots, bytes, setup_.device, std::move(of_node)),
+                     std::move(options), setup_.batch, setup_.calls);
                });
   }
 
-  /// Copies this rank's shard of the first rank's parameters.
-  GatheredUnits::Part take_shard(const Bucket& bucket, const std::vector<at::Tensor>& parameters) {
+  std::size_t ranks() const { return static_cast<std::size_t>(options_.process_set->size()); }
+
+  /// Copies this rank's shard of the first rank's parameters to the offset in the buffer.
+  GatheredUnits::Part take_shard(const Bucket& bucket, const std::vector<at::Tensor>& parameters,
+                                 std::size_t buffer_offset) {
     const at::NoGradGuard no_grad;
     const ProcessSet& set = *options_.process_set;
     const at::TensorOptions type = parameters[bucket.members.front().parameter].options();
     const auto count = static_cast<std::int64_t>(bucket.gradient_count());
     const at::Tensor whole = at::zeros({count}, type.requires_grad(false));
-    GatheredUnits::Part part;
+    GatheredUnits::Part part{};
     for (const Bucket::Member& member : bucket.members) {
       const at::Tensor& parameter = parameters[member.parameter];
       const std::size_t offset = member.offset - bucket.offset;
@@ -133,36 +146,31 @@ class GatheredOnUse final : public ParameterMemory {
     }
     OperationOptions options = options_;
     options.name += ".values";
-    options.stream = ProgramStream::current(device_).handle();
+    options.stream = ProgramStream::current(setup_.device).handle();
     const TensorView view = view_of(whole, options.name);
     broadcast(view, set.ranks().front(), options);
     const std::int64_t own = count / set.size();
     const bool is_offloaded = buffer().device().kind == DeviceKind::Cpu;
-    part.shard = tensor_over(buffer(), offset_of_shard(bucket), {own},
-                             is_offloaded ? type.device(at::kCPU) : type);
+    part.begin = bucket.shard_bytes(ranks()) * static_cast<std::size_t>(set.rank());
+    part.shard =
+        tensor_over(buffer(), buffer_offset, {own}, is_offloaded ? type.device(at::kCPU) : type);
     part.shard.copy_(whole.narrow(0, set.rank() * own, own));
     return part;
   }
 
-  const UnitPlan plan_;
-  const at::Device device_;
+  const UnitSetup setup_;
   const OperationOptions options_;
-  const std::string batch_;
-  const std::shared_ptr<UnitCalls> calls_;
+  std::size_t frozen_offset_ = 0;  // in the buffer, of the shards of frozen parameters, the last
   std::unordered_map<std::size_t, std::size_t> offsets_;  // by the bucket's offset in the plan
   std::shared_ptr<GatheredUnits> units_;
 };
 
 }  // namespace
 
-std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
-                                                      const at::Device& device, bool offload,
-                                                      const OperationOptions& options,
-                                                      std::string batch,
-                                                      std::shared_ptr<UnitCalls> calls) {
+std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitSetup setup,
+                                                      const OperationOptions& options) {
   forget_unused_units();  // of a model that has ended since its optimizer did
-  return std::make_unique<GatheredOnUse>(plan, std::move(units), device, offload, options,
-                                         std::move(batch), std::move(calls));
+  return std::make_unique<GatheredOnUse>(plan, std::move(setup), options);
 }
 
 }  // namespace kolo::tensors

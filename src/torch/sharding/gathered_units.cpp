@@ -184,10 +184,9 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
 TensorView GatheredUnits::input_of(const Part& part, std::byte* place) const {
   const c10::Device& device = slots_.device();
   if (part.shard.device().type() == device.type()) return view_of(part.shard, options_.name);
-  std::byte* const own =
-      place + part.shard.nbytes() * static_cast<std::size_t>(options_.process_set->rank());
   const at::Tensor copy = at::from_blob(
-      own, part.shard.sizes(), [](void*) {}, part.shard.options().device(device), device);
+      place + part.begin, part.shard.sizes(), [](void*) {}, part.shard.options().device(device),
+      device);
   copy.copy_(part.shard);
   return view_of(copy, options_.name);
 }

@@ -39,7 +39,8 @@ class GatheredUnits {
   };
   /// Parameters of one dtype; the ranks' shards, one after another, are the whole part.
   struct Part {
-    at::Tensor shard;  ///< [n], this rank's; may be in CPU memory
+    at::Tensor shard;   ///< [n], this rank's; may be in CPU memory
+    std::size_t begin;  ///< of the shard in the whole part, in bytes
     std::vector<Member> members;
   };
   struct Unit {

@@ -62,6 +62,13 @@ class WatchedStorages {
     uses_.erase(found);
   }
 
+  /// Null if there is none.
+  const Use* find(const c10::Storage& storage) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = uses_.find(storage.unsafeGetStorageImpl());
+    return found == uses_.end() ? nullptr : &found->second;
+  }
+
   void remove_unused() {
     const std::unique_lock lock(mutex_);
     std::erase_if(units_, [&](const std::shared_ptr<GatheredUnits>& units) {
@@ -128,7 +135,34 @@ std::unique_ptr<at::ObserverContext> WatchedStorages::begin_operator(
   return std::make_unique<RunningOperator>(std::move(uses));
 }
 
+/// The elements of [offset, offset + bytes) of the part that the shard has.
+ElementRange overlap(const GatheredUnits::Part& part, std::size_t offset, std::size_t bytes) {
+  const std::size_t begin = std::max(offset, part.begin);
+  const std::size_t end = std::min(offset + bytes, part.begin + part.shard.nbytes());
+  if (begin >= end) return {0, part.shard.narrow(0, 0, 0)};
+  const auto element = static_cast<std::size_t>(part.shard.element_size());
+  const auto elements = [&](std::size_t size) { return static_cast<std::int64_t>(size / element); };
+  return {elements(begin - offset),
+          part.shard.narrow(0, elements(begin - part.begin), elements(end - begin))};
+}
+
 }  // namespace
+
+const GatheredUnits* units_of(const c10::Storage& parameter) {
+  const Use* const use = watched().find(parameter);
+  return use != nullptr ? use->units : nullptr;
+}
+
+ElementRange own_elements(const c10::Storage& parameter) {
+  const Use* const use = watched().find(parameter);
+  for (const GatheredUnits::Part& part : use->units->units()[use->unit].parts) {
+    for (const GatheredUnits::Member& member : part.members) {
+      if (member.storage.unsafeGetStorageImpl() != parameter.unsafeGetStorageImpl()) continue;
+      return overlap(part, member.offset, parameter.nbytes());
+    }
+  }
+  return {};  // units have all that are watched
+}
 
 void watch_operators(std::shared_ptr<GatheredUnits> units) { watched().add(std::move(units)); }
 

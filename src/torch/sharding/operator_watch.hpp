@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
 #include "torch/sharding/gathered_units.hpp"
 
@@ -12,6 +14,17 @@ namespace kolo::tensors {
 /// views of them: in forward(), backward() and elsewhere, on any thread. They are kept for as long
 /// as others have their parameters, beyond the optimizer.
 void watch_operators(std::shared_ptr<GatheredUnits> units);
+
+/// The units with which a parameter is gathered; null if it is not.
+const GatheredUnits* units_of(const c10::Storage& parameter);
+
+/// A range of a parameter's elements.
+struct ElementRange {
+  std::int64_t begin;
+  at::Tensor elements;  ///< [n]
+};
+/// What this rank keeps of a gathered parameter: its part of the rank's shard.
+ElementRange own_elements(const c10::Storage& parameter);
 
 /// Makes a gathered parameter an ordinary one, with memory of its own. Collective.
 void take_from_units(const at::Tensor& parameter);

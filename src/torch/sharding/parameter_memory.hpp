@@ -68,15 +68,21 @@ bool can_keep_one_copy(const at::Device& device, const OperationOptions& options
 std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
                                                     const OperationOptions& options);
 
+/// What make_gathered_on_use() gathers.
+struct UnitSetup {
+  UnitPlan units;                  ///< of the parameters of the plan, then of the frozen ones
+  std::vector<at::Tensor> frozen;  ///< gathered with the others, and never updated
+  BucketPlan frozen_plan;          ///< their shards are those of its buckets
+  at::Device device;
+  bool offload;                      ///< shards lie in CPU memory
+  std::string batch;                 ///< see GatheredUnits
+  std::shared_ptr<UnitCalls> calls;  ///< see GatheredUnits
+};
+
 /// This rank's shards alone. The parameters of a unit are gathered when one of them is used, see
-/// GatheredUnits. The values are those of the set's first rank.
-///
-/// A bucket has parameters of one unit. With `offload`, shards lie in CPU memory. `batch` and
-/// `calls`: see GatheredUnits.
-std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitPlan units,
-                                                      const at::Device& device, bool offload,
-                                                      const OperationOptions& options,
-                                                      std::string batch,
-                                                      std::shared_ptr<UnitCalls> calls);
+/// GatheredUnits. The values are those of the set's first rank. A bucket has parameters of one
+/// unit.
+std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitSetup setup,
+                                                      const OperationOptions& options);
 
 }  // namespace kolo::tensors

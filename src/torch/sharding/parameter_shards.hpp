@@ -21,6 +21,9 @@ struct UpdateType {
 
   /// Of the leaves of parameters whose memory is of type `memory`.
   at::TensorOptions of(at::TensorOptions memory) const;
+  bool has_master(const at::Tensor& parameter) const {
+    return of(parameter.options()).dtype() != parameter.dtype();
+  }
 };
 
 /// The parameters of some buckets, sharded: each rank updates one equal shard of every bucket.

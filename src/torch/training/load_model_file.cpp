@@ -76,11 +76,11 @@ class TorchFile final : public ModelFile {
 
 void copy_to(const at::Tensor& own, const at::Tensor& values, const TrainingView& view) {
   if (is_gathered_on_use(own)) {
-    for (const TrainingView::Leaf& leaf : view.leaves) {
-      if (!leaf.parameter.is_same(own)) continue;
+    view.for_each_share([&](const TrainingView::Leaf& leaf) {
+      if (!leaf.parameter.is_same(own)) return;
       leaf.elements.copy_(
           values.contiguous().view(-1).narrow(0, leaf.begin, leaf.elements.numel()));
-    }
+    });
   } else if (!has_one_copy(own)) {
     at::Tensor(own).copy_(values);
   } else if (view.sharded.rank() == 0) {

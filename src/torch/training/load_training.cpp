@@ -58,7 +58,7 @@ struct Read {
   DType dtype() const { return view_of(target, key).dtype; }
 };
 
-/// Of fully sharded parameters each rank reads its own leaves, or an equal share of what has none.
+/// Of fully sharded parameters each rank reads its shards.
 std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
@@ -71,14 +71,9 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
     if (!is_fully_sharded(tensor)) add(name, tensor, 0, tensor);
   });
-  for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (is_fully_sharded(leaf.parameter)) add(leaf.name, leaf.parameter, leaf.begin, leaf.elements);
-  }
-  for (const auto& [name, tensor] : view.frozen) {
-    const std::int64_t begin = tensor.numel() * view.sharded.rank() / view.sharded.size();
-    const std::int64_t end = tensor.numel() * (view.sharded.rank() + 1) / view.sharded.size();
-    if (begin < end) add(name, tensor, begin, tensor.view(-1).narrow(0, begin, end - begin));
-  }
+  view.for_each_share([&](const TrainingView::Leaf& leaf) {
+    add(leaf.name, leaf.parameter, leaf.begin, leaf.elements);
+  });
   return reads;
 }
 

@@ -66,19 +66,18 @@ nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
 
 void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
   for (const auto& [name, parameter] : view.parameters) {
-    if (!is_gathered_on_use(parameter)) continue;
+    if (!view.gathers(name, parameter)) continue;
     const TensorView memory = extent_of(parameter, name);
     ShardedTensor& tensor = tensors.emplace_back();
     tensor.entry = {name, memory.dtype, memory.shape};
-    for (const TrainingView::Leaf& leaf : view.leaves) {
+    view.for_each_share([&, &name = name](const TrainingView::Leaf& leaf) {
       if (leaf.name == name) tensor.own.emplace_back(leaf.begin, leaf.elements);
-    }
+    });
   }
 }
 
 void add_masters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
-  for (const auto& [name, parameter] : view.parameters) {
-    if (!view.has_masters || size_of(dtype_of(parameter)) != 2) continue;
+  for (const auto& [name, parameter] : view.mastered) {
     ShardedTensor& tensor = tensors.emplace_back();
     tensor.entry = {master_key(name), DType::Float32, parameter.sizes().vec()};
     for (const TrainingView::Leaf& leaf : view.leaves) {
@@ -184,7 +183,8 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
     entries.push_back({key, memory.dtype, memory.shape});
   };
   for (const auto& [key, tensor] : view.parameters) {
-    if (!is_gathered_on_use(tensor)) add_whole(key, tensor);
+    if (view.gathers(key, tensor)) continue;
+    add_whole(key, is_gathered_on_use(tensor) ? tensor.detach().clone() : tensor);
   }
   for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
   const std::vector<ShardedTensor> sharded = sharded_tensors(view, name);

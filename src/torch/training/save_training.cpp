@@ -43,7 +43,6 @@ class Slices {
     const auto rank = static_cast<std::size_t>(set_.rank());
     std::size_t offset = 0;
     for (const auto& [name, tensor] : shared_) {
-      const at::Tensor kept = keep(name, tensor);
       const auto count = static_cast<std::size_t>(tensor.numel());
       const auto element = static_cast<std::size_t>(tensor.element_size());
       const auto first_from = [&](std::size_t place) {
@@ -52,10 +51,14 @@ class Slices {
       };
       const std::size_t begin = first_from(shared_bytes_ * rank / size);
       const std::size_t end = first_from(shared_bytes_ * (rank + 1) / size);
-      if (begin < end || (count == 0 && rank == 0)) {
-        const auto first = static_cast<std::int64_t>(begin);
-        add_slice(name, kept, tensor.sizes().vec(), first, first,
-                  static_cast<std::int64_t>(end - begin));
+      const auto first = static_cast<std::int64_t>(begin);
+      const auto own = static_cast<std::int64_t>(end - begin);
+      // Another optimizer's: all ranks gather it, even those that write none of it.
+      const bool is_gathered = is_gathered_on_use(tensor);
+      const at::Tensor kept = keep(
+          name, is_gathered ? tensor.detach().reshape(-1).narrow(0, first, own).clone() : tensor);
+      if (own > 0 || (count == 0 && rank == 0)) {
+        add_slice(name, kept, tensor.sizes().vec(), first, is_gathered ? 0 : first, own);
       }
       offset += tensor.nbytes();
     }
@@ -95,12 +98,12 @@ class Slices {
 
 void add_parameters(const TrainingView& view, Slices& slices) {
   for (const auto& [name, tensor] : view.parameters) {
-    if (!is_gathered_on_use(tensor)) slices.share(model_key(name), tensor);
+    if (!view.gathers(name, tensor)) slices.share(model_key(name), tensor);
   }
-  for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (!is_gathered_on_use(leaf.parameter) || !view.is_first_replica) continue;
+  view.for_each_share([&](const TrainingView::Leaf& leaf) {
+    if (!view.gathers(leaf.name, leaf.parameter) || !view.is_first_replica) return;
     slices.add(model_key(leaf.name), leaf.elements, leaf.parameter.sizes().vec(), leaf.begin);
-  }
+  });
 }
 
 void add_masters(const TrainingView& view, Slices& slices) {

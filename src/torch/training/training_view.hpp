@@ -4,12 +4,14 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "kolo/process_set.hpp"
+#include "torch/tensors/parameter_storage.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
@@ -31,13 +33,30 @@ struct TrainingView {
   ProcessSet& sharded;    ///< ranks that hold different shards
   bool is_sharded;        ///< otherwise every rank holds all state
   bool is_first_replica;  ///< first of the ranks that hold the same shards
-  bool has_masters;       ///< of parameters of 16 bits, see DistributedOptimizerOptions
   Named parameters;       ///< each once
-  Named frozen;           ///< of them those in one copy that have no leaves
+  Named mastered;         ///< of them those with master copies, see DistributedOptimizerOptions
   Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::vector<Leaf> leaves;
+  std::vector<Leaf> frozen;  ///< shares of fully sharded parameters that nothing steps
+  /// Parameters of which ranks have shares here. Others may be gathered with another optimizer.
+  std::unordered_set<std::string> shared;
   WrappedOptimizer& wrapped;
+
+  /// Whether this optimizer gathers the parameter when it is used.
+  bool gathers(const std::string& name, const at::Tensor& parameter) const {
+    return is_gathered_on_use(parameter) && shared.contains(name);
+  }
+
+  /// Calls `visit(leaf)` for this rank's shards of fully sharded parameters.
+  template <class Visit>
+  void for_each_share(const Visit& visit) const {
+    for (const auto* const shares : {&leaves, &frozen}) {
+      for (const Leaf& leaf : *shares) {
+        if (is_fully_sharded(leaf.parameter)) visit(leaf);
+      }
+    }
+  }
 };
 
 /// The names of tensors in a checkpoint.

@@ -1,4 +1,5 @@
 // Parameters that are gathered on use, on the fake GPU: operators on several streams.
+#include <cstddef>
 #include <sstream>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "torch/adapted_layers.hpp"
 #include "torch/cuda/cuda_training.hpp"
 #include "torch/layer_units.hpp"
 
@@ -105,6 +107,42 @@ TEST(CudaUnitsTest, Destruction_IsPossibleWhileAUnitIsGathered) {
     units.train();
     units.use_on(units.own, 0);  // layer 1 is gathered ahead
   });
+}
+
+/// Layers with the values of `values`, since ranks are threads and share one generator.
+adapted_layers::AdaptedLayers adapted_layers_of(const CudaRank& rank,
+                                                const adapted_layers::AdaptedLayers& values) {
+  const at::NoGradGuard no_grad;
+  adapted_layers::AdaptedLayers model;
+  const auto own = model->parameters(), wanted = values->parameters();
+  for (std::size_t i = 0; i < own.size(); ++i) at::Tensor(own[i]).copy_(wanted[i]);
+  model->to(rank.device());
+  return model;
+}
+
+TEST(CudaUnitsTest, FrozenLayers_TrainAlike) {
+  const adapted_layers::AdaptedLayers values;
+  for (const bool offload : {false, true}) {
+    run_cuda_ranks(2, [&](CudaRank& rank) {
+      const auto train = [&](DistributedOptimizer::Options options) {
+        auto model = adapted_layers_of(rank, values);
+        torch::optim::SGD sgd(model->parameters(), 0.1);
+        options.process_set = &rank.world();
+        DistributedOptimizer optimizer(sgd, *model, options);
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          model->forward(layer_units::input(rank.rank(), step).to(rank.device())).sum().backward();
+          optimizer.step();
+        }
+        return flat(*model).cpu();
+      };
+      DistributedOptimizer::Options full = adapted_layers::layer_by_layer(Shard::Full);
+      full.offload = offload;
+      const at::Tensor whole = train(adapted_layers::layer_by_layer(Shard::None));
+      EXPECT_LT(largest_difference(train(full), whole), 1e-5);
+      EXPECT_FALSE(at::equal(whole, flat(*values)));
+    });
+  }
 }
 
 }  // namespace kolo::test::cuda_units_test

@@ -1,0 +1,158 @@
+// Checkpoints of models with frozen parameters, which may be gathered when they are used.
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "torch/adapted_layers.hpp"
+#include "torch/sharding.hpp"
+#include "torch/small_training.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::frozen_checkpoints_test {
+
+using namespace adapted_layers;
+using layer_units::input;
+
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+
+class FrozenCheckpointsTest : public AdaptedLayersTest {};
+
+TEST_F(FrozenCheckpointsTest, Checkpoints_HaveTheSameFilesInAllModes) {
+  const CommonFolder folder;
+  const auto with_model = [&](Shard shard, const auto& use) {
+    AdaptedLayers model;
+    AdamW inner(model->parameters(), AdamWOptions(1e-2));
+    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
+    use(model, optimizer);
+    barrier();
+  };
+  const auto write_parameters = [&](AdaptedLayers& model, DistributedOptimizer& optimizer,
+                                    double first) {
+    optimizer.full_parameters([&] {
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : model->parameters()) {
+        at::Tensor(parameter).copy_(
+            torch::arange(parameter.numel(), torch::kFloat).add(first++).view(parameter.sizes()));
+      }
+    });
+  };
+  for (const Shard saved : {Shard::Full, Shard::None}) {
+    at::Tensor values;
+    with_model(saved, [&](AdaptedLayers& model, DistributedOptimizer& optimizer) {
+      write_parameters(model, optimizer, 3);
+      optimizer.save(folder.path());
+      optimizer.save_full_state(folder.path() / "all.safetensors");
+      optimizer.full_parameters([&] {
+        if (rank() == 0) torch::save(model, (folder.path() / "model.pt").string());
+      });
+      values = values_of(*model);
+    });
+    for (const Shard loaded : {Shard::Full, Shard::None}) {
+      for (const char* const file : {"", "all.safetensors", "model.pt"}) {
+        with_model(loaded, [&](AdaptedLayers& model, DistributedOptimizer& optimizer) {
+          optimizer.load(folder.path() / file);
+          EXPECT_TRUE(torch::equal(values_of(*model), values)) << file;
+          step(model, optimizer, 0);  // the load counts as no write by the program
+        });
+      }
+    }
+  }
+}
+
+TEST_F(FrozenCheckpointsTest, UnfrozenLayers_TrainAndAreSaved) {
+  const CommonFolder folder;
+  expect_trained_alike([](AdaptedLayers& model, DistributedOptimizer&, int number) {
+    model->layers[3]->base->weight.set_requires_grad(number >= 2);
+    model->layers[4]->up.set_requires_grad(number != 3);
+  });
+  const auto train_and_save = [&](Shard shard) {
+    return train(layer_by_layer(shard),
+                 [&](AdaptedLayers& model, DistributedOptimizer& optimizer, int number) {
+                   model->layers[3]->base->weight.set_requires_grad(number >= 2);
+                   if (number == 4) optimizer.save(folder.path());
+                 });
+  };
+  const auto load = [&](Shard shard) {
+    AdaptedLayers model;
+    model->layers[3]->base->weight.set_requires_grad(true);
+    AdamW inner(model->parameters(), AdamWOptions(1e-2).eps(1e-4));
+    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
+    optimizer.load(folder.path());
+    step(model, optimizer, 4);
+    return values_of(*model);
+  };
+  const at::Tensor trained = train_and_save(Shard::Full);
+  expect_alike(load(Shard::Full), trained);
+  expect_alike(load(Shard::None), trained);
+}
+
+TEST_F(FrozenCheckpointsTest, SecondOptimizer_TakesOverFrozenParameters) {
+  AdaptedLayers model;
+  const auto parameters = [&](std::size_t layer) {
+    return std::vector<at::Tensor>{model->layers[layer]->down, model->layers[layer]->up};
+  };
+  torch::optim::SGD first_inner(parameters(1), 0.1);
+  torch::optim::SGD second_inner(parameters(2), 0.1);
+  DistributedOptimizer first(first_inner, *model, layer_by_layer(Shard::Full));
+  DistributedOptimizer second(second_inner, *model, layer_by_layer(Shard::Full));
+  second.full_parameters([&] { model->layers[3]->base->weight.fill_(0.25); });
+  for (int number = 0; number < 2; ++number) {
+    model->forward(input(rank(), number)).sum().backward();
+    first.step();
+    second.step();
+  }
+  const at::Tensor weight = model->layers[3]->base->weight;
+  EXPECT_TRUE(torch::equal(weight, torch::full_like(weight, 0.25)));
+  // The checkpoint of each has the whole model.
+  const at::Tensor values = values_of(*model);
+  for (DistributedOptimizer* const optimizer : {&first, &second}) {
+    const CommonFolder folder;
+    optimizer->save(folder.path());
+    optimizer->save_full_state(folder.path() / "all.safetensors");
+    for (const char* const file : {"", "all.safetensors"}) {
+      AdaptedLayers loaded;
+      for (at::Tensor& parameter : loaded->parameters()) parameter.data().zero_();
+      torch::optim::SGD inner(loaded->parameters(), 0.1);
+      DistributedOptimizer other(inner, *loaded, layer_by_layer(Shard::None));
+      other.load(folder.path() / file);
+      EXPECT_TRUE(torch::equal(values_of(*loaded), values)) << file;
+      barrier();
+    }
+  }
+}
+
+TEST_F(FrozenCheckpointsTest, MasterCopies_AreThoseOfTrainedParameters) {
+  const CommonFolder folder;
+  for (const Shard shard : sharded_modes()) {
+    AdaptedLayers model;
+    model->to(torch::kBFloat16);
+    AdamW inner(model->parameters(), AdamWOptions(1e-2));
+    Options options = layer_by_layer(shard);
+    options.master_weights = true;
+    DistributedOptimizer optimizer(inner, *model, options);
+    optimizer.zero_grad();
+    model->forward(input(rank(), 0).to(torch::kBFloat16)).sum().backward();
+    optimizer.step();
+    optimizer.save_full_state(folder.path() / "all.safetensors");
+    optimizer.save(folder.path());
+    if (rank() == 0) {
+      std::ifstream file(folder.path() / "all.safetensors");
+      std::string header(4 << 10, '\0');
+      file.read(header.data(), static_cast<std::streamsize>(header.size()));
+      EXPECT_NE(header.find("\"master.layer1.up\""), std::string::npos);
+      EXPECT_EQ(header.find("\"master.layer0.up\""), std::string::npos);
+      EXPECT_EQ(header.find("\"master.layer1.base.weight\""), std::string::npos);
+    }
+    const at::Tensor values = values_of(*model);
+    barrier();
+    optimizer.load(folder.path());
+    EXPECT_TRUE(torch::equal(values_of(*model), values));
+  }
+}
+
+}  // namespace kolo::test::frozen_checkpoints_test
