@@ -68,7 +68,8 @@ class Hosts:
         self._jobs = []
         run("mount", "-t", "tmpfs", "-o", "size=4g", "tmpfs", str(FOLDER))
         run("ip", "link", "set", "lo", "up")
-        run("ip", "link", "add", "bridge0", "type", "bridge")
+        # Otherwise it has that of one of its ports, and another one whenever ports come and go.
+        run("ip", "link", "add", "bridge0", "address", "02:00:00:00:00:01", "type", "bridge")
         run("ip", "link", "set", "bridge0", "up")
         run("ip", "address", "add", f"{NETWORK}.254/24", "dev", "bridge0")
         known = "127.0.0.1 localhost\n" + "".join(

@@ -60,8 +60,9 @@ class HostsTest(unittest.TestCase):
     def passes(self, program, tests, meanwhile=None, **variables):
         """Runs GoogleTests on all hosts; their number is in the table."""
         variables["KOLO_FAKE_NODES"] = str(self.count)  # the tests expect what they find by it
-        job = self.hosts.mpirun(MPIRUN, RANKS, [PROGRAMS / program, "--gtest_color=no",
-                                                f"--gtest_filter={tests}"], variables=variables)
+        command = [PROGRAMS / program, "--longest-test=600", "--gtest_color=no",
+                   f"--gtest_filter={tests}"]
+        job = self.hosts.mpirun(MPIRUN, RANKS, command, variables=variables)
         beside = threading.Thread(target=meanwhile or (lambda _: None), args=[job])
         beside.start()
         output, _ = job.communicate(timeout=900)
@@ -154,7 +155,10 @@ class All:
         self.passes("torch_test", "*ShardedTraining*:*ShardedModels*")
 
     def test_checkpoints(self):
-        self.passes("torch_test", "*Checkpoint*-*CheckpointedModels*:*ForgedCheckpoint*")
+        left_out = "*CheckpointedModels*:*ForgedCheckpoint*"
+        if self.ranks > 4:
+            left_out += ":*Training_ResumesAtAnyWorldSize*"  # its batch has no rows for five ranks
+        self.passes("torch_test", f"*Checkpoint*-{left_out}")
 
     def test_join(self):
         self.passes("torch_test", "*Join*")
@@ -179,7 +183,7 @@ class All:
                 times += 1
                 time.sleep(3)
 
-        self.passes("torch_test", "*ShardedTraining*:*ShardedModels*:*Join*", pull_cables)
+        self.passes("torch_test", f"{TRAINING}:{JOIN}", pull_cables)
         self.note += f", {times} times down"
 
     def test_slow_link(self):
@@ -197,11 +201,6 @@ class All:
         self.passes("runtime_mpi_test", CONTRACT)
         self.passes("torch_test", TRAINING)
 
-    def test_host_vanishes_ten_times(self):
-        for i in range(10):
-            self.expect_vanished(i % self.count, lost_after_s=10, limit_s=15)
-            self.hosts.end_jobs()
-
 
 if ARE_ALL:
     class AllOnTwoHosts(All, HostsTest):
@@ -209,6 +208,11 @@ if ARE_ALL:
 
     class AllOnThreeHosts(All, HostsTest):
         count = 3
+
+        def test_host_vanishes_ten_times(self):
+            for i in range(10):
+                self.expect_vanished(i % self.count, lost_after_s=10, limit_s=15)
+                self.hosts.end_jobs()
 
 
 def print_table():

@@ -93,7 +93,8 @@ std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point
                                                                bool needs_peers) {
   if (auto loss = watch_->check(now, needs_peers)) return loss;
   if (!heartbeats_ || header_exchange_->lost()) return std::nullopt;
-  return heartbeats_->check(now);
+  const std::optional<Loss> loss = heartbeats_->check(now);
+  return loss ? watch_->announce(*loss, now) : std::nullopt;
 }
 
 void ControlPlane::declare_lost(const Loss& loss) {

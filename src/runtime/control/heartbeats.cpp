@@ -12,9 +12,6 @@ namespace {
 
 constexpr int kHeartbeatsInLimit = 4;
 constexpr auto kInterval = std::chrono::milliseconds(10);
-/// What counts of the time between two checks. A rank that was stopped or had no core finds its
-/// neighbours' heartbeats only after its next steps.
-constexpr std::chrono::nanoseconds kLongestWait = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -56,11 +53,13 @@ std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
   return describe(lost->rank);
 }
 
+/// A rank that was stopped, as with its whole machine, finds its neighbours' heartbeats only after
+/// its next steps: not all of that time counts.
 void Heartbeats::listen(Neighbour& neighbour, std::chrono::nanoseconds waited) {
   const std::uint64_t messages = header_exchange_.messages_from(neighbour.rank);
   const bool is_silent = std::exchange(neighbour.messages, messages) == messages;
-  neighbour.silence =
-      is_silent ? neighbour.silence + std::min(waited, kLongestWait) : std::chrono::nanoseconds{0};
+  neighbour.silence = is_silent ? neighbour.silence + std::min(waited, limit_ / kHeartbeatsInLimit)
+                                : std::chrono::nanoseconds{0};
 }
 
 HeaderExchange::Loss Heartbeats::describe(int rank) const {

@@ -1,6 +1,7 @@
 #include "runtime/control/loss_watch.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -28,8 +29,9 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
   next_check_ = now + kInterval;
   for (const int peer : dead) {
     const std::optional<int> rank = member(peer);
-    if (rank && !header_exchange_.has_left(*rank))
-      return Loss{*rank, "died: its process has ended"};
+    if (rank && !header_exchange_.has_left(*rank)) {
+      return announce({*rank, "died: its process has ended"}, now);
+    }
   }
   if (now >= next_sample_ && needs_peers) {
     next_sample_ = later(now, set_.longest_silence() / 2);
@@ -38,11 +40,21 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
   return std::nullopt;
 }
 
+std::optional<HeaderExchange::Loss> LossWatch::announce(const Loss& loss, Clock::time_point now) {
+  header_exchange_.publish_lost(loss);
+  if (all_have_heard(loss, now)) return loss;
+  return std::nullopt;
+}
+
 /// A rank that announces its own end waits until the others have heard, and so do they: mpirun ends
-/// all processes as soon as one has ended.
+/// all processes as soon as one has ended. Between hosts, a message may first have to wait for its
+/// connection, and does not survive its sender.
 bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
-  if (std::find(dead.begin(), dead.end(), set_.world_rank(loss.rank)) != dead.end()) return true;
+  const bool sees_it = std::ranges::find(dead, set_.world_rank(loss.rank)) != dead.end();
+  const bool is_one_host =
+      std::ranges::count(set_.node_of_rank, 0) == std::ssize(set_.node_of_rank);
+  if (sees_it && is_one_host) return true;
   if (!heard_at_) heard_at_ = now;
   report(loss);
   return now >= *heard_at_ + kTimeToHear;

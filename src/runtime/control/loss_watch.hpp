@@ -24,6 +24,9 @@ class LossWatch {
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
   std::optional<Loss> check(Clock::time_point now, bool needs_peers);
 
+  /// Tells the other ranks of a loss, and returns it once they have had time to hear of it.
+  std::optional<Loss> announce(const Loss& loss, Clock::time_point now);
+
   /// A rank that gave no sign of life in the latest complete interval.
   std::optional<Loss> find_silent() const;
 

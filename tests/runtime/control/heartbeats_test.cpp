@@ -201,8 +201,9 @@ TEST(HeartbeatsTest, RankThatWasStopped_DoesNotTakeTheOthersForLost) {
   Hosts hosts({0, 1});
   hosts.run(kLimit);
   for (int i = 0; i < 5; ++i) {
-    hosts.run(kLimit / 2, {0, 1});  // the whole machine sleeps
+    hosts.run(10 * kLimit, {0, 1});  // the whole machine sleeps
     hosts.run(kStep, {1});
+    hosts.run(kLimit / 4);
   }
   EXPECT_TRUE(hosts.losses.empty());
 }
