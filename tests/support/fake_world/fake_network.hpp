@@ -83,11 +83,11 @@ class FakeNetwork {
     message->source = source;
     message->tag = tag;
     message->data.assign(data.begin(), data.end());
-    message->due = is_cut(source, destination) ? std::chrono::steady_clock::time_point::max()
-                                               : std::chrono::steady_clock::now() + random_delay();
+    message->due = std::chrono::steady_clock::now() + random_delay();
     if (is_dead(source) || is_dead(destination)) return message;
     Mailbox& mailbox = mailbox_of(channel, destination);
-    const std::lock_guard lock(mailbox.lock);
+    const std::lock_guard lock(mailbox.lock);  // plug_in looks at messages under it
+    if (is_cut(source, destination)) message->due = std::chrono::steady_clock::time_point::max();
     for (const auto& earlier : mailbox.messages) {  // messages keep their order
       if (earlier->source == source && earlier->tag == tag) {
         message->due = std::max(message->due, earlier->due);
