@@ -1,10 +1,14 @@
 #include "torch/buckets/grad_hooks.hpp"
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "torch/tensors/graph_node.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -33,6 +37,13 @@ class Hook final : public torch::autograd::FunctionPreHook,
 };
 
 }  // namespace
+
+struct GradHooks::Installed {
+  // The parameter holds it weakly: without an owner it would be destroyed with its hooks.
+  NodeOwner accumulator;
+  const torch::autograd::FunctionPreHook* before;
+  std::uintptr_t after;
+};
 
 GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after)
     : before_(std::move(before)), after_(std::move(after)) {

@@ -1,17 +1,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-
-namespace torch::autograd {
-struct FunctionPreHook;
-struct Node;
-}  // namespace torch::autograd
 
 namespace kolo::tensors {
 
@@ -29,12 +22,7 @@ class GradHooks {
   GradHooks& operator=(const GradHooks&) = delete;
 
  private:
-  struct Installed {
-    // The parameter holds it weakly: without an owner it would be destroyed with its hooks.
-    std::shared_ptr<torch::autograd::Node> accumulator;
-    const torch::autograd::FunctionPreHook* before;
-    std::uintptr_t after;
-  };
+  struct Installed;
 
   Callback before_;
   Callback after_;

@@ -21,6 +21,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/tensors/call_state.hpp"
+#include "torch/tensors/graph_node.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -51,13 +52,22 @@ class Boundary final : public Node {
   }
   /// A further input, for gradients that `edge` takes.
   Edge stand_in(const Edge& edge) {
-    const autograd::InputMetadata& taken = edge.function->input_metadata(edge.input_nr);
-    return {getptr(), add_input_metadata(taken.options(), taken.shape_as_dim_vector(),
-                                         taken.is_tensor_subclass(), taken.is_nested_tensor(),
-                                         taken.grad_dtype())};
+    return {getptr(), add_input_like(edge.function->input_metadata(edge.input_nr))};
   }
 
  private:
+  /// Gradients have a dtype of their own in newer versions of LibTorch.
+  template <class Metadata>
+  std::uint32_t add_input_like(const Metadata& taken) {
+    if constexpr (requires { taken.grad_dtype(); }) {
+      return add_input_metadata(taken.options(), taken.shape_as_dim_vector(),
+                                taken.is_tensor_subclass(), taken.is_nested_tensor(),
+                                taken.grad_dtype());
+    } else {
+      return add_input_metadata(taken.options(), taken.shape_as_dim_vector(),
+                                taken.is_tensor_subclass(), taken.is_nested_tensor());
+    }
+  }
   autograd::variable_list apply(autograd::variable_list&&) override { return {}; }
 };
 
@@ -65,7 +75,7 @@ class Boundary final : public Node {
 class Graph {
  public:
   explicit Graph(const Tensors& inputs)
-      : boundary_(std::make_shared<Boundary>()),
+      : boundary_(make_node<Boundary>()),
         entered_(boundary_->enter(inputs)),
         thread_(at::RecordFunction::currentThreadId()),
         first_(at::sequence_number::peek()) {}
@@ -101,7 +111,7 @@ class Graph {
     return node.thread_id() == thread_ && node.sequence_nr() >= first_;
   }
 
-  std::shared_ptr<Boundary> boundary_;
+  decltype(make_node<Boundary>()) boundary_;
   Tensors entered_;
   std::uint64_t thread_;
   std::uint64_t first_;
@@ -246,11 +256,8 @@ std::vector<at::Tensor> checkpoint(TensorFunction function, const std::vector<at
   graph.visit_ends(roots, [&](const Edge& edge) {
     if (std::find(ends.begin(), ends.end(), edge) == ends.end()) ends.push_back(edge);
   });
-  // Not make_shared: long graphs must not be deleted recursively.
-  const std::shared_ptr<CheckpointBackward> node(
-      new CheckpointBackward(std::move(call), gradient_edges(inputs), std::move(ends),
-                             needs_gradient),
-      autograd::deleteNode);
+  const auto node = make_node<CheckpointBackward>(std::move(call), gradient_edges(inputs),
+                                                  std::move(ends), needs_gradient);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (!needs_gradient[i]) continue;
     results[i] = results[i].detach();

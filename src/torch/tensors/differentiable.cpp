@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "torch/tensors/graph_node.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -44,9 +45,7 @@ bool needs_gradient(const Tensors& inputs) {
 }
 
 void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient) {
-  // Not make_shared: long graphs must not be deleted recursively.
-  const std::shared_ptr<GradientNode> node(new GradientNode(std::move(gradient)),
-                                           autograd::deleteNode);
+  const auto node = make_node<GradientNode>(std::move(gradient));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!autograd::isDifferentiableType(inputs[i].scalar_type())) continue;
     node->add_next_edge(autograd::impl::gradient_edge(inputs[i]));

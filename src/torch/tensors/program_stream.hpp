@@ -7,6 +7,8 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
+#include "kolo/error.hpp"
+
 namespace kolo::tensors {
 
 /// The stream on which the program produces an operation's tensors and uses its results. On the CPU
@@ -21,7 +23,7 @@ class ProgramStream {
   static ProgramStream beside_current(const c10::Device& device);
 
   /// For OperationOptions::stream.
-  void* handle() const { return stream_ ? stream_->native_handle() : nullptr; }
+  void* handle() const { return stream_ ? native_handle(*stream_) : nullptr; }
   /// While the guard lives, the calling thread allocates memory for this stream.
   [[nodiscard]] c10::OptionalStreamGuard make_current() const {
     return c10::OptionalStreamGuard(stream_);
@@ -37,6 +39,14 @@ class ProgramStream {
 
  private:
   explicit ProgramStream(c10::Stream stream) : stream_(stream) {}
+  template <class Stream>
+  static void* native_handle(const Stream& stream) {
+    if constexpr (requires { stream.native_handle(); }) {
+      return stream.native_handle();
+    } else {
+      throw InvalidArgument("this LibTorch does not tell CUDA streams: CUDA tensors need 2.11");
+    }
+  }
   c10::Stream current() const;
 
   std::optional<c10::Stream> stream_;
