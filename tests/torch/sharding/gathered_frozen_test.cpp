@@ -22,7 +22,6 @@
 namespace kolo::test::gathered_frozen_test {
 
 using namespace adapted_layers;
-using layer_units::ascending;
 using layer_units::input;
 using layer_units::is_in_memory;
 
@@ -124,7 +123,7 @@ TEST_F(GatheredFrozenTest, EachRank_KeepsItsShareOfFrozenParameters) {
   const std::int64_t slots = share_gathered_units() ? 0 : 2 * kUnit;  // shared ones lie elsewhere
   const std::int64_t adapters = std::int64_t{kLayers} * 2 * kRank * kWide * 4;
   const std::int64_t gradients = 2 * adapters;  // in shards, and in slots
-  const std::int64_t padding = 64 * 1024;
+  const std::int64_t padding = 65536;
   EXPECT_LE(counted->live, std::int64_t{kLayers} * kUnit / size() + slots + gradients + padding);
 }
 
