@@ -11,7 +11,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 . "$root/cmake/libtorch.sh"
 
 version="${1:-}"
-tests="${2:-torch_test.np[123]|checkpoint_test|wrapped_optimizer_test|example.(HelloTensors|WrapOptimizer|Pretrained)}"
+tests="${2:-torch_test.np[123]|checkpoint_test|wrapped_optimizer_test|example.(Hello|Wrap|Pretr)}"
 if [[ ! "$version" =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
   echo "usage: $0 <version of torch> [<regular expression of tests>]" >&2
   exit 2
@@ -22,7 +22,8 @@ cuda_requirements() {
   unzip -p "$1"/torch-*.whl 'torch-*.dist-info/METADATA' | python3 -c '
 import re, sys
 text = sys.stdin.read()
-found = re.findall(r"^Requires-Dist: (nvidia-cuda-(?:runtime|cupti)-cu\d+) \(?==([\d.]+)", text, re.M)
+found = re.findall(r"^Requires-Dist: (nvidia-cuda-(?:runtime|cupti)-cu\d+) \(?==([\d.]+)", text,
+                   re.M)
 toolkit = re.search(r"^Requires-Dist: cuda-toolkit.*==(\d+\.\d+)", text, re.M)
 if toolkit and not found:
     found = [(f"nvidia-cuda-{name}", toolkit[1] + ".*") for name in ("runtime", "cupti")]
@@ -52,7 +53,10 @@ fi
 build="$root/build/torch-$version"
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
   -DKOLO_WITH_CUDA=OFF -DCMAKE_PREFIX_PATH="$folder/torch" | grep -e '-- Kolo:'
-cmake --build "$build" --parallel "$(nproc)" \
-  --target torch_test checkpoint_test wrapped_optimizer_test examples/all >/dev/null
+if ! log="$(cmake --build "$build" --parallel "$(nproc)" \
+  --target torch_test checkpoint_test wrapped_optimizer_test examples/all)"; then
+  printf '%s\n' "$log" >&2
+  exit 1
+fi
 cd "$build"
 ctest --output-on-failure -R "$tests"

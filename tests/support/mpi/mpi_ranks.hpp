@@ -23,6 +23,8 @@ class MpiRanks {
   MpiRanks& operator=(const MpiRanks&) = delete;
 
   static MpiRanks& instance();
+  /// Whether only the thread that started MPI may call it.
+  static bool is_funneled();
 
   /// For InitOptions::communicator: these ranks, where they are not all of the program.
   std::optional<int> group() const;

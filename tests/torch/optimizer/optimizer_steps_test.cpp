@@ -10,7 +10,6 @@
 
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
-#include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
