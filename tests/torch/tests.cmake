@@ -131,7 +131,7 @@ if(TARGET kolo)
     set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
   endfunction()
   kolo_add_torch_test(np4 4 "" ${above_reductions})
-  kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off)
+  kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
   kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2
     "${above_reductions}:*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*")
   # Over communicators of the program's, of its even and its odd ranks, at the same time; the whole
@@ -139,9 +139,9 @@ if(TARGET kolo)
   kolo_add_mpirun_test(torch_test.groups.np4 4 300 $<TARGET_FILE:torch_test>
     --gtest_filter=Reductions*:Broadcast*:Rows*:ParameterSync*:OptimizerStep*:FullSharding*)
   set_property(TEST torch_test.groups.np4 APPEND PROPERTY ENVIRONMENT KOLO_TEST_GROUPS=at_once)
-  # Three ranks, whose shards are uneven, run everything by messages; in shared memory what shards.
+  # Three ranks in shared memory: what shards, as their shards are uneven, and what lies above.
   kolo_add_mpirun_test(torch_test.np3 3 300 $<TARGET_FILE:torch_test>
-    --gtest_filter=*Shard*:*Checkpoint*:Precision*:Complex*:Join*:Deferred*:-${local_cases})
+    --gtest_filter=*Shard*:*Checkpoint*:Precision*:Complex*:*Join*:Deferred*${above_reductions}:-${local_cases})
   # Sums in rank order over nodes: all modes have the same bits there, too.
   kolo_add_mpirun_test(torch_test.direct.np4 4 300 $<TARGET_FILE:torch_test>
     --gtest_filter=*.FiftySteps_EndAlike/*:GatheredFrozenTest.*:FrozenCheckpointsTest.*)
