@@ -140,8 +140,9 @@ if(TARGET kolo)
     --gtest_filter=Reductions*:Broadcast*:Rows*:ParameterSync*:OptimizerStep*:FullSharding*)
   set_property(TEST torch_test.groups.np4 APPEND PROPERTY ENVIRONMENT KOLO_TEST_GROUPS=at_once)
   # Three ranks in shared memory: what shards, as their shards are uneven, and what lies above.
+  set(in_shared_memory "*Shard*:*Checkpoint*:Precision*:Complex*:*Join*:Deferred*")
   kolo_add_mpirun_test(torch_test.np3 3 300 $<TARGET_FILE:torch_test>
-    --gtest_filter=*Shard*:*Checkpoint*:Precision*:Complex*:*Join*:Deferred*${above_reductions}:-${local_cases})
+    --gtest_filter=${in_shared_memory}${above_reductions}:-${local_cases})
   # Sums in rank order over nodes: all modes have the same bits there, too.
   kolo_add_mpirun_test(torch_test.direct.np4 4 300 $<TARGET_FILE:torch_test>
     --gtest_filter=*.FiftySteps_EndAlike/*:GatheredFrozenTest.*:FrozenCheckpointsTest.*)
