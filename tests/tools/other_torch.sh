@@ -30,9 +30,9 @@ if toolkit and not found:
 print(*(f"{name}=={number}" for name, number in found))'
 }
 
-folder="$kolo_cache/libtorch-$version"
+folder="$kolo_cache/other/libtorch-$version" # where no other build looks for it
 if [ ! -e "$folder/complete" ]; then
-  partial="$kolo_cache/partial-libtorch-$version"
+  partial="$kolo_cache/other/partial-libtorch-$version"
   rm -rf "$partial" "$folder"
   mkdir -p "$partial"
   platforms=()
