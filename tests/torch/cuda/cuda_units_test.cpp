@@ -1,6 +1,8 @@
 // Parameters that are gathered on use, on the fake GPU: operators on several streams.
 #include <cstddef>
+#include <optional>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include <c10/core/StreamGuard.h>
@@ -85,6 +87,24 @@ TEST(CudaUnitsTest, MemoryOfMoreUnitsThanSlots_IsFreedAfterItsUse) {
     order(units.first, units.own);
     EXPECT_EQ(all.cpu().sizes(), (torch::IntArrayRef{layer_units::kLayers * layer_units::kWidth,
                                                      layer_units::kWidth}));
+  });
+}
+
+// Its slots were allocated on another stream than the one that still uses them.
+TEST(CudaUnitsTest, MemoryOfSlots_IsNotUsedAgainBeforeTheirUse) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    const c10::Stream own = current_stream(rank);
+    std::optional<Units> units(std::in_place, rank);
+    const c10::Stream first = units->first;
+    const at::Tensor rows = units->rows;  // which that stream reads, too
+    const at::Tensor used = units->use_on(first, 0);
+    units.reset();
+    std::vector<at::Tensor> next;  // where the slots were
+    for (int i = 0; i < 8; ++i) {
+      next.push_back(torch::zeros({layer_units::kWidth, layer_units::kWidth}, rank.options()));
+    }
+    order(first, own);
+    EXPECT_TRUE(used.isfinite().all().item<bool>());
   });
 }
 
