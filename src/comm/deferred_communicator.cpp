@@ -204,7 +204,8 @@ Communicator::UnderWay DeferredCommunicator::give_up_receives() {
   give_up_noted_receives();
   if (thread_.is_here()) {
     start_noted();
-    return inner_->give_up_receives();
+    give_up_started_receives();
+    return *std::exchange(under_way_, std::nullopt);
   }
   if (const auto known = std::exchange(under_way_, std::nullopt)) return *known;
   gives_up_ = true;

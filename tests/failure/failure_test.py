@@ -215,13 +215,18 @@ def expect_text_everywhere(text):
     return expect
 
 
-def expect_stopped(job):
-    """The deadline and KOLO_LOST_AFTER of a second each, and then the same as a death."""
+def failed_survivors_of_a_stop(job):
     job.wait_for_survivors()
     job.resume_victim()
     for rank in job.survivors():
         require(rank.failed(), f"rank {rank.number} ended with {rank.ending}")
         require_prompt(job, rank)
+        yield rank
+
+
+def expect_stopped(job):
+    """The deadline and KOLO_LOST_AFTER of a second each, and then the same as a death."""
+    for rank in failed_survivors_of_a_stop(job):
         require(re.search(rf"caught: .*'x'.*rank {job.victim} does not answer", rank.stderr),
                 f"rank {rank.number} does not name rank {job.victim}")
     job.wait()
@@ -229,11 +234,7 @@ def expect_stopped(job):
 
 def expect_vanished(job):
     """KOLO_LOST_AFTER of a second, though no deadline is near."""
-    job.wait_for_survivors()
-    job.resume_victim()
-    for rank in job.survivors():
-        require(rank.failed(), f"rank {rank.number} ended with {rank.ending}")
-        require_prompt(job, rank)
+    for rank in failed_survivors_of_a_stop(job):
         host = re.escape(socket.gethostname()[:63])
         require(re.search(rf"error: .*rank {job.victim} cannot be reached: nothing has come from "
                           rf"host {host} \(rank {job.victim}\) for 1 s", rank.stderr),

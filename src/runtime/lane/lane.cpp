@@ -115,7 +115,8 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const int polls = spin_.count() > 0 ? kPollsOfCallers : kPollsOnSharedCores;
   Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
-    if (static_cast<int>(try_progress_step(polls)) + static_cast<int>(serve_messages()) > 0) {
+    const bool has_progressed = try_progress_step(polls);
+    if (serve_messages() || has_progressed) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       // Another thread may make the progress that completes the operation.

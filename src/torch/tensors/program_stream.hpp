@@ -44,7 +44,9 @@ class ProgramStream {
     if constexpr (requires { stream.native_handle(); }) {
       return stream.native_handle();
     } else {
-      throw InvalidArgument("this LibTorch does not tell CUDA streams: CUDA tensors need 2.11");
+      throw InvalidArgument(
+          "this version of LibTorch does not expose handles of CUDA streams. Build with LibTorch "
+          "2.11 or newer, or keep the tensors on the CPU.");
     }
   }
   c10::Stream current() const;

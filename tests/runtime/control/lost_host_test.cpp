@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <latch>
 #include <string>
 #include <thread>
@@ -46,8 +47,8 @@ bool becomes_true(Condition condition, std::chrono::nanoseconds limit) {
   return condition();
 }
 
-TEST(LostHostTest, IdleRanks_LearnItOnBothSidesOfTheCut) {
-  const Setting setting = two_hosts();
+/// Runs `body` on every rank once all have exchanged something.
+void run_warm(const Setting& setting, const std::function<void(FakeWorld&, Runtime&)>& body) {
   std::latch have_warmed_up(setting.size);
   run_ranks(
       setting.size,
@@ -56,41 +57,38 @@ TEST(LostHostTest, IdleRanks_LearnItOnBothSidesOfTheCut) {
         Runtime::set_thread_current(&runtime);
         expect_right_sum(runtime, "before");
         have_warmed_up.arrive_and_wait();
-        const bool is_on_lost_host = runtime.rank() >= 2;
-        if (is_on_lost_host) world.unplug();
-        EXPECT_TRUE(becomes_true([&] { return world.is_broken(); }, 30 * kLimit));
-        const std::string text =
-            text_thrown_by<PeerLostError>([&] { expect_right_sum(runtime, "x"); });
-        expect_contains(text, "'x'");
-        expect_contains(text, is_on_lost_host
-                                  ? "rank 0 cannot be reached: nothing has come from the host of "
-                                    "ranks 0 and 1 for 1 s (KOLO_LOST_AFTER)"
-                                  : "rank 2 cannot be reached: nothing has come from the host of "
-                                    "ranks 2 and 3 for 1 s (KOLO_LOST_AFTER)");
+        body(world, runtime);
       },
       setting.network);
+}
+
+TEST(LostHostTest, IdleRanks_LearnItOnBothSidesOfTheCut) {
+  run_warm(two_hosts(), [](FakeWorld& world, Runtime& runtime) {
+    const bool is_on_lost_host = runtime.rank() >= 2;
+    if (is_on_lost_host) world.unplug();
+    EXPECT_TRUE(becomes_true([&] { return world.is_broken(); }, 30 * kLimit));
+    const std::string text = text_thrown_by<PeerLostError>([&] { expect_right_sum(runtime, "x"); });
+    expect_contains(text, "'x'");
+    expect_contains(text, is_on_lost_host
+                              ? "rank 0 cannot be reached: nothing has come from the host of "
+                                "ranks 0 and 1 for 1 s (KOLO_LOST_AFTER)"
+                              : "rank 2 cannot be reached: nothing has come from the host of "
+                                "ranks 2 and 3 for 1 s (KOLO_LOST_AFTER)");
+  });
 }
 
 TEST(LostHostTest, HostThatComesBackInTime_WorksOn) {
   Setting setting = two_hosts();
   setting.config.lost_after = 4s;  // time enough for a machine that does other things as well
-  std::latch have_warmed_up(setting.size);
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        Runtime runtime(options_in(world, setting.config));
-        Runtime::set_thread_current(&runtime);
-        expect_right_sum(runtime, "x");
-        have_warmed_up.arrive_and_wait();
-        for (int round = 0; round < 2; ++round) {
-          if (runtime.rank() >= 2) world.unplug();
-          std::this_thread::sleep_for(1500ms);
-          if (runtime.rank() >= 2) world.plug_in();
-          expect_right_sum(runtime, "x");
-        }
-        EXPECT_FALSE(world.is_broken());
-      },
-      setting.network);
+  run_warm(setting, [](FakeWorld& world, Runtime& runtime) {
+    for (int round = 0; round < 2; ++round) {
+      if (runtime.rank() >= 2) world.unplug();
+      std::this_thread::sleep_for(1500ms);
+      if (runtime.rank() >= 2) world.plug_in();
+      expect_right_sum(runtime, "x");
+    }
+    EXPECT_FALSE(world.is_broken());
+  });
 }
 
 TEST(LostHostTest, IdleHosts_AreNotLost) {
