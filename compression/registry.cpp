@@ -1,40 +1,104 @@
 #include "compression/registry.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <string>
+#include <utility>
 
+#include "compression/codecs.hpp"
 #include "compression/compressors.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::compression {
+namespace {
 
-Registry::Registry() {
-  // The list: one line a compressor.
-  add(none());
-  add(fp16());
-  add(bf16());
+/// A codec that sends a fraction of the elements; its full name is "name:fraction".
+struct SparseCodec {
+  std::string_view name;
+  std::unique_ptr<const Codec> (*make)(std::string name, double fraction);
+};
+
+constexpr SparseCodec kSparseCodecs[] = {{"top_k", top_k}, {"random_k", random_k}};
+
+template <class Items>
+auto find_by_name(const Items& items, std::string_view name) {
+  const auto found =
+      std::ranges::find_if(items, [&](const auto& item) { return item->name() == name; });
+  return found == std::end(items) ? nullptr : &**found;
 }
 
+}  // namespace
+
+// The lists, but for the sparse codecs above.
+Registry::Registry() : compressors_{&none(), &fp16(), &bf16()}, codecs_{&int8(), &one_bit()} {}
+
 void Registry::add(const Compressor& compressor) {
-  if (compressor.name().empty()) {
-    throw InvalidArgument("compressor: the name must not be empty");
-  }
-  for (const Compressor* known : compressors_) {
-    if (known->name() == compressor.name()) {
-      throw InvalidArgument("compressor \"" + std::string(compressor.name()) +
-                            "\": the name is taken; choose another one");
-    }
-  }
+  require_free(compressor.name());
   compressors_.push_back(&compressor);
 }
 
-const Compressor& Registry::find(std::string_view name) const {
-  std::string choices;
-  for (const Compressor* compressor : compressors_) {
-    if (compressor->name() == name) return *compressor;
-    choices += (choices.empty() ? "" : ", ") + std::string(compressor->name());
+void Registry::add(const Codec& codec) {
+  require_free(codec.name());
+  codecs_.push_back(&codec);
+}
+
+void Registry::require_free(std::string_view name) const {
+  if (name.empty()) throw InvalidArgument("compression: the name must not be empty");
+  const std::string what = "compression \"" + std::string(name) + "\": ";
+  if (name.find(':') != name.npos) throw InvalidArgument(what + "a name must not have a colon");
+  const bool is_sparse = std::ranges::any_of(
+      kSparseCodecs, [&](const SparseCodec& codec) { return codec.name == name; });
+  if (is_sparse || find_by_name(compressors_, name) || find_by_name(codecs_, name)) {
+    throw InvalidArgument(what + "the name is taken; choose another one");
   }
-  throw InvalidArgument("compressor \"" + std::string(name) +
-                        "\": there is none of that name; choose one of " + choices);
+}
+
+const Compressor& Registry::find(std::string_view name) const {
+  const Compressor* const compressor = find_by_name(compressors_, name);
+  if (compressor != nullptr) return *compressor;
+  find_codec(name);
+  return none();
+}
+
+const Codec* Registry::find_codec(std::string_view name) const {
+  if (find_by_name(compressors_, name) != nullptr) return nullptr;
+  const Codec* codec = find_by_name(codecs_, name);
+  if (codec == nullptr) codec = make_with_fraction(name);
+  if (codec == nullptr) {
+    throw InvalidArgument("compression \"" + std::string(name) +
+                          "\": there is none of that name; choose one of " + choices());
+  }
+  return codec;
+}
+
+const Codec* Registry::make_with_fraction(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  if (const Codec* const codec = find_by_name(with_fraction_, name)) return codec;
+  for (const SparseCodec& codec : kSparseCodecs) {
+    if (!name.starts_with(codec.name) || name.substr(codec.name.size(), 1) != ":") continue;
+    const std::string_view digits = name.substr(codec.name.size() + 1);
+    double fraction = 0;
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), fraction);
+    const bool is_number = error == std::errc{} && end == digits.data() + digits.size();
+    if (!is_number || !(fraction > 0.0 && fraction <= 1.0)) {
+      throw InvalidArgument("compression \"" + std::string(name) + "\": the fraction is \"" +
+                            std::string(digits) + "\"; it must be a number above 0, at most 1");
+    }
+    return with_fraction_.emplace_back(codec.make(std::string(name), fraction)).get();
+  }
+  return nullptr;
+}
+
+std::string Registry::choices() const {
+  std::string choices;
+  const auto add_choice = [&](std::string_view name) {
+    choices += (choices.empty() ? "" : ", ") + std::string(name);
+  };
+  for (const Compressor* compressor : compressors_) add_choice(compressor->name());
+  for (const Codec* codec : codecs_) add_choice(codec->name());
+  for (const SparseCodec& codec : kSparseCodecs) add_choice(std::string(codec.name) + ":FRACTION");
+  return choices;
 }
 
 }  // namespace kolo::compression

@@ -1,29 +1,45 @@
 #pragma once
 
+#include <memory>
+#include <mutex>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "kolo/codec.hpp"
 #include "kolo/compressor.hpp"
 
 namespace kolo::compression {
 
-/// The compressors that a runtime knows. A value: adding to one registry changes no other.
+/// The compressors and codecs that a runtime knows, whose names are different.
 class Registry {
  public:
-  /// With the built-in compressors: the list in registry.cpp.
+  /// With the built-in ones: the lists in registry.cpp.
   Registry();
 
-  /// Adds a user's compressor, which must outlive the registry. Throws InvalidArgument for a name
-  /// that is taken or empty.
+  /// Adds a user's compressor or codec, which must outlive the registry. Throws InvalidArgument for
+  /// a name that is taken, is empty or has a colon.
   void add(const Compressor& compressor);
+  void add(const Codec& codec);
 
-  /// Throws InvalidArgument, which names the choices, when there is none of that name.
+  /// The compressor of that name; none() for the name of a codec. Throws InvalidArgument, which
+  /// names the choices, if there is neither.
   const Compressor& find(std::string_view name) const;
+  /// The codec of that name, a built-in one with its fraction; null for the name of a compressor.
+  /// Throws as find(). Any thread may call it.
+  const Codec* find_codec(std::string_view name) const;
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }
 
  private:
+  void require_free(std::string_view name) const;
+  const Codec* make_with_fraction(std::string_view name) const;
+  std::string choices() const;
+
   std::vector<const Compressor*> compressors_;
+  std::vector<const Codec*> codecs_;
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::vector<std::unique_ptr<const Codec>> with_fraction_;
 };
 
 }  // namespace kolo::compression

@@ -6,6 +6,7 @@ namespace kolo::ops {
 
 /// The built-in algorithms, one a file of the same name, which explains it.
 Task allreduce_adasum(CollectiveCall call);
+Task allreduce_coded(CollectiveCall call);
 Task allreduce_direct(CollectiveCall call);
 Task allreduce_halving_doubling(CollectiveCall call);
 Task allreduce_hierarchical(CollectiveCall call);
@@ -26,6 +27,7 @@ Task broadcast_binomial(CollectiveCall call);
 Task broadcast_hierarchical(CollectiveCall call);
 Task broadcast_window(CollectiveCall call);
 Task broadcast_zero_copy(CollectiveCall call);
+Task reduce_scatter_coded(CollectiveCall call);
 Task reduce_scatter_direct(CollectiveCall call);
 Task reduce_scatter_halving(CollectiveCall call);
 Task reduce_scatter_hierarchical(CollectiveCall call);

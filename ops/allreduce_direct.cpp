@@ -25,12 +25,10 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/contributions.hpp"
+#include "ops/steps/tag.hpp"
 
 namespace kolo::ops {
 namespace {
-
-constexpr int kContributionTag = 0;
-constexpr int kResultTag = 1;
 
 std::vector<Range> cut(const CollectiveCall& call) {
   const int size = call.communicator->size();

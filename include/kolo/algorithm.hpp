@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "kolo/codec.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/compressor.hpp"
 #include "kolo/dtype.hpp"
@@ -73,6 +74,9 @@ struct CollectiveCall {
   /// AllReduce, ReduceScatter: compresses the elements before they are combined and sent. Null:
   /// no compression, as always for algorithms without the trait `compresses`.
   const Compressor* compressor = nullptr;
+  /// AllReduce, ReduceScatter by the coded algorithms alone, which the runtime calls itself.
+  const Codec* codec = nullptr;
+  float* residual = nullptr;              ///< see AllreduceOptions::residual; of the input, or null
   int root = 0;                           ///< Broadcast
   std::span<const std::size_t> counts{};  ///< AllGather, ReduceScatter: by rank, the same on all
   std::span<const std::size_t> send_counts{};     ///< AllToAll

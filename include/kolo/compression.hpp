@@ -1,11 +1,18 @@
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <utility>
 
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Names the compressor of an operation.
+/// Names the compressor or codec of an operation, the same on all ranks.
+///
+/// none, fp16 and bf16 reduce tensors in the type that they are sent in, along every path. The
+/// others are codecs: each rank sends encoded pieces to the rank that adds them up, in float32, and
+/// gets the encoded sum. They are for sums and averages in CPU memory; integers, complex numbers
+/// and worlds of one rank are reduced without them. See docs/compression.md.
 class Compression {
  public:
   Compression() = default;  ///< none
@@ -17,19 +24,36 @@ class Compression {
   static Compression fp16() { return Compression("fp16"); }
   /// Sends float32 and float64 as bfloat16: 8 bits, the range of float32.
   static Compression bf16() { return Compression("bf16"); }
-  /// A compressor of compression/registry.cpp. Operations throw InvalidArgument if there is none.
+  /// 8 bits an element and a scale for each 256 of them; a 3.9th of float32.
+  static Compression int8() { return Compression("int8"); }
+  /// The sign of each element and two means for each 256 of them: a 25th of float32. For use with
+  /// error feedback, see AllreduceOptions::residual. As Seide et al., 1-Bit SGD (2014).
+  static Compression one_bit() { return Compression("one_bit"); }
+  /// The elements of largest magnitude among each 16384, with their places, 6 bytes each; the
+  /// others count as zeros. For use with error feedback.
   ///
-  /// @param name must outlive the object
-  static Compression named(std::string_view name) { return Compression(name); }
+  /// @param fraction of elements to send, in (0, 1]
+  static Compression top_k(double fraction = 0.01) { return with_fraction("top_k", fraction); }
+  /// Elements at random places, other ones in every step, 4 bytes each. For use with error
+  /// feedback.
+  ///
+  /// @param fraction of elements to send, in (0, 1]
+  static Compression random_k(double fraction = 0.01) {
+    return with_fraction("random_k", fraction);
+  }
+  /// A compressor or codec by its name: "fp16", "top_k:0.01", or one of InitOptions::codecs.
+  /// Operations throw InvalidArgument if there is none.
+  static Compression named(std::string name) { return Compression(std::move(name)); }
 
   std::string_view name() const { return name_; }
 
   bool operator==(const Compression&) const = default;
 
  private:
-  explicit Compression(std::string_view name) : name_(name) {}
+  explicit Compression(std::string name) : name_(std::move(name)) {}
+  static Compression with_fraction(const char* name, double fraction);
 
-  std::string_view name_ = "none";
+  std::string name_ = "none";
 };
 
 }  // namespace kolo

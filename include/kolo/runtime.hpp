@@ -33,6 +33,9 @@ struct InitOptions {
   /// ReduceOp::Custom. The same on all ranks; their names outlive the Runtime.
   std::vector<Algorithm> algorithms{};
   std::vector<CustomReduction> reductions{};
+  /// The program's own codecs, for Compression::named. Their names are the same on all ranks; the
+  /// objects outlive the Runtime.
+  std::vector<const Codec*> codecs{};
 };
 
 /// Kolo on this rank, from construction to destruction, both of which are collective.
@@ -63,8 +66,8 @@ class Runtime {
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
   ///         intercommunicator, if only another thread may call MPI, if a launcher started several
-  ///         processes and MPI has one rank, or if settings, process sets, algorithms or reductions
-  ///         differ between ranks
+  ///         processes and MPI has one rank, or if settings, process sets, algorithms,
+  ///         reductions or codecs differ between ranks
   /// @throws TimeoutError if a rank has not constructed its own within KOLO_START_TIMEOUT. Where
   ///         Kolo starts MPI, MPI_Init waits for all processes: then the process ends with a text
   /// @throws BackendError if MPI or the operating system fails

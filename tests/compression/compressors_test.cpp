@@ -121,11 +121,11 @@ TEST(CompressionRegistryTest, NamesOfTheOptions_AreFound) {
 TEST(CompressionRegistryTest, UnknownAndDuplicateNames_AreErrors) {
   Registry registry;
   try {
-    registry.find("int8");
+    registry.find("int7");
     FAIL() << "no exception";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    for (const char* name : {"int8", "none", "fp16", "bf16"}) {
+    for (const char* name : {"int7", "none", "fp16", "bf16", "one_bit", "top_k:FRACTION"}) {
       EXPECT_NE(text.find(name), std::string::npos) << text;
     }
   }

@@ -101,6 +101,20 @@ class OwnAlgorithm(NumberedExamples):
                                            for rank in range(ranks)])
 
 
+class OwnCodec(NumberedExamples):
+    def test_feedback_makes_up_for_what_is_lost(self):
+        for ranks in RANKS:
+            with self.subTest(ranks=ranks):
+                output = self.run_example(ranks, "10_own_codec")
+                found = re.fullmatch(r"distance without compression (\S+), with feedback (\S+), "
+                                     r"without (\S+)\n", output)
+                none, with_feedback, without = map(float, found.groups())
+                self.assertLess(none, 0.0001)
+                self.assertLess(with_feedback, 0.05)
+                if ranks > 1:
+                    self.assertGreater(without, 2 * with_feedback, output)
+
+
 class Pretrained(NumberedExamples):
     def test_any_number_of_ranks_resumes_and_fine_tunes(self):
         for ranks, shard in ((1, "optimizer"), (2, "gradients"), (3, "optimizer")):

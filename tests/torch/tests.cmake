@@ -81,7 +81,7 @@ if(TARGET kolo)
       torch/training/training_checkpoint_test.cpp
       torch/optimizer/training_report_test.cpp
     RANKS 1 2
-    TIMEOUT 300
+    TIMEOUT 900
     LIBRARIES kolo)
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.

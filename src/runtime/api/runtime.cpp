@@ -42,6 +42,7 @@ class Runtime::Parts {
         reductions_(std::move(options.reductions)),
         lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
+    for (const Codec* codec : options.codecs) compressors_.add(*codec);
     runtime::check_algorithms(config_, algorithms_);
     runtime::check_staging(config_, topology());
     set_log_rank(topology().rank);
@@ -51,8 +52,9 @@ class Runtime::Parts {
     }
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));
     std::iota(everybody.begin(), everybody.end(), 0);
-    comm::wait(runtime::agree_on_start(*lanes_.make_control_communicator(0, everybody),
-                                       {config_, algorithms_, reductions_, options.process_sets}),
+    comm::wait(runtime::agree_on_start(
+                   *lanes_.make_control_communicator(0, everybody),
+                   {config_, algorithms_, reductions_, options.codecs, options.process_sets}),
                Deadline::after(config_.start_timeout), *world_);
     add_set(0, everybody);
   }

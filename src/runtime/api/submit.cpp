@@ -122,6 +122,18 @@ void check(const Submission& submission) {
   }
 }
 
+void add_residual(const Submission& submission, float* residual) {
+  Operation& operation = *submission.operation;
+  if (operation.tensors.size() != 1 || !submission.set.lane()->uses_codec(operation.request)) {
+    add_invalid_reason(operation,
+                       "a residual is for one floating tensor that a codec compresses. Pass none "
+                       "for groups, other types and compression \"" +
+                           operation.request.compression + "\".");
+    return;
+  }
+  operation.tensors.front().residual = residual;
+}
+
 void prepare(const Submission& submission) {
   try {
     submission.set.lane()->prepare(*submission.operation);
@@ -216,6 +228,7 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
     check_output(*operation, tensor, set);
   }
   check(submission);
+  if (options.residual != nullptr) add_residual(submission, options.residual);
   return submission;
 }
 

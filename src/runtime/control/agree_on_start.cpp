@@ -32,6 +32,8 @@ std::string text_of(const Start& start) {
   }
   text += "\nreductions";
   for (const CustomReduction& reduction : start.reductions) text.append(" ").append(reduction.name);
+  text += "\ncodecs";
+  for (const Codec* codec : start.codecs) text.append(" ").append(codec->name());
   text += "\nprocess sets";
   for (const std::vector<int>& ranks : start.process_sets)
     text.append(" ").append(list_of_ranks(ranks));

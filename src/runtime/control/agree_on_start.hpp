@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/topology.hpp"
+#include "kolo/codec.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/config.hpp"
 #include "kolo/reduction.hpp"
@@ -13,11 +14,13 @@
 
 namespace kolo::runtime {
 
-/// What all ranks must have in common at the start: settings, algorithms, reductions, process sets.
+/// What all ranks must have in common at the start: settings, process sets, and what
+/// the program adds.
 struct Start {
   const Config& config;
   const ops::Registry& algorithms;
   std::span<const CustomReduction> reductions;
+  std::span<const Codec* const> codecs;
   const std::vector<std::vector<int>>& process_sets;  ///< each ascending
 };
 

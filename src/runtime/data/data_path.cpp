@@ -7,6 +7,21 @@
 #include "ops/select.hpp"
 
 namespace kolo::runtime {
+namespace {
+
+void check_codec(const Request& request) {
+  const std::string codec = "compression \"" + request.compression + "\" ";
+  if (request.op != ReduceOp::Average && request.op != ReduceOp::Sum) {
+    throw InvalidArgument(codec + "is for Average and Sum, not " +
+                          std::string(name_of(request.op)) + ". Use none, fp16 or bf16.");
+  }
+  if (request.device != DeviceKind::Cpu) {
+    throw InvalidArgument(codec + "is for tensors in CPU memory. Use none, fp16 or bf16.");
+  }
+}
+
+}  // namespace
+
 const CustomReduction& Choices::find_reduction(std::string_view name) const {
   std::string choices;
   for (const CustomReduction& reduction : reductions) {
@@ -52,8 +67,14 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
   return ops::select(choices.algorithms, situation, preferred(collective));
 }
 
+const Codec* DataPath::codec_of(const Request& request) const {
+  const Codec* const codec = choices.compressors.find_codec(request.compression);
+  const bool is_floating_tensor = request.tensors.empty() || is_floating(request.tensors[0].dtype);
+  return is_floating_tensor ? codec : nullptr;
+}
+
 void DataPath::check(const Request& request) const {
-  choices.compressors.find(request.compression);
+  if (codec_of(request) != nullptr) check_codec(request);
   if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
   if (request.is_once_per_node() && (!has_nodes() || request.device != DeviceKind::Cpu)) {
     throw InvalidArgument(

@@ -62,8 +62,10 @@ struct DataPath {
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
                           bool has_peer_buffers = false, bool shares_output = false) const;
 
-  /// Throws InvalidArgument for unknown compressors and reductions, and for memory that the ranks
-  /// of a node share where they cannot.
+  /// The codec by which a reduction's tensors are sent; null: by none.
+  const Codec* codec_of(const Request& request) const;
+  /// Throws InvalidArgument for unknown compressors, codecs and reductions, for what a codec is not
+  /// for, and for memory that the ranks of a node share where they cannot.
   void check(const Request& request) const;
 };
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/convert.hpp"
+#include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 
 namespace kolo::runtime {
@@ -26,7 +27,8 @@ bool has_fragile_identity(ReduceOp op) {
 
 Task HostBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
                              JoinedRanks joined) {
-  const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum;
+  const bool has_codec = path_.choices.compressors.find_codec(request.compression) != nullptr;
+  const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum && !has_codec;
   while (!items.empty()) {
     const std::size_t length = can_pack ? fused_run(items, path_.config.fusion_bytes) : 1;
     if (length > 1) {
@@ -38,7 +40,8 @@ Task HostBackend::all_reduce(const Request& request, std::span<const ReductionIt
                           .output = memory->output,
                           .count = type->count(),
                           .peer_buffers = memory->peer_buffers,
-                          .kept = {0, type->count()}};
+                          .kept = {0, type->count()},
+                          .residual = memory->residual};
       co_await reduce(Collective::AllReduce, request, buffer, joined);
     }
     items = items.subspan(length);
@@ -82,7 +85,8 @@ Task HostBackend::reduce_scatter(const Request& request, ReductionItem item,
       .count = item.type->count(),
       .peer_buffers = item.memory->peer_buffers,
       .counts = counts,
-      .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[own]}};
+      .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[own]},
+      .residual = item.memory->residual};
   co_await reduce(Collective::ReduceScatter, request, buffer, joined);
 }
 
@@ -105,6 +109,11 @@ CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buff
 
 Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
                          JoinedRanks joined) {
+  const Codec* const codec = path_.choices.compressors.find_codec(request.compression);
+  if (codec != nullptr && is_floating(buffer.dtype) && path_.communicator->size() > 1) {
+    co_await reduce_coded(collective, request, buffer, joined, *codec);
+    co_return;
+  }
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
@@ -140,6 +149,20 @@ Task HostBackend::reduce(Collective collective, const Request& request, Buffer b
     ops::divide({reinterpret_cast<std::int64_t*>(call.output), buffer.kept.length}, plan.divisor);
   }
   if (is_copied) co_await from_wire(conversion, call.output, buffer.output, buffer.kept.length);
+}
+
+Task HostBackend::reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
+                               JoinedRanks joined, const Codec& codec) {
+  const int divisor = divisor_of(request, joined, path_.communicator->size());
+  // Sums are float32, whatever the tensor is.
+  const ops::ReductionPlan plan = ops::plan_reduction(DType::Float32, request.op, request.prescale,
+                                                      request.postscale, true, divisor);
+  CollectiveCall call = make_call(request, buffer, plan, nullptr);
+  call.dtype = buffer.dtype;
+  call.codec = &codec;
+  call.residual = buffer.residual;
+  return collective == Collective::AllReduce ? ops::allreduce_coded(call)
+                                             : ops::reduce_scatter_coded(call);
 }
 
 // In pieces that stay in cache, with a yield after each, so that other lanes make progress.

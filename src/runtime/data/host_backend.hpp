@@ -45,6 +45,7 @@ class HostBackend final : public Backend {
     std::span<std::byte* const> peer_buffers{};
     std::span<const std::size_t> counts{};  // reduce-scatter
     ops::Range kept{};                      // of `count`, in `output`
+    float* residual = nullptr;              // of a codec, for all of `count`
   };
 
   /// From a tensor to `wire_` and back, where the two differ.
@@ -57,6 +58,8 @@ class HostBackend final : public Backend {
   CollectiveCall make_call(const Request& request, const Buffer& buffer,
                            const ops::ReductionPlan& plan, const Compressor* compressor) const;
   Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
+  Task reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
+                    JoinedRanks joined, const Codec& codec);
   Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
                          JoinedRanks joined);
   Task to_wire(Conversion conversion, Reduction scale, const std::byte* tensor, std::size_t count);

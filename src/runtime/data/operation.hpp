@@ -20,6 +20,7 @@ namespace kolo::runtime {
 struct TensorMemory {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  float* residual = nullptr;  ///< see AllreduceOptions
   /// Where on every rank the part of it lies that others need (see CollectiveCall), where all of
   /// that is shared memory; else empty.
   std::vector<std::byte*> peer_buffers;

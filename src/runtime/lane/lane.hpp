@@ -44,6 +44,7 @@ class Lane {
 
   /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
+  bool uses_codec(const Request& request) const { return data_.codec_of(request) != nullptr; }
   /// Whether the ranks of each of its nodes, which are several, can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 

@@ -54,6 +54,16 @@ std::string problem_with_precision(const DistributedOptimizerOptions& options) {
          "; it must be float32 or float64. To send fewer bytes, set compression.";
 }
 
+/// Codecs would change the flags that travel in a bucket.
+std::string problem_with_compression(const DistributedOptimizerOptions& options) {
+  const Compression& own = options.compression;
+  for (const Compression& known : {Compression::none(), Compression::fp16(), Compression::bf16()}) {
+    if (own == known) return {};
+  }
+  return "compression is " + std::string(own.name()) +
+         ", it must be none, fp16 or bf16. Codecs are for allreduce() and reduce_scatter() alone.";
+}
+
 std::string problem_with_groups(WrappedOptimizer& optimizer,
                                 const DistributedOptimizerOptions& options) {
   if (options.num_groups < 0) {
@@ -210,8 +220,8 @@ std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizerOptions& options) {
   for (const std::string& problem :
        {optimizer.problem(), problem_with_scales(options), problem_with_precision(options),
-        problem_with_groups(optimizer, options), problem_with_names(names),
-        problem_with_sharding(optimizer, options)}) {
+        problem_with_compression(options), problem_with_groups(optimizer, options),
+        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
   }
   return {};

@@ -101,7 +101,7 @@ TEST_P(AllReduceTest, LargeOnesRunInManyPieces) {
 
 TEST_P(AllReduceTest, CompressedMovesHalfTheBytes) {
   run([&](Runtime& runtime) {
-    for (const Compression compression : {Compression::fp16(), Compression::bf16()}) {
+    for (const Compression& compression : {Compression::fp16(), Compression::bf16()}) {
       Tensor plain(21504);  // a whole number of cache lines for every rank, compressed too
       Tensor packed(21504);
       const auto formula = [&](std::size_t i) { return input_value(runtime.rank(), i); };

@@ -178,7 +178,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_TrainsNearlyAlike) {
 TEST_F(DistributedOptimizerTest, HalfPrecision_HalvesTheBytesSent) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank sends nothing";
   torch::nn::Sequential model = make_mlp(torch::kFloat32, 200);
-  const auto bytes_of = [&](Compression compression) {
+  const auto bytes_of = [&](const Compression& compression) {
     const auto inner = make_optimizer(Algorithm::Sgd, model->parameters());
     DistributedOptimizer::Options options;
     options.compression = compression;

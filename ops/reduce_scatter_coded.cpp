@@ -1,0 +1,32 @@
+// Reduce-scatter through a codec: every rank gets all others' parts of its piece, encoded.
+//
+//   1 contribute  every rank encodes piece p of its input and sends it to rank p, for all p
+//   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
+//
+// Both are those of coded_pieces.hpp. In place, a rank overwrites its own piece alone, which it
+// sends to nobody.
+//
+// Bytes: a rank sends (n-1)/n of its encoded input.
+// Worlds: any size of two or more; meant for few ranks, since all pairs communicate at once.
+#include "ops/algorithms.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/coded_pieces.hpp"
+#include "ops/steps/tag.hpp"
+
+namespace kolo::ops {
+
+Task reduce_scatter_coded(CollectiveCall call) {
+  const int rank = call.communicator->rank();
+  CodedContributions contributions(call, ranges_of(call.counts), kTag);
+  const std::size_t begin = ranges_of(call.counts)[static_cast<std::size_t>(rank)].begin;
+  const std::size_t segments = contributions.segments();
+  if (segments > 0) contributions.start(0);
+  for (std::size_t i = 0; i < segments; ++i) {
+    co_await contributions.finish(i);
+    if (i + 1 < segments) contributions.start(i + 1);
+    write_scaled(call, contributions.range(rank, i).begin - begin, contributions.sum(i));
+    co_await yield();
+  }
+}
+
+}  // namespace kolo::ops
