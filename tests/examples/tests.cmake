@@ -60,6 +60,7 @@ if(KOLO_BUILD_EXAMPLES)
   endfunction()
   kolo_add_example_test(HelloAllreduce)
   kolo_add_example_test(OwnAlgorithm)
+  kolo_add_example_test(OwnCodec)
   if(TARGET kolo)
     kolo_add_test(example_models_test
       SOURCES examples/model_test.cpp LIBRARIES kolo_example_models)
