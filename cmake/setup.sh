@@ -9,10 +9,12 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
+mpich_version=5.0.2   # tests/mpi/mpich.cmake has it too
+mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 
 usage() {
   cat <<TEXT
-Usage: cmake/setup.sh [--core] [--lint] [--check]
+Usage: cmake/setup.sh [--core] [--tests] [--check]
 
 Installs what Kolo's build needs and this machine lacks:
   - compiler, CMake, Ninja, Open MPI, Highway, FlatBuffers, xxHash, CLI11, nlohmann_json,
@@ -22,12 +24,13 @@ Installs what Kolo's build needs and this machine lacks:
     unless CMAKE_PREFIX_PATH or Torch_DIR names a LibTorch;
   - for one test, which is skipped without them: the Python packages safetensors and NumPy, from
     PyPI into $kolo_python, unless python3 has them;
-  - with --lint, for the tests "format" and "lint", which are skipped without them: clang-format
-    $format_version and clang-tidy $tidy_version, from PyPI into $kolo_tools.
+  - with --tests, for tests that are skipped without them, from PyPI: clang-format $format_version
+    and clang-tidy $tidy_version into $kolo_tools,
+    MPICH $mpich_version into $mpich_folder.
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
   --core   no LibTorch, and no Python packages: enough for kolo::core and kolo-bench
-  --lint   clang-format and clang-tidy as well
+  --tests  clang-format, clang-tidy and MPICH as well
   --check  only report; exit status 1 if something is missing
   --help   show this text
 TEXT
@@ -168,12 +171,13 @@ install_test_python() {
   say "that failed; the test checkpoint_python.package will be skipped"
 }
 
-# --- what looks at the sources -----------------------------------------------------------------
+# --- what looks at the sources, and another MPI ------------------------------------------------
 
 # has_linter <program> <version>
 has_linter() {
   [ -x "$kolo_tools/bin/$1" ] && "$kolo_tools/bin/$1" --version | grep -qF "version $2"
 }
+has_mpich() { [ -x "$mpich_folder/bin/mpiexec" ]; }
 has_linters() {
   has_linter clang-format "$format_version" && has_linter clang-tidy "$tidy_version"
 }
@@ -184,6 +188,15 @@ install_linters() {
   pip install --retries 1 --timeout 10 \
     "clang-format==$format_version" "clang-tidy==$tidy_version" && return
   say "that failed; the tests format and lint will be skipped"
+}
+
+# Never fails: without it all but a test works.
+install_mpich() {
+  say "installing MPICH from PyPI into $mpich_folder"
+  python3 -m venv --clear "$mpich_folder" >/dev/null &&
+    "$mpich_folder/bin/python3" -m pip --quiet --disable-pip-version-check \
+      install --retries 1 --timeout 10 "mpich==$mpich_version" </dev/null && return
+  say "that failed; the test runtime_mpich_test.np3 will be skipped"
 }
 
 # --- the ways to call it -----------------------------------------------------------------------
@@ -216,6 +229,12 @@ report_linters() {
     linters "$state" "$format_version" "$tidy_version"
 }
 
+report_mpich() {
+  local state=missing
+  if has_mpich; then state="found in $mpich_folder"; fi
+  printf '%-20s %s (PyPI: mpich %s); for one test only\n' MPICH "$state" "$mpich_version"
+}
+
 check() {
   local what probe apt pypi status=0
   while IFS='|' read -r what probe apt pypi; do
@@ -231,17 +250,22 @@ check() {
     report_torch || status=1
     report_packages
   fi
-  if [ -n "$with_linters" ]; then report_linters; fi
+  if [ -n "$with_tests" ]; then
+    report_linters
+    report_mpich
+  fi
   return $status
 }
 
 needs_torch() { [ -z "$core_only" ] && [ -z "$named" ] && ! has_torch; }
 needs_packages() { [ -z "$core_only" ] && [ -z "$(test_python)" ]; }
-needs_linters() { [ -n "$with_linters" ] && ! has_linters; }
+needs_linters() { [ -n "$with_tests" ] && ! has_linters; }
+needs_mpich() { [ -n "$with_tests" ] && ! has_mpich; }
 
 setup() {
   named="$(named_torch)" # on a line of its own: it may fail
-  if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_packages && ! needs_linters; then
+  if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_packages && ! needs_linters &&
+    ! needs_mpich; then
     return 0
   fi
   mkdir -p "$kolo_cache"
@@ -251,16 +275,17 @@ setup() {
   if needs_torch; then install_torch; fi
   if needs_packages; then install_test_python; fi
   if needs_linters; then install_linters; fi
+  if needs_mpich; then install_mpich; fi
   say "done"
 }
 
 core_only=
-with_linters=
+with_tests=
 action=setup
 for argument in "$@"; do
   case "$argument" in
     --core) core_only=yes ;;
-    --lint) with_linters=yes ;;
+    --tests) with_tests=yes ;;
     --check) action=check ;;
     --help) action=usage ;;
     *)

@@ -80,7 +80,7 @@ def main():
     arguments = parser.parse_args()
     tool = find_tool("clang-tidy", VERSION)
     if tool is None:
-        print(f"skipped: no clang-tidy {VERSION}; cmake/setup.sh --lint installs it")
+        print(f"skipped: no clang-tidy {VERSION}; cmake/setup.sh --tests installs it")
         return 77
     if not (arguments.build / "compile_commands.json").exists():
         print(f"skipped: {arguments.build} is configured without CMAKE_EXPORT_COMPILE_COMMANDS")

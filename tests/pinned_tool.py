@@ -1,4 +1,4 @@
-"""Finds a tool in the one version that the project uses, as cmake/setup.sh --lint installs it."""
+"""Finds a tool in the one version that the project uses, as cmake/setup.sh --tests installs it."""
 import os
 import pathlib
 import shutil

@@ -14,7 +14,7 @@ for argument in "$@"; do
   esac
 done
 
-"$root/cmake/setup.sh" --lint
+"$root/cmake/setup.sh" --tests
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
 

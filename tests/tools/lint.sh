@@ -3,7 +3,7 @@
 #   tests/tools/lint.sh [FILE...]
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-"$root/cmake/setup.sh" --lint
+"$root/cmake/setup.sh" --tests
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
 kolo_build debug kolo_core_wire_schema

@@ -1,0 +1,42 @@
+# The core over MPICH, in short. What includes mpi.h is compiled once more; all else is that of the
+# ordinary build. tests/tools/other_mpi.sh tests more of it there, and over other MPIs.
+
+set(mpich_version 5.0.2)  # cmake/setup.sh has it too
+if(DEFINED ENV{XDG_CACHE_HOME})
+  set(mpich_folder "$ENV{XDG_CACHE_HOME}")
+else()
+  set(mpich_folder "$ENV{HOME}/.cache")
+endif()
+string(APPEND mpich_folder "/kolo/mpi/mpich-${mpich_version}")
+if(EXISTS "${mpich_folder}/bin/mpiexec")
+  get_target_property(mpi_sources kolo_mpi SOURCES)
+  list(TRANSFORM mpi_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
+  get_target_property(main_sources kolo_test_mpi_main SOURCES)
+  add_executable(runtime_mpich_test ${mpi_sources} ${main_sources}
+    mpi/communicator_mpi_test.cpp
+    mpi/runtime_errors_mpi_test.cpp
+    mpi/runtime_mpi_test.cpp)
+  kolo_configure_target(runtime_mpich_test)
+  kolo_internal_includes(runtime_mpich_test)
+  kolo_compile_quickly(runtime_mpich_test)
+  target_compile_definitions(runtime_mpich_test PRIVATE MPICH_SKIP_MPICXX)
+  target_include_directories(runtime_mpich_test SYSTEM PRIVATE "${mpich_folder}/include")
+  target_include_directories(runtime_mpich_test PRIVATE
+    "${PROJECT_SOURCE_DIR}/include" "${CMAKE_CURRENT_SOURCE_DIR}")
+  # By their files: the targets bring the other MPI.
+  add_dependencies(runtime_mpich_test kolo_test_support kolo_core)
+  target_link_libraries(runtime_mpich_test PRIVATE
+    $<TARGET_FILE:kolo_test_support> $<TARGET_FILE:kolo_core> "${mpich_folder}/lib/libmpi.so"
+    hwy::hwy Threads::Threads GTest::gtest)
+  if(KOLO_CUDA)
+    target_compile_definitions(runtime_mpich_test PRIVATE KOLO_CUDA)
+    target_link_libraries(runtime_mpich_test PRIVATE CUDA::cudart NCCL::NCCL)
+  endif()
+  set(mpich_command "${mpich_folder}/bin/mpiexec" -n 3 $<TARGET_FILE:runtime_mpich_test>)
+else()
+  set(mpich_command sh -c
+    "echo 'skipped: no MPICH ${mpich_version}; cmake/setup.sh --tests installs it'; exit 77")
+endif()
+add_test(NAME runtime_mpich_test.np3 COMMAND ${mpich_command})
+kolo_set_mpirun_properties(runtime_mpich_test.np3 3 300)
+set_tests_properties(runtime_mpich_test.np3 PROPERTIES SKIP_RETURN_CODE 77)
