@@ -55,7 +55,7 @@ def read(path):
 
 
 def shared_files():
-    """Names in /dev/shm but those of MPI's own memory: Open MPI's, and that of an MPICH which another
+    """Names in /dev/shm but those of MPI's own memory: Open MPI's, and an MPICH's that another
     test runs meanwhile. Kolo's windows never have one."""
     of_mpi = ("vader_segment.", "mpich_shm_")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(of_mpi)}

@@ -126,7 +126,7 @@ if(TARGET kolo)
     ":GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
   # kolo_add_torch_test(<name> <ranks> [<environment>] [<filter>])
   function(kolo_add_torch_test name ranks)
-    kolo_add_mpirun_test(torch_test.${name} ${ranks} 300 $<TARGET_FILE:torch_test>
+    kolo_add_mpirun_test(torch_test.${name} ${ranks} 900 $<TARGET_FILE:torch_test>
       --gtest_filter=-${local_cases}${ARGV3})
     set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
   endfunction()
@@ -136,15 +136,15 @@ if(TARGET kolo)
     "${above_reductions}:*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*")
   # Over communicators of the program's, of its even and its odd ranks, at the same time; the whole
   # of it, and one group after the other (KOLO_TEST_GROUPS=in_turn), by hand.
-  kolo_add_mpirun_test(torch_test.groups.np4 4 300 $<TARGET_FILE:torch_test>
+  kolo_add_mpirun_test(torch_test.groups.np4 4 900 $<TARGET_FILE:torch_test>
     --gtest_filter=Reductions*:Broadcast*:Rows*:ParameterSync*:OptimizerStep*:FullSharding*)
   set_property(TEST torch_test.groups.np4 APPEND PROPERTY ENVIRONMENT KOLO_TEST_GROUPS=at_once)
   # Three ranks in shared memory: what shards, as their shards are uneven, and what lies above.
   set(in_shared_memory "*Shard*:*Checkpoint*:Precision*:Complex*:*Join*:Deferred*")
-  kolo_add_mpirun_test(torch_test.np3 3 300 $<TARGET_FILE:torch_test>
+  kolo_add_mpirun_test(torch_test.np3 3 900 $<TARGET_FILE:torch_test>
     --gtest_filter=${in_shared_memory}${above_reductions}:-${local_cases})
   # Sums in rank order over nodes: all modes have the same bits there, too.
-  kolo_add_mpirun_test(torch_test.direct.np4 4 300 $<TARGET_FILE:torch_test>
+  kolo_add_mpirun_test(torch_test.direct.np4 4 900 $<TARGET_FILE:torch_test>
     --gtest_filter=*.FiftySteps_EndAlike/*:GatheredFrozenTest.*:FrozenCheckpointsTest.*)
   set_property(TEST torch_test.direct.np4 APPEND PROPERTY ENVIRONMENT
     KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
