@@ -7,7 +7,6 @@ if(KOLO_BUILD_EXAMPLES)
       examples/evaluation_windows_test.cpp
       examples/ngram_test.cpp
       examples/options_test.cpp
-      examples/progress_bar_test.cpp
       examples/shards_test.cpp
       examples/statistics_test.cpp
       examples/windows_test.cpp
