@@ -109,8 +109,9 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// @return what consume() has returned last in this iteration; nothing before that
   std::optional<Batch> last_batch() const;
 
-  /// Ends the epoch early: the next iteration is of the next one. For programs that leave a loop
-  /// for good, or whose loader drops a smaller last batch (DataLoaderOptions::drop_last).
+  /// Ends the current epoch, unless its last batch was consumed or it has not begun: the next
+  /// iteration is of the next one. For programs that leave a loop for good, or whose loader drops a
+  /// smaller last batch (DataLoaderOptions::drop_last).
   void end_epoch();
 
   /// @return the epoch of the first sample that was not consumed, from 0; after an epoch's last
