@@ -24,7 +24,7 @@ class Random {
 
   /// A number below `bound`, which is 2 or more, all equally likely.
   std::size_t below(std::size_t bound) {
-    const int surplus_bits = 64 - std::bit_width(bound - 1);
+    const int surplus_bits = std::countl_zero(bound - 1);
     std::uint64_t drawn = 0;
     do {
       drawn = next_random(state_) >> surplus_bits;

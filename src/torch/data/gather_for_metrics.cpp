@@ -2,16 +2,17 @@
 
 #include <string>
 
+#include "kolo/error.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
 
 namespace kolo {
 namespace {
 
-constexpr const char* kWhat = "gather_for_metrics";
+constexpr const char* kGatherForMetrics = "gather_for_metrics";
 
-std::string problem_with(const std::vector<at::Tensor>& tensors,
-                         const std::optional<DistributedSampler::Batch>& batch) {
+std::string problem_with_rows(const std::vector<at::Tensor>& tensors,
+                              const std::optional<DistributedSampler::Batch>& batch) {
   if (!batch) {
     return "the sampler has no batch that was consumed. Call its consume() when the program takes "
            "a "
@@ -45,17 +46,22 @@ at::Tensor in_order_of_epoch(const at::Tensor& gathered, std::int64_t ranks, std
 std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensors,
                                            const DistributedSampler& sampler) {
   ProcessSet& set = sampler.process_set();
-  const std::string name = set.next_name(kWhat);
+  const std::string name = set.next_name(kGatherForMetrics);
   const auto batch = sampler.last_batch();
-  tensors::agree(set, name + ".batch", kWhat,
+  tensors::agree(set, name + ".batch", kGatherForMetrics,
                  {{"the epoch", std::to_string(sampler.epoch())},
                   {"the number of samples consumed", std::to_string(sampler.consumed())},
                   {"the number of tensors", std::to_string(tensors.size())}},
-                 problem_with(tensors, batch));
+                 problem_with_rows(tensors, batch));
   std::vector<at::Tensor> gathered;
   if (tensors.empty()) return gathered;
   const at::NoGradGuard no_grad;
   for (const at::Tensor& all : grouped_allgather(tensors, {.name = name, .process_set = &set})) {
+    if (all.size(0) != set.size() * static_cast<std::int64_t>(batch->samples)) {
+      throw InvalidArgument(
+          "gather_for_metrics: a rank has joined, and has no rows of the batch. Evaluate on all "
+          "ranks, after join().");
+    }
     gathered.push_back(
         in_order_of_epoch(all, set.size(), static_cast<std::int64_t>(batch->padding)));
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -11,5 +12,8 @@ namespace kolo::tensors {
 /// InvalidArgument, with a text that begins with `what`, if it is damaged, or if `read` throws.
 void read_state(const std::string& what, const std::string& text,
                 const std::function<void(const nlohmann::json& fields)>& read);
+
+/// The number of an epoch that another one follows.
+std::int64_t to_epoch(const nlohmann::json& value);
 
 }  // namespace kolo::tensors

@@ -1,7 +1,6 @@
 #include "torch/data/sample_sequence.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -106,12 +105,9 @@ void SampleSequence::set_state(const std::string& text) {
     order = fields.at("order").get<std::string>();
     samples = to_unsigned(fields.at("samples"));
     seed = to_unsigned(fields.at("seed"));
-    epoch = to_count(fields.at("epoch"));
+    epoch = to_epoch(fields.at("epoch"));
     consumed = to_unsigned(fields.at("consumed"));
     if (consumed > samples) throw InvalidArgument("more samples are consumed than there are");
-    if (epoch == std::numeric_limits<std::int64_t>::max()) {
-      throw InvalidArgument("no epoch follows the one it names");
-    }
   });
   expect_own("the order", order, order_.name);
   expect_own("the number of samples", std::to_string(samples), std::to_string(order_.samples));
