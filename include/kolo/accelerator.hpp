@@ -179,12 +179,13 @@ class Accelerator {
   void save_state(const std::filesystem::path& folder, SaveOptions options = {});
   /// Goes on where save_state was called, on any number of ranks and with any sharding: the next
   /// loops over epochs and over training batches begin there. If it was called inside the loop over
-  /// batches, that loop goes on, even if no batch is left. Collective and blocking.
+  /// batches, that loop goes on, even if no batch is left. Gradients are dropped. Collective and
+  /// blocking.
   /// @param path a folder of checkpoints, for the newest one, or a checkpoint
   /// @return what it found, or nothing if there is no checkpoint yet
   /// @throws the errors of DistributedOptimizer::load; InvalidArgument on all ranks if the
-  ///   checkpoint has no such state, or is of other data or another schedule, or if the program is
-  ///   in the middle of a step
+  ///   checkpoint has no such state, or is of other data or another schedule: parameters are loaded
+  ///   then
   std::optional<Loaded> load_state(const std::filesystem::path& path);
 
   /// Prints a line of all `parts` on the first rank, above the progress bar.

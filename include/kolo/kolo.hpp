@@ -1,8 +1,10 @@
 #pragma once
 
 /// All of Kolo that a training program uses.
+#include "kolo/accelerator.hpp"
 #include "kolo/activation_checkpoint.hpp"
 #include "kolo/autocast.hpp"
+#include "kolo/batches.hpp"
 #include "kolo/checkpoint.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/deferred.hpp"
@@ -15,7 +17,9 @@
 #include "kolo/module_filter.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
+#include "kolo/progress_bar.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/schedule.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/shared_tensor.hpp"
 #include "kolo/stream_shard.hpp"

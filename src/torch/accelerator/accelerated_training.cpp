@@ -9,8 +9,8 @@
 
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
-#include "kolo/runtime.hpp"
 #include "kolo/tensor_collectives.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"
 
@@ -18,7 +18,7 @@ namespace kolo::tensors {
 namespace {
 
 /// Parameters that nobody has yet are given to all when they are wrapped.
-torch::nn::Module& broadcast(torch::nn::Module& model, ProcessSet& set) {
+torch::nn::Module& start_alike(torch::nn::Module& model, ProcessSet& set) {
   for (const at::Tensor& parameter : model.parameters()) {
     if (is_constructed(parameter)) return model;
   }
@@ -51,11 +51,10 @@ AcceleratedTraining::AcceleratedTraining(torch::nn::Module& model,
                                          const AcceleratorOptions& options,
                                          std::shared_ptr<TrainingFeed> feed,
                                          std::shared_ptr<CurrentBatch> current)
-    : set_(options.optimizer.process_set != nullptr ? *options.optimizer.process_set
-                                                    : Runtime::current().world()),
+    : set_(runtime::chosen(options.optimizer.process_set)),
       options_(options),
       device_(device_of(model)),
-      optimizer_(optimizer, broadcast(model, set_), optimizer_options(options)),
+      optimizer_(optimizer, start_alike(model, set_), optimizer_options(options)),
       scaler_(scaler_options(options)),
       rates_(schedule.source()),
       feed_(std::move(feed)),
@@ -101,9 +100,8 @@ void AcceleratedTraining::require_pass(const char* call) const {
 void AcceleratedTraining::backward(const at::Tensor& loss) {
   require_pass("backward()");
   const double weight = this->weight();
-  // Also those of a step that the program has begun and left.
-  if (!has_begun_step()) optimizer_.zero_grad();
-  has_gradients_ = true;
+  if (gradients_of_ != step_number()) drop_gradients();
+  gradients_of_ = step_number();
   at::Tensor scaled = scaler_.scale(weight == 1.0 ? loss : at::mul(loss, weight));
   if (is_last_pass()) {
     scaled.backward();
@@ -146,8 +144,22 @@ void AcceleratedTraining::end_pass() {
   if (feed_ != nullptr) feed_->end_pass();
   passes_done_ = is_last ? 0 : passes_done_ + 1;
   if (!is_last) return;
-  has_gradients_ = false;
+  ++own_step_number_;
+  gradients_of_.reset();
   is_unscaled_ = false;
+}
+
+std::uint64_t AcceleratedTraining::step_number() const {
+  return feed_ != nullptr ? feed_->step_number() : own_step_number_;
+}
+
+/// Those of the last step, or of one that the program has begun and left.
+void AcceleratedTraining::drop_gradients() {
+  optimizer_.zero_grad();
+  if (is_unscaled_ && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
+  is_unscaled_ = false;
+  passes_done_ = 0;
+  gradients_of_.reset();
 }
 
 void AcceleratedTraining::step_schedule(double metric) {

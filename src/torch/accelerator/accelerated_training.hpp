@@ -49,7 +49,9 @@ class AcceleratedTraining {
 
   void require_pass(const char* call) const;
   double weight() const;
-  bool has_begun_step() const { return has_gradients_ || passes_done_ > 0; }
+  /// Changes with every step.
+  std::uint64_t step_number() const;
+  void drop_gradients();
   void end_pass();
   void show_progress();
   bool has_checkpoint(const std::filesystem::path& path, const std::string& name);
@@ -64,8 +66,11 @@ class AcceleratedTraining {
   std::shared_ptr<TrainingFeed> feed_;
   std::shared_ptr<CurrentBatch> current_;
 
-  int passes_done_ = 0;         // of the step, with batches of the program's own
-  bool has_gradients_ = false;  // of this step
+  // With batches of the program's own:
+  int passes_done_ = 0;  // of the step
+  std::uint64_t own_step_number_ = 0;
+
+  std::optional<std::uint64_t> gradients_of_{};  // the step that they are of
   bool is_unscaled_ = false;
   std::int64_t steps_ = 0;
 

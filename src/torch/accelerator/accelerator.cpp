@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kolo/error.hpp"
-#include "kolo/runtime.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/accelerator/accelerated_training.hpp"
 #include "torch/accelerator/evaluation_feed.hpp"
 #include "torch/tensors/agreement.hpp"
@@ -14,11 +14,6 @@ namespace kolo {
 namespace {
 
 using tensors::Fact;
-
-ProcessSet& set_of(const AcceleratorOptions& options) {
-  return options.optimizer.process_set != nullptr ? *options.optimizer.process_set
-                                                  : Runtime::current().world();
-}
 
 std::string_view name_of(Precision precision) {
   switch (precision) {
@@ -109,7 +104,7 @@ std::shared_ptr<tensors::BatchFeed> Accelerator::prepare_with(torch::nn::Module&
                                                               std::optional<std::size_t> samples,
                                                               const BatchOptions& batches,
                                                               Schedule schedule) {
-  ProcessSet& set = set_of(options_);
+  ProcessSet& set = runtime::chosen(options_.optimizer.process_set);
   agree_on_prepare(schedule, facts_of(samples, batches), problem_with(samples, batches, set));
   auto current = std::make_shared<tensors::CurrentBatch>();
   auto feed = std::make_shared<tensors::TrainingFeed>(
@@ -122,7 +117,7 @@ std::shared_ptr<tensors::BatchFeed> Accelerator::prepare_with(torch::nn::Module&
 
 void Accelerator::agree_on_prepare(const Schedule& schedule, std::vector<Fact> facts,
                                    std::string problem) const {
-  ProcessSet& set = set_of(options_);
+  ProcessSet& set = runtime::chosen(options_.optimizer.process_set);
   if (training_ != nullptr) {
     problem = "it has prepared a model already. Make another Accelerator";
   } else if (problem.empty()) {

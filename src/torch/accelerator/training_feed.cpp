@@ -37,6 +37,7 @@ void TrainingFeed::take() {
   batch_ = shares_.take();
   *current_ = batch_;
   if (passes_done_ == 0) {
+    ++step_number_;
     step_samples_ = std::min(passes_ * shares_.batch_size(), end_ - place_);
     step_passes_ = shares_.batches(step_samples_);
   }

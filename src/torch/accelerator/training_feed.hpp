@@ -29,6 +29,8 @@ class TrainingFeed final : public BatchFeed {
   /// The batch of the pass; nothing outside of loops.
   const CurrentBatch& batch() const { return batch_; }
   bool is_last_pass() const;
+  /// Changes with every step that begins.
+  std::uint64_t step_number() const { return step_number_; }
   /// What the mean over this rank's samples of the pass counts for in the mean over ranks and
   /// passes, which is then that over the samples of the step.
   double weight() const;
@@ -62,6 +64,7 @@ class TrainingFeed final : public BatchFeed {
   std::size_t place_ = 0;          // samples of the epoch up to the end of the current batch
   std::size_t end_ = 0;            // of the samples that the loop takes
   std::size_t taken_ = 0;          // batches since the last step
+  std::uint64_t step_number_ = 0;
   std::size_t passes_done_ = 0;    // of the step
   std::size_t step_passes_ = 0;    // in all
   std::size_t step_samples_ = 0;   // of these passes

@@ -35,11 +35,8 @@ void AcceleratedTraining::save_state(const std::filesystem::path& folder, SaveOp
 
 std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::path& path) {
   const std::string name = set_.next_name("load_state");
-  agree(set_, name + ".begin", "Accelerator: load_state()", {},
-        has_begun_step() ? "the program is in the middle of a step. Load after step(), or before "
-                           "backward()"
-                         : "");
   if (!has_checkpoint(path, name + ".find")) return std::nullopt;
+  drop_gradients();
   Loaded loaded = optimizer_.load(path, {.scaler = scaler_.is_enabled() ? &scaler_ : nullptr});
   const std::string what = "loading the state of an Accelerator from " + loaded.path.string();
   on_all_ranks({.name = name + ".restore", .process_set = &set_}, what, [&] {

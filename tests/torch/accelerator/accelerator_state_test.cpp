@@ -1,0 +1,330 @@
+// An Accelerator that goes on from a checkpoint, and what it refuses.
+#include <limits>
+#include <string>
+
+#include "torch/accelerator/accelerator_fixture.hpp"
+
+namespace kolo::test::accelerator_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kSamples = 29;
+constexpr std::int64_t kEpochs = 3;
+
+/// A run of a multi-layer perceptron on the ranks of a set: eight passes of four samples an epoch,
+/// three of them a step, with the loss multiplied by a random number if `is_noisy`.
+struct Run {
+  Run(ProcessSet& set, Shard shard, bool is_noisy)
+      : is_noisy(is_noisy),
+        accelerator({.shard = shard,
+                     .gradient_accumulation_steps = 3,
+                     .mixed_precision = Precision::Float16,
+                     .optimizer = {.bucket_bytes = 500, .process_set = &set},
+                     .scaler = {.init_scale = 8.0, .growth_interval = 2}}),
+        batches(accelerator.prepare(*model, adamw, numbers(kSamples),
+                                    {.batch_size = 4, .seed = 5, .workers = 1},
+                                    [](std::int64_t step) { return 1.0 / (2.0 + step); })) {}
+
+  /// Runs `after` after each pass, with the number of passes so far; stops where it returns true.
+  template <class After>
+  void train(After after) {
+    int passes = 0;
+    for (const std::int64_t epoch : accelerator.epochs(kEpochs)) {
+      for (auto& batch : batches) {
+        accelerator.backward([&] {
+          const at::Tensor noise = is_noisy ? torch::rand({}) : torch::ones({});
+          return loss_of(model, batch.data) * noise;
+        });
+        accelerator.clip_grad_norm_(0.5);
+        accelerator.step();
+        seen.push_back(accelerator.gather_for_metrics(batch.target));
+        if (after(++passes)) return;
+      }
+      ended.push_back(epoch);
+    }
+  }
+  void train() {
+    train([](int) { return false; });
+  }
+  /// All samples from pass `begin` on, in their order.
+  at::Tensor ids(std::size_t begin = 0) const {
+    return torch::cat(std::vector<at::Tensor>(seen.begin() + static_cast<std::ptrdiff_t>(begin),
+                                              seen.end()));
+  }
+
+  bool is_noisy;
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::AdamW adamw{model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4)};
+  Accelerator accelerator;
+  NumberBatches batches;
+  std::vector<at::Tensor> seen;
+  std::vector<std::int64_t> ended;
+};
+
+/// The pass of the first batch that a run saved after so many passes has to see again: steps have
+/// three passes, but the last one of an epoch's eight has two.
+std::size_t first_pass_after(int passes) {
+  const int in_epoch = passes % 8;
+  return static_cast<std::size_t>(passes - (in_epoch % 3));
+}
+
+class RestartTest : public AcceleratorTest, public testing::WithParamInterface<Shard> {};
+INSTANTIATE_TEST_SUITE_P(Modes, RestartTest, testing::ValuesIn(all_modes()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST_P(RestartTest, SameRanks_SeeTheSameSamplesAndEndWithTheSameBits) {
+  for (const int saved_after : {5, 9, 16}) {
+    const fs::path path = folder() / std::to_string(saved_after);
+    Run whole(runtime_.world(), GetParam(), /*is_noisy=*/true);
+    torch::manual_seed(static_cast<std::uint64_t>(11 + rank()));
+    EXPECT_FALSE(whole.accelerator.load_state(path));
+    whole.train([&](int passes) {
+      if (passes == saved_after) {
+        whole.accelerator.save_state(path, {.extras = {{"passes", std::to_string(passes)}}});
+      }
+      return false;
+    });
+    Run resumed(runtime_.world(), GetParam(), /*is_noisy=*/true);
+    const std::optional<Loaded> loaded = resumed.accelerator.load_state(path);
+    ASSERT_ON_ALL_RANKS(loaded);
+    EXPECT_EQ(loaded->extras, (std::map<std::string, std::string>{
+                                  {"passes", std::to_string(saved_after)}}));
+    resumed.train();
+    // In the middle of a step, the noise of its first passes is drawn anew.
+    const std::size_t first = first_pass_after(saved_after);
+    expect_equal(resumed.ids(), whole.ids(first));
+    if (first == static_cast<std::size_t>(saved_after)) {
+      EXPECT_TRUE(torch::equal(flat(*resumed.model), flat(*whole.model)));
+    }
+    EXPECT_EQ(resumed.accelerator.steps(), whole.accelerator.steps());
+    EXPECT_EQ(resumed.adamw.param_groups()[0].options().get_lr(),
+              whole.adamw.param_groups()[0].options().get_lr());
+  }
+}
+
+TEST_P(RestartTest, OtherRanks_SeeTheSameSamplesAndEndAlike) {
+  Run whole(runtime_.world(), GetParam(), /*is_noisy=*/false);
+  whole.train([&](int passes) {
+    if (passes == 11) whole.accelerator.save_state(folder());
+    return false;
+  });
+  for (int ranks = 1; ranks < size(); ++ranks) {
+    ProcessSet& set = first(ranks);
+    if (!set.included()) continue;
+    const Shard shard = ranks == 1 ? Shard::None : GetParam();
+    Run resumed(set, shard, /*is_noisy=*/false);
+    EXPECT_TRUE(resumed.accelerator.load_state(folder()));
+    EXPECT_EQ(resumed.accelerator.epoch(), 1);
+    resumed.train();
+    expect_equal(resumed.ids(), whole.ids(11));
+    EXPECT_LT(largest_difference(flat(*resumed.model), flat(*whole.model)), 1e-5) << ranks;
+  }
+}
+
+class AcceleratorStateTest : public AcceleratorTest {};
+
+/// What follows an epoch's loop runs after a restart unless it ran before.
+TEST_F(AcceleratorStateTest, EndedEpoch_IsNotRepeated) {
+  Run run(runtime_.world(), Shard::None, /*is_noisy=*/false);
+  run.train([&](int passes) {
+    if (passes == 8) run.accelerator.save_state(folder() / "inside");
+    if (passes == 9) run.accelerator.save_state(folder() / "next");
+    return false;
+  });
+  EXPECT_EQ(run.ended, (std::vector<std::int64_t>{0, 1, 2}));
+  run.accelerator.save_state(folder() / "end");
+  const auto resume = [&](const char* name) {
+    Run resumed(runtime_.world(), Shard::None, /*is_noisy=*/false);
+    EXPECT_TRUE(resumed.accelerator.load_state(folder() / name));
+    resumed.train();
+    EXPECT_TRUE(torch::equal(flat(*resumed.model), flat(*run.model))) << name;
+    return std::pair(resumed.ended, resumed.seen.size());
+  };
+  EXPECT_EQ(resume("inside"), std::pair(std::vector<std::int64_t>{0, 1, 2}, std::size_t{16}));
+  EXPECT_EQ(resume("next"), std::pair(std::vector<std::int64_t>{1, 2}, std::size_t{16}));
+  EXPECT_EQ(resume("end"), std::pair(std::vector<std::int64_t>{}, std::size_t{0}));
+}
+
+// --- LibTorch's schedulers ---
+
+template <class Scheduler>
+struct Scheduled {
+  template <class... Args>
+  explicit Scheduled(Args... args) : scheduler(sgd, args...) {
+    accelerator.prepare(weights, sgd, scheduler);
+  }
+  void step() {
+    accelerator.backward(weights.mean_weight(torch::arange(4)));
+    accelerator.step();
+  }
+  double rate() const { return sgd.param_groups()[0].options().get_lr(); }
+
+  Weights weights{4};
+  torch::optim::SGD sgd{weights.parameters(), torch::optim::SGDOptions(1.0)};
+  Scheduler scheduler;
+  Accelerator accelerator;
+};
+
+TEST_F(AcceleratorStateTest, StepLR_GoesOnWhereItWas) {
+  using Training = Scheduled<torch::optim::StepLR>;
+  Training whole(3U, 0.5);
+  for (int step = 0; step < 5; ++step) whole.step();
+  whole.accelerator.save_state(folder());
+  Training resumed(3U, 0.5);
+  EXPECT_TRUE(resumed.accelerator.load_state(folder()));
+  for (int step = 5; step < 14; ++step) {
+    EXPECT_EQ(resumed.rate(), whole.rate()) << step;
+    whole.step();
+    resumed.step();
+  }
+  EXPECT_EQ(resumed.rate(), 0.0625);
+  EXPECT_TRUE(torch::equal(resumed.weights.value(), whole.weights.value()));
+  expect_refused([&] { resumed.accelerator.load_state(folder()); }, "cannot go back");
+}
+
+TEST_F(AcceleratorStateTest, Plateau_GoesOnWhereItWasWithTheFirstRanksMetric) {
+  using Training = Scheduled<torch::optim::ReduceLROnPlateauScheduler>;
+  using Mode = torch::optim::ReduceLROnPlateauScheduler;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> metrics{1.0F, 2.0F, nan, 0.5F, 3.0F, 3.0F, 3.0F, 3.0F, 0.25F};
+  Training whole(Mode::min, 0.5F, /*patience=*/1);
+  std::vector<double> rates;
+  const auto report = [&](Training& training, std::size_t i) {
+    training.accelerator.step_schedule(metrics[i] + static_cast<float>(rank()));
+    training.step();
+    return training.rate();
+  };
+  for (std::size_t i = 0; i < metrics.size(); ++i) {
+    if (i == 5) whole.accelerator.save_state(folder());
+    rates.push_back(report(whole, i));
+  }
+  EXPECT_EQ(rates[2], 0.5);
+  EXPECT_EQ(rates[5], 0.25);
+  EXPECT_EQ(rates.back(), 0.125);
+  Training resumed(Mode::min, 0.5F, 1);
+  EXPECT_TRUE(resumed.accelerator.load_state(folder()));
+  for (std::size_t i = 5; i < metrics.size(); ++i) EXPECT_EQ(report(resumed, i), rates[i]) << i;
+  EXPECT_TRUE(torch::equal(resumed.weights.value(), whole.weights.value()));
+}
+
+}  // namespace
+
+// --- what is refused ---
+
+class AcceleratorErrorsTest : public AcceleratorTest {
+ protected:
+  Weights model_{12};
+  torch::optim::SGD sgd_{model_.parameters(), torch::optim::SGDOptions(1.0)};
+};
+
+TEST_F(AcceleratorErrorsTest, Calls_InTheWrongOrder) {
+  Accelerator accelerator;
+  expect_refused([&] { accelerator.step(); }, "step() before prepare()");
+  expect_refused([&] { accelerator.load_state(folder()); }, "load_state() before prepare()");
+  expect_refused([&] { accelerator.batches(numbers(8), {.batch_size = 8}); },
+                 "batches() before prepare()");
+  auto batches = accelerator.prepare(model_, sgd_, numbers(12), {.batch_size = 6});
+  expect_refused([&] { accelerator.prepare(model_, sgd_); }, "prepared a model already");
+  expect_refused([&] { accelerator.backward(model_.mean_weight(torch::arange(2))); },
+                 "backward() outside a loop over the training batches");
+  expect_refused([&] { accelerator.step(); }, "step() outside a loop");
+  expect_refused([&] { accelerator.step_schedule(1.0); },
+                 "step_schedule() with the schedule 'constant'");
+  Accelerator without_data;
+  Weights other(3);
+  torch::optim::SGD sgd(other.parameters(), torch::optim::SGDOptions(1.0));
+  without_data.prepare(other, sgd);
+  expect_refused([&] { without_data.epochs(3).begin(); }, "epochs() without training data");
+}
+
+TEST_F(AcceleratorErrorsTest, Options_OutOfRange) {
+  const auto refuse = [&](AcceleratorOptions options, const BatchOptions& batches,
+                          const std::string& text, std::size_t samples = 12) {
+    Accelerator accelerator(std::move(options));
+    expect_refused([&] { accelerator.prepare(model_, sgd_, numbers(samples), batches); }, text);
+  };
+  refuse({.gradient_accumulation_steps = 0}, {.batch_size = 4}, "gradient_accumulation_steps is 0");
+  refuse({.optimizer = {.backward_passes_per_step = 2}}, {.batch_size = 4},
+         "optimizer.backward_passes_per_step is 2");
+  refuse({.optimizer = {.shard = Shard::None}}, {.batch_size = 4}, "optimizer.shard is given");
+  refuse({}, {.batch_size = 0}, "batch_size is 0");
+  refuse({}, {.batch_size = 13, .drop_last = true}, "drop_last leaves no batch");
+  refuse({}, {.batch_size = 4}, "the data set has 0 samples", 0);
+  if (size() > 1) {
+    refuse({}, {.batch_size = static_cast<std::size_t>(size() - 1)}, "less than the");
+    Accelerator accelerator;
+    expect_refused<MismatchError>(
+        [&] {
+          accelerator.prepare(model_, sgd_, numbers(12),
+                              {.batch_size = 4 + static_cast<std::size_t>(rank())});
+        },
+        "batch_size is 4 on rank 0, and batch_size is 5 on rank 1");
+  }
+}
+
+TEST_F(AcceleratorErrorsTest, SteplessPass_IsFoundAtTheEndOfTheEpoch) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto batches = accelerator.prepare(model_, sgd_, numbers(12), {.batch_size = 4});
+  int pass = 0;
+  expect_refused(
+      [&] {
+        for (auto& batch : batches) {
+          if (++pass == 3) continue;
+          accelerator.backward(model_.mean_weight(batch.target));
+          if (pass == 1) accelerator.step();
+        }
+      },
+      "ends after 1 of the 2 passes of a step");
+}
+
+TEST_F(AcceleratorErrorsTest, Gathering_ChecksRowsOnAllRanks) {
+  Accelerator accelerator;
+  auto batches = accelerator.prepare(model_, sgd_, numbers(12), {.batch_size = 12});
+  for (auto& batch : batches) {
+    const at::Tensor wrong = is_last() ? torch::ones({13}) : batch.target;
+    expect_refused([&] { accelerator.gather_for_metrics(wrong); },
+                   "on rank " + std::to_string(size() - 1) + ": the batch has");
+    EXPECT_EQ(accelerator.gather_for_metrics(batch.target).size(0), 12);
+  }
+}
+
+TEST_F(AcceleratorErrorsTest, State_OfAnotherProgram) {
+  const auto prepare = [&](Accelerator& accelerator, std::size_t samples, Schedule schedule) {
+    return accelerator.prepare(model_, sgd_, numbers(samples), {.batch_size = 4},
+                               std::move(schedule));
+  };
+  const auto refuse = [&](const char* name, std::size_t samples, const Schedule& schedule,
+                          const std::string& text) {
+    Accelerator accelerator;
+    prepare(accelerator, samples, schedule);
+    expect_refused([&] { accelerator.load_state(folder() / name); }, text);
+  };
+  {
+    Accelerator accelerator;
+    prepare(accelerator, 12, {});
+    accelerator.save_state(folder() / "own");
+    accelerator.optimizer().save(folder() / "plain");
+    GradScaler scaler;
+    expect_refused([&] { accelerator.save_state(folder(), {.scaler = &scaler}); },
+                   "SaveOptions::scaler is given");
+    expect_refused([&] { accelerator.save_state(folder(), {.extras = {{"kolo.accelerator", ""}}}); },
+                   "Choose another name");
+  }
+  refuse("own", 13, {}, "the number of samples is 12 in the state, and 13");
+  refuse("own", 12, [](std::int64_t) { return 1.0; }, "was saved with the schedule 'constant'");
+  refuse("plain", 12, {}, "save_state() has not made it");
+  {
+    Accelerator accelerator;
+    accelerator.prepare(model_, sgd_);
+    expect_refused([&] { accelerator.load_state(folder() / "own"); },
+                   "it has a position in training data, unlike the program");
+  }
+  Weights other(13);
+  torch::optim::SGD sgd(other.parameters(), torch::optim::SGDOptions(1.0));
+  Accelerator accelerator;
+  auto batches = accelerator.prepare(other, sgd, numbers(12), {.batch_size = 4});
+  expect_refused([&] { accelerator.load_state(folder() / "own"); }, "weights");
+}
+
+}  // namespace kolo::test::accelerator_test
