@@ -51,7 +51,7 @@ class BatchFeed {
 class FeedSampler final : public torch::data::samplers::Sampler<> {
  public:
   explicit FeedSampler(std::shared_ptr<BatchFeed> feed) : feed_(std::move(feed)) {}
-  void reset(std::optional<std::size_t> /*new_size*/) override {}
+  void reset(std::optional<std::size_t> /*new_size*/ = std::nullopt) override {}
   std::optional<std::vector<std::size_t>> next(std::size_t /*batch_size*/) override {
     return feed_->next();
   }
@@ -120,9 +120,8 @@ class Batches {
   Iterator begin() {
     loader_.reset();  // of a loop that was left, with the batches that it has loaded ahead
     feed_->begin_loop();
-    loader_ =
-        std::make_unique<Loader>(dataset_, tensors::FeedSampler(feed_),
-                                 torch::data::DataLoaderOptions(1).workers(options_.workers));
+    loader_ = std::make_unique<Loader>(dataset_, tensors::FeedSampler(feed_),
+                                       torch::data::DataLoaderOptions(1).workers(options_.workers));
     return Iterator(*loader_, *feed_);
   }
   std::default_sentinel_t end() const { return {}; }

@@ -175,16 +175,14 @@ at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
   std::string problem;
   if (!*current_) {
     problem = "it is outside of loops over batches";
-  } else if (tensor.dim() == 0 ||
-             tensor.size(0) != static_cast<std::int64_t>((*current_)->given)) {
+  } else if (tensor.dim() == 0 || tensor.size(0) != static_cast<std::int64_t>((*current_)->given)) {
     problem = "the batch has " + std::to_string((*current_)->given) +
               " samples on this rank, and the tensor " +
               (tensor.dim() == 0 ? "no rows" : std::to_string(tensor.size(0)) + " rows");
   }
   agree(set_, name + ".rows", "Accelerator: gather_for_metrics()", {}, problem);
-  return kolo::allgather(
-      tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
-      {.name = name, .process_set = &set_});
+  return kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
+                         {.name = name, .process_set = &set_});
 }
 
 bool AcceleratedTraining::should_stop(bool local) {

@@ -62,8 +62,7 @@ tensors::EpochOrder order_of(std::size_t samples, const BatchOptions& options, b
                                                : tensors::by_index(samples);
 }
 
-std::vector<Fact> facts_of(const std::optional<std::size_t>& samples,
-                           const BatchOptions& options) {
+std::vector<Fact> facts_of(const std::optional<std::size_t>& samples, const BatchOptions& options) {
   const auto shuffle = [&] {
     if (!options.shuffle) return "not given";
     return *options.shuffle ? "true" : "false";
@@ -201,7 +200,9 @@ std::optional<Loaded> Accelerator::load_state(const std::filesystem::path& path)
   return training("load_state()").load_state(path);
 }
 
-void Accelerator::print_line(const std::string& line) const { training("print()").print_line(line); }
+void Accelerator::print_line(const std::string& line) const {
+  training("print()").print_line(line);
+}
 
 DistributedOptimizer& Accelerator::optimizer() { return training("optimizer()").optimizer(); }
 

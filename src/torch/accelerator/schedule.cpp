@@ -157,9 +157,7 @@ class PlateauRates final : public ReplayedRates {
     scheduler_.step(metric);
     metrics_.push_back(std::bit_cast<std::uint32_t>(metric));  // JSON has no NaN
   }
-  nlohmann::json state() const override {
-    return {{"kind", kind()}, {"metrics", metrics_}};
-  }
+  nlohmann::json state() const override { return {{"kind", kind()}, {"metrics", metrics_}}; }
 
  private:
   void restore_own(const nlohmann::json& state) override {

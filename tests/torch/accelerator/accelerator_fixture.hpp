@@ -46,7 +46,9 @@ struct Weights : torch::nn::Module {
     weights = register_parameter(
         "weights", torch::full({static_cast<std::int64_t>(samples)}, value, torch::kFloat32));
   }
-  at::Tensor mean_weight(const at::Tensor& samples) { return weights.index_select(0, samples).mean(); }
+  at::Tensor mean_weight(const at::Tensor& samples) {
+    return weights.index_select(0, samples).mean();
+  }
   at::Tensor value() const { return weights.detach().clone(); }
   at::Tensor weights;
 };

@@ -2,6 +2,7 @@
 #include <limits>
 #include <string>
 
+#include "support/mpi/agree.hpp"
 #include "torch/accelerator/accelerator_fixture.hpp"
 
 namespace kolo::test::accelerator_test {
@@ -14,17 +15,17 @@ constexpr std::int64_t kEpochs = 3;
 
 /// A run of a multi-layer perceptron on the ranks of a set: eight passes of four samples an epoch,
 /// three of them a step, with the loss multiplied by a random number if `is_noisy`.
-struct Run {
-  Run(ProcessSet& set, Shard shard, bool is_noisy)
-      : is_noisy(is_noisy),
+struct Training {
+  Training(ProcessSet& set, Shard shard, bool noisy)
+      : is_noisy(noisy),
         accelerator({.shard = shard,
                      .gradient_accumulation_steps = 3,
                      .mixed_precision = Precision::Float16,
-                     .optimizer = {.bucket_bytes = 500, .process_set = &set},
+                     .optimizer = {.process_set = &set, .bucket_bytes = 500},
                      .scaler = {.init_scale = 8.0, .growth_interval = 2}}),
-        batches(accelerator.prepare(*model, adamw, numbers(kSamples),
-                                    {.batch_size = 4, .seed = 5, .workers = 1},
-                                    [](std::int64_t step) { return 1.0 / (2.0 + step); })) {}
+        batches(accelerator.prepare(
+            *model, adamw, numbers(kSamples), {.batch_size = 4, .seed = 5, .workers = 1},
+            [](std::int64_t step) { return 1.0 / (2.0 + static_cast<double>(step)); })) {}
 
   /// Runs `after` after each pass, with the number of passes so far; stops where it returns true.
   template <class After>
@@ -49,8 +50,8 @@ struct Run {
   }
   /// All samples from pass `begin` on, in their order.
   at::Tensor ids(std::size_t begin = 0) const {
-    return torch::cat(std::vector<at::Tensor>(seen.begin() + static_cast<std::ptrdiff_t>(begin),
-                                              seen.end()));
+    return torch::cat(
+        std::vector<at::Tensor>(seen.begin() + static_cast<std::ptrdiff_t>(begin), seen.end()));
   }
 
   bool is_noisy;
@@ -71,12 +72,12 @@ std::size_t first_pass_after(int passes) {
 
 class RestartTest : public AcceleratorTest, public testing::WithParamInterface<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, RestartTest, testing::ValuesIn(all_modes()),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         [](const auto& mode) { return std::string(name_of(mode.param)); });
 
 TEST_P(RestartTest, SameRanks_SeeTheSameSamplesAndEndWithTheSameBits) {
   for (const int saved_after : {5, 9, 16}) {
     const fs::path path = folder() / std::to_string(saved_after);
-    Run whole(runtime_.world(), GetParam(), /*is_noisy=*/true);
+    Training whole(runtime_.world(), GetParam(), /*is_noisy=*/true);
     torch::manual_seed(static_cast<std::uint64_t>(11 + rank()));
     EXPECT_FALSE(whole.accelerator.load_state(path));
     whole.train([&](int passes) {
@@ -85,11 +86,11 @@ TEST_P(RestartTest, SameRanks_SeeTheSameSamplesAndEndWithTheSameBits) {
       }
       return false;
     });
-    Run resumed(runtime_.world(), GetParam(), /*is_noisy=*/true);
+    Training resumed(runtime_.world(), GetParam(), /*is_noisy=*/true);
     const std::optional<Loaded> loaded = resumed.accelerator.load_state(path);
     ASSERT_ON_ALL_RANKS(loaded);
-    EXPECT_EQ(loaded->extras, (std::map<std::string, std::string>{
-                                  {"passes", std::to_string(saved_after)}}));
+    EXPECT_EQ(loaded->extras,
+              (std::map<std::string, std::string>{{"passes", std::to_string(saved_after)}}));
     resumed.train();
     // In the middle of a step, the noise of its first passes is drawn anew.
     const std::size_t first = first_pass_after(saved_after);
@@ -104,7 +105,7 @@ TEST_P(RestartTest, SameRanks_SeeTheSameSamplesAndEndWithTheSameBits) {
 }
 
 TEST_P(RestartTest, OtherRanks_SeeTheSameSamplesAndEndAlike) {
-  Run whole(runtime_.world(), GetParam(), /*is_noisy=*/false);
+  Training whole(runtime_.world(), GetParam(), /*is_noisy=*/false);
   whole.train([&](int passes) {
     if (passes == 11) whole.accelerator.save_state(folder());
     return false;
@@ -113,7 +114,7 @@ TEST_P(RestartTest, OtherRanks_SeeTheSameSamplesAndEndAlike) {
     ProcessSet& set = first(ranks);
     if (!set.included()) continue;
     const Shard shard = ranks == 1 ? Shard::None : GetParam();
-    Run resumed(set, shard, /*is_noisy=*/false);
+    Training resumed(set, shard, /*is_noisy=*/false);
     EXPECT_TRUE(resumed.accelerator.load_state(folder()));
     EXPECT_EQ(resumed.accelerator.epoch(), 1);
     resumed.train();
@@ -126,7 +127,7 @@ class AcceleratorStateTest : public AcceleratorTest {};
 
 /// What follows an epoch's loop runs after a restart unless it ran before.
 TEST_F(AcceleratorStateTest, EndedEpoch_IsNotRepeated) {
-  Run run(runtime_.world(), Shard::None, /*is_noisy=*/false);
+  Training run(runtime_.world(), Shard::None, /*is_noisy=*/false);
   run.train([&](int passes) {
     if (passes == 8) run.accelerator.save_state(folder() / "inside");
     if (passes == 9) run.accelerator.save_state(folder() / "next");
@@ -135,7 +136,7 @@ TEST_F(AcceleratorStateTest, EndedEpoch_IsNotRepeated) {
   EXPECT_EQ(run.ended, (std::vector<std::int64_t>{0, 1, 2}));
   run.accelerator.save_state(folder() / "end");
   const auto resume = [&](const char* name) {
-    Run resumed(runtime_.world(), Shard::None, /*is_noisy=*/false);
+    Training resumed(runtime_.world(), Shard::None, /*is_noisy=*/false);
     EXPECT_TRUE(resumed.accelerator.load_state(folder() / name));
     resumed.train();
     EXPECT_TRUE(torch::equal(flat(*resumed.model), flat(*run.model))) << name;
@@ -167,11 +168,11 @@ struct Scheduled {
 };
 
 TEST_F(AcceleratorStateTest, StepLR_GoesOnWhereItWas) {
-  using Training = Scheduled<torch::optim::StepLR>;
-  Training whole(3U, 0.5);
+  using Scheduling = Scheduled<torch::optim::StepLR>;
+  Scheduling whole(3U, 0.5);
   for (int step = 0; step < 5; ++step) whole.step();
   whole.accelerator.save_state(folder());
-  Training resumed(3U, 0.5);
+  Scheduling resumed(3U, 0.5);
   EXPECT_TRUE(resumed.accelerator.load_state(folder()));
   for (int step = 5; step < 14; ++step) {
     EXPECT_EQ(resumed.rate(), whole.rate()) << step;
@@ -184,13 +185,13 @@ TEST_F(AcceleratorStateTest, StepLR_GoesOnWhereItWas) {
 }
 
 TEST_F(AcceleratorStateTest, Plateau_GoesOnWhereItWasWithTheFirstRanksMetric) {
-  using Training = Scheduled<torch::optim::ReduceLROnPlateauScheduler>;
+  using Scheduling = Scheduled<torch::optim::ReduceLROnPlateauScheduler>;
   using Mode = torch::optim::ReduceLROnPlateauScheduler;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> metrics{1.0F, 2.0F, nan, 0.5F, 3.0F, 3.0F, 3.0F, 3.0F, 0.25F};
-  Training whole(Mode::min, 0.5F, /*patience=*/1);
+  Scheduling whole(Mode::min, 0.5F, /*patience=*/1);
   std::vector<double> rates;
-  const auto report = [&](Training& training, std::size_t i) {
+  const auto report = [&](Scheduling& training, std::size_t i) {
     training.accelerator.step_schedule(metrics[i] + static_cast<float>(rank()));
     training.step();
     return training.rate();
@@ -202,7 +203,7 @@ TEST_F(AcceleratorStateTest, Plateau_GoesOnWhereItWasWithTheFirstRanksMetric) {
   EXPECT_EQ(rates[2], 0.5);
   EXPECT_EQ(rates[5], 0.25);
   EXPECT_EQ(rates.back(), 0.125);
-  Training resumed(Mode::min, 0.5F, 1);
+  Scheduling resumed(Mode::min, 0.5F, 1);
   EXPECT_TRUE(resumed.accelerator.load_state(folder()));
   for (std::size_t i = 5; i < metrics.size(); ++i) EXPECT_EQ(report(resumed, i), rates[i]) << i;
   EXPECT_TRUE(torch::equal(resumed.weights.value(), whole.weights.value()));
@@ -308,8 +309,9 @@ TEST_F(AcceleratorErrorsTest, State_OfAnotherProgram) {
     GradScaler scaler;
     expect_refused([&] { accelerator.save_state(folder(), {.scaler = &scaler}); },
                    "SaveOptions::scaler is given");
-    expect_refused([&] { accelerator.save_state(folder(), {.extras = {{"kolo.accelerator", ""}}}); },
-                   "Choose another name");
+    expect_refused(
+        [&] { accelerator.save_state(folder(), {.extras = {{"kolo.accelerator", ""}}}); },
+        "Choose another name");
   }
   refuse("own", 13, {}, "the number of samples is 12 in the state, and 13");
   refuse("own", 12, [](std::int64_t) { return 1.0; }, "was saved with the schedule 'constant'");

@@ -1,6 +1,8 @@
 // What steps of an Accelerator do, and what ranks tell each other.
+#include <algorithm>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "torch/accelerator/accelerator_fixture.hpp"
 
@@ -18,7 +20,8 @@ TEST_F(AcceleratorTest, Step_UsesTheMeanOverTheSamplesOfItsPasses) {
     Weights model(23);
     SGD sgd(model.parameters(), SGDOptions(1.0));
     Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
-    auto batches = accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
+    auto batches =
+        accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
     EXPECT_EQ(batches.size(), 6U);
     std::vector<bool> steps;
     for (auto& batch : batches) {
@@ -50,8 +53,8 @@ TEST_F(AcceleratorTest, DropLast_LeavesOutTheSmallerBatch) {
   }
   EXPECT_EQ(accelerator.steps(), 6);
   EXPECT_EQ(accelerator.epoch(), 2);
-  const at::Tensor expected = -2 * torch::cat({torch::full({16}, 1.0 / 8), torch::full({4}, 0.25),
-                                               torch::zeros({3})});
+  const at::Tensor expected =
+      -2 * torch::cat({torch::full({16}, 1.0 / 8), torch::full({4}, 0.25), torch::zeros({3})});
   EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
@@ -155,8 +158,7 @@ at::Tensor rates(MakeSchedule make, std::int64_t steps) {
   }();
   for (auto& batch : batches) {
     // Both passes of step k use the samples from 4 k on.
-    const at::Tensor samples_of_step =
-        batch.target.remainder(4) + batch.target.div(8, "floor") * 4;
+    const at::Tensor samples_of_step = batch.target.remainder(4) + batch.target.div(8, "floor") * 4;
     accelerator.backward(model.mean_weight(samples_of_step));
     accelerator.step();
   }
@@ -181,16 +183,16 @@ TEST_F(AcceleratorTest, LibTorchScheduler_IsSteppedOncePerStep) {
 TEST_F(AcceleratorTest, SkippedStep_LeavesParametersAndScheduleAlone) {
   Weights model(16);
   SGD sgd(model.parameters(), SGDOptions(1.0));
-  Accelerator accelerator({.mixed_precision = Precision::Float16, .scaler = {.init_scale = 1024.0}});
+  Accelerator accelerator(
+      {.mixed_precision = Precision::Float16, .scaler = {.init_scale = 1024.0}});
   auto batches = accelerator.prepare(model, sgd, numbers(16), {.batch_size = 4, .shuffle = false},
                                      [](std::int64_t step) { return step == 0 ? 1.0 : 0.5; });
   const double infinity = std::numeric_limits<double>::infinity();
   int pass = 0;
   for (auto& batch : batches) {
     const bool is_bad = pass < 2;
-    accelerator.backward([&] {
-      return model.mean_weight(batch.target) * (is_bad && is_last() ? infinity : 1.0);
-    });
+    accelerator.backward(
+        [&] { return model.mean_weight(batch.target) * (is_bad && is_last() ? infinity : 1.0); });
     accelerator.clip_grad_norm_(100.0);
     EXPECT_EQ(accelerator.step(), !is_bad) << pass;
     ++pass;
@@ -202,9 +204,9 @@ TEST_F(AcceleratorTest, SkippedStep_LeavesParametersAndScheduleAlone) {
 }
 
 TEST_F(AcceleratorTest, MixedPrecision_HoldsInBackwardAndAutocast) {
-  for (const auto& [precision, type] :
-       {std::pair{Precision::None, torch::kFloat32}, std::pair{Precision::BFloat16, torch::kBFloat16},
-        std::pair{Precision::Float16, torch::kHalf}}) {
+  for (const auto& [precision, type] : {std::pair{Precision::None, torch::kFloat32},
+                                        std::pair{Precision::BFloat16, torch::kBFloat16},
+                                        std::pair{Precision::Float16, torch::kHalf}}) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     SGD sgd(model->parameters(), SGDOptions(0.1));
     Accelerator accelerator({.mixed_precision = precision});
