@@ -7,6 +7,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/deferred.hpp"
 #include "kolo/distributed_optimizer.hpp"
+#include "kolo/distributed_optimizer_options.hpp"
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
 #include "kolo/model_dtype.hpp"
