@@ -98,6 +98,34 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @return the closure's loss, or an undefined tensor
   at::Tensor step(LossClosure closure = nullptr) override;
 
+  /// Runs one pass whose loss is normalised by what all ranks count together, as tokens or samples,
+  /// instead of by each rank's own number and by ranks. The gradients of the step are then those of
+  /// (sum of loss_sum) / (sum of count) over all ranks and all passes of the step, in every shard
+  /// mode, whatever `op` is, for uneven batches and for any number of passes:
+  ///
+  ///   const at::Tensor loss = cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+  ///   optimizer.backward(loss, labels.numel());
+  ///   optimizer.step();
+  ///
+  /// With a GradScaler pass scaler.scale(loss_sum), since scaling is linear. Until synchronize(),
+  /// clip_grad_norm_() or step(), gradients are in a unit of Kolo's own: multiplied by a power of
+  /// two that is equal on all ranks, so that 16 bits hold them. Under no_sync() they and the count
+  /// add up on this rank; a rank that steps alone divides by its own count. A step in which all
+  /// ranks count 0 has no gradients. A bucket hook must return what `op` would.
+  ///
+  /// Of several optimizers that one loss has parameters of, only this one's gradients are
+  /// normalised. Drop gradients by zero_grad() of this, which also drops counts. The first call of
+  /// an optimizer blocks until every rank has called it or ends the step; later ones do not.
+  /// @param loss_sum the sum over this rank's samples of this pass, not their mean; elements of a
+  ///   tensor of several add up. With count 0 it may be undefined, and backward() is not run on it,
+  ///   except where shard = Full gathers parameters: there a rank without samples must pass a loss
+  ///   of as many operators as the others', such as that of other samples times 0.
+  /// @param count how many samples loss_sum sums, 0 or more; may differ between ranks and passes
+  /// @throws InvalidArgument if `op` is Adasum. step(), synchronize() and clip_grad_norm_() throw
+  ///   it on all ranks if `count` is negative or loss_sum is undefined on any, and if on any the
+  ///   step also had a backward() of LibTorch, whose gradients have no count
+  void backward(const at::Tensor& loss_sum, std::int64_t count);
+
   /// Blocks until all gradients of this step are reduced, so that the program can read or change
   /// them in grad() before step(), which does not reduce them again. Submits incomplete buckets as
   /// they are. Idempotent. A gradient that arrives between it and step() is an error. If the
@@ -138,8 +166,15 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Average divides. Then all ranks get the parameters, optimizer state and options of a rank that
   /// has taken the most steps, and may train on. Buffers of the model stay as they are.
   /// @return the rank that joined last, as kolo::join
-  /// @throws InvalidArgument while gradients are being reduced
+  /// @throws InvalidArgument while gradients are being reduced, and with local_sgd
   int join();
+
+  /// Compares the parameters of all ranks bit by bit, whatever Options::check_replicas_every says.
+  /// Collective over the set and blocking, between steps; a rank sends 16 bytes for each rank. With
+  /// shard = Full it does nothing: ranks have no copies. Buffers and state are not compared.
+  /// @throws MismatchError on all ranks if any parameter differs: names the first ones, and which
+  ///   ranks have equal values
+  void check_replicas();
 
   /// Runs `write`, which may change parameters: load, prune or clamp them. Collective and blocking.
   /// Needed with shard = Full alone, where ranks have no copies of their own. One rank may write a
@@ -160,7 +195,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// the states of random number generators, and what `options` adds. Collective and blocking.
   /// Every rank writes its share, straight from where it lies on the CPU; only state of classes
   /// that LibTorch does not know is copied. Buffers are those of the set's first rank. May be
-  /// called while gradients add up; they are not saved. When save() returns, the checkpoint is on
+  /// called while gradients add up; they are not saved. While ranks step alone by local_sgd, it
+  /// averages parameters first, and of the optimizer's state, which differs, each rank writes its
+  /// own share. When save() returns, the checkpoint is on
   /// the disk, a folder of safetensors files with index.json; a crash at any moment leaves the
   /// earlier ones intact. The umask decides who may read the files. If another program saves into
   /// `folder` or loads from it, waits for it, half of KOLO_TIMEOUT at most.

@@ -23,6 +23,13 @@ enum class Accumulation : std::uint8_t {
   Reduced,  ///< in each rank's shard: every pass is reduced by itself
 };
 
+/// Local SGD: ranks step alone with their own gradients, and average parameters now and then. As
+/// PyTorch's post_localSGD; Lin et al., "Don't use large mini-batches, use local SGD", 2018.
+struct LocalSgd {
+  int period = 0;               ///< parameters are averaged after every `period` steps; 0: off
+  std::int64_t start_step = 0;  ///< the steps before it reduce gradients as usual
+};
+
 /// Options of a DistributedOptimizer; the same on all ranks, or the constructor throws.
 struct DistributedOptimizerOptions {
   // Behaviour.
@@ -36,6 +43,11 @@ struct DistributedOptimizerOptions {
   /// Reduced requires shard = Gradients; from the second step on, full gradients are then not kept
   /// between passes. n passes move (n + 1) / 2 times as many bytes as with Local.
   Accumulation accumulation = Accumulation::Local;
+  /// With period > 0, from step `start_step` on no gradients are reduced: each step uses this rank's
+  /// own, and after every `period` steps parameters are averaged over ranks, those of 16 bits in
+  /// float32. The optimizer's state, buffers, clipping and the scale of a GradScaler are each rank's
+  /// own meanwhile. Only with shard = None, and without join().
+  LocalSgd local_sgd{};
   /// f > 0: gradients are multiplied by 1/f before the reduction and by f after it. With Average
   /// only.
   double gradient_predivide_factor = 1.0;
@@ -81,6 +93,11 @@ struct DistributedOptimizerOptions {
   /// false: units that forward() has gathered stay until step(), as with FSDP's SHARD_GRAD_OP.
   /// Moves a third less, and needs memory for all parameters meanwhile.
   bool reshard_after_forward = true;
+
+  /// Compares the parameters of all ranks after every so many steps, as check_replicas() does, and
+  /// throws its error from step(); 0: never. With local_sgd, after parameters are averaged; a step
+  /// of one rank alone does not count. Costs reading all parameters once.
+  int check_replicas_every = 0;
 
   // Precision and place.
   /// The least precise dtype in which gradients add up and are reduced: kFloat or kDouble. Those
