@@ -9,6 +9,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/deferred.hpp"
 #include "kolo/distributed_optimizer.hpp"
+#include "kolo/distributed_optimizer_options.hpp"
 #include "kolo/distributed_sampler.hpp"
 #include "kolo/error.hpp"
 #include "kolo/gather_for_metrics.hpp"
