@@ -200,10 +200,8 @@ TEST_F(DataLoaderTest, WeightedAndGrouped_AgreeOnAllRanks) {
   const std::vector<std::size_t> lengths{5, 3, 9, 1, 7, 7, 2, 8, 4, 6, 0, 3};
   DistributedSampler grouped = DistributedSampler::grouped(lengths, 4, {.seed = 7});
   const auto gathered = [](DistributedSampler& sampler) {
-    std::vector<std::int64_t> own;
-    for (const std::size_t sample : sampler.next(12).value()) {
-      own.push_back(static_cast<std::int64_t>(sample));
-    }
+    const std::vector<std::size_t> samples = sampler.next(12).value();
+    const Numbers own(samples.begin(), samples.end());
     sampler.consume();
     return to_numbers(gather_for_metrics(torch::tensor(own, at::kLong), sampler));
   };

@@ -21,10 +21,9 @@ class GatherForMetricsTest : public TorchTest {
  protected:
   /// The sampler's next batch as a tensor [samples], which is consumed.
   static at::Tensor take(DistributedSampler& sampler, std::size_t batch_size) {
-    const auto samples = sampler.next(batch_size);
-    EXPECT_TRUE(samples);
+    const std::vector<std::size_t> samples = sampler.next(batch_size).value();
     sampler.consume();
-    return to_tensor(samples.value_or(std::vector<std::size_t>{}));
+    return to_tensor(samples);
   }
 };
 
