@@ -137,6 +137,11 @@ class Accelerator {
   /// The same for what `loss` returns. It is called under autocast(), backward() is not.
   /// @return the loss, detached
   at::Tensor backward(const std::function<at::Tensor()>& loss);
+  /// The same for a loss that is normalised by what all passes of the step count together on all
+  /// ranks, as tokens: see DistributedOptimizer::backward. In all passes of a step or in none.
+  /// @param loss_sum the sum over what this rank counts in the batch, as a tensor
+  /// @param count of it
+  void backward(const at::Tensor& loss_sum, std::int64_t count);
 
   /// Scales the gradients so that their total norm is at most `max_norm`; unscales them before.
   /// Collective in the last pass of a step, and does nothing in others. Before step(), once.

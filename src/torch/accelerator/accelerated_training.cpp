@@ -97,19 +97,35 @@ void AcceleratedTraining::require_pass(const char* call) const {
                         "what prepare() has returned.");
 }
 
-void AcceleratedTraining::backward(const at::Tensor& loss) {
+/// Gradients of all passes but the last stay on this rank.
+template <class Backward>
+void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
-  const double weight = this->weight();
   if (gradients_of_ != step_number()) drop_gradients();
   gradients_of_ = step_number();
-  at::Tensor scaled = scaler_.scale(weight == 1.0 ? loss : at::mul(loss, weight));
   if (is_last_pass()) {
-    scaled.backward();
+    backward();
   } else {
     const auto guard = optimizer_.no_sync();
-    scaled.backward();
+    backward();
   }
+}
+
+void AcceleratedTraining::backward(const at::Tensor& loss) {
+  run_pass([&] {
+    const double weight = this->weight();
+    scaler_.scale(weight == 1.0 ? loss : at::mul(loss, weight)).backward();
+  });
   last_loss_ = loss.detach();
+}
+
+void AcceleratedTraining::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  run_pass([&] {
+    const bool is_padding = feed_ != nullptr && feed_->batch()->own == 0;
+    const bool is_defined = loss_sum.defined();
+    optimizer_.backward(is_defined ? scaler_.scale(loss_sum) : loss_sum, is_padding ? 0 : count);
+  });
+  if (loss_sum.defined() && count > 0) last_loss_ = loss_sum.detach() / count;
 }
 
 std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, double norm_type) {
@@ -208,7 +224,7 @@ void AcceleratedTraining::show_progress() {
   ++shown_steps_;
   const double seconds = std::chrono::duration<double>(Clock::now() - shown_since_).count();
   // Otherwise nobody waits for the GPU to compute the loss.
-  if (bar_->is_due(shown_steps_, seconds)) {
+  if (last_loss_.defined() && bar_->is_due(shown_steps_, seconds)) {
     bar_->update(shown_steps_, last_loss_.item<double>(), seconds);
   }
 }

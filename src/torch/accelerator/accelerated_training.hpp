@@ -29,6 +29,7 @@ class AcceleratedTraining {
 
   Autocast autocast() const;
   void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss_sum, std::int64_t count);
   std::optional<double> clip_grad_norm(double max_norm, double norm_type);
   bool step();
   bool is_last_pass() const;
@@ -48,6 +49,8 @@ class AcceleratedTraining {
   using Clock = std::chrono::steady_clock;
 
   void require_pass(const char* call) const;
+  template <class Backward>
+  void run_pass(const Backward& backward);
   double weight() const;
   /// Changes with every step.
   std::uint64_t step_number() const;

@@ -172,6 +172,10 @@ at::Tensor Accelerator::backward(const std::function<at::Tensor()>& loss) {
   return value.detach();
 }
 
+void Accelerator::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  training("backward()").backward(loss_sum, count);
+}
+
 std::optional<double> Accelerator::clip_grad_norm_(double max_norm, double norm_type) {
   return training("clip_grad_norm_()").clip_grad_norm(max_norm, norm_type);
 }

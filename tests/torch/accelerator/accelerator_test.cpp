@@ -98,6 +98,27 @@ TEST_F(AcceleratorTest, Accumulation_EqualsTheLargeBatchOfOneProcess) {
   }
 }
 
+/// Sample i counts i % 3 tokens.
+TEST_F(AcceleratorTest, LossPerToken_IsDividedByAllTokensOfTheStep) {
+  for (const Shard shard : all_modes()) {
+    Weights model(23);
+    SGD sgd(model.parameters(), SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
+    auto batches =
+        accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
+    for (auto& batch : batches) {
+      const at::Tensor tokens = batch.target.remainder(3);
+      accelerator.backward((model.weights.index_select(0, batch.target) * tokens).sum(),
+                           tokens.sum().item<std::int64_t>());
+      accelerator.step();
+    }
+    const at::Tensor tokens = torch::arange(23).remainder(3).to(torch::kFloat32);
+    const at::Tensor expected =
+        -torch::cat({tokens.slice(0, 0, 12) / 12, tokens.slice(0, 12) / 10});
+    EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
+  }
+}
+
 TEST_F(AcceleratorTest, OwnBatches_AddUpInGroupsOfPasses) {
   Weights model(8);
   SGD sgd(model.parameters(), SGDOptions(1.0));

@@ -13,3 +13,10 @@ kolo_add_test(data_order_test
     "${PROJECT_SOURCE_DIR}/src/torch/data/stream_position.cpp"
   LIBRARIES nlohmann_json::nlohmann_json
   ONE_THREAD)
+if(TARGET kolo)
+  kolo_add_mpi_test(data_test
+    SOURCES
+      torch/data/data_loader_test.cpp
+      torch/data/gather_for_metrics_test.cpp
+    LIBRARIES kolo)
+endif()
