@@ -36,6 +36,10 @@ std::string problem_with(const AcceleratorOptions& options) {
            std::to_string(options.optimizer.backward_passes_per_step) +
            ". Give gradient_accumulation_steps instead";
   }
+  if (options.optimizer.local_sgd.period > 0 && options.mixed_precision == Precision::Float16) {
+    return "local_sgd is given with Precision::Float16, in which ranks that step alone would skip "
+           "different steps. Use BFloat16";
+  }
   return {};
 }
 

@@ -204,7 +204,7 @@ TEST_F(AcceleratorStateTest, Plateau_GoesOnWhereItWasWithTheFirstRanksMetric) {
   Scheduling whole(Mode::min, 0.5F, /*patience=*/1);
   std::vector<double> rates;
   const auto report = [&](Scheduling& training, std::size_t i) {
-    training.accelerator.step_schedule(metrics[i] + static_cast<float>(rank()));
+    training.accelerator.step_schedule(rank() == 0 ? metrics[i] : 7.0F);
     training.step();
     return training.rate();
   };
@@ -261,6 +261,8 @@ TEST_F(AcceleratorErrorsTest, Options_OutOfRange) {
   refuse({.optimizer = {.backward_passes_per_step = 2}}, {.batch_size = 4},
          "optimizer.backward_passes_per_step is 2");
   refuse({.optimizer = {.shard = Shard::None}}, {.batch_size = 4}, "optimizer.shard is given");
+  refuse({.mixed_precision = Precision::Float16, .optimizer = {.local_sgd = {.period = 2}}},
+         {.batch_size = 4}, "local_sgd is given with Precision::Float16");
   refuse({}, {.batch_size = 0}, "batch_size is 0");
   refuse({}, {.batch_size = 13, .drop_last = true}, "drop_last leaves no batch");
   refuse({}, {.batch_size = 4}, "the data set has 0 samples", 0);
