@@ -76,8 +76,8 @@ concept IndexedDataset =
 ///   for (auto& batch : batches) { … batch.data, batch.target … }
 ///
 /// A loop over training batches that follows load_state goes on where the checkpoint was saved. One
-/// loop at a time. If a smaller last batch has no sample for this rank, the rank gets one of another
-/// rank's, which counts for nothing.
+/// loop at a time. If a smaller last batch has no sample for this rank, the rank gets one that is
+/// another's, which counts for nothing.
 template <IndexedDataset Dataset>
 class Batches {
  public:

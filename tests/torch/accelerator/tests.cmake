@@ -8,6 +8,7 @@ kolo_add_test(progress_bar_test
 if(TARGET kolo)
   kolo_add_mpi_test(accelerator_test
     SOURCES
+      torch/accelerator/accelerator_errors_test.cpp
       torch/accelerator/accelerator_state_test.cpp
       torch/accelerator/accelerator_test.cpp
     LIBRARIES kolo)
