@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 
+#include "kolo/deferred.hpp"
 #include "torch/accelerator/accelerator_fixture.hpp"
 
 namespace kolo::test::accelerator_test {
@@ -157,6 +158,16 @@ TEST_F(AcceleratorTest, Prepare_GivesAllTheFirstRanksParameters) {
   Accelerator accelerator;
   accelerator.prepare(model, sgd);
   expect_equal(model.value(), torch::ones({5}));
+}
+
+TEST_F(AcceleratorTest, DeferredModel_HasItsParametersAfterPrepare) {
+  for (const Shard shard : {Shard::None, Shard::Full}) {
+    const auto model = deferred<Weights>(std::size_t{8}, 2.0);
+    SGD sgd(model->parameters(), SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard});
+    accelerator.prepare(*model, sgd);
+    expect_equal(model->value(), torch::full({8}, 2.0));
+  }
 }
 
 // --- schedules ---
