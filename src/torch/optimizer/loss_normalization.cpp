@@ -126,6 +126,7 @@ void LossNormalization::finish(bool have_succeeded) {
   }
   std::optional<CountRows> counts = std::exchange(counts_, std::nullopt);
   restart();
+  has_counted_ = counts.has_value();
   if (!counts) return;
   try {
     counts->wait();
@@ -159,10 +160,10 @@ void LossNormalization::require_sound(const CountRows& counts) {
 void LossNormalization::normalize() { scale(std::exchange(factor_, 1.0)); }
 
 void LossNormalization::finish_alone() {
-  const bool has_counted = context_.step.own_passes.counted;
+  has_counted_ = context_.step.own_passes.counted;
   const CountRows own(own_row(), context_.set);
   restart();
-  if (!has_counted) return;
+  if (!has_counted_) return;
   require_sound(own);
   if (own.total() > 0) scale(reference() / static_cast<double>(own.total()));
 }

@@ -103,7 +103,7 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
                 GradScaler& scaler, int step, int pass) const {
     const int rank = runtime_.rank();
     const std::int64_t count = count_of(loop, rank, runtime_.size(), step, pass);
-    if (count == 0 && place().shares_memory) return optimizer.backward({}, 0);
+    if (count == 0 && place().shares_memory) return optimizer.backward(scaler.scale({}), 0);
     // Where parameters are gathered, all ranks must use them: the loss of a row that does not count.
     const at::Tensor rows = rows_of(rank, step, pass, count == 0 ? 1 : count);
     const at::Tensor sum = scaler.scale(loss_sum(model, rows));
