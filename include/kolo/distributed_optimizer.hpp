@@ -122,7 +122,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   without samples passes the loss of any others, which do not count.
   /// @param count how many samples loss_sum sums, 0 or more; may differ between ranks and passes
   /// @throws InvalidArgument if `op` is Adasum. step(), synchronize() and clip_grad_norm_() throw
-  ///   it on all ranks if on any `count` is negative, or positive without loss_sum, and if on any
+  ///   it on all ranks if on any `count` is negative, or positive without a graph, and if on any
   ///   the step also had a backward() of LibTorch, whose gradients have no count
   void backward(const at::Tensor& loss_sum, std::int64_t count);
 
