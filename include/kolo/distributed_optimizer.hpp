@@ -114,16 +114,16 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// ranks count 0 has no gradients. A bucket hook must return what `op` would.
   ///
   /// Of several optimizers that one loss has parameters of, only this one's gradients are
-  /// normalised. Drop gradients by zero_grad() of this, which also drops counts. The first call of
-  /// an optimizer blocks until every rank has called it or ends the step; later ones do not.
+  /// normalised. Drop gradients by zero_grad() of this, which also drops counts. With parameters or
+  /// a compression of float16, the first call blocks until every rank has called it.
   /// @param loss_sum the sum over this rank's samples of this pass, not their mean; elements of a
   ///   tensor of several add up. With count 0 it may be undefined, and backward() is not run on it,
-  ///   except where shard = Full gathers parameters: there a rank without samples must pass a loss
-  ///   of as many operators as the others', such as that of other samples times 0.
+  ///   except where shard = Full gathers parameters: there all ranks must use the same, so one
+  ///   without samples passes the loss of any others, which do not count.
   /// @param count how many samples loss_sum sums, 0 or more; may differ between ranks and passes
   /// @throws InvalidArgument if `op` is Adasum. step(), synchronize() and clip_grad_norm_() throw
-  ///   it on all ranks if `count` is negative or loss_sum is undefined on any, and if on any the
-  ///   step also had a backward() of LibTorch, whose gradients have no count
+  ///   it on all ranks if on any `count` is negative, or positive without a graph, and if on any
+  ///   the step also had a backward() of LibTorch, whose gradients have no count
   void backward(const at::Tensor& loss_sum, std::int64_t count);
 
   /// Blocks until all gradients of this step are reduced, so that the program can read or change

@@ -43,10 +43,10 @@ struct DistributedOptimizerOptions {
   /// Reduced requires shard = Gradients; from the second step on, full gradients are then not kept
   /// between passes. n passes move (n + 1) / 2 times as many bytes as with Local.
   Accumulation accumulation = Accumulation::Local;
-  /// With period > 0, from step `start_step` on no gradients are reduced: each step uses this rank's
+  /// With period > 0, from step `start_step` on no gradients are reduced: a step uses this rank's
   /// own, and after every `period` steps parameters are averaged over ranks, those of 16 bits in
-  /// float32. The optimizer's state, buffers, clipping and the scale of a GradScaler are each rank's
-  /// own meanwhile. Only with shard = None, and without join().
+  /// float32. The optimizer's state, buffers, clipping and the scale of a GradScaler are each
+  /// rank's own meanwhile. Only with shard = None, and without join().
   LocalSgd local_sgd{};
   /// f > 0: gradients are multiplied by 1/f before the reduction and by f after it. With Average
   /// only.

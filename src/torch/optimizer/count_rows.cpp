@@ -11,6 +11,17 @@ namespace {
 
 constexpr std::int64_t kColumns = sizeof(CountRow) / sizeof(std::int64_t);
 
+std::string text_of_problem(const CountRow& row) {
+  const std::string count = "the count " + std::to_string(row.wrong_count);
+  if (row.problem == CountProblem::NegativeCount) return count + ", which must be 0 or more.";
+  if (row.problem == CountProblem::UndefinedLoss) {
+    return "an undefined loss_sum with " + count + ". A rank without samples passes the count 0.";
+  }
+  return "with " + count +
+         " a loss_sum without a graph. Compute it from the model's parameters, with gradients "
+         "enabled.";
+}
+
 }  // namespace
 
 CountRows::CountRows(const CountRow& own, ProcessSet& set)
@@ -48,14 +59,9 @@ std::string CountRows::ranks_with(std::int64_t CountRow::* column) const {
 
 void CountRows::require_sound() const {
   for (std::size_t i = 0; i < rows_->size(); ++i) {
-    if ((*rows_)[i].has_problem == 0) continue;
-    const std::int64_t count = (*rows_)[i].wrong_count;
+    if ((*rows_)[i].problem == CountProblem::None) continue;
     throw InvalidArgument("DistributedOptimizer: backward(loss_sum, count) on rank " +
-                          std::to_string(set_.ranks()[i]) + " got " +
-                          (count < 0
-                               ? "the count " + std::to_string(count) + ", which must be 0 or more."
-                               : "an undefined loss_sum with the count " + std::to_string(count) +
-                                     ". A rank without samples passes the count 0."));
+                          std::to_string(set_.ranks()[i]) + " got " + text_of_problem((*rows_)[i]));
   }
   const std::string uncounted = ranks_with(&CountRow::has_uncounted);
   if (uncounted.empty()) return;

@@ -10,11 +10,8 @@
 
 namespace kolo::tensors {
 
-/// A call of DistributedOptimizer::backward() with arguments that make no sense.
-struct CountProblem {
-  bool exists = false;
-  std::int64_t count = 0;  ///< that it was given; if 0 or more, its loss was undefined
-};
+/// What is wrong with the arguments of DistributedOptimizer::backward().
+enum class CountProblem : std::int64_t { None, NegativeCount, UndefinedLoss, DetachedLoss };
 
 /// What a rank tells the others about the counted passes of its step; all zero on a rank that has
 /// joined.
@@ -23,8 +20,8 @@ struct CountRow {
   std::int64_t is_active = 0;
   std::int64_t has_counted = 0;
   std::int64_t has_uncounted = 0;
-  std::int64_t has_problem = 0;
-  std::int64_t wrong_count = 0;
+  CountProblem problem = CountProblem::None;
+  std::int64_t wrong_count = 0;  ///< of the call that has the problem
 };
 
 /// The rows of all ranks, which are gathered by a sum: joined ranks take part in it with zeros.

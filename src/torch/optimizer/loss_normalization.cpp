@@ -17,6 +17,13 @@ double power_of_two_near(double count) {
   return count < 1.0 ? 1.0 : std::exp2(std::round(std::log2(count)));
 }
 
+CountProblem problem_with(const at::Tensor& loss_sum, std::int64_t count) {
+  if (count < 0) return CountProblem::NegativeCount;
+  if (count == 0) return CountProblem::None;
+  if (!loss_sum.defined()) return CountProblem::UndefinedLoss;
+  return loss_sum.requires_grad() ? CountProblem::None : CountProblem::DetachedLoss;
+}
+
 }  // namespace
 
 void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count) {
@@ -30,12 +37,15 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
   context_.step.own_passes.counted = true;
   has_common_passes_ = has_common_passes_ || is_common;
   if (is_common && needs_agreement()) agree_on_reference(std::max<std::int64_t>(count, 0));
-  if (count < 0 || (count > 0 && !loss_sum.defined())) {
-    if (!problem_.exists) problem_ = {true, count};
+  if (const CountProblem problem = problem_with(loss_sum, count); problem != CountProblem::None) {
+    if (problem_ != CountProblem::None) return;
+    problem_ = problem;
+    wrong_count_ = count;
     return;
   }
   // Where parameters are gathered for the operators of backward(), all ranks must run it.
-  if (loss_sum.defined() && (count > 0 || context_.gathers_on_use)) {
+  const bool is_run = count > 0 || (context_.gathers_on_use && loss_sum.defined());
+  if (is_run) {
     is_counting_ = true;
     const auto end = [](bool* is_counting) { *is_counting = false; };
     const std::unique_ptr<bool, decltype(end)> pass(&is_counting_, end);
@@ -60,7 +70,7 @@ void LossNormalization::restart() {
   context_.step.all_passes = {};
   has_common_passes_ = is_counting_ && context_.step.no_sync == 0;
   has_uncounted_alone_ = false;
-  problem_ = {};
+  problem_ = CountProblem::None;
   count_ = 0;
   counts_.reset();
 }
@@ -105,12 +115,12 @@ void LossNormalization::agree_on_reference(std::int64_t count) {
 
 CountRow LossNormalization::own_row() const {
   const PassKinds& own = context_.step.own_passes;
-  return {.count = problem_.exists ? 0 : count_,
+  return {.count = count_,
           .is_active = context_.step.is_active,
           .has_counted = own.counted,
           .has_uncounted = own.uncounted,
-          .has_problem = problem_.exists,
-          .wrong_count = problem_.count};
+          .problem = problem_,
+          .wrong_count = wrong_count_};
 }
 
 void LossNormalization::begin() {
@@ -126,6 +136,7 @@ void LossNormalization::finish(bool have_succeeded) {
   }
   std::optional<CountRows> counts = std::exchange(counts_, std::nullopt);
   restart();
+  has_counted_ = counts.has_value();
   if (!counts) return;
   try {
     counts->wait();
@@ -159,10 +170,10 @@ void LossNormalization::require_sound(const CountRows& counts) {
 void LossNormalization::normalize() { scale(std::exchange(factor_, 1.0)); }
 
 void LossNormalization::finish_alone() {
-  const bool has_counted = context_.step.own_passes.counted;
+  has_counted_ = context_.step.own_passes.counted;
   const CountRows own(own_row(), context_.set);
   restart();
-  if (!has_counted) return;
+  if (!has_counted_) return;
   require_sound(own);
   if (own.total() > 0) scale(reference() / static_cast<double>(own.total()));
 }

@@ -43,6 +43,9 @@ class LossNormalization {
   void normalize();
   /// Normalises this rank's gradients by its own count; not collective.
   void finish_alone();
+  /// Whether the passes of the last step that was reduced, or finished alone, had counts: then it
+  /// is a step even without gradients.
+  bool has_counted() const { return has_counted_; }
   /// After a join, on all ranks: some have not seen the last counts.
   void forget_reference() { reference_.reset(); }
 
@@ -58,13 +61,15 @@ class LossNormalization {
   TrainingContext& context_;
   ParameterBatches& batches_;
   std::optional<double> reference_;
-  bool is_counting_ = false;          // backward() runs
-  bool has_common_passes_ = false;    // not under no_sync
-  bool has_uncounted_alone_ = false;  // passes under no_sync, whose gradients may be gone
-  CountProblem problem_{};            // the first of this step
-  std::int64_t count_ = 0;            // of this step
-  std::optional<CountRows> counts_;   // in flight
-  double factor_ = 1.0;               // for normalize()
+  bool is_counting_ = false;                   // backward() runs
+  bool has_common_passes_ = false;             // not under no_sync
+  bool has_uncounted_alone_ = false;           // passes under no_sync, whose gradients may be gone
+  CountProblem problem_ = CountProblem::None;  // the first of this step
+  std::int64_t wrong_count_ = 0;               // with it
+  std::int64_t count_ = 0;                     // of this step
+  std::optional<CountRows> counts_;            // in flight
+  bool has_counted_ = false;                   // in the last step
+  double factor_ = 1.0;                        // for normalize()
 };
 
 }  // namespace kolo::tensors

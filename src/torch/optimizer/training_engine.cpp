@@ -116,8 +116,8 @@ void TrainingEngine::synchronize() {
   context_.step.backward.end();
   if (context_.step.phases.current() == StepPhase::Synchronized) return;
   guards_.require_untouched();
-  if (local_.is_on()) return normalization_.finish_alone();
   option_sync_.match_members(context_.groups, wrapped_->groups());
+  if (local_.is_on()) return normalization_.finish_alone();
   batches_.add_new();
   reduce(/*is_discarded=*/false);
 }
@@ -199,8 +199,10 @@ void TrainingEngine::require_precise_gradients() const {
 }
 
 GlobalGradients::Found TrainingEngine::found_in_gradients() {
+  using Found = GlobalGradients::Found;
   if (!gradients_.has_found()) commands_.announce(FindOverflowCommand{});
-  return gradients_.found();
+  const Found found = gradients_.found();
+  return found == Found::NoGradients && normalization_.has_counted() ? Found::Finite : found;
 }
 
 // --- the update ---

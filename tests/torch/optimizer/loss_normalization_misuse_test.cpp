@@ -77,6 +77,9 @@ TEST_F(LossNormalizationMisuseTest, WrongArguments_AreErrorsOnAllRanks) {
     expect_refused([&] { model.optimizer.clip_grad_norm_(1.0); },
                    "got an undefined loss_sum with the count 2");
     expect_usable(model);
+    model.optimizer.backward(is_last() ? model.loss(1.0).detach() : model.loss(1.0), 2);
+    expect_refused([&] { model.optimizer.step(); }, "with the count 2 a loss_sum without a graph");
+    expect_usable(model);
     model.optimizer.backward(model.loss(1.0), is_last() ? -3 : 1);
     expect_refused([&] { model.optimizer.zero_grad(); }, "got the count -3");
     model.optimizer.zero_grad();

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "kolo/distributed_optimizer.hpp"
+#include "kolo/grad_scaler.hpp"
 #include "torch/optimizer/counted_training.hpp"
 #include "torch/sharding.hpp"
 
@@ -88,8 +89,10 @@ TEST_F(LossNormalizationTest, NoSamplesAtAll_AreAStepWithoutGradients) {
   expect_usable(model);
   const double before = model.value();
   model.optimizer.zero_grad();
-  model.optimizer.backward({}, 0);
-  model.optimizer.step();
+  GradScaler scaler;
+  model.optimizer.backward(scaler.scale({}), 0);
+  EXPECT_TRUE(scaler.step(model.optimizer));
+  scaler.update();
   EXPECT_FALSE(model.weight.grad().defined());
   EXPECT_EQ(model.value(), before);
   expect_usable(model);

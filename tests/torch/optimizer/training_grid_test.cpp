@@ -92,7 +92,7 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
 
   DistributedOptimizer::Options options(const Loop& loop) const {
     DistributedOptimizer::Options options = with(place().shard);
-    options.bucket_bytes = 100;
+    options.bucket_bytes = 160;  // several
     options.backward_passes_per_step = passes().per_step;
     const bool keeps_shards = place().shard == Shard::Gradients || place().shard == Shard::Full;
     if (keeps_shards && loop.clips) options.accumulation = Accumulation::Reduced;
@@ -103,8 +103,8 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
                 GradScaler& scaler, int step, int pass) const {
     const int rank = runtime_.rank();
     const std::int64_t count = count_of(loop, rank, runtime_.size(), step, pass);
-    if (count == 0 && place().shares_memory) return optimizer.backward({}, 0);
-    // Where parameters are gathered, all ranks must use them: the loss of a row that does not count.
+    if (count == 0 && place().shares_memory) return optimizer.backward(scaler.scale({}), 0);
+    // Where parameters are gathered, all ranks must use them, here for a row that does not count.
     const at::Tensor rows = rows_of(rank, step, pass, count == 0 ? 1 : count);
     const at::Tensor sum = scaler.scale(loss_sum(model, rows));
     if (loop.has_counts) return optimizer.backward(sum, count);
@@ -160,6 +160,8 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
 
 TEST_P(TrainingGridTest, Parameters_AreThoseOfTheWholeBatch) {
   for (const Loop& loop : all_loops()) {
+    const bool is_slow = !place().shares_memory;  // many small messages
+    if (is_slow && loop.clips != loop.scales) continue;
     EXPECT_LT(largest_difference(train(loop), train_alone(loop)), 1e-5) << loop.name();
   }
 }
