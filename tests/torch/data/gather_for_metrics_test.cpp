@@ -30,7 +30,8 @@ class GatherForMetricsTest : public TorchTest {
 TEST_F(GatherForMetricsTest, NineSamples_AreNineRows) {
   DistributedSampler sampler(9, {.shuffle = false});
   std::vector<at::Tensor> gathered;
-  for (auto& batch : *torch::data::make_data_loader(NumberedData(9), sampler, 5)) {
+  const auto loader = torch::data::make_data_loader(NumberedData(9), sampler, 5);
+  for (const auto& batch : *loader) {
     sampler.consume();
     gathered.push_back(gather_for_metrics(numbers_of(batch), sampler));
   }
