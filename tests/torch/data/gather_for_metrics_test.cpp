@@ -112,9 +112,11 @@ TEST_F(GatherForMetricsTest, RanksThatConsumedOtherBatches_AreRefused) {
   if (size() == 1) GTEST_SKIP() << "one rank disagrees with nobody";
   const at::Tensor numbers = take(sampler, 2);
   if (rank() == 0) take(sampler, 2);
-  expect_refused<MismatchError>(
-      [&] { gather_for_metrics(numbers, sampler); },
-      "the number of samples consumed is " + std::to_string(4 * size()) + " on rank 0");
+  expect_refused<MismatchError>([&] { gather_for_metrics(numbers, sampler); },
+                                "the sampler's position is ");
+  DistributedSampler seeded(40, {.seed = rank() == 0 ? 1U : 2U});
+  const at::Tensor others = take(seeded, 2);
+  expect_refused<MismatchError>([&] { gather_for_metrics(others, seeded); }, "\"seed\":1");
 }
 
 }  // namespace kolo::test::gather_for_metrics_test
