@@ -25,8 +25,8 @@ namespace kolo {
 ///   dimensions as on all ranks
 /// @return [samples of all ranks' batches without padding, ...], on every rank
 /// @throws InvalidArgument on all ranks if on any of them no batch was consumed, or a tensor has
-///   other rows than it; MismatchError on all if they have consumed different batches; the errors
-///   of allgather
+///   other rows than it; MismatchError on all if their samplers differ, or have consumed different
+///   batches; the errors of allgather
 at::Tensor gather_for_metrics(const at::Tensor& tensor, const DistributedSampler& sampler);
 /// The same for several tensors at once: predictions and labels, say.
 std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensors,

@@ -49,8 +49,7 @@ std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensor
   const std::string name = set.next_name(kGatherForMetrics);
   const auto batch = sampler.last_batch();
   tensors::agree(set, name + ".batch", kGatherForMetrics,
-                 {{"the epoch", std::to_string(sampler.epoch())},
-                  {"the number of samples consumed", std::to_string(sampler.consumed())},
+                 {{"the sampler's position", sampler.state()},
                   {"the number of tensors", std::to_string(tensors.size())}},
                  problem_with_rows(tensors, batch));
   std::vector<at::Tensor> gathered;

@@ -219,7 +219,7 @@ TEST_F(DataLoaderTest, Streams_AreCutByRankAndResumed) {
   Numbers own;
   {
     const auto loader = torch::data::make_data_loader(NumberedStream(kElements, shard), options);
-    const auto& batch = *loader->begin();
+    const std::vector<Example> batch = *loader->begin();
     shard.consume(batch.size());
     own = to_numbers(numbers_of(batch));
   }

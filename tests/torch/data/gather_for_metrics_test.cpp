@@ -30,7 +30,8 @@ class GatherForMetricsTest : public TorchTest {
 TEST_F(GatherForMetricsTest, NineSamples_AreNineRows) {
   DistributedSampler sampler(9, {.shuffle = false});
   std::vector<at::Tensor> gathered;
-  for (auto& batch : *torch::data::make_data_loader(NumberedData(9), sampler, 5)) {
+  const auto loader = torch::data::make_data_loader(NumberedData(9), sampler, 5);
+  for (const auto& batch : *loader) {
     sampler.consume();
     gathered.push_back(gather_for_metrics(numbers_of(batch), sampler));
   }
@@ -111,9 +112,11 @@ TEST_F(GatherForMetricsTest, RanksThatConsumedOtherBatches_AreRefused) {
   if (size() == 1) GTEST_SKIP() << "one rank disagrees with nobody";
   const at::Tensor numbers = take(sampler, 2);
   if (rank() == 0) take(sampler, 2);
-  expect_refused<MismatchError>(
-      [&] { gather_for_metrics(numbers, sampler); },
-      "the number of samples consumed is " + std::to_string(4 * size()) + " on rank 0");
+  expect_refused<MismatchError>([&] { gather_for_metrics(numbers, sampler); },
+                                "the sampler's position is ");
+  DistributedSampler seeded(40, {.seed = rank() == 0 ? 1U : 2U});
+  const at::Tensor others = take(seeded, 2);
+  expect_refused<MismatchError>([&] { gather_for_metrics(others, seeded); }, "\"seed\":1");
 }
 
 }  // namespace kolo::test::gather_for_metrics_test
