@@ -1,0 +1,18 @@
+# Tests of kolo-restart. Paths are those of tests/CMakeLists.txt, which includes this file.
+
+set(restart_folder "${PROJECT_SOURCE_DIR}/examples")
+kolo_add_test(restart_test
+  SOURCES
+    restart/cause_test.cpp
+    restart/hosts_test.cpp
+    restart/options_test.cpp
+    restart/plan_test.cpp
+    "${restart_folder}/common/exit.cpp"
+    "${restart_folder}/common/mpirun.cpp"
+    "${restart_folder}/restart/cause.cpp"
+    "${restart_folder}/restart/hosts.cpp"
+    "${restart_folder}/restart/launcher.cpp"
+    "${restart_folder}/restart/options.cpp"
+    "${restart_folder}/restart/plan.cpp"
+  LIBRARIES CLI11::CLI11)
+target_include_directories(restart_test PRIVATE "${restart_folder}")
