@@ -39,6 +39,9 @@ Children::Children()
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
+// A SIGPIPE that is pending would end this program once it is not blocked any more.
+Children::~Children() { read_signals(); }
+
 pid_t Children::start(const std::vector<std::string>& command, int error) {
   const pid_t child = examples::start_child(
       {.command = command, .blocked_signals = signals_.before(), .error = error});

@@ -30,6 +30,9 @@ class Children {
  public:
   /// From now on, processes whose parent ends become our children.
   Children();
+  Children(const Children&) = delete;  // a process has one set of them
+  Children& operator=(const Children&) = delete;
+  ~Children();
 
   /// Starts a program, on our standard input and output. Throws examples::CannotStart.
   pid_t start(const std::vector<std::string>& command, int error);

@@ -16,3 +16,9 @@ kolo_add_test(restart_test
     "${restart_folder}/restart/plan.cpp"
   LIBRARIES CLI11::CLI11)
 target_include_directories(restart_test PRIVATE "${restart_folder}")
+if(KOLO_BUILD_EXAMPLES AND NOT KOLO_SANITIZE)
+  add_test(NAME kolo-restart
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/restart_test.py"
+      $<TARGET_FILE:kolo-restart> ${KOLO_MPIRUN})
+  kolo_set_mpirun_properties(kolo-restart 2 120 SLEEPS)
+endif()
