@@ -22,3 +22,12 @@ if(KOLO_BUILD_EXAMPLES AND NOT KOLO_SANITIZE)
       $<TARGET_FILE:kolo-restart> ${KOLO_MPIRUN})
   kolo_set_mpirun_properties(kolo-restart 2 120 SLEEPS)
 endif()
+if(TARGET 11_survive_failures AND NOT KOLO_SANITIZE)
+  string(JOIN " " mpirun_command ${KOLO_MPIRUN})
+  add_test(NAME kolo-restart.kill
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/kill_test.py"
+      --restart $<TARGET_FILE:kolo-restart> --mpirun "${mpirun_command}" --rounds 5
+      --program "$<TARGET_FILE:11_survive_failures> {folder} 240")
+  kolo_set_mpirun_properties(kolo-restart.kill 2 300)
+  set_property(TEST kolo-restart.kill APPEND PROPERTY ENVIRONMENT KOLO_TEST_SEED=1)
+endif()
