@@ -9,6 +9,7 @@ namespace restart {
 namespace {
 
 constexpr std::size_t kLongestLine = 4096;
+constexpr const char* kAborted = "Per user-direction, the job has been aborted";
 
 using Name = std::array<char, 256>;
 
@@ -90,6 +91,7 @@ void CauseFinder::end_line() {
     const std::size_t begin = both.find(message.begin);
     if (!cause_ && begin != std::string::npos) cause_ = message.find(both.c_str() + begin);
   }
+  if (line_.find(kAborted) != std::string::npos) is_aborted_ = true;
   previous_ = std::move(line_);
   line_.clear();
 }

@@ -21,6 +21,8 @@ class CauseFinder {
  public:
   void add(std::string_view bytes);
   const std::optional<Cause>& cause() const { return cause_; }
+  /// Whether mpirun has given the job up.
+  bool is_aborted() const { return is_aborted_ || cause_; }
 
  private:
   void end_line();
@@ -28,6 +30,7 @@ class CauseFinder {
   std::string previous_;
   std::string line_;
   std::optional<Cause> cause_;
+  bool is_aborted_ = false;
 };
 
 }  // namespace restart

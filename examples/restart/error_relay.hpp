@@ -27,7 +27,7 @@ class ErrorRelay {
   /// Passes on what is left once the job has ended.
   void finish();
 
-  const std::optional<Cause>& cause() const { return finder_.cause(); }
+  const CauseFinder& finder() const { return finder_; }
 
  private:
   bool read();

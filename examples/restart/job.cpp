@@ -36,10 +36,8 @@ class Job {
       children_.wait(watched, patience());
       relay_.move(watched);
       pass_signals_on();
-      if (killing_at_ && Clock::now() >= *killing_at_) {
-        say("the job does not end: it is killed");
-        children_.end_all(0ms);
-      }
+      if (relay_.finder().is_aborted()) set_deadline();
+      if (killing_at_ && Clock::now() >= *killing_at_) kill();
     }
     const int status = *children_.status_of(mpirun_);
     end_what_is_left();
@@ -47,10 +45,21 @@ class Job {
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     return {.code = signal != 0 ? 128 + signal : WEXITSTATUS(status),
             .signal = signal,
-            .cause = relay_.cause()};
+            .was_killed = was_killed_,
+            .cause = relay_.finder().cause()};
   }
 
  private:
+  void set_deadline() {
+    if (!killing_at_) killing_at_ = Clock::now() + grace_;
+  }
+
+  void kill() {
+    say("mpirun does not end: it is killed");
+    was_killed_ = true;
+    children_.end_all(0ms);
+  }
+
   milliseconds patience() const {
     if (!killing_at_) return kForever;
     const auto left = std::chrono::ceil<milliseconds>(*killing_at_ - Clock::now());
@@ -59,7 +68,7 @@ class Job {
 
   void pass_signals_on() {
     while (const auto signal = children_.take_signal()) {
-      if (signal->ends() && !killing_at_) killing_at_ = Clock::now() + grace_;
+      if (signal->ends()) set_deadline();
       // If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C, at
       // which it leaves its ranks alone.
       const bool is_there = !signal->is_from_terminal && !children_.status_of(mpirun_);
@@ -86,7 +95,8 @@ class Job {
   milliseconds grace_;
   ErrorRelay relay_;
   pid_t mpirun_;
-  std::optional<Clock::time_point> killing_at_;  // since the job was asked to end
+  std::optional<Clock::time_point> killing_at_;  // where it is to end
+  bool was_killed_ = false;
 };
 
 }  // namespace

@@ -48,6 +48,7 @@ std::string to_text(const Attempt& attempt) {
 
 std::string reason_of(const JobEnd& end) {
   if (end.cause) return end.cause->text;
+  if (end.was_killed) return "mpirun has given the job up but did not end";
   if (end.signal == 0) return "mpirun ended with exit status " + std::to_string(end.code);
   return "mpirun ended by signal " + std::to_string(end.signal) + " (" + ::strsignal(end.signal) +
          ")";

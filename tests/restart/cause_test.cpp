@@ -88,6 +88,18 @@ TEST(RestartCause, FirstOneCounts) {
   EXPECT_EQ(cause->text, "rank 0 ended with exit status 1");
 }
 
+TEST(RestartCause, JobIsGivenUpBeforeItsCauseIsKnown) {
+  CauseFinder finder;
+  finder.add("Primary job  terminated normally, but 1 process returned\n");
+  EXPECT_FALSE(finder.is_aborted());
+  finder.add("a non-zero exit code. Per user-direction, the job has been aborted.\n");
+  EXPECT_TRUE(finder.is_aborted());
+  EXPECT_FALSE(finder.cause());
+  CauseFinder other;
+  other.add(kKilled);
+  EXPECT_TRUE(other.is_aborted());
+}
+
 TEST(RestartCause, OtherTextIsNone) {
   EXPECT_FALSE(cause_of(""));
   EXPECT_FALSE(cause_of("epoch 1: loss 0.5\nNode: b\nProcess name: train\nExit code: 1\n"));

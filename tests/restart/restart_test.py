@@ -305,8 +305,20 @@ class FakeJobs(Restart):
         os.kill(job.process.pid, signal.SIGTERM)
         _, errors = job.wait()
         self.assertEqual((job.process.returncode, job.pids()), (137, []))
-        self.assertEqual(self.own_lines(errors), ["the job does not end: it is killed"])
+        self.assertEqual(self.own_lines(errors), ["mpirun does not end: it is killed"])
         self.assertEqual(len(self.calls()[0]), 1)
+
+    def test_mpirun_that_gives_a_job_up_but_does_not_end_is_killed(self):
+        """It waits for a host that is gone."""
+        self.jobs("trap '' TERM; echo 'a non-zero exit code. Per user-direction, the job has been "
+                  "aborted.' >&2; while :; do sleep 0.1; done")
+        code, _, errors = self.run_job("-np", "1", "--grace", "200ms", program=["echo"])
+        self.assertEqual(code, 0)
+        self.assertEqual(self.own_lines(errors), [
+            "mpirun does not end: it is killed",
+            "attempt 1 of 4 on 1 rank failed: mpirun has given the job up but did not end; "
+            "starting again in 10 ms",
+            "attempt 2 of 4 on 1 rank starts"])
 
     def test_job_that_succeeds_after_a_signal_is_a_success(self):
         self.jobs("trap 'exit 0' TERM; touch $f/ready; while :; do sleep 0.01; done")
