@@ -18,7 +18,8 @@ std::optional<Cause> find_signal(const char* text) {
   int signal = 0;
   Name node{};
   // NOLINTNEXTLINE(cert-err34-c): numbers that mpirun has printed
-  if (std::sscanf(text, "noticed that process rank %9d with PID %*s on node %255s exited on signal %9d",
+  if (std::sscanf(text,
+                  "noticed that process rank %9d with PID %*s on node %255s exited on signal %9d",
                   &rank, node.data(), &signal) != 3) {
     return std::nullopt;
   }
@@ -39,9 +40,9 @@ std::optional<Cause> find_exit(const char* text) {
     return std::nullopt;
   }
   // NOLINTEND(cert-err34-c)
-  return Cause{.text = "rank " + std::to_string(rank) + " ended with exit status " +
-                       std::to_string(code),
-               .node = ""};
+  return Cause{
+      .text = "rank " + std::to_string(rank) + " ended with exit status " + std::to_string(code),
+      .node = ""};
 }
 
 std::optional<Cause> find_failed_start(const char* text) {
@@ -57,9 +58,8 @@ std::optional<Cause> find_lost_daemon(const char* text) {
   Name node{};
   if (std::sscanf(text, "Remote daemon: %*s on node %255s", node.data()) != 1) return std::nullopt;
   const std::string where = node.data();
-  return Cause{.text = "the connection to node " + where + " was lost",
-               .node = where,
-               .may_be_node = true};
+  return Cause{
+      .text = "the connection to node " + where + " was lost", .node = where, .may_be_node = true};
 }
 
 struct Message {
@@ -67,10 +67,9 @@ struct Message {
   std::optional<Cause> (*find)(const char* text);
 };
 
-constexpr std::array kMessages{Message{"noticed that process rank", find_signal},
-                               Message{"Process name: [", find_exit},
-                               Message{"Executable: ", find_failed_start},
-                               Message{"Remote daemon: [", find_lost_daemon}};
+constexpr std::array kMessages{
+    Message{"noticed that process rank", find_signal}, Message{"Process name: [", find_exit},
+    Message{"Executable: ", find_failed_start}, Message{"Remote daemon: [", find_lost_daemon}};
 
 }  // namespace
 

@@ -23,7 +23,7 @@ std::vector<int> signals_to_take() {
   ::signal(SIGCHLD, SIG_DFL);  // where our parent ignores it, the kernel would reap children
   std::vector<int> signals{SIGCHLD, SIGPIPE};
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
-    struct sigaction action {};
+    struct sigaction action{};
     ::sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) signals.push_back(signal);  // nohup ignores SIGHUP
   }

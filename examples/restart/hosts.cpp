@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
@@ -17,8 +17,8 @@ int parse_slots(std::string_view text, std::string_view whole) {
   int slots = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slots);
   if (error != std::errc() || end != text.data() + text.size() || slots < 1 || slots > kMostSlots) {
-    throw std::invalid_argument("'" + std::string(whole) +
-                                "' has no number of slots from 1 to " + std::to_string(kMostSlots));
+    throw std::invalid_argument("'" + std::string(whole) + "' has no number of slots from 1 to " +
+                                std::to_string(kMostSlots));
   }
   return slots;
 }
@@ -57,8 +57,8 @@ bool parse_line(const std::string& line, Host& host) {
     const std::string name = word.substr(0, word.find('='));
     if (name == "max_slots" || name == "max-slots") continue;  // never more than its slots
     if (name != "slots") throw std::invalid_argument("'" + word + "' is not known: slots=N is");
-    host.slots = parse_slots(std::string_view(word).substr(std::min(word.size(), name.size() + 1)),
-                             word);
+    host.slots =
+        parse_slots(std::string_view(word).substr(std::min(word.size(), name.size() + 1)), word);
   }
   return true;
 }

@@ -12,8 +12,7 @@ class Launcher {
  public:
   /// @param mpirun the program and its own options
   /// @param program the job's program and its arguments
-  Launcher(std::vector<std::string> mpirun, std::vector<std::string> program,
-           bool is_open_mpi);
+  Launcher(std::vector<std::string> mpirun, std::vector<std::string> program, bool is_open_mpi);
 
   std::vector<std::string> command(const Attempt& attempt) const;
   /// Starts one process on `host`, which ends at once.

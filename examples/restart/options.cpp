@@ -59,8 +59,9 @@ std::vector<Host> parse_hosts(const Words& words) {
 /// Throws std::invalid_argument.
 void check(const Options& options) {
   if (options.program.empty()) {
-    throw std::invalid_argument("no PROGRAM: it stands behind --, as in kolo-restart -np 4 -- "
-                                "./train --lr 0.1");
+    throw std::invalid_argument(
+        "no PROGRAM: it stands behind --, as in kolo-restart -np 4 -- "
+        "./train --lr 0.1");
   }
   if (options.least_ranks > options.ranks) {
     throw std::invalid_argument("--min-np " + std::to_string(options.least_ranks) +
@@ -68,8 +69,9 @@ void check(const Options& options) {
   }
   const int slots = count_slots(options.hosts);
   if (!options.hosts.empty() && options.ranks > slots) {
-    throw std::invalid_argument("-np " + std::to_string(options.ranks) + " is more than the slots of " +
-                                to_list(options.hosts) + ", of which HOST:N has N");
+    throw std::invalid_argument("-np " + std::to_string(options.ranks) +
+                                " is more than the slots of " + to_list(options.hosts) +
+                                ", of which HOST:N has N");
   }
   for (const std::string& word : options.mpirun) {
     if (word != "--enable-recovery" && word != "-enable-recovery" &&
@@ -90,8 +92,8 @@ CLI::Option* add_duration(CLI::App& app, const char* name, std::chrono::millisec
           name, [&duration](std::int64_t value) { duration = std::chrono::milliseconds(value); },
           help)
       ->transform(CLI::AsNumberWithUnit(
-          units, static_cast<CLI::AsNumberWithUnit::Options>(
-                     CLI::AsNumberWithUnit::CASE_SENSITIVE | CLI::AsNumberWithUnit::UNIT_REQUIRED)))
+          units, static_cast<CLI::AsNumberWithUnit::Options>(CLI::AsNumberWithUnit::CASE_SENSITIVE |
+                                                             CLI::AsNumberWithUnit::UNIT_REQUIRED)))
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{24 * 3'600'000}))
       ->option_text("TIME");
 }
@@ -145,8 +147,9 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   Options options;
   Words words;
   CLI::App app(kDescription, "kolo-restart");
-  app.footer("PROGRAM and its arguments stand behind --, as in\n"
-             "  kolo-restart -np 4 --host a:2,b:2 --min-np 2 -- ./train --lr 0.1\n");
+  app.footer(
+      "PROGRAM and its arguments stand behind --, as in\n"
+      "  kolo-restart -np 4 --host a:2,b:2 --min-np 2 -- ./train --lr 0.1\n");
   add_ranks(app, options, words);
   add_restarts(app, options);
   const char* const* const end = argv + argc;

@@ -9,8 +9,9 @@ Plan::Plan(const Limits& limits, std::vector<Host> hosts)
     : limits_(limits), hosts_(std::move(hosts)) {}
 
 std::string Plan::note_failure(std::string_view node, std::string_view here) {
-  const auto blamed = std::ranges::find_if(
-      hosts_, [&](const Host& host) { return !node.empty() && is_same_host(host.name, node, here); });
+  const auto blamed = std::ranges::find_if(hosts_, [&](const Host& host) {
+    return !node.empty() && is_same_host(host.name, node, here);
+  });
   const std::string name = blamed == hosts_.end() ? "" : blamed->name;
   failures_ = name == blamed_ ? failures_ + 1 : 1;
   blamed_ = name;

@@ -23,7 +23,8 @@ std::vector<bool> run_probes(Children& children,
   std::vector<pid_t> probes;
   for (const auto& command : commands) probes.push_back(children.start_quietly(command));
   wait_until(children, limit, [&] {
-    return std::ranges::all_of(probes, [&](pid_t probe) { return children.status_of(probe).has_value(); });
+    return std::ranges::all_of(probes,
+                               [&](pid_t probe) { return children.status_of(probe).has_value(); });
   });
   std::vector<bool> answers;
   for (const pid_t probe : probes) answers.push_back(children.status_of(probe) == 0);

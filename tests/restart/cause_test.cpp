@@ -35,8 +35,10 @@ TEST(RestartCause, KilledRankAndItsNode) {
 
 TEST(RestartCause, AbortedRankIsNotTheFaultOfItsNode) {
   for (const char* const signal : {"6 (Aborted)", "11 (Segmentation fault)", "15 (Terminated)"}) {
-    const auto cause = cause_of("mpirun noticed that process rank 0 with PID 0 on node a.b exited on "
-                                "signal " + std::string(signal) + ".\n");
+    const auto cause = cause_of(
+        "mpirun noticed that process rank 0 with PID 0 on node a.b exited on "
+        "signal " +
+        std::string(signal) + ".\n");
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->text, "rank 0 on node a.b ended by signal " + std::string(signal));
     EXPECT_FALSE(cause->may_be_node);
@@ -44,8 +46,9 @@ TEST(RestartCause, AbortedRankIsNotTheFaultOfItsNode) {
 }
 
 TEST(RestartCause, MessageOfVersion5HasALineBreak) {
-  const auto cause = cause_of("prterun noticed that process rank 3 with PID 17 on node b exited on\n"
-                              "signal 7 (Bus error).\n");
+  const auto cause = cause_of(
+      "prterun noticed that process rank 3 with PID 17 on node b exited on\n"
+      "signal 7 (Bus error).\n");
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "rank 3 on node b ended by signal 7 (Bus error)");
   EXPECT_TRUE(cause->may_be_node);
@@ -53,8 +56,10 @@ TEST(RestartCause, MessageOfVersion5HasALineBreak) {
 
 TEST(RestartCause, ExitStatusOfARank) {
   for (const char* const name : {"[[12060,1],2]", "[prterun-vm-4711@1,2]"}) {
-    const auto cause = cause_of("the job to be terminated. The first process to do so was:\n\n"
-                                "  Process name: " + std::string(name) + "\n  Exit code:    3\n");
+    const auto cause = cause_of(
+        "the job to be terminated. The first process to do so was:\n\n"
+        "  Process name: " +
+        std::string(name) + "\n  Exit code:    3\n");
     ASSERT_TRUE(cause) << name;
     EXPECT_EQ(cause->text, "rank 2 ended with exit status 3");
     EXPECT_EQ(cause->node, "");
@@ -63,8 +68,9 @@ TEST(RestartCause, ExitStatusOfARank) {
 }
 
 TEST(RestartCause, ProgramThatANodeCannotStart) {
-  const auto cause = cause_of("or execute an executable:\n\nExecutable: /opt/my train\nNode: b\n\n"
-                              "while attempting to start process rank 0.\n");
+  const auto cause = cause_of(
+      "or execute an executable:\n\nExecutable: /opt/my train\nNode: b\n\n"
+      "while attempting to start process rank 0.\n");
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "the program could not be started on node b");
   EXPECT_EQ(cause->node, "b");
@@ -72,9 +78,10 @@ TEST(RestartCause, ProgramThatANodeCannotStart) {
 }
 
 TEST(RestartCause, LostNodeIsTheRemoteOne) {
-  const auto cause = cause_of("ORTE has lost communication with a remote daemon.\n\n"
-                              "  HNP daemon   : [[14620,0],0] on node a\n"
-                              "  Remote daemon: [[14620,0],1] on node b\n\n");
+  const auto cause = cause_of(
+      "ORTE has lost communication with a remote daemon.\n\n"
+      "  HNP daemon   : [[14620,0],0] on node a\n"
+      "  Remote daemon: [[14620,0],1] on node b\n\n");
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "the connection to node b was lost");
   EXPECT_EQ(cause->node, "b");
@@ -82,8 +89,8 @@ TEST(RestartCause, LostNodeIsTheRemoteOne) {
 }
 
 TEST(RestartCause, FirstOneCounts) {
-  const auto cause = cause_of("  Process name: [[1,1],0]\n  Exit code:    1\n" +
-                              std::string(kKilled));
+  const auto cause =
+      cause_of("  Process name: [[1,1],0]\n  Exit code:    1\n" + std::string(kKilled));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "rank 0 ended with exit status 1");
 }

@@ -90,7 +90,7 @@ class KilledRuns:
         return result.stdout
 
     def mpirun(self, folder):
-        """The command of kolo-restart's --mpirun; with other_np one that changes every second -np."""
+        """What kolo-restart is to call; with other_np a script that changes every second -np."""
         if self.other_np is None:
             return self.arguments.mpirun
         script = pathlib.Path(folder, "mpirun")
@@ -103,7 +103,7 @@ exec {self.arguments.mpirun} "$@"
         return str(script)
 
     def run_and_kill(self, most):
-        """One run under kolo-restart. Returns its output and how many were killed, at most `most`."""
+        """One run under kolo-restart. Returns its output, and how many processes were killed."""
         with tempfile.TemporaryDirectory(prefix="kolo-kill-") as folder:
             program = self.program(str(pathlib.Path(folder, "checkpoints")))
             with open(pathlib.Path(folder, "output"), "w+", encoding="utf-8") as output:

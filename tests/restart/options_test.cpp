@@ -49,8 +49,8 @@ TEST(RestartOptions, ProgramAndItsArguments_AreNotTouched) {
 }
 
 TEST(RestartOptions, Times) {
-  const restart::Options times = options({"-n", "1", "--backoff", "250ms", "--grace", "2m",
-                                          "--probe-timeout", "5s", "--", "x"});
+  const restart::Options times = options(
+      {"-n", "1", "--backoff", "250ms", "--grace", "2m", "--probe-timeout", "5s", "--", "x"});
   EXPECT_EQ(times.backoff, milliseconds(250));
   EXPECT_EQ(times.grace, milliseconds(120'000));
   EXPECT_EQ(times.probe_timeout, milliseconds(5000));
@@ -111,15 +111,14 @@ TEST(RestartOptions, WhatCannotBeIsAnError) {
 TEST(RestartLauncher, CommandsOfBothMpis) {
   const restart::Attempt attempt{.ranks = 3, .hosts = {{"a", 2}, {"b", 2}}};
   const restart::Launcher open_mpi({"mpirun", "--oversubscribe"}, {"./train", "a b"}, true);
-  EXPECT_EQ(open_mpi.command(attempt),
-            (Words{"mpirun", "--oversubscribe", "-np", "3", "--host", "a:2,b:2", "./train", "a b"}));
+  EXPECT_EQ(open_mpi.command(attempt), (Words{"mpirun", "--oversubscribe", "-np", "3", "--host",
+                                              "a:2,b:2", "./train", "a b"}));
   EXPECT_EQ(open_mpi.command({.ranks = 2}),
             (Words{"mpirun", "--oversubscribe", "-np", "2", "./train", "a b"}));
   EXPECT_EQ(open_mpi.probe({"b", 2}),
             (Words{"mpirun", "--oversubscribe", "-np", "1", "--host", "b:2", "true"}));
   const restart::Launcher mpich({"mpiexec"}, {"./train"}, false);
-  EXPECT_EQ(mpich.command(attempt),
-            (Words{"mpiexec", "-np", "3", "-hosts", "a:2,b:2", "./train"}));
+  EXPECT_EQ(mpich.command(attempt), (Words{"mpiexec", "-np", "3", "-hosts", "a:2,b:2", "./train"}));
 }
 
 TEST(RestartLauncher, ProgramIsAPathOrInPath) {

@@ -23,9 +23,8 @@ FAKE = pathlib.Path(__file__).with_name("fake_mpirun.py").resolve()
 IS_OPEN_MPI = b"Open MPI" in subprocess.run([MPIRUN[0], "--version"], check=True,
                                            stdout=subprocess.PIPE).stdout
 RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
-KILLED = """echo "mpirun noticed that process rank 1 with PID 7 on node {} exited on signal 9 (Killed)." >&2
-exit 137
-"""
+KILLED = ("echo 'mpirun noticed that process rank 1 with PID 7 on node {} exited on signal 9 "
+          "(Killed).' >&2; exit 137")
 
 
 class Restart(unittest.TestCase):
@@ -78,7 +77,8 @@ class Jobs(Restart):
     """With a real mpirun."""
 
     def test_success_is_the_end(self):
-        code, output, errors = self.run_job("-np", "2", program=self.script("echo out; echo err >&2"))
+        code, output, errors = self.run_job("-np", "2",
+                                            program=self.script("echo out; echo err >&2"))
         self.assertEqual((code, output, errors), (0, "out\nout\n", "err\nerr\n"))
         self.assertEqual(self.starts(), 1)
 
@@ -153,7 +153,7 @@ class Jobs(Restart):
     def test_what_cannot_start_is_no_reason_to_restart(self):
         for flags, program, code, text in (
                 (["-np", "2"], "/no/such/program", 127, "cannot find the program /no/such/program"),
-                (["-np", "2", "--mpirun", "/no/mpirun"], "true", 127, "cannot start /no/mpirun: No"),
+                (["-np", "2", "--mpirun", "/no/mpirun"], "true", 127, "cannot start /no/mpirun:"),
                 (["-np", "0"], "true", 2, "--np"),
                 (["-np", "1", "--min-np", "2"], "true", 2, "--min-np 2 is more than -np 1")):
             with self.subTest(flags=flags):
@@ -229,7 +229,8 @@ class FakeJobs(Restart):
                                        program=["echo", "x y"])
         self.assertEqual(code, 0, errors)
         jobs, probes = self.calls()
-        self.assertEqual(jobs, ["-np 5 --host a:2,b:2,c:1 echo x y", "-np 3 --host a:2,c:1 echo x y"])
+        self.assertEqual(jobs, ["-np 5 --host a:2,b:2,c:1 echo x y",
+                                "-np 3 --host a:2,c:1 echo x y"])
         self.assertEqual(probes, {"-np 1 --host a:2 true", "-np 1 --host b:2 true",
                                   "-np 1 --host c:1 true"})
         self.assertEqual(self.own_lines(errors)[1:], [
@@ -364,11 +365,11 @@ class FakeJobs(Restart):
         _, _, errors = self.run_job("-np", "1", program=["echo"])
         self.assertEqual(errors, "\0" * size)
         self.path("calls").unlink()
-        code = subprocess.run(["sh", "-c", '{ "$@"; echo $? >"$f/code"; } 2>&1 | head -c 10 >/dev/null',
-                               "x", PROGRAM, "-np", "1", "--mpirun", self.mpirun, "--", "echo"],
-                              env={**os.environ, "KOLO_TEST_FOLDER": str(self.folder),
-                                   "f": str(self.folder)}, check=True, timeout=60)
-        self.assertEqual(code.returncode, 0)
+        script = '{ "$@"; echo $? >"$f/code"; } 2>&1 | head -c 10 >/dev/null'
+        subprocess.run(["sh", "-c", script, "x", PROGRAM, "-np", "1", "--mpirun", self.mpirun, "--",
+                        "echo"], check=True, timeout=60,
+                       env={**os.environ, "KOLO_TEST_FOLDER": str(self.folder),
+                            "f": str(self.folder)})
         self.assertEqual(self.path("code").read_text(), "0\n")
 
 
