@@ -167,8 +167,8 @@ class Accelerator {
   /// blocking.
   /// @param tensor [this rank's samples of the batch, ...]
   /// @return [samples of the batch, ...] on every rank
-  /// @throws InvalidArgument on all ranks outside of loops over batches, or if any rank's tensor has
-  ///   other rows
+  /// @throws InvalidArgument on all ranks outside of loops over batches, or if a tensor has other
+  ///   rows
   at::Tensor gather_for_metrics(const at::Tensor& tensor);
 
   /// Agrees to stop. Collective and blocking.
