@@ -8,7 +8,6 @@
 #include <ATen/Functions.h>
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/map.h>
-#include <torch/data/samplers/distributed.h>
 #include <torch/data/transforms/stack.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -26,27 +25,23 @@ int main(int argc, char** argv) {
   constexpr std::size_t kBatch = 32;  // of each rank
 
   kolo::Runtime runtime;  // (1) joins the other processes
-  const auto ranks = static_cast<std::size_t>(kolo::size());
-  const auto rank = static_cast<std::size_t>(kolo::rank());
 
   torch::nn::Sequential model(torch::nn::Flatten(),
                               torch::nn::Linear(drawn::kSide * drawn::kSide, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, drawn::kDigits));
   kolo::broadcast_parameters(*model, /*root=*/0);  // (2) all start alike
-  // A step sees `ranks` batches: the usual recipe scales the learning rate with them.
+  // A step sees a batch of every rank: the usual recipe scales the learning rate with them.
   torch::optim::AdamW adamw(model->parameters(), 1e-3 * kolo::size());
   kolo::DistributedOptimizer optimizer(adamw, *model);  // (3) averages gradients during backward
 
   const drawn::Pictures held_out(drawn::Alphabet::Digits, /*first=*/1'000'000, 1000);
+  // (4) every rank takes its share of the pictures, another one each epoch
+  kolo::DistributedSampler sampler(kPictures);
+  const auto loader =
+      torch::data::make_data_loader(drawn::Pictures(drawn::Alphabet::Digits, /*first=*/0, kPictures)
+                                        .map(torch::data::transforms::Stack<>()),
+                                    sampler, kBatch);
   for (std::size_t epoch = 0; epoch < 6; ++epoch) {
-    // (4) every rank takes its share of the pictures, another one each epoch. A loader copies its
-    // sampler, and set_epoch() on the original is then without effect: so a new loader each time.
-    torch::data::samplers::DistributedRandomSampler sampler(kPictures, ranks, rank);
-    sampler.set_epoch(epoch);
-    const auto loader = torch::data::make_data_loader(
-        drawn::Pictures(drawn::Alphabet::Digits, /*first=*/0, kPictures)
-            .map(torch::data::transforms::Stack<>()),
-        sampler, kBatch);
     at::Tensor loss_sum = at::zeros({});
     std::size_t steps = 0;
     for (auto& batch : *loader) {
@@ -61,11 +56,12 @@ int main(int argc, char** argv) {
     // Each rank knows the loss of its own share: average over ranks, print on one.
     const double loss = kolo::allreduce(loss_sum / static_cast<double>(steps)).item<double>();
     const double accuracy = drawn::accuracy(model, held_out);
-    if (rank == 0) {
+    if (kolo::rank() == 0) {
       std::printf("epoch %zu: %zu steps, loss %.4f, accuracy %.1f %% of 1000\n", epoch + 1, steps,
                   loss, accuracy);
     }
   }
-  if (rank == 0 && argc > 1) torch::save(model, argv[1]);  // all ranks have the same: one saves
+  // All ranks have the same parameters: one saves them.
+  if (kolo::rank() == 0 && argc > 1) torch::save(model, argv[1]);
   return 0;
 }

@@ -3,10 +3,8 @@
 //   kolo-bench allreduce --np 2 --baseline mpi
 #include <cstdio>
 #include <exception>
-#include <fcntl.h>
 #include <memory>
 #include <optional>
-#include <unistd.h>
 
 #include <mpi.h>
 
@@ -22,6 +20,7 @@
 #include "bench/report/config_table.hpp"
 #include "bench/report/self_check.hpp"
 #include "comm/launcher.hpp"
+#include "common/descriptor.hpp"
 #include "kolo/error.hpp"
 
 namespace {
@@ -102,17 +101,10 @@ int measure(const bench::Options& options, int argc, char** argv) {
   return bench::drive(options, argc, argv);
 }
 
-/// So that no socket becomes what a program reads from or prints to.
-void open_standard_streams() {
-  while (::fcntl(STDERR_FILENO, F_GETFD) == -1) {
-    if (::open("/dev/null", O_RDWR) < 0) return;
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  open_standard_streams();
+  examples::open_standard_streams();
   const bool is_rank_of_others = kolo::comm::find_launcher() && bench::controller_socket().empty();
   std::optional<Mpi> mpi;
   if (is_rank_of_others) mpi.emplace();

@@ -1,25 +1,15 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include <CLI/App.hpp>
 #include <CLI/Validators.hpp>
 
+#include "common/exit.hpp"
 #include "kolo/device.hpp"
 #include "kolo/shard.hpp"
 
 namespace examples {
-
-/// The exit of a program that ends after parsing its command line.
-struct Exit {
-  int code = 0;      ///< 0 after --help
-  std::string text;  ///< to be shown once, not by every rank
-};
-
-/// Parses the command line into the variables of `app`'s options. Returns the exit after --help or
-/// an error.
-std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 /// Accepts multiples of `divisor`.
 CLI::Validator multiple_of(int divisor);
@@ -29,8 +19,5 @@ void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard);
 
 /// Adds --device, by default cpu.
 void add_device_option(CLI::App& app, kolo::DeviceKind& device);
-
-/// Prints the text of `exit` on the one rank that `speaks`, and returns its code.
-int leave(const Exit& exit, bool speaks);
 
 }  // namespace examples

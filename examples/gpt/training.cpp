@@ -16,7 +16,7 @@
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/checkpoints.hpp"
-#include "gpt/progress_bar.hpp"
+#include "kolo/progress_bar.hpp"
 #include "kolo/runtime.hpp"
 
 namespace gpt {
@@ -80,9 +80,10 @@ TrainingResult train(Gpt& model, kolo::DistributedOptimizer& optimizer, const Op
                      std::string_view text, int first_step) {
   using Clock = std::chrono::steady_clock;
   const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
-  std::optional<ProgressBar> progress;
+  std::optional<kolo::ProgressBar> progress;
   if (kolo::rank() == 0) {
-    progress.emplace(std::cout, output_is_terminal(), options.steps - first_step, tokens_per_step);
+    progress.emplace(std::cout, kolo::output_is_terminal(), options.steps - first_step,
+                     tokens_per_step, "tokens");
   }
   Batches batches(options, text);
   batches.skip(first_step);

@@ -5,22 +5,16 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
 #include <torch/optim/optimizer.h>
 
 #include "kolo/bucket_hook.hpp"
 #include "kolo/checkpoint.hpp"
-#include "kolo/compression.hpp"
-#include "kolo/module_filter.hpp"
-#include "kolo/process_set.hpp"
-#include "kolo/reduction.hpp"
-#include "kolo/shard.hpp"
+#include "kolo/distributed_optimizer_options.hpp"
 #include "kolo/training_report.hpp"
 
 namespace kolo::tensors {
@@ -31,102 +25,6 @@ class TrainingEngine;
 namespace kolo {
 
 class GradScaler;
-
-/// Where gradients add up over backward_passes_per_step.
-enum class Accumulation : std::uint8_t {
-  Local,    ///< on their rank; they are reduced with the last pass
-  Reduced,  ///< in each rank's shard: every pass is reduced by itself
-};
-
-/// Options of a DistributedOptimizer; the same on all ranks, or the constructor throws.
-struct DistributedOptimizerOptions {
-  // Behaviour.
-  /// Average, Sum or Adasum of gradients over ranks. Adasum combines the gradients of each
-  /// parameter; Horovod's optimizer combines the updates of the wrapped optimizer instead, which is
-  /// the same for plain SGD.
-  ReduceOp op = ReduceOp::Average;
-  /// Calls of backward() before gradients are reduced. Their gradients are summed, not averaged:
-  /// divide the loss yourself, as with Horovod.
-  int backward_passes_per_step = 1;
-  /// Reduced requires shard = Gradients; from the second step on, full gradients are then not kept
-  /// between passes. n passes move (n + 1) / 2 times as many bytes as with Local.
-  Accumulation accumulation = Accumulation::Local;
-  /// f > 0: gradients are multiplied by 1/f before the reduction and by f after it. With Average
-  /// only.
-  double gradient_predivide_factor = 1.0;
-  Compression compression = Compression::none();  ///< of gradients while they are sent
-  /// Sparse gradients are made dense and lie in buckets like all others. Otherwise parameters whose
-  /// gradient was sparse on any rank in the first step leave their bucket, and sparse_allreduce
-  /// reduces their gradients without compression. Gradients are made dense in any case if another
-  /// parameter's becomes sparse later, if `op` is Adasum, or if the optimizer is sharded.
-  bool sparse_as_dense = false;
-  JoinDivisor join_divisor = JoinDivisor::World;  ///< of Average while some ranks have joined
-  ProcessSet* process_set = nullptr;              ///< null: the world of Runtime::current()
-  /// What is sharded over the ranks; nothing given: what KOLO_SHARD says. See docs/sharding.md.
-  ///
-  /// Optimizer: each rank keeps the optimizer's state of one equal shard of every bucket. step()
-  /// updates the shards and gathers the parameters, which are then equal on all ranks, and
-  /// bit-equal to those of None where reductions are rank-ordered (except after clipping). The
-  /// wrapped optimizer must treat every element by itself: its step() is called for each bucket
-  /// in which this rank's shard has gradients, with those leaves in their parameter group.
-  /// Parameters must be contiguous, each in a storage of its own. Once reduced, gradients are taken
-  /// from grad(), which becomes undefined; sparse ones are made dense. State that the wrapped
-  /// optimizer has already is sharded too. Destroying this object erases all sharded state.
-  ///
-  /// Gradients: in addition each rank keeps only its shard of the reduced gradients from the second
-  /// step on, and frees a full gradient as soon as its bucket is submitted. Buckets share three
-  /// slots of memory and are submitted in a fixed order: a backward() that is further ahead waits,
-  /// and throws the errors of what it waits for.
-  ///
-  /// Full: in addition the ranks of a node keep one copy of the parameters, from construction on,
-  /// for good, with the values of the first of them. Each updates its shards in place, after all
-  /// have entered step(); nothing is gathered. Parameters stay ordinary tensors, to which programs
-  /// write in full_parameters() only; other writes are errors, found by the tensors' versions.
-  /// Where ranks share no memory, each keeps its shards alone, and operators of LibTorch gather the
-  /// parameters they use, on all ranks in the same order. The model's frozen ones are sharded, too.
-  std::optional<Shard> shard{};
-  /// Node: parameters move inside nodes only; between nodes each shard's gradients are summed once.
-  /// With the world only, and equally many ranks on every node.
-  ShardScope shard_scope = ShardScope::World;
-  /// With shard = Full and a model: modules whose parameters are gathered together where parameters
-  /// are gathered, and reduced together. Of nested ones the innermost counts; parameters outside of
-  /// all, and those that several share, are gathered by whole modules up to bucket_bytes, as all
-  /// are without a policy. Instead of `groups`. As FSDP's auto_wrap_policy.
-  ModuleFilter unit_policy{};
-  /// false: units that forward() has gathered stay until step(), as with FSDP's SHARD_GRAD_OP.
-  /// Moves a third less, and needs memory for all parameters meanwhile.
-  bool reshard_after_forward = true;
-
-  // Precision and place.
-  /// The least precise dtype in which gradients add up and are reduced: kFloat or kDouble. Those
-  /// of less precise parameters have it from their reduction on, in grad() too, and take
-  /// that much more memory and bytes; `compression` sends fewer. Nothing given: the dtype of the
-  /// parameters, or with master_weights float32. As FSDP's reduce_dtype. Not for complex ones.
-  std::optional<c10::ScalarType> reduce_dtype{};
-  /// The optimizer updates float32 copies of float16 and bfloat16 parameters (see set_dtype()), of
-  /// which each rank keeps those of its shards, and parameters get their rounded values. State is
-  /// float32, too. What a program writes to a parameter replaces its copy. Not with shard = None.
-  bool master_weights = false;
-  /// Shards of CUDA parameters are updated on the CPU, where their gradients, their state and, with
-  /// Full, the shards themselves lie. The CPU then waits for the GPU where shards are copied. Not
-  /// with shard = None; without effect for parameters on the CPU.
-  bool offload = false;
-
-  // Speed.
-  /// Most bytes of gradients that are reduced together; 0: a 16th of all, 25 MiB at most. Larger
-  /// buckets cost less per byte, smaller ones start earlier.
-  std::size_t bucket_bytes = 0;
-  /// Parameters whose gradients are reduced together: one bucket for each group and dtype, of any
-  /// size. All other parameters go to ordinary buckets.
-  std::vector<std::vector<at::Tensor>> groups{};
-  int num_groups = 0;  ///< instead: that many groups of equally many parameters; 0: none
-  /// Steps torch::optim::Adam, AdamW and SGD by LibTorch's fused kernels instead of their step():
-  /// about a fifth of the time for Adam. Results differ from step() in the last bits, not between
-  /// shard modes. State and options are the optimizer's own, so a checkpoint may be continued
-  /// without it. Other classes, derived ones too, parameters that are not contiguous and sparse
-  /// gradients are errors.
-  bool fused = false;
-};
 
 /// Trains data-parallel: wraps an optimizer, and reduces the gradients of its parameters over all
 /// ranks while backward() still runs.
@@ -200,6 +98,34 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @return the closure's loss, or an undefined tensor
   at::Tensor step(LossClosure closure = nullptr) override;
 
+  /// Runs one pass whose loss is normalised by what all ranks count together, as tokens or samples,
+  /// instead of by each rank's own number and by ranks. The gradients of the step are then those of
+  /// (sum of loss_sum) / (sum of count) over all ranks and all passes of the step, in every shard
+  /// mode, whatever `op` is, for uneven batches and for any number of passes:
+  ///
+  ///   const at::Tensor loss = cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+  ///   optimizer.backward(loss, labels.numel());
+  ///   optimizer.step();
+  ///
+  /// With a GradScaler pass scaler.scale(loss_sum), since scaling is linear. Until synchronize(),
+  /// clip_grad_norm_() or step(), gradients are in a unit of Kolo's own: multiplied by a power of
+  /// two that is equal on all ranks, so that 16 bits hold them. Under no_sync() they and the count
+  /// add up on this rank; a rank that steps alone divides by its own count. A step in which all
+  /// ranks count 0 has no gradients. A bucket hook must return what `op` would.
+  ///
+  /// Of several optimizers that one loss has parameters of, only this one's gradients are
+  /// normalised. Drop gradients by zero_grad() of this, which also drops counts. With parameters or
+  /// a compression of float16, the first call blocks until every rank has called it.
+  /// @param loss_sum the sum over this rank's samples of this pass, not their mean; elements of a
+  ///   tensor of several add up. With count 0 it may be undefined, and backward() is not run on it,
+  ///   except where shard = Full gathers parameters: there all ranks must use the same, so one
+  ///   without samples passes the loss of any others, which do not count.
+  /// @param count how many samples loss_sum sums, 0 or more; may differ between ranks and passes
+  /// @throws InvalidArgument if `op` is Adasum. step(), synchronize() and clip_grad_norm_() throw
+  ///   it on all ranks if on any `count` is negative, or positive without a graph, and if on any
+  ///   the step also had a backward() of LibTorch, whose gradients have no count
+  void backward(const at::Tensor& loss_sum, std::int64_t count);
+
   /// Blocks until all gradients of this step are reduced, so that the program can read or change
   /// them in grad() before step(), which does not reduce them again. Submits incomplete buckets as
   /// they are. Idempotent. A gradient that arrives between it and step() is an error. If the
@@ -240,8 +166,15 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Average divides. Then all ranks get the parameters, optimizer state and options of a rank that
   /// has taken the most steps, and may train on. Buffers of the model stay as they are.
   /// @return the rank that joined last, as kolo::join
-  /// @throws InvalidArgument while gradients are being reduced
+  /// @throws InvalidArgument while gradients are being reduced, and with local_sgd
   int join();
+
+  /// Compares the parameters of all ranks bit by bit, whatever Options::check_replicas_every says.
+  /// Collective over the set and blocking, between steps; a rank sends 16 bytes for each rank. With
+  /// shard = Full it does nothing: ranks have no copies. Buffers and state are not compared.
+  /// @throws MismatchError on all ranks if any parameter differs: names the first ones, and which
+  ///   ranks have equal values
+  void check_replicas();
 
   /// Runs `write`, which may change parameters: load, prune or clamp them. Collective and blocking.
   /// Needed with shard = Full alone, where ranks have no copies of their own. One rank may write a
@@ -262,7 +195,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// the states of random number generators, and what `options` adds. Collective and blocking.
   /// Every rank writes its share, straight from where it lies on the CPU; only state of classes
   /// that LibTorch does not know is copied. Buffers are those of the set's first rank. May be
-  /// called while gradients add up; they are not saved. When save() returns, the checkpoint is on
+  /// called while gradients add up; they are not saved. While ranks step alone by local_sgd, it
+  /// averages parameters first, and of the optimizer's state, which differs, each rank writes its
+  /// own share. When save() returns, the checkpoint is on
   /// the disk, a folder of safetensors files with index.json; a crash at any moment leaves the
   /// earlier ones intact. The umask decides who may read the files. If another program saves into
   /// `folder` or loads from it, waits for it, half of KOLO_TIMEOUT at most.

@@ -55,7 +55,8 @@ class GradScaler {
   /// @throws InvalidArgument for options out of range
   explicit GradScaler(const Options& options = {});
 
-  /// Multiplies the loss, or any output, by the scale.
+  /// Multiplies the loss, or any output, by the scale. An undefined one, of a rank without samples,
+  /// stays undefined.
   /// @return a tensor of the same shape and dtype, but float32 for a 16-bit scalar, which could not
   ///   hold the result
   at::Tensor scale(const at::Tensor& loss);

@@ -46,6 +46,23 @@ void backward_twice() {
   training.backward();
 }
 
+void counts_on_one_rank() {
+  Training training;
+  if (kolo::rank() == 0) {
+    training.optimizer.backward(training.model->forward(training.input).sum(), 2);
+  } else {
+    training.backward();
+  }
+  training.optimizer.step();
+}
+
+void writes_on_one_rank() {
+  Training training;
+  const at::NoGradGuard no_grad;
+  training.model->bias.fill_(kolo::rank());
+  training.optimizer.check_replicas();
+}
+
 void saves_wrapped_optimizer() {
   Training training;
   training.step();
@@ -106,11 +123,13 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"backward_twice", backward_twice},
     {"complex_tensor", complex_tensor},
     {"converts_model", converts_model},
+    {"counts_on_one_rank", counts_on_one_rank},
     {"lbfgs", lbfgs},
     {"no_checkpoint", no_checkpoint},
     {"saves_released_parameters", saves_released_parameters},
     {"saves_wrapped_optimizer", saves_wrapped_optimizer},
     {"uses_deferred_model", uses_deferred_model},
+    {"writes_on_one_rank", writes_on_one_rank},
     {"writes_through_a_pointer", writes_through_a_pointer},
 };
 

@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
-"""Prints the blocks of C++ in docs/tutorial.md as one program, or writes it to a file:
+"""Prints the blocks of C++ in docs/tutorial.md, or in another page, as one program, or writes it to
+a file:
 
-    tutorial.py [FILE]
+    tutorial.py [FILE [PAGE]]
 """
 
 import pathlib
 import re
 import sys
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/tutorial.md"
+DOCUMENTS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+DOCUMENT = DOCUMENTS / "tutorial.md"
 
 
-def program():
-    return "\n".join(re.findall(r"```cpp\n(.*?)```", DOCUMENT.read_text(), re.S))
+def program(document):
+    return "\n".join(re.findall(r"```cpp\n(.*?)```", document.read_text(), re.S))
 
 
 if __name__ == "__main__":
+    text = program(DOCUMENTS / sys.argv[2] if len(sys.argv) > 2 else DOCUMENT)
     if len(sys.argv) > 1:
-        pathlib.Path(sys.argv[1]).write_text(program())
+        pathlib.Path(sys.argv[1]).write_text(text)
     else:
-        print(program(), end="")
+        print(text, end="")

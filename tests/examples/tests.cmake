@@ -7,7 +7,6 @@ if(KOLO_BUILD_EXAMPLES)
       examples/evaluation_windows_test.cpp
       examples/ngram_test.cpp
       examples/options_test.cpp
-      examples/progress_bar_test.cpp
       examples/shards_test.cpp
       examples/statistics_test.cpp
       examples/windows_test.cpp
@@ -74,6 +73,10 @@ if(KOLO_BUILD_EXAMPLES)
     # Its threads keep to what it asked MPI for.
     set_property(TEST example.InsideASimulation APPEND PROPERTY ENVIRONMENT
       KOLO_TEST_PRELOAD=$<TARGET_FILE:thread_guard>)
+    add_test(NAME train_accelerated
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_accelerated_test.py"
+        $<TARGET_FILE:train_accelerated> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(train_accelerated 3 120)
     add_test(NAME train_mnist
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_mnist_test.py"
         $<TARGET_FILE:train_mnist> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})

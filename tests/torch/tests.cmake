@@ -83,6 +83,14 @@ if(TARGET kolo)
     RANKS 1 2
     TIMEOUT 900
     LIBRARIES kolo)
+  kolo_add_mpi_test(training_steps_test
+    SOURCES
+      torch/optimizer/local_steps_test.cpp
+      torch/optimizer/loss_normalization_misuse_test.cpp
+      torch/optimizer/loss_normalization_test.cpp
+      torch/optimizer/replica_check_test.cpp
+      torch/optimizer/training_grid_test.cpp
+    LIBRARIES kolo)
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.
     add_library(kolo_fake_cuda STATIC

@@ -5,23 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/descriptor.hpp"
+
 namespace bench {
 
-/// A file descriptor that is closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept;
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  Descriptor(const Descriptor&) = delete;  // it has one owner
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor();
-
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
+using examples::Descriptor;
 
 /// Messages between the controller and one rank: one JSON document per line, over a stream socket.
 class Channel {

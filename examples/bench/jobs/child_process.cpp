@@ -1,15 +1,16 @@
 #include "bench/jobs/child_process.hpp"
 
-#include <array>
 #include <cerrno>
-#include <cstdlib>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
+
+#include "common/descriptor.hpp"
+#include "common/start_child.hpp"
 
 namespace bench {
 namespace {
@@ -25,61 +26,18 @@ std::string describe(int status) {
          ::strsignal(WTERMSIG(status)) + ")";
 }
 
-std::vector<std::string> with(const ChildProcess::Variables& added) {
-  std::vector<std::string> environment;
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    environment.emplace_back(*variable);
-  }
-  for (const auto& [name, value] : added) {
-    std::erase_if(environment, [&](const auto& other) { return other.starts_with(name + '='); });
-    environment.push_back(name + '=' + value);
-  }
-  return environment;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variables& environment,
                            const Interrupts& interrupts) {
-  std::vector<std::string> words = command;
-  std::vector<std::string> variables = with(environment);
-  const std::vector<char*> arguments = pointers_to(words);
-  const std::vector<char*> settings = pointers_to(variables);
-  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  std::array<int, 2> ends{};
-  if (nothing.number() < 0 || ::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw std::system_error(errno, std::generic_category(), "/dev/null or pipe2");
-  }
-  const Descriptor failure(ends[0]);
-  Descriptor failed(ends[1]);
-  pid_ = ::fork();
-  if (pid_ == 0) {
-    interrupts.restore();
-    ::setpgid(0, 0);  // Ctrl-C is for us, who then end it
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    ::dup2(nothing.number(), STDIN_FILENO);
-    ::dup2(STDERR_FILENO, STDOUT_FILENO);
-    ::execvpe(arguments[0], arguments.data(), settings.data());
-    const int error = errno;
-    [[maybe_unused]] const auto written = ::write(failed.number(), &error, sizeof error);
-    ::_exit(127);
-  }
-  int error = pid_ < 0 ? errno : 0;
-  failed = Descriptor();
-  if (pid_ > 0 && ::read(failure.number(), &error, sizeof error) > 0) {
-    ::waitpid(pid_, nullptr, 0);
-  }
-  if (error == 0) return;
-  throw std::system_error(
-      error, std::generic_category(),
-      "cannot start " + command.front() + " (KOLO_MPIRUN names another mpirun)");
+  const examples::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (nothing.number() < 0) throw std::system_error(errno, std::generic_category(), "/dev/null");
+  pid_ = examples::start_child({.command = command,
+                                .blocked_signals = interrupts.blocked_before(),
+                                .environment = environment,
+                                .input = nothing.number(),
+                                .output = STDERR_FILENO,
+                                .has_own_group = true});  // Ctrl-C is for us, who then end it
 }
 
 std::optional<std::string> ChildProcess::wait_for(std::chrono::milliseconds duration) {

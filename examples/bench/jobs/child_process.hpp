@@ -17,7 +17,7 @@ class ChildProcess {
  public:
   using Variables = std::vector<std::pair<std::string, std::string>>;
 
-  /// Throws std::system_error where the program cannot be run.
+  /// Throws examples::CannotStart.
   ChildProcess(const std::vector<std::string>& command, const Variables& environment,
                const Interrupts& interrupts);
   ChildProcess(const ChildProcess&) = delete;  // a process is awaited once

@@ -1,10 +1,7 @@
 #include "bench/jobs/driver.hpp"
 
-#include <array>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,27 +13,13 @@
 #include "bench/jobs/controller.hpp"
 #include "bench/jobs/remote_job.hpp"
 #include "bench/report/machine.hpp"
+#include "common/mpirun.hpp"
+#include "common/start_child.hpp"
 
 namespace bench {
 namespace {
 
 constexpr int kFailed = 1;
-
-std::string mpirun() {
-  const char* const wanted = std::getenv("KOLO_MPIRUN");
-  return wanted != nullptr && *wanted != '\0' ? wanted : "mpirun";
-}
-
-/// The first line that `mpirun --version` prints.
-std::string version_of(const std::string& mpirun) {
-  std::array<char, 256> line{};
-  const std::string command = "'" + mpirun + "' --version 2>/dev/null </dev/null";
-  if (std::FILE* const output = ::popen(command.c_str(), "r")) {  // NOLINT: the program asked for
-    if (std::fgets(line.data(), line.size(), output) == nullptr) line[0] = '\0';
-    ::pclose(output);
-  }
-  return line.data();
-}
 
 /// How to start so many ranks: each on a core of its own where there are as many, unless it needs
 /// more than one.
@@ -45,10 +28,8 @@ class Launch {
   Launch(int ranks, bool one_core_each)
       : has_cores_(ranks <= look_at_machine().usable_cores()),
         is_bound_(has_cores_ && one_core_each),
-        command_{mpirun(), "-n", std::to_string(ranks)} {
-    const std::string version = version_of(mpirun());
-    if (version.find("Open MPI") == std::string::npos &&
-        version.find("OpenRTE") == std::string::npos) {
+        command_{examples::default_mpirun(), "-n", std::to_string(ranks)} {
+    if (!examples::is_open_mpi(command_.front())) {
       if (is_bound_) command_.insert(command_.end(), {"-bind-to", "core"});  // MPICH's and Intel's
       return;
     }
@@ -109,6 +90,8 @@ int drive(const Options& options, int argc, char** argv) {
     return drive_under(interrupts, options, argc, argv);
   } catch (const Interrupted& interrupted) {
     signal = interrupted.signal();
+  } catch (const examples::CannotStart& error) {
+    std::fprintf(stderr, "kolo-bench: %s (KOLO_MPIRUN names another mpirun)\n", error.what());
   } catch (const JobError& error) {
     std::fprintf(stderr, "kolo-bench: %s\n", error.what());
   } catch (const std::system_error& error) {

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <csignal>
 #include <exception>
 
-#include "bench/jobs/channel.hpp"
+#include "common/signal_queue.hpp"
 
 namespace bench {
 
@@ -23,19 +22,15 @@ class Interrupted : public std::exception {
 class Interrupts {
  public:
   Interrupts();
-  Interrupts(const Interrupts&) = delete;  // it gives back what it took once
-  Interrupts& operator=(const Interrupts&) = delete;
-  ~Interrupts();
 
-  int descriptor() const { return descriptor_.number(); }
+  int descriptor() const { return signals_.descriptor(); }
   /// Throws Interrupted where one has arrived.
   void check() const;
-  /// For a child, between fork and exec.
-  void restore() const;
+  /// What children begin with.
+  const sigset_t& blocked_before() const { return signals_.before(); }
 
  private:
-  sigset_t before_{};
-  Descriptor descriptor_;
+  examples::SignalQueue signals_;
 };
 
 }  // namespace bench

@@ -21,9 +21,12 @@ struct PlannedParameter {
 
 /// A contiguous range of memory that is reduced at once: gradients of one dtype, padded so that
 /// they divide into equal shards, then flags: one element for each member, which is 1 if this rank
-/// has its gradient, and one that is 1 unless the rank has joined. Offsets are in bytes from the
-/// start of the memory of all buckets; those of members and shards are multiples of 64.
+/// has its gradient, and those of the rank, the last of which is 1 unless the rank has joined.
+/// Offsets are in bytes from the start of the memory of all buckets; those of members and shards
+/// are multiples of 64.
 struct Bucket {
+  static constexpr std::size_t kRankFlags = 3;
+
   struct Member {
     std::size_t parameter;  ///< its index
     std::size_t offset;
@@ -34,7 +37,7 @@ struct Bucket {
   std::size_t flags_offset = 0;
   std::size_t size_bytes = 0;
 
-  std::size_t flag_count() const { return members.size() + 1; }
+  std::size_t flag_count() const { return members.size() + kRankFlags; }
   std::size_t count() const { return size_bytes / size_of(dtype); }
   std::size_t gradient_count() const { return (flags_offset - offset) / size_of(dtype); }
   /// Of each of `shards` equal ones.

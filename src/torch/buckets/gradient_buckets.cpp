@@ -8,6 +8,14 @@
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
+namespace {
+
+// The flags of a rank, from the end.
+constexpr std::int64_t kActive = -1;
+constexpr std::int64_t kUncounted = -2;
+constexpr std::int64_t kCounted = -3;
+
+}  // namespace
 
 GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                                  const std::vector<bool>& sparse, const OperationOptions& options)
@@ -72,12 +80,15 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
   return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
 }
 
-std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_active) {
+std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_active,
+                                              PassKinds kinds) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;
   const at::Tensor& flags = flags_of(bucket);
   flags.fill_(1);
-  if (!is_active) flags[-1] = 0;
+  if (!is_active) flags[kActive] = 0;
+  if (!kinds.uncounted) flags[kUncounted] = 0;
+  if (!kinds.counted) flags[kCounted] = 0;
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     if (parameters_[parameter].grad().defined()) {
@@ -106,7 +117,13 @@ bool GradientBuckets::is_present(const Bucket& bucket, std::size_t member) const
 }
 
 double GradientBuckets::reduced_activity(const Bucket& bucket) const {
-  return flags_of(bucket)[-1].item<double>();
+  return flags_of(bucket)[kActive].item<double>();
+}
+
+PassKinds GradientBuckets::reduced_kinds(const Bucket& bucket) const {
+  const at::Tensor& flags = flags_of(bucket);
+  return {.counted = flags[kCounted].item<double>() != 0.0,
+          .uncounted = flags[kUncounted].item<double>() != 0.0};
 }
 
 void GradientBuckets::clear_gradients() {

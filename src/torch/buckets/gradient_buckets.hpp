@@ -11,13 +11,25 @@
 
 namespace kolo::tensors {
 
+/// What kinds of backward passes gradients are from.
+struct PassKinds {
+  bool counted = false;    ///< of DistributedOptimizer::backward(), with a count
+  bool uncounted = false;  ///< of at::Tensor::backward()
+
+  void add(const PassKinds& others) {
+    counted = counted || others.counted;
+    uncounted = uncounted || others.uncounted;
+  }
+};
+
 /// The memory of a plan's buckets, with the parameters' gradients as views of it.
 ///
 /// Autograd assigns a new gradient without copying it; `move_in` copies it into the bucket and
 /// makes the view the gradient. backward() then adds to the bucket until the gradient is cleared.
 /// The bucket, and with it the gradient, may be of a wider dtype than the parameter.
-/// The flags of a bucket say which gradients this rank has; for buckets on a GPU they lie in CPU
-/// memory, so that reading them does not wait for the GPU.
+/// The flags of a bucket say which gradients this rank has, of what kinds of passes, and whether it
+/// has joined; for buckets on a GPU they lie in CPU memory, so that reading them does not wait for
+/// the GPU.
 class GradientBuckets {
  public:
   /// All parameters are on one device. `sparse[i]`: the gradient of parameter i lies outside its
@@ -49,9 +61,9 @@ class GradientBuckets {
   /// Gives a gradient that stays outside of its bucket the bucket's dtype, in which further ones
   /// are added to it.
   void widen(std::size_t parameter);
-  /// Zeroes missing gradients, moves in all others, and sets the presence and activity flags.
-  /// Returns the gradients that were replaced on a GPU.
-  std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active);
+  /// Zeroes missing gradients, moves in all others, and sets the flags; `kinds` are those of this
+  /// rank. Returns the gradients that were replaced on a GPU.
+  std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active, PassKinds kinds);
   const at::Tensor& flags_of(const Bucket& bucket) const;
 
   /// After the reduction: makes the views the gradients of parameters that any rank has one for.
@@ -60,6 +72,8 @@ class GradientBuckets {
   bool is_present(const Bucket& bucket, std::size_t member) const;
   /// After the reduction: the reduced activity flags, which are 1 or 0 on each rank.
   double reduced_activity(const Bucket& bucket) const;
+  /// After the reduction: the kinds of all ranks' passes.
+  PassKinds reduced_kinds(const Bucket& bucket) const;
   /// Undefines the gradients that lie in all buckets, or in one.
   void clear_gradients();
   void clear_gradients(const Bucket& bucket);

@@ -58,6 +58,10 @@ at::Tensor DistributedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
+void DistributedOptimizer::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  engine_->backward(loss_sum, count);
+}
+
 void DistributedOptimizer::synchronize() { engine_->synchronize(); }
 
 double DistributedOptimizer::clip_grad_norm_(double max_norm, double norm_type) {
@@ -71,6 +75,8 @@ DistributedOptimizer::Guard DistributedOptimizer::no_sync() {
 DistributedOptimizer::Guard DistributedOptimizer::skip_synchronize() {
   return Guard(engine_->skip_synchronize_depth());
 }
+
+void DistributedOptimizer::check_replicas() { engine_->check_replicas(); }
 
 int DistributedOptimizer::join() { return engine_->join(); }
 

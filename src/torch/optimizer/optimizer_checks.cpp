@@ -9,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "kolo/error.hpp"
+#include "torch/optimizer/local_steps.hpp"
 #include "torch/sharding/shard_sets.hpp"
 #include "torch/tensors/deferred.hpp"
 #include "torch/tensors/deferred_storage.hpp"
@@ -35,6 +36,10 @@ std::string problem_with_scales(const DistributedOptimizerOptions& options) {
   if (options.backward_passes_per_step < 1) {
     return "backward_passes_per_step is " + std::to_string(options.backward_passes_per_step) +
            ", it must be 1 or more";
+  }
+  if (options.check_replicas_every < 0) {
+    return "check_replicas_every is " + std::to_string(options.check_replicas_every) +
+           ", it must be 0 or more";
   }
   const bool is_predivided = options.gradient_predivide_factor != 1.0;
   if (!(options.gradient_predivide_factor > 0.0) ||
@@ -219,9 +224,10 @@ std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options) {
   for (const std::string& problem :
-       {optimizer.problem(), problem_with_scales(options), problem_with_precision(options),
-        problem_with_compression(options), problem_with_groups(optimizer, options),
-        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
+       {optimizer.problem(), problem_with_scales(options), problem_with_local_steps(options),
+        problem_with_precision(options), problem_with_compression(options),
+        problem_with_groups(optimizer, options), problem_with_names(names),
+        problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
   }
   return {};
@@ -274,6 +280,9 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
   std::vector<Fact> facts{
       {"op", std::string(name_of(options.op))},
       {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
+      {"local_sgd.period", std::to_string(options.local_sgd.period)},
+      {"local_sgd.start_step", std::to_string(options.local_sgd.start_step)},
+      {"check_replicas_every", std::to_string(options.check_replicas_every)},
       {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
       {"compression", std::string(options.compression.name())},
       {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},

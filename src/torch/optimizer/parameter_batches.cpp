@@ -113,7 +113,6 @@ ParameterBatches::Parameters ParameterBatches::unknown_parameters() const {
   return unknown;
 }
 
-/// Of the groups and the model, each once.
 ParameterBatches::Parameters ParameterBatches::all_parameters() const {
   Parameters all = parameters_of_groups();
   std::unordered_set<const void*> known;

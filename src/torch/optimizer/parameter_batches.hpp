@@ -37,6 +37,8 @@ class ParameterBatches {
   void rebuild(std::int64_t additions);
 
   std::string name_of(const at::Tensor& parameter, std::size_t index) const;
+  /// Of the groups and the model, trained and frozen ones, each once.
+  std::vector<ReducedParameter> all_parameters() const;
   Reducers::const_iterator begin() const { return reducers_.begin(); }
   Reducers::const_iterator end() const { return reducers_.end(); }
   /// The names of operations depend on both: they are equal on all ranks unless some have joined.
@@ -63,7 +65,6 @@ class ParameterBatches {
   ReducedParameter describe(const at::Tensor& tensor, std::size_t number) const;
   Parameters parameters_of_groups() const;
   Parameters unknown_parameters() const;
-  Parameters all_parameters() const;
   void assign_groups(Parameters& parameters, int num_groups) const;
   void add(Parameters parameters, const Parameters& frozen, const std::string& problem);
   void choose_memory(const Parameters& parameters, const std::string& prefix);

@@ -11,7 +11,6 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
-#include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/tensors/write_protection.hpp"
 
@@ -54,7 +53,10 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
                }),
       guards_(context_, batches_),
       gradients_(context_.set, context_.sets, context_.prefix + ".check"),
+      normalization_(context_, batches_),
       commands_(context_),
+      local_(context_, batches_),
+      replica_check_(context_, batches_),
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_) {
   batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
@@ -74,14 +76,26 @@ void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapp
 
 // --- gradients ---
 
-/// Called before the first gradient of a backward(). If the program has dropped gradients since the
-/// last step, as by the model's zero_grad(), this is another attempt at the step.
+void TrainingEngine::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  forget_dropped();
+  normalization_.backward(loss_sum, count);
+}
+
+/// Called before the first gradient of a backward().
 void TrainingEngine::begin_backward() {
   guards_.require_untouched();
   BackwardPass& backward = context_.step.backward;
   backward.begin();
   torch::autograd::Engine::get_default_engine().queue_callback(
       [is_running = backward.flag()] { *is_running = false; });
+  forget_dropped();
+  backward.begin();
+  normalization_.note_pass();
+}
+
+/// If the program has dropped gradients since the last step, as by the model's zero_grad(), the
+/// pass that begins is another attempt at the step.
+void TrainingEngine::forget_dropped() {
   if (context_.step.phases.current() == StepPhase::Synchronized) {
     if (!batches_.any(&GradientReducer::has_gradients)) context_.step.phases.restart();
     return;
@@ -92,10 +106,10 @@ void TrainingEngine::begin_backward() {
   } else {
     const std::string changed = batches_.changed_since_arrival();
     for (const auto& reducer : batches_) reducer->forget_dropped();
-    backward.end();  // the next line may throw
+    normalization_.restart();
+    context_.step.backward.end();  // the next line may throw
     guards_.discard_after_change(changed);
   }
-  backward.begin();
 }
 
 void TrainingEngine::synchronize() {
@@ -103,6 +117,7 @@ void TrainingEngine::synchronize() {
   if (context_.step.phases.current() == StepPhase::Synchronized) return;
   guards_.require_untouched();
   option_sync_.match_members(context_.groups, wrapped_->groups());
+  if (local_.is_on()) return normalization_.finish_alone();
   batches_.add_new();
   reduce(/*is_discarded=*/false);
 }
@@ -111,10 +126,12 @@ void TrainingEngine::discard() {
   StepPhases& phases = context_.step.phases;
   context_.step.backward.end();
   const bool is_reduced = phases.current() == StepPhase::Synchronized;
-  const bool has_begun = phases.is_in_flight() || batches_.any(&GradientReducer::has_arrivals);
+  const bool has_begun = phases.is_in_flight() || normalization_.has_passes() ||
+                         batches_.any(&GradientReducer::has_arrivals);
   if (is_reduced) phases.restart();
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();
+  if (!has_begun) normalization_.restart();
   if (!has_begun && !is_reduced) return;
   const std::string changed = batches_.changed_since_arrival();
   if (has_begun) {  // other ranks may have submitted buckets
@@ -135,6 +152,7 @@ void TrainingEngine::make_gradients_ready() {
   if (skip_synchronize_ == 0) return synchronize();
   guards_.require_unsharded("step() under skip_synchronize()");
   context_.step.phases.require(StepCall::LocalStep);
+  normalization_.finish_alone();
 }
 
 double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
@@ -181,8 +199,10 @@ void TrainingEngine::require_precise_gradients() const {
 }
 
 GlobalGradients::Found TrainingEngine::found_in_gradients() {
+  using Found = GlobalGradients::Found;
   if (!gradients_.has_found()) commands_.announce(FindOverflowCommand{});
-  return gradients_.found();
+  const Found found = gradients_.found();
+  return found == Found::NoGradients && normalization_.has_counted() ? Found::Finite : found;
 }
 
 // --- the update ---
@@ -191,10 +211,10 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   guards_.require_untouched();
   merge_options();
   at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
-  context_.step.phases.restart();
   ++context_.steps;
   guards_.step();
   reporter_.step();
+  end_step();
   return loss;
 }
 
@@ -254,51 +274,24 @@ void TrainingEngine::update_shards() {
 void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();
-  context_.step.phases.restart();
   expect_all_active();
+  end_step();
+}
+
+/// After an update, or a step that was skipped.
+void TrainingEngine::end_step() {
+  StepPhases& phases = context_.step.phases;
+  const bool is_common = local_.is_on() || phases.current() == StepPhase::Synchronized;
+  phases.restart();
+  const bool is_due = local_.end_step();
+  if (is_due) average_parameters();
+  if (is_common) replica_check_.end_step(/*can_differ=*/local_.is_on() && !is_due);
 }
 
 void TrainingEngine::set_hook(BucketHook hook) {
   guards_.require_unsharded("register_bucket_hook()");
   context_.step.phases.require(StepCall::RegisterBucketHook);
   context_.hook = std::move(hook);
-}
-
-void TrainingEngine::full_parameters(const std::function<void()>& write) {
-  guards_.require_untouched();
-  write_full_parameters(context_, batches_, write);
-}
-
-// --- files ---
-
-void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
-  merge_options();
-  checkpoint_.save(folder, options);
-}
-
-Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
-  context_.step.phases.require(StepCall::Load);
-  option_sync_.match_members(context_.groups, wrapped_->groups());
-  batches_.add_new();
-  merge_options();
-  for (GatheredUnits* const units : batches_.units()) units->release_all();
-  const WritesAllowed writes;
-  return checkpoint_.load(path, options);
-}
-
-void TrainingEngine::save_full_state(const std::filesystem::path& file, int root) {
-  checkpoint_.save_full_state(file, root);
-}
-
-void TrainingEngine::save(torch::serialize::OutputArchive& archive) const {
-  guards_.require_whole_state("torch::save");
-  wrapped_->save(archive);
-}
-
-void TrainingEngine::load(torch::serialize::InputArchive& archive) {
-  guards_.require_whole_state("torch::load");
-  wrapped_->load(archive);
-  merge_options();  // loading replaces the options of the wrapped optimizer's groups
 }
 
 }  // namespace kolo::tensors

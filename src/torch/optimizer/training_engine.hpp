@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 
 #include "torch/optimizer/joining.hpp"
+#include "torch/optimizer/local_steps.hpp"
+#include "torch/optimizer/loss_normalization.hpp"
 #include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/replica_check.hpp"
 #include "torch/optimizer/training_checkpoint.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/optimizer/training_reporter.hpp"
@@ -32,6 +36,7 @@ class TrainingEngine {
   TrainingEngine(const TrainingEngine&) = delete;  // its parts refer to it
   TrainingEngine& operator=(const TrainingEngine&) = delete;
 
+  void backward(const at::Tensor& loss_sum, std::int64_t count);
   void synchronize();
   at::Tensor step(const LossClosure& closure);
   /// Discards the gradients that have arrived since the last step, after they have been reduced.
@@ -40,6 +45,7 @@ class TrainingEngine {
   int join();
   void full_parameters(const std::function<void()>& write);
   void set_hook(BucketHook hook);
+  void check_replicas();
 
   /// Divides the gradients by the scale of the loss. `found_in_gradients` then returns on all ranks
   /// alike whether they overflowed; if so, `skip_step` ends the step without an update.
@@ -61,11 +67,14 @@ class TrainingEngine {
  private:
   void merge_options();
   void begin_backward();
+  void forget_dropped();
   void make_gradients_ready();
   void require_precise_gradients() const;
   at::Tensor step_whole(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
+  void end_step();
+  void average_parameters();
   void start_units();
   void reduce(bool is_discarded);
   void meet(const std::string& purpose);
@@ -81,7 +90,10 @@ class TrainingEngine {
   ParameterBatches batches_;
   UsageGuards guards_;
   GlobalGradients gradients_;
+  LossNormalization normalization_;
   JoinCommands commands_;
+  LocalSteps local_;
+  ReplicaCheck replica_check_;
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;
   int skip_synchronize_ = 0;  // guards alive

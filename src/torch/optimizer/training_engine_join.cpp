@@ -10,9 +10,20 @@ namespace kolo::tensors {
 
 int TrainingEngine::join() {
   context_.step.phases.require(StepCall::Join);
-  if (context_.is_sharded()) return join_sharded();
-  const int last = kolo::join(&context_.set);
-  align_ranks(context_, batches_, option_sync_);
+  if (context_.options.local_sgd.period > 0) {
+    throw InvalidArgument(
+        "DistributedOptimizer: join() with local_sgd, whose ranks have parameters of their own. "
+        "Give all ranks equally many steps.");
+  }
+  int last = 0;
+  if (context_.is_sharded()) {
+    last = join_sharded();
+  } else {
+    last = kolo::join(&context_.set);
+    align_ranks(context_, batches_, option_sync_);
+  }
+  normalization_.forget_reference();
+  replica_check_.restart();
   return last;
 }
 
@@ -72,7 +83,7 @@ void TrainingEngine::follow_one_step() {
       merge_options();
       update_shards();
       ++context_.steps;
-      return;
+      return end_step();
     } else if (std::holds_alternative<SkipCommand>(command)) {
       return skip_step();
     } else {  // DiscardCommand

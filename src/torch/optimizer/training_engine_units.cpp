@@ -56,9 +56,17 @@ void TrainingEngine::reduce(bool is_discarded) {
       meet_others();
     }
   }
-  batches_.reduce_all();
+  normalization_.begin();
+  try {
+    batches_.reduce_all();
+  } catch (...) {
+    normalization_.finish(/*have_succeeded=*/false);
+    throw;
+  }
+  normalization_.finish(/*have_succeeded=*/true);
   if (is_discarded) return;
   for (const auto& reducer : batches_) reducer->follow_arrival();
+  normalization_.normalize();
 }
 
 }  // namespace kolo::tensors

@@ -56,7 +56,8 @@ void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
   for (const ProgramStream& stream : state.streams) stream.come_before_current();
-  const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.is_active);
+  const std::vector<at::Tensor> replaced =
+      buckets_.fill(plan, setup_.step.is_active, setup_.step.own_passes);
   for (const ProgramStream& stream : state.streams) stream.come_behind_current();
   state.streams.clear();
   if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
@@ -105,6 +106,7 @@ void StepReductions::complete(std::size_t bucket) {
   state.is_complete = true;  // even if it fails
   state.reduction->wait();
   const Bucket& plan = buckets_.buckets()[bucket];
+  setup_.step.all_passes.add(buckets_.reduced_kinds(plan));
   if (shards_ == nullptr) {
     if (setup_.options.shard != Shard::None) correct_divisor(bucket, buckets_.flat(plan));
     buckets_.assign_gradients(plan);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kolo/distributed_optimizer.hpp"
+#include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/step_phase.hpp"
 
 namespace kolo::tensors {
@@ -30,6 +31,8 @@ struct StepState {
   int no_sync = 0;        ///< guards alive
   bool is_active = true;  ///< this rank has not joined
   int active_ranks = 0;   ///< in this step's reductions, of a sharded optimizer
+  PassKinds own_passes;   ///< of this rank since the last step
+  PassKinds all_passes;   ///< of all ranks, according to this step's reductions
   Clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;
 

@@ -261,7 +261,8 @@ class Controlling(Bench):
 
     def test_what_cannot_start_is_told(self):
         for name, value, text in (
-                ("KOLO_MPIRUN", "/no/such/mpirun", "cannot start /no/such/mpirun (KOLO_MPIRUN"),
+                ("KOLO_MPIRUN", "/no/such/mpirun",
+                 "cannot start /no/such/mpirun: No such file or directory (KOLO_MPIRUN names"),
                 ("KOLO_MPIRUN", "/bin/false", "mpirun ended before its ranks had started"),
                 ("TMPDIR", "/no/such/folder", "(TMPDIR names another folder)")):
             with self.subTest(name=name, value=value):

@@ -93,7 +93,7 @@ TEST(BucketPlanTest, MembersAndFlagsDoNotOverlap_ShardsAreEqualMultiplesOf64Byte
       }
       EXPECT_LE(end, bucket.flags_offset);
       EXPECT_EQ((bucket.flags_offset - bucket.offset) % (64 * shards), 0U) << shards;
-      EXPECT_EQ(bucket.flag_count(), bucket.members.size() + 1);
+      EXPECT_EQ(bucket.flag_count(), bucket.members.size() + Bucket::kRankFlags);
       EXPECT_LE(bucket.flags_offset + bucket.flag_count() * sizeof(float),
                 bucket.offset + bucket.size_bytes);
       end = bucket.offset + bucket.size_bytes;

@@ -1,4 +1,4 @@
-#include "gpt/progress_bar.hpp"
+#include "kolo/progress_bar.hpp"
 
 #include <array>
 #include <cmath>
@@ -7,8 +7,9 @@
 #include <ostream>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
-namespace gpt {
+namespace kolo {
 namespace {
 
 constexpr int kBarWidth = 24;
@@ -25,16 +26,19 @@ std::string minutes(double seconds) {
 
 }  // namespace
 
-ProgressBar::ProgressBar(std::ostream& stream, bool on_terminal, int steps, double tokens_per_step)
+ProgressBar::ProgressBar(std::ostream& stream, bool on_terminal, int steps, double units_per_step,
+                         std::string unit)
     : stream_(stream),
       on_terminal_(on_terminal),
       steps_(steps),
-      tokens_per_step_(tokens_per_step) {}
+      units_per_step_(units_per_step),
+      unit_(std::move(unit)) {}
 
 void ProgressBar::update(int done, double loss, double seconds) {
-  smooth_loss_ = done == 1 ? loss : smooth_loss_ + kSmoothing * (loss - smooth_loss_);
+  smooth_loss_ = has_loss_ ? smooth_loss_ + kSmoothing * (loss - smooth_loss_) : loss;
+  has_loss_ = true;
+  if (!is_due(done, seconds)) return;
   const bool last = done == steps_;
-  if (seconds < next_seconds_ && !last) return;
   next_seconds_ = seconds + (on_terminal_ ? kSecondsBetweenFrames : kSecondsBetweenLines);
   if (on_terminal_) {
     const auto filled = static_cast<std::size_t>(kBarWidth * static_cast<long>(done) / steps_);
@@ -43,14 +47,22 @@ void ProgressBar::update(int done, double loss, double seconds) {
   stream_ << describe(done, seconds);
   if (on_terminal_) stream_ << "\x1b[K";  // erases what a longer line before has left
   if (!on_terminal_ || last) stream_ << '\n';
+  is_drawn_ = on_terminal_ && !last;
   stream_.flush();
 }
 
+void ProgressBar::clear() {
+  if (!is_drawn_) return;
+  stream_ << "\r\x1b[K";
+  stream_.flush();
+  is_drawn_ = false;
+  next_seconds_ = 0;
+}
+
 std::string ProgressBar::describe(int done, double seconds) const {
-  const double tokens_per_second = done * tokens_per_step_ / seconds;
   std::array<char, 160> text{};
-  std::snprintf(text.data(), text.size(), "step %d/%d  loss %.3f  %.0f tokens/s  %s left", done,
-                steps_, smooth_loss_, tokens_per_second,
+  std::snprintf(text.data(), text.size(), "step %d/%d  loss %.3f  %.0f %s/s  %s left", done, steps_,
+                smooth_loss_, done * units_per_step_ / seconds, unit_.c_str(),
                 minutes(seconds * (steps_ - done) / done).c_str());
   return text.data();
 }
@@ -63,4 +75,4 @@ bool output_is_terminal() {
   return !unknown && output.string().starts_with("/dev/") && output != "/dev/null";
 }
 
-}  // namespace gpt
+}  // namespace kolo

@@ -1,0 +1,24 @@
+#pragma once
+
+namespace examples {
+
+/// A file descriptor that is closed at the end.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept;
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  Descriptor(const Descriptor&) = delete;  // it has one owner
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor();
+
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+/// So that no socket or pipe becomes what a program reads from or prints to.
+void open_standard_streams();
+
+}  // namespace examples

@@ -1,0 +1,98 @@
+#include "restart/cause.hpp"
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+namespace restart {
+namespace {
+
+constexpr std::size_t kLongestLine = 4096;
+constexpr const char* kAborted = "Per user-direction, the job has been aborted";
+
+using Name = std::array<char, 256>;
+
+std::optional<Cause> find_signal(const char* text) {
+  int rank = 0;
+  int signal = 0;
+  Name node{};
+  // NOLINTNEXTLINE(cert-err34-c): numbers that mpirun has printed
+  if (std::sscanf(text,
+                  "noticed that process rank %9d with PID %*s on node %255s exited on signal %9d",
+                  &rank, node.data(), &signal) != 3) {
+    return std::nullopt;
+  }
+  const std::string where = node.data();
+  return Cause{.text = "rank " + std::to_string(rank) + " on node " + where + " ended by signal " +
+                       std::to_string(signal) + " (" + ::strsignal(signal) + ")",
+               .node = where,
+               .may_be_node = signal == SIGKILL || signal == SIGBUS};
+}
+
+std::optional<Cause> find_exit(const char* text) {
+  int rank = 0;
+  int code = 0;
+  // "[[123,1],2]" in version 4, "[prterun-name-123@1,2]" in version 5.
+  // NOLINTBEGIN(cert-err34-c)
+  if (std::sscanf(text, "Process name: [[%*[^]]],%9d] Exit code: %9d", &rank, &code) != 2 &&
+      std::sscanf(text, "Process name: [%*[^],],%9d] Exit code: %9d", &rank, &code) != 2) {
+    return std::nullopt;
+  }
+  // NOLINTEND(cert-err34-c)
+  return Cause{
+      .text = "rank " + std::to_string(rank) + " ended with exit status " + std::to_string(code),
+      .node = ""};
+}
+
+std::optional<Cause> find_failed_start(const char* text) {
+  Name node{};
+  if (std::sscanf(text, "Executable: %*[^\n] Node: %255s", node.data()) != 1) return std::nullopt;
+  const std::string where = node.data();
+  return Cause{.text = "the program could not be started on node " + where,
+               .node = where,
+               .may_be_node = true};
+}
+
+std::optional<Cause> find_lost_daemon(const char* text) {
+  Name node{};
+  if (std::sscanf(text, "Remote daemon: %*s on node %255s", node.data()) != 1) return std::nullopt;
+  const std::string where = node.data();
+  return Cause{
+      .text = "the connection to node " + where + " was lost", .node = where, .may_be_node = true};
+}
+
+struct Message {
+  const char* begin;
+  std::optional<Cause> (*find)(const char* text);
+};
+
+constexpr std::array kMessages{
+    Message{"noticed that process rank", find_signal}, Message{"Process name: [", find_exit},
+    Message{"Executable: ", find_failed_start}, Message{"Remote daemon: [", find_lost_daemon}};
+
+}  // namespace
+
+void CauseFinder::add(std::string_view bytes) {
+  for (const char byte : bytes) {
+    if (cause_) return;
+    if (byte == '\n') {
+      end_line();
+    } else if (line_.size() < kLongestLine) {
+      line_.push_back(byte);
+    }
+  }
+}
+
+void CauseFinder::end_line() {
+  const std::string both = previous_ + '\n' + line_;  // its messages have line breaks
+  for (const Message& message : kMessages) {
+    const std::size_t begin = both.find(message.begin);
+    if (!cause_ && begin != std::string::npos) cause_ = message.find(both.c_str() + begin);
+  }
+  if (line_.find(kAborted) != std::string::npos) is_aborted_ = true;
+  previous_ = std::move(line_);
+  line_.clear();
+}
+
+}  // namespace restart

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <poll.h>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "common/descriptor.hpp"
+#include "common/signal_queue.hpp"
+
+namespace restart {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// A signal for this program, but not SIGCHLD.
+struct Signal {
+  int number = 0;
+  bool is_from_terminal = false;  ///< which has sent it to our children too
+
+  /// Whether it asks the program to end. Others are for the job only.
+  bool ends() const;
+};
+
+/// The processes that this one has started, those that they have started, and signals meanwhile.
+class Children {
+ public:
+  /// From now on, processes whose parent ends become our children.
+  Children();
+  Children(const Children&) = delete;  // a process has one set of them
+  Children& operator=(const Children&) = delete;
+  ~Children();
+
+  /// Starts a program, on our standard input and output. Throws examples::CannotStart.
+  pid_t start(const std::vector<std::string>& command, int error);
+  /// The same without input and output.
+  pid_t start_quietly(const std::vector<std::string>& command);
+
+  /// Sleeps until a signal has come, one of `watched` is ready, or time is up; -1: never. Reaps
+  /// children that have ended.
+  void wait(std::vector<pollfd>& watched, milliseconds limit);
+  void wait(milliseconds limit);
+
+  /// How a child ended, as waitpid() tells it; empty while it has not.
+  std::optional<int> status_of(pid_t child) const;
+  /// The next signal that has come.
+  std::optional<Signal> take_signal();
+  /// The first signal that has asked this program to end; 0: none.
+  int end_signal() const { return end_signal_; }
+
+  /// Ends all processes below this one: by SIGTERM, and after `grace` by SIGKILL. Returns those
+  /// that are left nevertheless, since the kernel keeps them.
+  std::vector<pid_t> end_all(milliseconds grace);
+
+ private:
+  void reap();
+  void read_signals();
+
+  examples::SignalQueue signals_;
+  examples::Descriptor nothing_;
+  std::vector<Signal> arrived_;
+  int end_signal_ = 0;
+  std::map<pid_t, std::optional<int>> endings_;  // of those that were started here
+};
+
+}  // namespace restart

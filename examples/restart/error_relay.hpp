@@ -1,0 +1,42 @@
+#pragma once
+
+#include <poll.h>
+#include <string>
+#include <vector>
+
+#include "common/descriptor.hpp"
+#include "restart/cause.hpp"
+
+namespace restart {
+
+/// Passes on what a job writes to its standard error, unchanged, and reads it for the cause of the
+/// job's end.
+class ErrorRelay {
+ public:
+  /// Throws std::system_error.
+  ErrorRelay();
+
+  /// The job's standard error; to be closed here once the job has it.
+  int input() const { return input_.number(); }
+  void close_input() { input_ = examples::Descriptor(); }
+
+  /// What to wait for before move().
+  std::vector<pollfd> watched() const;
+  /// Reads and writes what can be without waiting.
+  void move(const std::vector<pollfd>& watched);
+  /// Passes on what is left once the job has ended.
+  void finish();
+
+  const CauseFinder& finder() const { return finder_; }
+
+ private:
+  bool read();
+  void write();
+
+  examples::Descriptor input_;
+  examples::Descriptor output_;
+  std::string pending_;  // not written yet
+  CauseFinder finder_;
+};
+
+}  // namespace restart

@@ -1,0 +1,113 @@
+#include "restart/job.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "restart/error_relay.hpp"
+#include "restart/process_tree.hpp"
+
+namespace restart {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr milliseconds kForever{-1};
+constexpr auto kTimeToVanish = 500ms;  // of ranks, after mpirun has
+constexpr auto kLook = 10ms;
+
+/// mpirun ends a job for SIGINT and SIGTERM alone.
+int as_mpirun_takes_it(int signal) {
+  return signal == SIGHUP || signal == SIGQUIT ? SIGTERM : signal;
+}
+
+/// A running mpirun.
+class Job {
+ public:
+  Job(Children& children, const std::vector<std::string>& command, milliseconds grace)
+      : children_(children), grace_(grace), mpirun_(children.start(command, relay_.input())) {
+    relay_.close_input();
+  }
+
+  JobEnd run() {
+    while (!children_.status_of(mpirun_)) {
+      std::vector<pollfd> watched = relay_.watched();
+      children_.wait(watched, patience());
+      relay_.move(watched);
+      pass_signals_on();
+      if (relay_.finder().is_aborted()) set_deadline();
+      if (killing_at_ && Clock::now() >= *killing_at_) kill();
+    }
+    const int status = *children_.status_of(mpirun_);
+    end_what_is_left();
+    relay_.finish();
+    const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return {.code = signal != 0 ? 128 + signal : WEXITSTATUS(status),
+            .signal = signal,
+            .was_killed = was_killed_,
+            .cause = relay_.finder().cause()};
+  }
+
+ private:
+  void set_deadline() {
+    if (!killing_at_) killing_at_ = Clock::now() + grace_;
+  }
+
+  void kill() {
+    say("mpirun does not end: it is killed");
+    was_killed_ = true;
+    children_.end_all(0ms);
+  }
+
+  milliseconds patience() const {
+    if (!killing_at_) return kForever;
+    const auto left = std::chrono::ceil<milliseconds>(*killing_at_ - Clock::now());
+    return std::max(left, milliseconds(0));
+  }
+
+  void pass_signals_on() {
+    while (const auto signal = children_.take_signal()) {
+      if (signal->ends()) set_deadline();
+      // If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C, at
+      // which it leaves its ranks alone.
+      const bool is_there = !signal->is_from_terminal && !children_.status_of(mpirun_);
+      if (is_there) ::kill(mpirun_, as_mpirun_takes_it(signal->number));
+    }
+  }
+
+  /// Ranks that mpirun did not end, or could not since it was killed.
+  void end_what_is_left() {
+    const Clock::time_point end = Clock::now() + kTimeToVanish;
+    std::size_t count = 0;
+    while ((count = find_descendants().size()) > 0 && Clock::now() < end) children_.wait(kLook);
+    if (count == 0) return;
+    say("ends " + std::to_string(count) +
+        (count == 1 ? " process that the job has" : " processes that the job has") +
+        " left behind");
+    for (const pid_t process : children_.end_all(grace_)) {
+      say("process " + std::to_string(process) +
+          " does not end even by SIGKILL, as while it waits for a device; it stays");
+    }
+  }
+
+  Children& children_;
+  milliseconds grace_;
+  ErrorRelay relay_;
+  pid_t mpirun_;
+  std::optional<Clock::time_point> killing_at_;  // where it is to end
+  bool was_killed_ = false;
+};
+
+}  // namespace
+
+JobEnd run_job(Children& children, const std::vector<std::string>& command, milliseconds grace) {
+  return Job(children, command, grace).run();
+}
+
+void say(const std::string& text) {
+  const std::string line = "kolo-restart: " + text + '\n';
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace restart

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "restart/plan.hpp"
+
+namespace restart {
+
+/// How mpirun is called.
+class Launcher {
+ public:
+  /// @param mpirun the program and its own options
+  /// @param program the job's program and its arguments
+  Launcher(std::vector<std::string> mpirun, std::vector<std::string> program, bool is_open_mpi);
+
+  std::vector<std::string> command(const Attempt& attempt) const;
+  /// Starts one process on `host`, which ends at once.
+  std::vector<std::string> probe(const Host& host) const;
+
+ private:
+  std::vector<std::string> start_of(const Attempt& attempt) const;
+
+  std::vector<std::string> mpirun_;
+  std::vector<std::string> program_;
+  bool is_open_mpi_;
+};
+
+/// Whether `name` can be run: a path, or a name in PATH.
+bool is_program(const std::string& name);
+
+}  // namespace restart

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "restart/hosts.hpp"
+
+namespace restart {
+
+/// What one start of mpirun gets.
+struct Attempt {
+  int ranks = 1;
+  std::vector<Host> hosts{};  ///< empty: mpirun chooses them
+};
+
+/// Which hosts and how many ranks each attempt gets.
+class Plan {
+ public:
+  struct Limits {
+    int ranks = 1;
+    int least_ranks = 1;
+    int host_failures = 2;  ///< in a row, after which a host is given up
+  };
+
+  Plan(const Limits& limits, std::vector<Host> hosts);
+
+  Attempt first() const { return {limits_.ranks, hosts_}; }
+
+  /// The hosts that the next attempt may use, and that are to be asked whether they answer.
+  const std::vector<Host>& hosts() const { return hosts_; }
+
+  /// A job has failed. Returns the host that is given up for it, or nothing: the one that failed
+  /// too often in a row, if enough ranks are left without it.
+  /// @param node the host that may be to blame, as mpirun calls it; empty: none
+  /// @param here the name of this machine
+  std::string note_failure(std::string_view node, std::string_view here);
+
+  /// What the next attempt gets, given which of hosts() answer. It may have too few ranks.
+  Attempt next(const std::vector<bool>& answers) const;
+  bool is_possible(const Attempt& attempt) const { return attempt.ranks >= limits_.least_ranks; }
+
+ private:
+  Limits limits_;
+  std::vector<Host> hosts_;  // those given up are gone
+  std::string blamed_;       // for the last failure
+  int failures_ = 0;         // of that host, in a row
+};
+
+/// How long to wait before restart `number` (1 for the first): `first`, doubled for each restart
+/// before it, up to a minute or `first`, whichever is longer.
+std::chrono::milliseconds pause_before(int number, std::chrono::milliseconds first);
+
+}  // namespace restart

@@ -1,0 +1,51 @@
+#include "restart/process_tree.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+
+namespace restart {
+namespace {
+
+/// The parent of a process, unless it has ended.
+std::optional<pid_t> parent_of(const std::filesystem::path& process) {
+  std::ifstream file(process / "stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = text.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  char state = 'Z';
+  pid_t parent = 0;
+  fields >> state >> parent;
+  if (!fields || state == 'Z' || state == 'X') return std::nullopt;
+  return parent;
+}
+
+}  // namespace
+
+std::vector<pid_t> find_descendants() {
+  std::multimap<pid_t, pid_t> children;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const pid_t process = std::atoi(entry->path().filename().c_str());  // 0: another file
+    if (process == 0) continue;
+    if (const auto parent = parent_of(entry->path())) children.emplace(*parent, process);
+  }
+  std::vector<pid_t> found{::getpid()};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto [begin, end] = children.equal_range(found[i]);
+    for (auto child = begin; child != end; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+}  // namespace restart

@@ -1,0 +1,59 @@
+// Learns to read drawn digits. Killed and started again on any number of ranks, it goes on from its
+// newest checkpoint: mpirun -np 2 train_accelerated --folder checkpoints
+#include <CLI/CLI.hpp>
+#include <torch/torch.h>
+
+#include "common/command_line.hpp"
+#include "common/parameters.hpp"
+#include "common/threads.hpp"
+#include "drawn/pictures.hpp"
+#include "kolo/kolo.hpp"
+
+int main(int argc, char** argv) {
+  kolo::Runtime runtime;
+  examples::share_cores(runtime.local_size());
+  std::string folder, exported;
+  std::int64_t epochs = 4, save_every = 20;
+  double enough = 101;
+  CLI::App app("Learns to read drawn digits, and goes on after a restart.\n", "train_accelerated");
+  app.add_option("--folder", folder, "of the checkpoints")->required();
+  app.add_option("--epochs", epochs, "passes over the digits")->capture_default_str();
+  app.add_option("--save-every", save_every, "steps between checkpoints")->capture_default_str();
+  app.add_option("--stop-at", enough, "accuracy in % after which training stops early");
+  app.add_option("--export", exported, "write all parameters to this safetensors file at the end");
+  const auto exit = examples::parse_command_line(app, argc, argv);
+  if (exit) return examples::leave(*exit, kolo::rank() == 0);
+
+  torch::manual_seed(1);
+  torch::nn::Sequential model(torch::nn::Flatten(), torch::nn::Linear(28 * 28, 64),
+                              torch::nn::ReLU(), torch::nn::Linear(64, 10));
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  kolo::Accelerator accelerator({.gradient_accumulation_steps = 2, .progress_bar = true});
+  drawn::Pictures known(drawn::Alphabet::Digits, /*first=*/0, /*count=*/2000);
+  drawn::Pictures unknown(drawn::Alphabet::Digits, /*first=*/1'000'000, /*count=*/500);
+  const torch::data::transforms::Stack<> stack;
+  auto batches = accelerator.prepare(*model, sgd, known.map(stack), {.batch_size = 24},
+                                     [](std::int64_t step) { return std::pow(0.99, step); });
+  auto held_out = accelerator.batches(unknown.map(stack), {.batch_size = 100});
+  accelerator.load_state(folder);  // does nothing at the first start
+  for (const std::int64_t epoch : accelerator.epochs(epochs)) {
+    for (auto& batch : batches) {
+      accelerator.backward(
+          [&] { return torch::cross_entropy_loss(model->forward(batch.data), batch.target); });
+      accelerator.clip_grad_norm_(1.0);
+      const bool is_due = accelerator.step() && accelerator.steps() % save_every == 0;
+      if (is_due) accelerator.save_state(folder);
+    }
+    const torch::NoGradGuard no_gradients;
+    at::Tensor right = torch::zeros({}, torch::kLong);
+    for (auto& batch : held_out) {
+      const at::Tensor hits = model->forward(batch.data).argmax(1).eq(batch.target);
+      right += accelerator.gather_for_metrics(hits).sum();
+    }
+    const double accuracy = right.item<double>() / 5;
+    accelerator.print("epoch ", epoch + 1, ": accuracy ", accuracy, " % of 500");
+    if (accelerator.should_stop(accuracy >= enough)) break;
+  }
+  if (!exported.empty()) accelerator.optimizer().save_full_state(exported);
+  accelerator.print("digest: ", examples::digest_of_parameters(*model).hex());
+}

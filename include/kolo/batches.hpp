@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/data/dataloader.h>
+#include <torch/data/samplers/base.h>
+
+#pragma GCC visibility push(default)
+namespace kolo {
+
+class Accelerator;
+
+/// Options of the batches of an Accelerator; the same on all ranks.
+struct BatchOptions {
+  /// Samples of a batch, which all ranks share: rank r of N takes those from r / N to (r + 1) / N
+  /// of it. So a step means the same for every number of ranks, and a run may go on with another
+  /// one. At least as many as there are ranks.
+  std::size_t batch_size = 1;
+  std::optional<bool> shuffle{};  ///< anew each epoch; nothing given: for training, and only there
+  std::uint64_t seed = 0;         ///< of the orders
+  bool drop_last = false;         ///< leave out a smaller last batch
+  std::size_t workers = 0;        ///< threads that load batches ahead; each has a copy of the data
+};
+
+namespace tensors {
+
+/// What a loop over batches asks and tells, whatever the data are.
+class BatchFeed {
+ public:
+  BatchFeed() = default;
+  virtual ~BatchFeed() = default;
+  BatchFeed(const BatchFeed&) = delete;  // loaders refer to it
+  BatchFeed& operator=(const BatchFeed&) = delete;
+
+  virtual void begin_loop() = 0;
+  /// This rank's samples of the next batch; loaders ask for several ahead.
+  virtual std::optional<std::vector<std::size_t>> next() = 0;
+  virtual void take() = 0;  ///< the program gets the next batch
+  virtual void end_loop() = 0;
+  virtual std::size_t batches() const = 0;  ///< of an epoch
+};
+
+/// Lets a loader of LibTorch draw from a feed.
+class FeedSampler final : public torch::data::samplers::Sampler<> {
+ public:
+  explicit FeedSampler(std::shared_ptr<BatchFeed> feed) : feed_(std::move(feed)) {}
+  void reset(std::optional<std::size_t> /*new_size*/ = std::nullopt) override {}
+  std::optional<std::vector<std::size_t>> next(std::size_t /*batch_size*/) override {
+    return feed_->next();
+  }
+  void save(torch::serialize::OutputArchive& /*archive*/) const override {}
+  void load(torch::serialize::InputArchive& /*archive*/) override {}
+
+ private:
+  std::shared_ptr<BatchFeed> feed_;
+};
+
+}  // namespace tensors
+
+/// Data sets of LibTorch whose samples have an index: those of torch::data::datasets::Dataset,
+/// mapped ones too, but no streams.
+template <class Dataset>
+concept IndexedDataset =
+    !Dataset::is_stateful &&
+    std::is_convertible_v<std::vector<std::size_t>, typename Dataset::BatchRequestType>;
+
+/// This rank's share of each batch, for loops: of an epoch each. Accelerator makes it.
+///
+///   for (auto& batch : batches) { … batch.data, batch.target … }
+///
+/// A loop over training batches that follows load_state goes on where the checkpoint was saved. One
+/// loop at a time. If a smaller last batch has no sample for this rank, the rank gets one that is
+/// another's, which counts for nothing.
+template <IndexedDataset Dataset>
+class Batches {
+ public:
+  using Batch = typename Dataset::BatchType;
+  using Loader = torch::data::StatelessDataLoader<Dataset, tensors::FeedSampler>;
+
+  class Iterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Batch;
+
+    Batch& operator*() const { return *inner_; }
+    Iterator& operator++() {
+      ++inner_;
+      arrive();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t /*end*/) const { return has_ended_; }
+
+   private:
+    friend class Batches;
+    Iterator(Loader& loader, tensors::BatchFeed& feed)
+        : inner_(loader.begin()), end_(loader.end()), feed_(&feed) {
+      arrive();
+    }
+    void arrive() {
+      has_ended_ = inner_ == end_;
+      has_ended_ ? feed_->end_loop() : feed_->take();
+    }
+
+    mutable torch::data::Iterator<Batch> inner_;
+    torch::data::Iterator<Batch> end_;
+    tensors::BatchFeed* feed_;
+    bool has_ended_ = false;
+  };
+
+  /// Begins a loop. Not collective.
+  Iterator begin() {
+    loader_.reset();  // of a loop that was left, with the batches that it has loaded ahead
+    feed_->begin_loop();
+    loader_ = std::make_unique<Loader>(dataset_, tensors::FeedSampler(feed_),
+                                       torch::data::DataLoaderOptions(1).workers(options_.workers));
+    return Iterator(*loader_, *feed_);
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+  /// @return how many there are in an epoch, the same on all ranks
+  std::size_t size() const { return feed_->batches(); }
+
+ private:
+  friend class Accelerator;
+  Batches(Dataset dataset, std::shared_ptr<tensors::BatchFeed> feed, const BatchOptions& options)
+      : dataset_(std::move(dataset)), feed_(std::move(feed)), options_(options) {}
+
+  Dataset dataset_;
+  std::shared_ptr<tensors::BatchFeed> feed_;
+  BatchOptions options_;
+  std::unique_ptr<Loader> loader_;
+};
+
+}  // namespace kolo
+#pragma GCC visibility pop

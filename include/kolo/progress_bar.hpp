@@ -1,0 +1,57 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+#pragma GCC visibility push(default)
+namespace kolo {
+
+/// Shows the progress of training: a bar on one line of a terminal, elsewhere a plain line now and
+/// then. For one rank:
+///
+///   kolo::ProgressBar bar(std::cout, kolo::output_is_terminal(), kSteps, kTokens, "tokens");
+///   bar.update(step + 1, loss, seconds);
+///
+/// Nothing here is collective. Not thread-safe.
+class ProgressBar {
+ public:
+  /// @param stream gets the bar; must outlive this
+  /// @param steps 1 or more: the bar is full after so many
+  /// @param units_per_step what a step processes on all ranks together
+  /// @param unit its name in the plural
+  ProgressBar(std::ostream& stream, bool on_terminal, int steps, double units_per_step,
+              std::string unit);
+
+  /// Whether update() with these values would write anything.
+  bool is_due(int done, double seconds) const { return seconds >= next_seconds_ || done == steps_; }
+
+  /// Writes, if it is time to, the loss smoothed over the calls, the speed, and the time left.
+  /// @param done steps so far, 1 or more
+  /// @param loss of the last step
+  /// @param seconds that these steps took
+  void update(int done, double loss, double seconds);
+
+  /// Erases the bar from the terminal's line, so that the program can write there. The next
+  /// update() draws it again.
+  void clear();
+
+ private:
+  std::string describe(int done, double seconds) const;
+
+  std::ostream& stream_;
+  bool on_terminal_;
+  int steps_;
+  double units_per_step_;
+  std::string unit_;
+  double smooth_loss_ = 0;
+  double next_seconds_ = 0;
+  bool has_loss_ = false;
+  bool is_drawn_ = false;
+};
+
+/// Whether standard output goes to a terminal. mpirun gives its processes a terminal of their own
+/// even where it writes to a file itself, so what started this process is asked as well.
+bool output_is_terminal();
+
+}  // namespace kolo
+#pragma GCC visibility pop

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kolo {
+
+/// The generator SplitMix64 (Steele et al., 2014): every machine draws the same from a state.
+inline std::uint64_t next_random(std::uint64_t& state) {
+  state += 0x9E3779B97F4A7C15;
+  std::uint64_t mixed = state;
+  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9;
+  mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB;
+  return mixed ^ mixed >> 31;
+}
+
+}  // namespace kolo

@@ -1,0 +1,238 @@
+#include "torch/accelerator/accelerated_training.hpp"
+
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include "kolo/error.hpp"
+#include "kolo/parameter_sync.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "runtime/api/submit.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/tensors/deferred.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+/// Parameters that nobody has yet are given to all when they are wrapped.
+torch::nn::Module& start_alike(torch::nn::Module& model, ProcessSet& set) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (is_constructed(parameter)) return model;
+  }
+  broadcast_parameters(model, set.ranks().front(), &set);
+  return model;
+}
+
+DistributedOptimizerOptions optimizer_options(const AcceleratorOptions& options) {
+  DistributedOptimizerOptions complete = options.optimizer;
+  complete.shard = options.shard;
+  return complete;
+}
+
+GradScalerOptions scaler_options(const AcceleratorOptions& options) {
+  GradScalerOptions complete = options.scaler;
+  complete.enabled = complete.enabled && options.mixed_precision == Precision::Float16;
+  return complete;
+}
+
+c10::DeviceType device_of(const torch::nn::Module& model) {
+  const std::vector<at::Tensor> parameters = model.parameters();
+  return parameters.empty() ? c10::kCPU : parameters.front().device().type();
+}
+
+}  // namespace
+
+AcceleratedTraining::AcceleratedTraining(torch::nn::Module& model,
+                                         torch::optim::Optimizer& optimizer,
+                                         const Schedule& schedule,
+                                         const AcceleratorOptions& options,
+                                         std::shared_ptr<TrainingFeed> feed,
+                                         std::shared_ptr<CurrentBatch> current)
+    : set_(runtime::chosen(options.optimizer.process_set)),
+      options_(options),
+      device_(device_of(model)),
+      optimizer_(optimizer, start_alike(model, set_), optimizer_options(options)),
+      scaler_(scaler_options(options)),
+      rates_(schedule.source()),
+      feed_(std::move(feed)),
+      current_(std::move(current)) {
+  rates_->start(optimizer);
+}
+
+AcceleratedTraining::~AcceleratedTraining() = default;
+
+TrainingFeed& AcceleratedTraining::feed(const char* call) const {
+  if (feed_ == nullptr) {
+    throw InvalidArgument(std::string("Accelerator: ") + call +
+                          " without training data. Give them to prepare().");
+  }
+  return *feed_;
+}
+
+// --- a step ---
+
+Autocast AcceleratedTraining::autocast() const {
+  const bool is_half = options_.mixed_precision == Precision::Float16;
+  return Autocast(is_half ? at::kHalf : at::kBFloat16, device_,
+                  options_.mixed_precision != Precision::None);
+}
+
+bool AcceleratedTraining::is_last_pass() const {
+  if (feed_ != nullptr) return feed_->is_last_pass();
+  return passes_done_ + 1 >= options_.gradient_accumulation_steps;
+}
+
+/// Of the gradients of this pass in the average over ranks.
+double AcceleratedTraining::weight() const {
+  return feed_ == nullptr ? 1.0 / options_.gradient_accumulation_steps : feed_->weight();
+}
+
+void AcceleratedTraining::require_pass(const char* call) const {
+  if (feed_ == nullptr || feed_->batch()) return;
+  throw InvalidArgument(std::string("Accelerator: ") + call +
+                        " outside a loop over the training batches. Call it inside the loop over "
+                        "what prepare() has returned.");
+}
+
+/// Gradients of all passes but the last stay on this rank.
+template <class Backward>
+void AcceleratedTraining::run_pass(const Backward& backward) {
+  require_pass("backward()");
+  if (gradients_of_ != step_number()) drop_gradients();
+  gradients_of_ = step_number();
+  if (is_last_pass()) {
+    backward();
+  } else {
+    const auto guard = optimizer_.no_sync();
+    backward();
+  }
+}
+
+void AcceleratedTraining::backward(const at::Tensor& loss) {
+  run_pass([&] {
+    const double weight = this->weight();
+    scaler_.scale(weight == 1.0 ? loss : at::mul(loss, weight)).backward();
+  });
+  last_loss_ = loss.detach();
+}
+
+void AcceleratedTraining::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  run_pass([&] {
+    const bool is_padding = feed_ != nullptr && feed_->batch()->own == 0;
+    const bool is_defined = loss_sum.defined();
+    optimizer_.backward(is_defined ? scaler_.scale(loss_sum) : loss_sum, is_padding ? 0 : count);
+  });
+  if (loss_sum.defined() && count > 0) last_loss_ = loss_sum.detach() / count;
+}
+
+std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, double norm_type) {
+  require_pass("clip_grad_norm_()");
+  if (!is_last_pass()) return std::nullopt;
+  if (!is_unscaled_) scaler_.unscale_(optimizer_);
+  is_unscaled_ = true;
+  return optimizer_.clip_grad_norm_(max_norm, norm_type);
+}
+
+bool AcceleratedTraining::step() {
+  require_pass("step()");
+  const bool is_last = is_last_pass();
+  bool has_stepped = is_last;
+  if (is_last && scaler_.is_enabled()) {
+    has_stepped = scaler_.step(optimizer_);
+    scaler_.update();
+  } else if (is_last) {
+    optimizer_.step();
+  }
+  end_pass();
+  if (has_stepped) {
+    ++steps_;
+    rates_->follow_step();
+  }
+  if (is_last) show_progress();
+  return has_stepped;
+}
+
+void AcceleratedTraining::end_pass() {
+  const bool is_last = is_last_pass();
+  if (feed_ != nullptr) feed_->end_pass();
+  passes_done_ = is_last ? 0 : passes_done_ + 1;
+  if (!is_last) return;
+  ++own_step_number_;
+  gradients_of_.reset();
+  is_unscaled_ = false;
+}
+
+std::uint64_t AcceleratedTraining::step_number() const {
+  return feed_ != nullptr ? feed_->step_number() : own_step_number_;
+}
+
+/// Those of the last step, or of one that the program has begun and left.
+void AcceleratedTraining::drop_gradients() {
+  optimizer_.zero_grad();
+  if (is_unscaled_ && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
+  is_unscaled_ = false;
+  passes_done_ = 0;
+  gradients_of_.reset();
+}
+
+void AcceleratedTraining::step_schedule(double metric) {
+  at::Tensor value = at::scalar_tensor(metric, at::kDouble);
+  kolo::broadcast_(value, set_.ranks().front(), {.process_set = &set_});
+  rates_->follow_metric(value.item<float>());
+}
+
+// --- what ranks tell each other ---
+
+at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
+  const std::string name = set_.next_name("gather_for_metrics");
+  std::string problem;
+  if (!*current_) {
+    problem = "it is outside of loops over batches";
+  } else if (tensor.dim() == 0 || tensor.size(0) != static_cast<std::int64_t>((*current_)->given)) {
+    problem = "the batch has " + std::to_string((*current_)->given) +
+              " samples on this rank, and the tensor " +
+              (tensor.dim() == 0 ? "no rows" : std::to_string(tensor.size(0)) + " rows");
+  }
+  agree(set_, name + ".rows", "Accelerator: gather_for_metrics()", {}, problem);
+  return kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
+                         {.name = name, .process_set = &set_});
+}
+
+bool AcceleratedTraining::should_stop(bool local) {
+  at::Tensor stop = at::scalar_tensor(local, at::kByte);
+  kolo::allreduce_(stop, {.op = ReduceOp::Max, .process_set = &set_});
+  return stop.item<bool>();
+}
+
+// --- output ---
+
+void AcceleratedTraining::begin_epochs(std::int64_t count) {
+  const std::int64_t steps = feed("epochs()").steps_left(count);
+  bar_.reset();
+  if (!options_.progress_bar || set_.rank() != 0 || steps == 0 || !output_is_terminal()) return;
+  bar_ = std::make_unique<ProgressBar>(std::cout, /*on_terminal=*/true, static_cast<int>(steps),
+                                       static_cast<double>(feed_->samples_per_step()), "samples");
+  shown_steps_ = 0;
+  shown_since_ = Clock::now();
+}
+
+void AcceleratedTraining::show_progress() {
+  if (bar_ == nullptr) return;
+  ++shown_steps_;
+  const double seconds = std::chrono::duration<double>(Clock::now() - shown_since_).count();
+  // Otherwise nobody waits for the GPU to compute the loss.
+  if (last_loss_.defined() && bar_->is_due(shown_steps_, seconds)) {
+    bar_->update(shown_steps_, last_loss_.item<double>(), seconds);
+  }
+}
+
+void AcceleratedTraining::print_line(const std::string& line) {
+  if (set_.rank() != 0) return;
+  if (bar_ != nullptr) bar_->clear();
+  std::cout << line << std::endl;
+}
+
+}  // namespace kolo::tensors

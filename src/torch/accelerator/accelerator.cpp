@@ -1,0 +1,217 @@
+#include "kolo/accelerator.hpp"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kolo/error.hpp"
+#include "runtime/api/submit.hpp"
+#include "torch/accelerator/accelerated_training.hpp"
+#include "torch/accelerator/evaluation_feed.hpp"
+#include "torch/tensors/agreement.hpp"
+
+namespace kolo {
+namespace {
+
+using tensors::Fact;
+
+std::string_view name_of(Precision precision) {
+  switch (precision) {
+    case Precision::None: return "None";
+    case Precision::BFloat16: return "BFloat16";
+    case Precision::Float16: return "Float16";
+  }
+  return {};
+}
+
+/// What is wrong with the options; empty if nothing is.
+std::string problem_with(const AcceleratorOptions& options) {
+  if (options.gradient_accumulation_steps < 1) {
+    return "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +
+           ". Give 1 or more";
+  }
+  if (options.optimizer.shard) return "optimizer.shard is given. Give `shard` instead";
+  if (options.optimizer.backward_passes_per_step != 1) {
+    return "optimizer.backward_passes_per_step is " +
+           std::to_string(options.optimizer.backward_passes_per_step) +
+           ". Give gradient_accumulation_steps instead";
+  }
+  if (options.optimizer.local_sgd.period > 0 && options.mixed_precision == Precision::Float16) {
+    return "local_sgd is given with Precision::Float16, in which ranks that step alone would skip "
+           "different steps. Use BFloat16";
+  }
+  return {};
+}
+
+std::string problem_with(const std::optional<std::size_t>& samples, const BatchOptions& options,
+                         const ProcessSet& set) {
+  const auto ranks = static_cast<std::size_t>(set.size());
+  const std::string sharers = " the " + std::to_string(ranks) + " ranks that share a batch";
+  if (!samples) return "the data set has no size. Give one of datasets::Dataset";
+  if (options.batch_size < ranks) {
+    return "batch_size is " + std::to_string(options.batch_size) + ", less than" + sharers +
+           ". It counts the samples of all of them: give more";
+  }
+  const std::size_t least = options.drop_last ? options.batch_size : ranks;
+  if (*samples < least) {
+    return "the data set has " + std::to_string(*samples) + " samples, and " +
+           (options.drop_last ? "drop_last leaves no batch of them" : "fewer than" + sharers);
+  }
+  return {};
+}
+
+/// `is_shuffled` unless the options say otherwise.
+tensors::EpochOrder order_of(std::size_t samples, const BatchOptions& options, bool is_shuffled) {
+  return options.shuffle.value_or(is_shuffled) ? tensors::shuffled(samples)
+                                               : tensors::by_index(samples);
+}
+
+std::vector<Fact> facts_of(const std::optional<std::size_t>& samples, const BatchOptions& options) {
+  const auto shuffle = [&] {
+    if (!options.shuffle) return "not given";
+    return *options.shuffle ? "true" : "false";
+  };
+  return {{"the number of samples", std::to_string(samples.value_or(0))},
+          {"batch_size", std::to_string(options.batch_size)},
+          {"shuffle", shuffle()},
+          {"seed", std::to_string(options.seed)},
+          {"drop_last", options.drop_last ? "true" : "false"}};
+}
+
+tensors::BatchShares shares_of(const BatchOptions& options, const ProcessSet& set) {
+  return {options.batch_size, options.drop_last, set.rank(), set.size()};
+}
+
+}  // namespace
+
+Accelerator::Accelerator(Options options) : options_(std::move(options)) {}
+Accelerator::~Accelerator() = default;
+
+tensors::AcceleratedTraining& Accelerator::training(const char* call) const {
+  if (training_ == nullptr) {
+    throw InvalidArgument(std::string("Accelerator: ") + call +
+                          " before prepare(). Call prepare(model, optimizer, data, …) first.");
+  }
+  return *training_;
+}
+
+void Accelerator::prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                          Schedule schedule) {
+  agree_on_prepare(schedule, {}, {});
+  training_ = std::make_unique<tensors::AcceleratedTraining>(
+      model, optimizer, schedule, options_, nullptr, std::make_shared<tensors::CurrentBatch>());
+}
+
+std::shared_ptr<tensors::BatchFeed> Accelerator::prepare_with(torch::nn::Module& model,
+                                                              torch::optim::Optimizer& optimizer,
+                                                              std::optional<std::size_t> samples,
+                                                              const BatchOptions& batches,
+                                                              Schedule schedule) {
+  ProcessSet& set = runtime::chosen(options_.optimizer.process_set);
+  agree_on_prepare(schedule, facts_of(samples, batches), problem_with(samples, batches, set));
+  auto current = std::make_shared<tensors::CurrentBatch>();
+  auto feed = std::make_shared<tensors::TrainingFeed>(
+      order_of(*samples, batches, /*is_shuffled=*/true), batches.seed, shares_of(batches, set),
+      options_.gradient_accumulation_steps, current);
+  training_ = std::make_unique<tensors::AcceleratedTraining>(model, optimizer, schedule, options_,
+                                                             feed, current);
+  return feed;
+}
+
+void Accelerator::agree_on_prepare(const Schedule& schedule, std::vector<Fact> facts,
+                                   std::string problem) const {
+  ProcessSet& set = runtime::chosen(options_.optimizer.process_set);
+  if (training_ != nullptr) {
+    problem = "it has prepared a model already. Make another Accelerator";
+  } else if (problem.empty()) {
+    problem = problem_with(options_);
+  }
+  facts.push_back(
+      {"gradient_accumulation_steps", std::to_string(options_.gradient_accumulation_steps)});
+  facts.push_back({"mixed_precision", std::string(name_of(options_.mixed_precision))});
+  facts.push_back({"the schedule", schedule.source()->kind()});
+  tensors::agree(set, set.next_name("accelerator"), "Accelerator: prepare()", facts, problem);
+}
+
+std::shared_ptr<tensors::BatchFeed> Accelerator::evaluation_feed(std::optional<std::size_t> samples,
+                                                                 const BatchOptions& options) {
+  tensors::AcceleratedTraining& training = this->training("batches()");
+  ProcessSet& set = training.set();
+  tensors::agree(set, set.next_name("accelerator"), "Accelerator: batches()",
+                 facts_of(samples, options), problem_with(samples, options, set));
+  return std::make_shared<tensors::EvaluationFeed>(
+      order_of(*samples, options, /*is_shuffled=*/false), options.seed, shares_of(options, set),
+      training.current_batch());
+}
+
+Accelerator::Epochs Accelerator::epochs(std::int64_t count) {
+  return {training("epochs()"), count};
+}
+
+Accelerator::Epochs::Iterator Accelerator::Epochs::begin() const {
+  training_->begin_epochs(count_);
+  return {*training_, training_->feed("epochs()").epoch(), count_};
+}
+
+Accelerator::Epochs::Iterator& Accelerator::Epochs::Iterator::operator++() {
+  training_->feed("epochs()").end_epoch(epoch_);
+  ++epoch_;
+  return *this;
+}
+
+std::int64_t Accelerator::epoch() const { return training("epoch()").feed("epoch()").epoch(); }
+
+Autocast Accelerator::autocast() const { return training("autocast()").autocast(); }
+
+void Accelerator::backward(const at::Tensor& loss) { training("backward()").backward(loss); }
+
+at::Tensor Accelerator::backward(const std::function<at::Tensor()>& loss) {
+  tensors::AcceleratedTraining& training = this->training("backward()");
+  at::Tensor value;
+  {
+    const Autocast autocast = training.autocast();
+    value = loss();
+  }
+  training.backward(value);
+  return value.detach();
+}
+
+void Accelerator::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  training("backward()").backward(loss_sum, count);
+}
+
+std::optional<double> Accelerator::clip_grad_norm_(double max_norm, double norm_type) {
+  return training("clip_grad_norm_()").clip_grad_norm(max_norm, norm_type);
+}
+
+bool Accelerator::step() { return training("step()").step(); }
+
+bool Accelerator::is_accumulating() const { return !training("is_accumulating()").is_last_pass(); }
+
+std::int64_t Accelerator::steps() const { return training("steps()").steps(); }
+
+void Accelerator::step_schedule(double metric) {
+  training("step_schedule()").step_schedule(metric);
+}
+
+at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) {
+  return training("gather_for_metrics()").gather_for_metrics(tensor);
+}
+
+bool Accelerator::should_stop(bool local) { return training("should_stop()").should_stop(local); }
+
+void Accelerator::save_state(const std::filesystem::path& folder, SaveOptions options) {
+  training("save_state()").save_state(folder, std::move(options));
+}
+
+std::optional<Loaded> Accelerator::load_state(const std::filesystem::path& path) {
+  return training("load_state()").load_state(path);
+}
+
+void Accelerator::print_line(const std::string& line) const {
+  training("print()").print_line(line);
+}
+
+DistributedOptimizer& Accelerator::optimizer() { return training("optimizer()").optimizer(); }
+
+}  // namespace kolo

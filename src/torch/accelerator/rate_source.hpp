@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <torch/optim/optimizer.h>
+
+namespace kolo::tensors {
+
+/// Changes the learning rates of an optimizer. See Schedule.
+class RateSource {
+ public:
+  RateSource() = default;
+  virtual ~RateSource() = default;
+  RateSource(const RateSource&) = delete;  // the optimizer has one
+  RateSource& operator=(const RateSource&) = delete;
+
+  /// Tells it apart from others in checkpoints and error texts.
+  virtual std::string kind() const = 0;
+  /// The optimizer is about to take its first step.
+  virtual void start(torch::optim::Optimizer& optimizer) = 0;
+  virtual void follow_step() = 0;
+  /// Throws InvalidArgument unless the rates depend on a metric.
+  virtual void follow_metric(float metric);
+
+  virtual nlohmann::json state() const = 0;
+  /// The optimizer has the saved learning rates already. Throws InvalidArgument if the state is of
+  /// another kind, or cannot be restored any more; exceptions of nlohmann if it is damaged.
+  void restore(const nlohmann::json& state);
+
+ private:
+  virtual void restore_own(const nlohmann::json& state) = 0;
+};
+
+/// The learning rates of an optimizer's groups.
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
+void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
+
+}  // namespace kolo::tensors

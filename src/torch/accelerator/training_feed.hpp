@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/batches.hpp"
+#include "torch/accelerator/batch_shares.hpp"
+
+namespace kolo::tensors {
+
+/// Batches of training, one for each pass, and the passes whose gradients add up to a step: so many
+/// in a row, or fewer at an epoch's end. Its state is where the last step has ended.
+class TrainingFeed final : public BatchFeed {
+ public:
+  TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares shares, int passes,
+               std::shared_ptr<CurrentBatch> current);
+
+  void begin_loop() override;
+  std::optional<std::vector<std::size_t>> next() override;
+  void take() override;
+  void end_loop() override;
+  std::size_t batches() const override { return shares_.batches(sequence_.samples()); }
+
+  /// The batch of the pass; nothing outside of loops.
+  const CurrentBatch& batch() const { return batch_; }
+  bool is_last_pass() const;
+  /// Changes with every step that begins.
+  std::uint64_t step_number() const { return step_number_; }
+  /// What the mean over this rank's samples of the pass counts for in the mean over ranks and
+  /// passes, which is then that over the samples of the step.
+  double weight() const;
+  /// The program has made its step(), which does nothing but in the last pass.
+  void end_pass();
+
+  /// The epoch of the loop that runs, or of the next one.
+  std::int64_t epoch() const { return epoch_; }
+  /// The program has left the loop of this epoch, if not by its end.
+  void end_epoch(std::int64_t epoch);
+  /// Steps until the end of epoch `epochs` - 1.
+  std::int64_t steps_left(std::int64_t epochs) const;
+  std::size_t samples_per_step() const { return shares_.batch_size() * passes_; }
+
+  nlohmann::json state() const;
+  /// Throws InvalidArgument if the state is of other data.
+  void restore(const nlohmann::json& state);
+
+ private:
+  void leave_batch();
+  void count_taken();
+
+  SampleSequence sequence_;  // of all ranks together
+  BatchShares shares_;
+  std::size_t passes_;
+  std::shared_ptr<CurrentBatch> current_;  // of any loop
+  CurrentBatch batch_{};                   // of this one
+
+  std::int64_t epoch_ = 0;
+  bool has_ended_ = false;  // the loop of an epoch whose last step was taken before a restart
+  std::size_t place_ = 0;   // samples of the epoch up to the end of the current batch
+  std::size_t end_ = 0;     // of the samples that the loop takes
+  std::size_t taken_ = 0;   // batches since the last step
+  std::uint64_t step_number_ = 0;
+  std::size_t passes_done_ = 0;   // of the step
+  std::size_t step_passes_ = 0;   // in all
+  std::size_t step_samples_ = 0;  // of these passes
+};
+
+}  // namespace kolo::tensors

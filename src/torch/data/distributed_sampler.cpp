@@ -1,0 +1,85 @@
+#include "kolo/distributed_sampler.hpp"
+
+#include <utility>
+
+#include <torch/serialize/archive.h>
+
+#include "kolo/error.hpp"
+#include "torch/data/epoch_order.hpp"
+#include "torch/data/sample_sequence.hpp"
+#include "torch/tensors/tensor_operation.hpp"
+
+namespace kolo {
+namespace {
+
+DistributedSampler::Batch to_batch(const tensors::SampleSequence::Batch& batch) {
+  return {.samples = batch.samples, .padding = batch.padding};
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(const tensors::EpochOrder& order, const Options& options)
+    : set_(&tensors::member_set(options.process_set)),
+      sequence_(std::make_shared<tensors::SampleSequence>(order, options.seed, options.drop_last,
+                                                          set_->rank(), set_->size())) {}
+
+DistributedSampler::DistributedSampler(std::size_t size, const Options& options)
+    : DistributedSampler(options.shuffle ? tensors::shuffled(size) : tensors::by_index(size),
+                         options) {}
+
+DistributedSampler DistributedSampler::weighted(const std::vector<double>& weights,
+                                                std::size_t samples, const Options& options) {
+  if (!options.shuffle) {
+    throw InvalidArgument(
+        "DistributedSampler::weighted draws at random, and shuffle is false. Leave it true.");
+  }
+  return {tensors::weighted(weights, samples), options};
+}
+
+DistributedSampler DistributedSampler::grouped(const std::vector<std::size_t>& lengths,
+                                               std::size_t step_samples, const Options& options) {
+  return {tensors::grouped(lengths, step_samples, options.shuffle), options};
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  if (new_size && *new_size != sequence_->samples()) {
+    throw InvalidArgument("DistributedSampler::reset: the new size is " +
+                          std::to_string(*new_size) + ", and the sampler was made for " +
+                          std::to_string(sequence_->samples()) +
+                          " samples. Make another sampler for another data set.");
+  }
+  sequence_->begin();
+}
+
+std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  return sequence_->next(batch_size);
+}
+
+DistributedSampler::Batch DistributedSampler::consume() { return to_batch(sequence_->consume()); }
+
+std::optional<DistributedSampler::Batch> DistributedSampler::last_batch() const {
+  if (!sequence_->last_batch()) return std::nullopt;
+  return to_batch(*sequence_->last_batch());
+}
+
+void DistributedSampler::end_epoch() { sequence_->end_epoch(); }
+
+std::int64_t DistributedSampler::epoch() const { return sequence_->epoch(); }
+
+std::size_t DistributedSampler::consumed() const { return sequence_->consumed(); }
+
+std::string DistributedSampler::state() const { return sequence_->state(); }
+
+void DistributedSampler::set_state(const std::string& state) { sequence_->set_state(state); }
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("state", c10::IValue(state()));
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+  c10::IValue saved;
+  archive.read("state", saved);
+  set_state(saved.toStringRef());
+}
+
+}  // namespace kolo

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace kolo::tensors {
+
+/// The samples of every epoch in their order, by index in the data set. A function of seed and epoch
+/// alone, with the same result on every machine: nothing here uses the generators, shuffles or
+/// distributions of the standard library, which differ between implementations.
+struct EpochOrder {
+  std::string name;         ///< tells orders apart: what it depends on besides size, seed and epoch
+  std::size_t samples = 0;  ///< of an epoch
+  std::function<std::vector<std::size_t>(std::uint64_t seed, std::int64_t epoch)> of;
+};
+
+/// Every sample once, by index.
+EpochOrder by_index(std::size_t samples);
+
+/// Every sample once, shuffled.
+EpochOrder shuffled(std::size_t samples);
+
+/// Sample i is drawn with probability weights[i] / (sum of weights) each time. Throws
+/// InvalidArgument for negative and infinite weights, or if none is positive.
+EpochOrder weighted(const std::vector<double>& weights, std::size_t samples);
+
+/// Every sample once. Each `step_samples` in a row have similar lengths, the longest first; fewer
+/// may remain at the end. Not shuffled: by length, the longest first.
+EpochOrder grouped(const std::vector<std::size_t>& lengths, std::size_t step_samples, bool shuffle);
+
+}  // namespace kolo::tensors

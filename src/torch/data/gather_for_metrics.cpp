@@ -1,0 +1,74 @@
+#include "kolo/gather_for_metrics.hpp"
+
+#include <string>
+
+#include "kolo/error.hpp"
+#include "kolo/tensor_collectives.hpp"
+#include "torch/tensors/agreement.hpp"
+
+namespace kolo {
+namespace {
+
+constexpr const char* kGatherForMetrics = "gather_for_metrics";
+
+std::string problem_with_rows(const std::vector<at::Tensor>& tensors,
+                              const std::optional<DistributedSampler::Batch>& batch) {
+  if (!batch) {
+    return "the sampler has no batch that was consumed. Call its consume() when the program takes "
+           "a "
+           "batch from the loader, before this.";
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) return "a tensor is undefined. Give one row for each sample.";
+    const std::string expected =
+        ", and the batch consumed last has " + std::to_string(batch->samples) +
+        " samples. Give one row for each, and call the sampler's consume() "
+        "once for each batch.";
+    if (tensor.dim() == 0) return "a tensor is a scalar" + expected;
+    if (tensor.size(0) != static_cast<std::int64_t>(batch->samples)) {
+      return "a tensor has " + std::to_string(tensor.size(0)) + " rows" + expected;
+    }
+  }
+  return {};
+}
+
+/// Row i of rank r comes to place i · ranks + r, where the epoch's order has it.
+at::Tensor in_order_of_epoch(const at::Tensor& gathered, std::int64_t ranks, std::int64_t padding) {
+  std::vector<std::int64_t> shape = gathered.sizes().vec();
+  const std::int64_t rows = shape.front();
+  shape.front() = rows / ranks;
+  shape.insert(shape.begin(), ranks);
+  return gathered.reshape(shape).transpose(0, 1).flatten(0, 1).narrow(0, 0, rows - padding);
+}
+
+}  // namespace
+
+std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensors,
+                                           const DistributedSampler& sampler) {
+  ProcessSet& set = sampler.process_set();
+  const std::string name = set.next_name(kGatherForMetrics);
+  const auto batch = sampler.last_batch();
+  tensors::agree(set, name + ".batch", kGatherForMetrics,
+                 {{"the sampler's position", sampler.state()},
+                  {"the number of tensors", std::to_string(tensors.size())}},
+                 problem_with_rows(tensors, batch));
+  std::vector<at::Tensor> gathered;
+  if (tensors.empty()) return gathered;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& all : grouped_allgather(tensors, {.name = name, .process_set = &set})) {
+    if (all.size(0) != set.size() * static_cast<std::int64_t>(batch->samples)) {
+      throw InvalidArgument(
+          "gather_for_metrics: a rank has joined, and has no rows of the batch. Evaluate on all "
+          "ranks, after join().");
+    }
+    gathered.push_back(
+        in_order_of_epoch(all, set.size(), static_cast<std::int64_t>(batch->padding)));
+  }
+  return gathered;
+}
+
+at::Tensor gather_for_metrics(const at::Tensor& tensor, const DistributedSampler& sampler) {
+  return gather_for_metrics(std::vector<at::Tensor>{tensor}, sampler).front();
+}
+
+}  // namespace kolo

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace kolo::tensors {
+
+/// Parses the text of a state and hands its object to `read`, which takes the fields by at(). Throws
+/// InvalidArgument, with a text that begins with `what`, if it is damaged, or if `read` throws.
+void read_state(const std::string& what, const std::string& text,
+                const std::function<void(const nlohmann::json& fields)>& read);
+
+/// The number of an epoch that another one follows.
+std::int64_t to_epoch(const nlohmann::json& value);
+
+}  // namespace kolo::tensors

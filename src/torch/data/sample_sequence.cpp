@@ -1,0 +1,124 @@
+#include "torch/data/sample_sequence.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "kolo/error.hpp"
+#include "torch/checkpoint/json_fields.hpp"
+#include "torch/checkpoint/printable.hpp"
+#include "torch/data/read_state.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+constexpr const char* kSetState = "DistributedSampler::set_state";
+
+void expect_own(const std::string& field, const std::string& saved, const std::string& own) {
+  if (saved == own) return;
+  throw InvalidArgument(std::string(kSetState) + ": " + field + " is " + printable(saved) +
+                        " in the state, and " + own +
+                        " in this sampler. Make the sampler as in the run that saved the state, or "
+                        "begin anew without it.");
+}
+
+}  // namespace
+
+SampleSequence::SampleSequence(EpochOrder order, std::uint64_t seed, bool drop_last, int rank,
+                               int ranks)
+    : order_(std::move(order)),
+      seed_(seed),
+      drop_last_(drop_last),
+      rank_(static_cast<std::size_t>(rank)),
+      ranks_(static_cast<std::size_t>(ranks)) {}
+
+std::size_t SampleSequence::end_of_places(std::size_t begin) const {
+  const std::size_t surplus = (order_.samples - begin) % ranks_;
+  if (surplus == 0) return order_.samples;
+  return order_.samples - surplus + (drop_last_ ? 0 : ranks_);
+}
+
+void SampleSequence::begin() {
+  if (iteration_ && iteration_->epoch == epoch_) advance();
+  iteration_ = Iteration{epoch_, order_.of(seed_, epoch_), consumed_, end_of_places(consumed_)};
+  handed_out_.clear();
+  last_batch_.reset();
+}
+
+std::optional<std::vector<std::size_t>> SampleSequence::next(std::size_t batch_size) {
+  if (!iteration_) begin();
+  Iteration& now = *iteration_;
+  const std::size_t count = std::min(batch_size, (now.end - now.next) / ranks_);
+  if (count == 0) return std::nullopt;
+  std::vector<std::size_t> samples;
+  for (std::size_t i = 0; i < count; ++i) {
+    samples.push_back(now.order[(now.next + i * ranks_ + rank_) % order_.samples]);
+  }
+  now.next += count * ranks_;
+  handed_out_.push_back({count, now.next - std::min(now.next, order_.samples)});
+  return samples;
+}
+
+SampleSequence::Batch SampleSequence::consume() {
+  if (handed_out_.empty()) {
+    throw InvalidArgument(
+        "DistributedSampler::consume: every batch that the sampler has handed out is counted "
+        "already. Call it once for each batch that the program takes from the loader.");
+  }
+  const Batch batch = handed_out_.front();
+  handed_out_.pop_front();
+  consumed_ += batch.samples * ranks_;
+  if (consumed_ >= iteration_->end) advance();
+  last_batch_ = batch;
+  return batch;
+}
+
+void SampleSequence::end_epoch() {
+  const bool is_iterated = iteration_ && iteration_->epoch == epoch_;
+  if (is_iterated || consumed_ > 0) advance();
+}
+
+void SampleSequence::advance() {
+  ++epoch_;
+  consumed_ = 0;
+  if (iteration_) iteration_->next = iteration_->end;
+  handed_out_.clear();
+}
+
+std::string SampleSequence::state() const {
+  return nlohmann::ordered_json{{"order", order_.name},
+                                {"samples", order_.samples},
+                                {"seed", seed_},
+                                {"epoch", epoch_},
+                                {"consumed", consumed_}}
+      .dump();
+}
+
+void SampleSequence::set_state(const std::string& text) {
+  std::string order;
+  std::uint64_t samples = 0;
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::size_t consumed = 0;
+  read_state(kSetState, text, [&](const nlohmann::json& fields) {
+    order = fields.at("order").get<std::string>();
+    samples = to_unsigned(fields.at("samples"));
+    seed = to_unsigned(fields.at("seed"));
+    epoch = to_epoch(fields.at("epoch"));
+    consumed = to_unsigned(fields.at("consumed"));
+    if (consumed > samples) throw InvalidArgument("more samples are consumed than there are");
+  });
+  expect_own("the order", order, order_.name);
+  expect_own("the number of samples", std::to_string(samples), std::to_string(order_.samples));
+  expect_own("the seed", std::to_string(seed), std::to_string(seed_));
+  epoch_ = epoch;
+  consumed_ = consumed;
+  iteration_.reset();
+  handed_out_.clear();
+  last_batch_.reset();
+  // At another number of ranks, drop_last may leave nothing of what is left.
+  if (consumed_ > 0 && end_of_places(consumed_) == consumed_) advance();
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torch/data/epoch_order.hpp"
+
+namespace kolo::tensors {
+
+/// One rank's batches of all epochs, and how much of them all ranks together have consumed. See
+/// DistributedSampler.
+///
+/// Places are those of an epoch's order; those from its end on are padding. A batch of all ranks
+/// takes the next places in a row, of which each rank takes every `ranks`-th.
+class SampleSequence {
+ public:
+  struct Batch {
+    std::size_t samples = 0;  // of each rank
+    std::size_t padding = 0;  // of all ranks together
+  };
+
+  SampleSequence(EpochOrder order, std::uint64_t seed, bool drop_last, int rank, int ranks);
+
+  std::size_t samples() const { return order_.samples; }
+  std::int64_t epoch() const { return epoch_; }
+  std::size_t consumed() const { return consumed_; }
+  const std::optional<Batch>& last_batch() const { return last_batch_; }
+
+  void begin();
+  std::optional<std::vector<std::size_t>> next(std::size_t batch_size);
+  Batch consume();
+  void end_epoch();
+
+  std::string state() const;
+  void set_state(const std::string& text);
+
+ private:
+  struct Iteration {
+    std::int64_t epoch;
+    std::vector<std::size_t> order;
+    std::size_t next;  // the place at which the next batch begins
+    std::size_t end;   // of all places, with padding
+  };
+
+  void advance();
+  /// The end of what the ranks get of an epoch from `begin` on.
+  std::size_t end_of_places(std::size_t begin) const;
+
+  EpochOrder order_;
+  std::uint64_t seed_;
+  bool drop_last_;
+  std::size_t rank_;
+  std::size_t ranks_;
+
+  std::int64_t epoch_ = 0;
+  std::size_t consumed_ = 0;  // of that epoch
+  std::optional<Iteration> iteration_;
+  std::deque<Batch> handed_out_;  // and not consumed yet
+  std::optional<Batch> last_batch_;
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,187 @@
+#include "torch/optimizer/loss_normalization.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+double power_of_two_near(double count) {
+  return count < 1.0 ? 1.0 : std::exp2(std::round(std::log2(count)));
+}
+
+CountProblem problem_with(const at::Tensor& loss_sum, std::int64_t count) {
+  if (count < 0) return CountProblem::NegativeCount;
+  if (count == 0) return CountProblem::None;
+  if (!loss_sum.defined()) return CountProblem::UndefinedLoss;
+  return loss_sum.requires_grad() ? CountProblem::None : CountProblem::DetachedLoss;
+}
+
+}  // namespace
+
+void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  if (context_.options.op == ReduceOp::Adasum) {
+    throw InvalidArgument(
+        "DistributedOptimizer: backward(loss_sum, count) with op Adasum, which combines ranks by "
+        "the angles of their gradients, not by counts. Use Average, or loss.backward().");
+  }
+  const bool is_common = context_.step.no_sync == 0;
+  if (has_uncounted_alone_ && has_gradients()) context_.step.own_passes.uncounted = true;
+  context_.step.own_passes.counted = true;
+  has_common_passes_ = has_common_passes_ || is_common;
+  if (is_common && needs_agreement()) agree_on_reference(std::max<std::int64_t>(count, 0));
+  if (const CountProblem problem = problem_with(loss_sum, count); problem != CountProblem::None) {
+    if (problem_ != CountProblem::None) return;
+    problem_ = problem;
+    wrong_count_ = count;
+    return;
+  }
+  // Where parameters are gathered for the operators of backward(), all ranks must run it.
+  const bool is_run = count > 0 || (context_.gathers_on_use && loss_sum.defined());
+  if (is_run) {
+    is_counting_ = true;
+    const auto end = [](bool* is_counting) { *is_counting = false; };
+    const std::unique_ptr<bool, decltype(end)> pass(&is_counting_, end);
+    loss_sum.backward(at::full_like(loss_sum.detach(), count > 0 ? 1.0 / reference() : 0.0));
+  }
+  count_ += count;
+}
+
+void LossNormalization::note_pass() {
+  PassKinds& own = context_.step.own_passes;
+  if (is_counting_) {
+    own.counted = true;
+  } else if (context_.step.no_sync == 0 || own.counted) {
+    own.uncounted = true;
+  } else {
+    has_uncounted_alone_ = true;
+  }
+}
+
+void LossNormalization::restart() {
+  context_.step.own_passes = {};
+  context_.step.all_passes = {};
+  has_common_passes_ = is_counting_ && context_.step.no_sync == 0;
+  has_uncounted_alone_ = false;
+  problem_ = CountProblem::None;
+  count_ = 0;
+  counts_.reset();
+}
+
+/// Whether this rank has any, in parameters.
+bool LossNormalization::has_gradients() const {
+  return std::ranges::any_of(batches_, [](const auto& reducer) {
+    return std::ranges::any_of(reducer->parameters(), [](const ReducedParameter& parameter) {
+      return parameter.tensor.grad().defined();
+    });
+  });
+}
+
+/// Equal on all ranks, as options and dtypes are.
+bool LossNormalization::needs_agreement() const {
+  if (reference_) return false;
+  if (context_.options.compression == Compression::fp16()) return true;
+  return std::ranges::any_of(batches_, [](const auto& reducer) {
+    return std::ranges::any_of(reducer->parameters(), [](const ReducedParameter& parameter) {
+      return parameter.tensor.scalar_type() == at::kHalf;
+    });
+  });
+}
+
+/// In the first step, before anything is reduced. Collective and blocking.
+void LossNormalization::agree_on_reference(std::int64_t count) {
+  CountRows all({.count = count, .is_active = 1}, context_.set,
+                context_.prefix + ".first backward(loss_sum, count)");
+  all.wait();
+  const double passes = context_.options.backward_passes_per_step;
+  reference_ = power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks());
+  if (count_ == 0) return;
+  const at::NoGradGuard no_grad;  // passes under no_sync have not been divided by it
+  for (const auto& reducer : batches_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      if (at::Tensor gradient = parameter.tensor.grad(); gradient.defined()) {
+        gradient.mul_(1.0 / reference());
+      }
+    }
+  }
+}
+
+CountRow LossNormalization::own_row() const {
+  const PassKinds& own = context_.step.own_passes;
+  return {.count = count_,
+          .is_active = context_.step.is_active,
+          .has_counted = own.counted,
+          .has_uncounted = own.uncounted,
+          .problem = problem_,
+          .wrong_count = wrong_count_};
+}
+
+void LossNormalization::begin() {
+  if (!context_.step.own_passes.counted) return;
+  if (needs_agreement()) agree_on_reference(count_);
+  counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
+}
+
+void LossNormalization::finish(bool have_succeeded) {
+  factor_ = 1.0;
+  if (context_.step.all_passes.counted && !counts_) {  // on other ranks only
+    counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
+  }
+  std::optional<CountRows> counts = std::exchange(counts_, std::nullopt);
+  restart();
+  has_counted_ = counts.has_value();
+  if (!counts) return;
+  try {
+    counts->wait();
+  } catch (const Error&) {
+    if (have_succeeded) throw;
+  }
+  if (!have_succeeded) return;
+  require_sound(*counts);
+  const auto total = static_cast<double>(counts->total());
+  if (total == 0.0) return;  // no rank has gradients other than zeros
+  const int active = counts->active_ranks();
+  factor_ = reference() / total;
+  if (context_.options.op == ReduceOp::Average) {
+    const bool is_active_mean = context_.options.join_divisor == JoinDivisor::Active;
+    factor_ *= is_active_mean ? active : context_.set.size();
+  }
+  reference_ = power_of_two_near(total / active);
+}
+
+/// Otherwise there are no gradients, so that nobody uses them.
+void LossNormalization::require_sound(const CountRows& counts) {
+  try {
+    counts.require_sound();
+  } catch (const Error&) {
+    batches_.clear_gradients();
+    context_.step.phases.finish(/*has_succeeded=*/false);
+    throw;
+  }
+}
+
+void LossNormalization::normalize() { scale(std::exchange(factor_, 1.0)); }
+
+void LossNormalization::finish_alone() {
+  has_counted_ = context_.step.own_passes.counted;
+  const CountRows own(own_row(), context_.set);
+  restart();
+  if (!has_counted_) return;
+  require_sound(own);
+  if (own.total() > 0) scale(reference() / static_cast<double>(own.total()));
+}
+
+void LossNormalization::scale(double factor) {
+  if (factor == 1.0) return;
+  const at::NoGradGuard no_grad;
+  for (at::Tensor gradient : batches_.gradients()) gradient.mul_(factor);
+}
+
+}  // namespace kolo::tensors

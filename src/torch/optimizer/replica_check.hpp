@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/training_context.hpp"
+
+namespace kolo::tensors {
+
+/// Compares the parameters of all ranks by digests, see DistributedOptimizer::check_replicas().
+/// Ranks that have joined take part in its reductions with zeros, which say that they have none.
+class ReplicaCheck {
+ public:
+  /// What these refer to outlives this.
+  ReplicaCheck(const TrainingContext& context, const ParameterBatches& batches)
+      : context_(context), batches_(batches) {}
+
+  /// A step of all ranks has ended; with `can_differ` parameters differ by intention, and are
+  /// compared after a later one. Throws the error of check() if it is time to.
+  void end_step(bool can_differ);
+  /// Throws MismatchError on all ranks if parameters differ. Collective and blocking.
+  void check() const;
+  /// After a join, on all ranks: some have not counted the last steps.
+  void restart() { steps_ = 0; }
+
+ private:
+  using Digests = std::vector<std::int64_t>;
+
+  std::vector<Digests> allgather(const Digests& own, const std::string& what) const;
+  [[noreturn]] void refuse(const std::vector<ReducedParameter>& parameters,
+                           const Digests& digests) const;
+
+  const TrainingContext& context_;
+  const ParameterBatches& batches_;
+  int steps_ = 0;  // since the last check
+};
+
+}  // namespace kolo::tensors

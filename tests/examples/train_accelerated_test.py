@@ -1,0 +1,74 @@
+"""Runs train_accelerated as users do:
+
+    train_accelerated_test.py <train_accelerated> <mpirun>... <flag for ranks>
+"""
+
+import array
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+
+PROGRAM, *LAUNCH = sys.argv[1:]
+
+
+def parameters(path):
+    """The elements of all float32 tensors of a safetensors file, by name."""
+    data = pathlib.Path(path).read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    header.pop("__metadata__", None)
+    return {name: array.array("f", data[begin + entry["data_offsets"][0]:
+                                        begin + entry["data_offsets"][1]])
+            for name, entry in header.items() if entry["dtype"] == "F32"}
+
+
+class TrainAccelerated(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def train(self, ranks, name, *arguments):
+        result = subprocess.run(
+            [*LAUNCH, str(ranks), PROGRAM, "--folder", os.path.join(self.folder.name, name),
+             "--export", os.path.join(self.folder.name, f"{name}.safetensors"), *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return result.stdout
+
+    def test_restarts_change_nothing(self):
+        whole = self.train(2, "whole", "--epochs", "3")
+        accuracies = [float(each) for each in re.findall(r"accuracy (\S+) %", whole)]
+        self.assertEqual(len(accuracies), 3, whole)
+        self.assertGreater(accuracies[-1], 85, whole)
+        digest = re.search(r"^digest: ([0-9a-f]{16})$", whole, re.M).group(1)
+        self.assertNotIn("\r", whole)  # a progress bar is for terminals
+
+        # The newest checkpoint of the first run is of step 60, in the second epoch.
+        self.train(2, "part", "--epochs", "2", "--save-every", "30")
+        shutil.copytree(os.path.join(self.folder.name, "part"),
+                        os.path.join(self.folder.name, "other"))
+        self.assertIn(f"digest: {digest}\n", self.train(2, "part", "--epochs", "3"))
+        resumed = self.train(3, "other", "--epochs", "3")
+        self.assertEqual(re.findall("epoch .:", resumed), ["epoch 2:", "epoch 3:"])
+        expected = parameters(os.path.join(self.folder.name, "whole.safetensors"))
+        found = parameters(os.path.join(self.folder.name, "other.safetensors"))
+        self.assertEqual(found.keys(), expected.keys())
+        for name, values in expected.items():
+            difference = max(abs(a - b) for a, b in zip(values, found[name], strict=True))
+            self.assertLess(difference, 1e-5, name)
+
+    def test_all_ranks_stop_early(self):
+        output = self.train(2, "short", "--epochs", "5", "--stop-at", "50")
+        self.assertLess(output.count("accuracy"), 5, output)
+
+
+cases.main()

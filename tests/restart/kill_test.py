@@ -1,0 +1,191 @@
+"""Trains under kolo-restart while ranks and mpirun are killed at random, and expects the end of a
+run that nobody has killed.
+
+    kill_test.py --restart <kolo-restart> [--rounds 5] [--np 2] [--other-np N] [--mpirun COMMAND]
+                 --program '<program> <argument>... {folder}'
+
+The program is any that resumes by itself: at its start it loads the newest checkpoint of the folder
+that stands for {folder} in its arguments, if there is one, and it saves checkpoints there as it
+goes. At its end rank 0 prints a line
+
+    digest: <any text>    the same whenever the run has ended with the same parameters
+    loss: <number>        only needed with --other-np
+
+First the program runs without kolo-restart. Then it runs under kolo-restart, in a new folder, while
+this script sends SIGKILL to one of its ranks, or to mpirun, at a random moment after each start;
+and so again until `rounds` have been killed. Each run must end with exit status 0 and the digest of
+the first. With --other-np all of this follows once more, where every second start has that many
+ranks instead: the digest may differ then, since sums are rounded differently, but not the loss by
+more than --tolerance (relative).
+
+Prints the seed of the random moments; KOLO_TEST_SEED chooses it.
+"""
+
+import argparse
+import math
+import os
+import pathlib
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+from jobs import Job, wait_for  # noqa: E402
+
+LONGEST_S = 600  # of one run
+
+
+class Problem(Exception):
+    pass
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--restart", required=True, help="kolo-restart")
+    parser.add_argument("--program", required=True, help="command with {folder} in it")
+    parser.add_argument("--rounds", type=int, default=5, help="how often something is killed")
+    parser.add_argument("--np", type=int, default=2)
+    parser.add_argument("--other-np", type=int, help="ranks of every second start")
+    parser.add_argument("--tolerance", type=float, default=0.1, help="of the loss, relative")
+    parser.add_argument("--mpirun", default="mpirun", help="with options of its own")
+    arguments = parser.parse_args()
+    if "{folder}" not in arguments.program:
+        parser.error("--program: {folder} must stand where the folder of checkpoints is named")
+    return arguments
+
+
+def value_of(name, output):
+    found = re.findall(rf"^{name}: (.+)$", output, re.M)
+    if not found:
+        raise Problem(f"the program has not printed '{name}: …':\n{output[-2000:]}")
+    return found[-1].strip()
+
+
+class KilledRuns:
+    def __init__(self, arguments, seed, other_np=None):
+        self.arguments = arguments
+        self.random = random.Random(seed)
+        self.other_np = other_np
+        self.reference_s = 0.0
+
+    def program(self, folder):
+        return [word.replace("{folder}", folder) for word in shlex.split(self.arguments.program)]
+
+    def run_undisturbed(self):
+        """Returns what it has printed."""
+        with tempfile.TemporaryDirectory(prefix="kolo-kill-") as folder:
+            started = time.monotonic()
+            result = subprocess.run([*shlex.split(self.arguments.mpirun), "-np",
+                                     str(self.arguments.np), *self.program(folder)],
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                                    check=False, timeout=LONGEST_S)
+            self.reference_s = time.monotonic() - started
+        if result.returncode != 0:
+            raise Problem(f"without a kill it ends with exit status {result.returncode}")
+        return result.stdout
+
+    def mpirun(self, folder):
+        """What kolo-restart is to call; with other_np a script that changes every second -np."""
+        if self.other_np is None:
+            return self.arguments.mpirun
+        script = pathlib.Path(folder, "mpirun")
+        script.write_text(f"""#!/bin/sh
+echo x >>{folder}/starts
+[ $(($(wc -l <{folder}/starts) % 2)) = 1 ] || {{ shift 2; set -- -np {self.other_np} "$@"; }}
+exec {self.arguments.mpirun} "$@"
+""")
+        script.chmod(0o755)
+        return str(script)
+
+    def run_and_kill(self, most):
+        """One run under kolo-restart. Returns its output, and how many processes were killed."""
+        with tempfile.TemporaryDirectory(prefix="kolo-kill-") as folder:
+            program = self.program(str(pathlib.Path(folder, "checkpoints")))
+            with open(pathlib.Path(folder, "output"), "w+", encoding="utf-8") as output:
+                job = Job([self.arguments.restart, "-np", self.arguments.np, "--mpirun",
+                           self.mpirun(folder), "--max-restarts", 10 * most + 10, "--backoff",
+                           "0ms", "--", *program],
+                          stdout=output, stderr=subprocess.STDOUT)
+                try:
+                    kills = self.kill_while_it_runs(job, pathlib.Path(program[0]).name, most)
+                    job.wait(LONGEST_S)
+                    left = job.pids()
+                finally:
+                    job.end()
+                text = pathlib.Path(output.name).read_text(errors="replace")
+        if left:
+            raise Problem(f"processes are left: {left}")
+        if job.process.returncode != 0:
+            raise Problem(f"exit status {job.process.returncode}:\n{text[-5000:]}")
+        return text, kills
+
+    def kill_while_it_runs(self, job, program, most):
+        kills = 0
+        known = set()  # ranks of earlier starts, which may take a moment to go
+        while kills < most and job.process.poll() is None:
+            wait_for(lambda: set(job.pids("/" + program)) - known or job.process.poll() is not None,
+                     LONGEST_S)
+            time.sleep(self.random.uniform(0, self.reference_s))
+            ranks = job.pids("/" + program)
+            victims = sorted(set(ranks) - known)
+            if self.random.random() < 0.2:
+                victims = job.pids(shlex.split(self.arguments.mpirun)[0])
+            if not victims:
+                continue
+            try:
+                os.kill(self.random.choice(victims), signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it has ended meanwhile
+            known |= set(ranks)
+            kills += 1
+        return kills
+
+    def check(self, reference, text):
+        if self.other_np is None:
+            expected, found = (value_of("digest", output) for output in (reference, text))
+            if expected != found:
+                raise Problem(f"digest {found}, not {expected}:\n{text[-5000:]}")
+        else:
+            expected, found = (float(value_of("loss", output)) for output in (reference, text))
+            if not math.isclose(expected, found, rel_tol=self.arguments.tolerance):
+                raise Problem(f"loss {found}, not {expected}:\n{text[-5000:]}")
+
+    def run(self):
+        reference = self.run_undisturbed()
+        value_of("digest", reference)
+        done = runs = 0
+        while done < self.arguments.rounds:
+            text, kills = self.run_and_kill(self.arguments.rounds - done)
+            self.check(reference, text)
+            done += kills
+            runs += 1
+            starts = len(re.findall(r"^kolo-restart: attempt \d+ of \d+ on .* starts", text, re.M))
+            print(f"{kills} killed, {starts} restarts: ends with "
+                  f"{'loss' if self.other_np else 'digest'} "
+                  f"{value_of('loss' if self.other_np else 'digest', text)}", flush=True)
+        ranks = f"{self.arguments.np}" + (f" and {self.other_np}" if self.other_np else "")
+        print(f"{done} killed in {runs} runs on {ranks} ranks, all ended as without; one run takes "
+              f"{self.reference_s:.1f} s", flush=True)
+
+
+def main():
+    arguments = parse_arguments()
+    seed = int(os.environ.get("KOLO_TEST_SEED", random.SystemRandom().randint(0, 2**31)))
+    print(f"KOLO_TEST_SEED={seed}", flush=True)
+    try:
+        KilledRuns(arguments, seed).run()
+        if arguments.other_np is not None:
+            KilledRuns(arguments, seed, arguments.other_np).run()
+    except Problem as problem:
+        print(f"failed: {problem}", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

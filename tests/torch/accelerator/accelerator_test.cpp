@@ -1,0 +1,313 @@
+// What steps of an Accelerator do, and what ranks tell each other.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "kolo/deferred.hpp"
+#include "torch/accelerator/accelerator_fixture.hpp"
+
+namespace kolo::test::accelerator_test {
+
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+// --- the mean over samples ---
+
+/// 23 samples in batches of 4, three a step, in order: steps of 12 and of 11, of which the last
+/// batch has 3 samples, so that one of four ranks has none.
+TEST_F(AcceleratorTest, Step_UsesTheMeanOverTheSamplesOfItsPasses) {
+  for (const Shard shard : all_modes()) {
+    Weights model(23);
+    SGD sgd(model.parameters(), SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
+    auto batches =
+        accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
+    EXPECT_EQ(batches.size(), 6U);
+    std::vector<bool> steps;
+    for (auto& batch : batches) {
+      accelerator.backward(model.mean_weight(batch.target));
+      EXPECT_EQ(accelerator.is_accumulating(), steps.size() % 3 != 2);
+      steps.push_back(accelerator.step());
+    }
+    EXPECT_EQ(steps, (std::vector<bool>{false, false, true, false, false, true}));
+    EXPECT_EQ(accelerator.steps(), 2);
+    EXPECT_EQ(accelerator.epoch(), 1);
+    const at::Tensor expected =
+        -torch::cat({torch::full({12}, 1.0 / 12), torch::full({11}, 1.0 / 11)}).to(torch::kFloat32);
+    EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
+  }
+}
+
+TEST_F(AcceleratorTest, DropLast_LeavesOutTheSmallerBatch) {
+  Weights model(23);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto batches = accelerator.prepare(model, sgd, numbers(23),
+                                     {.batch_size = 4, .shuffle = false, .drop_last = true});
+  EXPECT_EQ(batches.size(), 5U);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (auto& batch : batches) {
+      accelerator.backward(model.mean_weight(batch.target));
+      accelerator.step();
+    }
+  }
+  EXPECT_EQ(accelerator.steps(), 6);
+  EXPECT_EQ(accelerator.epoch(), 2);
+  const at::Tensor expected =
+      -2 * torch::cat({torch::full({16}, 1.0 / 8), torch::full({4}, 0.25), torch::zeros({3})});
+  EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
+}
+
+/// A multi-layer perceptron on all samples, 24 a step, without Kolo.
+at::Tensor train_alone(std::size_t samples, int epochs) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::AdamW adamw(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
+  const auto count = static_cast<std::int64_t>(samples);
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    for (std::int64_t begin = 0; begin < count; begin += 24) {
+      const at::Tensor rows =
+          batch_rows(0, begin, std::min<std::int64_t>(24, count - begin), kWidth, torch::kFloat32);
+      adamw.zero_grad();
+      loss_of(model, rows).backward();
+      torch::nn::utils::clip_grad_norm_(model->parameters(), 0.05);
+      adamw.step();
+    }
+  }
+  return flat(*model);
+}
+
+TEST_F(AcceleratorTest, Accumulation_EqualsTheLargeBatchOfOneProcess) {
+  const at::Tensor alone = train_alone(58, 2);
+  for (const Shard shard : all_modes()) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::AdamW adamw(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
+    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 4});
+    auto batches =
+        accelerator.prepare(*model, adamw, numbers(58), {.batch_size = 6, .shuffle = false});
+    for (const std::int64_t epoch : accelerator.epochs(2)) {
+      EXPECT_EQ(accelerator.epoch(), epoch);
+      for (auto& batch : batches) {
+        const at::Tensor loss = accelerator.backward([&] { return loss_of(model, batch.data); });
+        EXPECT_FALSE(loss.requires_grad());
+        EXPECT_EQ(accelerator.clip_grad_norm_(0.05).has_value(), !accelerator.is_accumulating());
+        accelerator.step();
+      }
+    }
+    EXPECT_EQ(accelerator.steps(), 6);
+    EXPECT_LT(largest_difference(flat(*model), alone), 1e-5) << name_of(shard);
+  }
+}
+
+/// Sample i counts i % 3 tokens.
+TEST_F(AcceleratorTest, LossPerToken_IsDividedByAllTokensOfTheStep) {
+  for (const Shard shard : all_modes()) {
+    Weights model(23);
+    SGD sgd(model.parameters(), SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
+    auto batches =
+        accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
+    for (auto& batch : batches) {
+      const at::Tensor tokens = batch.target.remainder(3);
+      accelerator.backward((model.weights.index_select(0, batch.target) * tokens).sum(),
+                           tokens.sum().item<std::int64_t>());
+      accelerator.step();
+    }
+    const at::Tensor tokens = torch::arange(23).remainder(3).to(torch::kFloat32);
+    const at::Tensor expected =
+        -torch::cat({tokens.slice(0, 0, 12) / 12, tokens.slice(0, 12) / 10});
+    EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
+  }
+}
+
+TEST_F(AcceleratorTest, OwnBatches_AddUpInGroupsOfPasses) {
+  Weights model(8);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.gradient_accumulation_steps = 3});
+  accelerator.prepare(model, sgd);
+  for (int pass = 0; pass < 6; ++pass) {
+    accelerator.backward(model.mean_weight(torch::tensor({rank(), 4 + pass / 3})));
+    EXPECT_EQ(accelerator.step(), pass % 3 == 2);
+  }
+  at::Tensor expected = torch::zeros({8});
+  for (int rank = 0; rank < size(); ++rank) expected[rank] -= 1.0 / size();  // two steps of a half
+  expected[4] -= 0.5;
+  expected[5] -= 0.5;
+  EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
+}
+
+TEST_F(AcceleratorTest, LeftLoop_DropsTheGradientsOfItsStep) {
+  Weights model(12);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto batches = accelerator.prepare(model, sgd, numbers(12), {.batch_size = 4, .shuffle = false});
+  for (const std::int64_t epoch : accelerator.epochs(2)) {
+    for (auto& batch : batches) {
+      accelerator.backward(model.mean_weight(batch.target));
+      accelerator.step();
+      if (epoch == 0) break;
+    }
+  }
+  const at::Tensor expected = -torch::cat({torch::full({8}, 1.0 / 8), torch::full({4}, 0.25)});
+  EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
+}
+
+TEST_F(AcceleratorTest, Prepare_GivesAllTheFirstRanksParameters) {
+  Weights model(5, 1.0 + rank());
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator;
+  accelerator.prepare(model, sgd);
+  expect_equal(model.value(), torch::ones({5}));
+}
+
+TEST_F(AcceleratorTest, DeferredModel_HasItsParametersAfterPrepare) {
+  for (const Shard shard : {Shard::None, Shard::Full}) {
+    const auto model = deferred<Weights>(std::size_t{8}, 2.0);
+    SGD sgd(model->parameters(), SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard});
+    accelerator.prepare(*model, sgd);
+    expect_equal(model->value(), torch::full({8}, 2.0));
+  }
+}
+
+// --- schedules ---
+
+/// Rates of steps 0, 1, 2 … of one sample each, as the weights show them.
+template <class MakeSchedule>
+at::Tensor rates(MakeSchedule make, std::int64_t steps) {
+  const auto samples = static_cast<std::size_t>(steps * 4);
+  Weights model(samples);
+  SGD sgd(model.parameters(), SGDOptions(8.0));
+  auto scheduler = make(sgd);
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto batches = [&] {
+    const BatchOptions options{.batch_size = 4, .shuffle = false};
+    if constexpr (std::is_invocable_v<decltype(scheduler), std::int64_t>) {
+      return accelerator.prepare(model, sgd, numbers(2 * samples), options, scheduler);
+    } else {
+      return accelerator.prepare(model, sgd, numbers(2 * samples), options, *scheduler);
+    }
+  }();
+  for (auto& batch : batches) {
+    // Both passes of step k use the samples from 4 k on.
+    const at::Tensor samples_of_step = batch.target.remainder(4) + batch.target.div(8, "floor") * 4;
+    accelerator.backward(model.mean_weight(samples_of_step));
+    accelerator.step();
+  }
+  return -4 * model.value().view({steps, 4}).mean(1);
+}
+
+TEST_F(AcceleratorTest, Factor_ChangesTheRateOncePerStep) {
+  const at::Tensor got = rates(
+      [](SGD&) { return [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); }; },
+      5);
+  EXPECT_LT(largest_difference(got, 8.0 / torch::arange(1.0, 6.0)), 1e-5);
+}
+
+TEST_F(AcceleratorTest, LibTorchScheduler_IsSteppedOncePerStep) {
+  const at::Tensor got = rates(
+      [](SGD& sgd) { return std::make_unique<torch::optim::StepLR>(sgd, /*step_size=*/2, 0.5); },
+      6);
+  // LibTorch's first step() never decays.
+  EXPECT_LT(largest_difference(got, torch::tensor({8.0, 8.0, 8.0, 4.0, 4.0, 2.0})), 1e-5);
+}
+
+TEST_F(AcceleratorTest, SkippedStep_LeavesParametersAndScheduleAlone) {
+  Weights model(16);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator(
+      {.mixed_precision = Precision::Float16, .scaler = {.init_scale = 1024.0}});
+  auto batches = accelerator.prepare(model, sgd, numbers(16), {.batch_size = 4, .shuffle = false},
+                                     [](std::int64_t step) { return step == 0 ? 1.0 : 0.5; });
+  const double infinity = std::numeric_limits<double>::infinity();
+  int pass = 0;
+  for (auto& batch : batches) {
+    const bool is_bad = pass < 2;
+    accelerator.backward(
+        [&] { return model.mean_weight(batch.target) * (is_bad && is_last() ? infinity : 1.0); });
+    accelerator.clip_grad_norm_(100.0);
+    EXPECT_EQ(accelerator.step(), !is_bad) << pass;
+    ++pass;
+  }
+  EXPECT_EQ(accelerator.steps(), 2);
+  const at::Tensor expected =
+      -torch::cat({torch::zeros({8}), torch::full({4}, 0.25), torch::full({4}, 0.125)});
+  EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
+}
+
+TEST_F(AcceleratorTest, MixedPrecision_HoldsInBackwardAndAutocast) {
+  for (const auto& [precision, type] : {std::pair{Precision::None, torch::kFloat32},
+                                        std::pair{Precision::BFloat16, torch::kBFloat16},
+                                        std::pair{Precision::Float16, torch::kHalf}}) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    SGD sgd(model->parameters(), SGDOptions(0.1));
+    Accelerator accelerator({.mixed_precision = precision});
+    accelerator.prepare(*model, sgd);
+    const at::Tensor rows = batch_rows(0, 3 * rank(), 3, kWidth, torch::kFloat32);
+    at::ScalarType seen = torch::kDouble;
+    accelerator.backward([&] {
+      const at::Tensor output = model->forward(rows);
+      seen = output.scalar_type();
+      return output.to(torch::kFloat32).pow(2).mean();
+    });
+    EXPECT_TRUE(accelerator.step());
+    EXPECT_EQ(seen, type);
+    const Autocast autocast = accelerator.autocast();
+    EXPECT_EQ(model->forward(rows).scalar_type(), type);
+  }
+}
+
+// --- what ranks tell each other ---
+
+TEST_F(AcceleratorTest, Gathering_GivesEverySampleOnceInOrder) {
+  Weights model(4);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator;
+  auto batches = accelerator.prepare(model, sgd, numbers(9), {.batch_size = 5, .shuffle = false});
+  for (const std::size_t workers : {0U, 2U}) {
+    // Of the last batch of 2, two of four ranks have none.
+    auto held_out = accelerator.batches(numbers(22), {.batch_size = 5, .workers = workers});
+    EXPECT_EQ(held_out.size(), 5U);
+    for (int loop = 0; loop < 2; ++loop) {
+      std::vector<at::Tensor> seen;
+      for (auto& batch : held_out) seen.push_back(accelerator.gather_for_metrics(batch.target));
+      expect_equal(torch::cat(seen), torch::arange(22));
+    }
+  }
+  // Inside a loop over training batches, which has its own batch again afterwards.
+  std::vector<at::Tensor> seen;
+  for (auto& batch : batches) {
+    auto held_out = accelerator.batches(numbers(6), {.batch_size = 6});
+    for (auto& inner : held_out) {
+      EXPECT_EQ(accelerator.gather_for_metrics(inner.data).size(0), 6);
+    }
+    seen.push_back(accelerator.gather_for_metrics(batch.target));
+    accelerator.backward(model.mean_weight(torch::zeros({1}, torch::kLong)));
+    accelerator.step();
+  }
+  expect_equal(torch::cat(seen), torch::arange(9));
+  expect_refused([&] { accelerator.gather_for_metrics(torch::ones({2})); },
+                 "outside of loops over batches");
+}
+
+TEST_F(AcceleratorTest, Stop_IsAgreed) {
+  Weights model(4);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator;
+  accelerator.prepare(model, sgd);
+  EXPECT_FALSE(accelerator.should_stop(false));
+  EXPECT_TRUE(accelerator.should_stop(is_last()));
+  EXPECT_TRUE(accelerator.should_stop(true));
+}
+
+TEST_F(AcceleratorTest, Print_WritesOnTheFirstRank) {
+  Weights model(4);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.progress_bar = true});
+  accelerator.prepare(model, sgd);
+  testing::internal::CaptureStdout();
+  accelerator.print("epoch ", 3, ": ", 97.5, " %");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), rank() == 0 ? "epoch 3: 97.5 %\n" : "");
+}
+
+}  // namespace kolo::test::accelerator_test

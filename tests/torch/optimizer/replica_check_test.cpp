@@ -1,0 +1,164 @@
+// Parameters that differ between ranks are found, and named on all of them.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/error.hpp"
+#include "torch/models.hpp"
+#include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::replica_check_test {
+
+constexpr std::int64_t kWidth = 5;
+constexpr const char* kNeedsRanks = "one rank has no replica to differ from";
+
+class ReplicaCheckTest : public TorchTest {
+ protected:
+  struct Training {
+    explicit Training(DistributedOptimizer::Options options)
+        : model(make_mlp(torch::kFloat32, kWidth, 2)),
+          inner(model->parameters(), torch::optim::AdamWOptions(1e-2)),
+          optimizer(inner, *model, std::move(options)) {}
+
+    void step() {
+      optimizer.zero_grad();
+      const int rank = Runtime::current().rank();
+      loss_of(model, batch_rows(0, 10 * rank, 3, kWidth, torch::kFloat32)).backward();
+      optimizer.clip_grad_norm_(0.1);
+      optimizer.step();
+    }
+
+    torch::nn::Sequential model;
+    torch::optim::AdamW inner;
+    DistributedOptimizer optimizer;
+  };
+
+  static DistributedOptimizer::Options every(int steps, Shard shard = Shard::None) {
+    DistributedOptimizer::Options options = with(shard);
+    options.check_replicas_every = steps;
+    return options;
+  }
+  static void write(const at::Tensor& parameter) {
+    const at::NoGradGuard no_grad;
+    at::Tensor(parameter).view(-1)[0] += 0.25;
+  }
+  std::string others() const {
+    std::string text = size() == 2 ? "rank" : "ranks";
+    for (int each = 0; each < size() - 1; ++each) text += " " + std::to_string(each);
+    return text;
+  }
+};
+
+TEST_F(ReplicaCheckTest, EqualParameters_PassInAllModes) {
+  for (const Shard shard : all_modes()) {
+    for (const Compression& compression :
+         {Compression::none(), Compression::fp16(), Compression::bf16()}) {
+      DistributedOptimizer::Options options = every(1, shard);
+      options.compression = compression;
+      Training training(options);
+      for (int step = 0; step < 4; ++step) training.step();
+      training.optimizer.check_replicas();
+    }
+  }
+}
+
+TEST_F(ReplicaCheckTest, WrittenParameter_IsNamedOnAllRanksWithItsRanksAndStep) {
+  if (size() == 1) GTEST_SKIP() << kNeedsRanks;
+  Training training(every(2));
+  training.step();
+  training.step();
+  if (is_last()) write(training.model->parameters()[2]);
+  training.step();  // not compared
+  const std::string last = "rank " + std::to_string(size() - 1);
+  expect_refused<MismatchError>(
+      [&] { training.step(); },
+      "after step 4, 1 of 6 parameters differ between ranks: '2.weight' (" + others() + "; " +
+          last + ");");
+  training.step();
+  expect_refused<MismatchError>([&] { training.step(); }, "after step 6, 1 of 6");
+}
+
+TEST_F(ReplicaCheckTest, OnRequest_ParametersAreComparedInAllModesWithReplicas) {
+  if (size() == 1) GTEST_SKIP() << kNeedsRanks;
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
+    Training training(every(0, shard));
+    training.step();
+    training.optimizer.check_replicas();
+    if (rank() == 0) {
+      for (const at::Tensor& parameter : training.model->parameters()) write(parameter);
+    }
+    expect_refused<MismatchError>(
+        [&] { training.optimizer.check_replicas(); },
+        "6 of 6 parameters differ between ranks: '0.weight' (rank 0; rank");
+    expect_refused<MismatchError>([&] { training.optimizer.check_replicas(); },
+                                  ") and others; ranks in one list");
+  }
+}
+
+TEST_F(ReplicaCheckTest, ForgottenBroadcast_IsFoundAfterTheFirstStep) {
+  if (size() == 1) GTEST_SKIP() << kNeedsRanks;
+  Training training(every(1));
+  for (const at::Tensor& parameter : training.model->parameters()) {
+    const at::NoGradGuard no_grad;
+    at::Tensor(parameter).add_(rank());
+  }
+  expect_refused<MismatchError>([&] { training.step(); }, "Call broadcast_parameters(model, 0)");
+}
+
+TEST_F(ReplicaCheckTest, FrozenParameter_IsComparedToo) {
+  if (size() == 1) GTEST_SKIP() << kNeedsRanks;
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, kWidth, 2);
+  model->parameters()[1].requires_grad_(false);
+  if (rank() == 0) write(model->parameters()[1]);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, every(0));
+  expect_refused<MismatchError>([&] { optimizer.check_replicas(); },
+                                "1 of 6 parameters differ between ranks: '0.bias' (rank 0; rank");
+}
+
+TEST_F(ReplicaCheckTest, JoinedRanks_HaveNoPart) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
+    Training training(every(2, shard));
+    for (int step = 0; step < 3 + 2 * rank(); ++step) training.step();
+    training.optimizer.join();
+    for (int step = 0; step < 3; ++step) training.step();
+    training.optimizer.check_replicas();
+  }
+}
+
+TEST_F(ReplicaCheckTest, StepsOfOneRankAlone_DoNotCount) {
+  Training training(every(2));
+  training.step();
+  for (int step = 0; step <= rank(); ++step) {  // another number on each rank
+    const auto apart = training.optimizer.no_sync();
+    const auto alone = training.optimizer.skip_synchronize();
+    training.optimizer.zero_grad();
+    loss_of(training.model, batch_rows(0, 0, 3, kWidth, torch::kFloat32)).backward();
+    training.optimizer.step();
+  }
+  if (size() == 1) return training.step();
+  expect_refused<MismatchError>([&] { training.step(); }, "6 of 6 parameters");
+}
+
+TEST_F(ReplicaCheckTest, LocalSteps_AreComparedAfterTheirAverage) {
+  DistributedOptimizer::Options options = every(1);
+  options.local_sgd = {.period = 2, .start_step = 1};
+  Training training(options);
+  for (int step = 0; step < 4; ++step) training.step();
+  if (size() == 1) return;
+  expect_refused<MismatchError>([&] { training.optimizer.check_replicas(); }, "6 of 6");
+  training.step();
+}
+
+TEST_F(ReplicaCheckTest, NegativePeriod_IsRefused) {
+  expect_refused([&] { Training training(every(is_last() ? -2 : 0)); },
+                 "check_replicas_every is -2");
+}
+
+}  // namespace kolo::test::replica_check_test
