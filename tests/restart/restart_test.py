@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -371,6 +372,16 @@ class FakeJobs(Restart):
                        env={**os.environ, "KOLO_TEST_FOLDER": str(self.folder),
                             "f": str(self.folder)})
         self.assertEqual(self.path("code").read_text(), "0\n")
+
+
+class Documentation(unittest.TestCase):
+    def test_table_has_every_flag(self):
+        text = subprocess.run([PROGRAM, "--help"], stdout=subprocess.PIPE, text=True,
+                              check=True).stdout
+        page = pathlib.Path(__file__).resolve().parents[2] / "docs/restart.md"
+        rows = re.findall(r"^\| `(-[^|]+) \|", page.read_text(), re.M)
+        self.assertEqual(sorted(re.findall(r"^  (?:-\w,)?(--[a-z-]+)", text, re.M)),
+                         sorted(["--help", *re.findall(r"--[a-z-]+", " ".join(rows))]))
 
 
 if __name__ == "__main__":
