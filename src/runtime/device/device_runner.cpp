@@ -19,17 +19,25 @@ namespace {
 
 constexpr int kConnectTag = Communicator::kTagCount - 1;  // algorithms use the low ones
 
-/// This rank's turn to launch. Ends when the batch has been launched or has failed.
+/// This rank's turn to launch, from when it is asked for until the batch has been launched or has
+/// failed.
 class Turn {
  public:
-  Turn(LaunchOrder& order, std::uint64_t ticket) : order_(order), ticket_(ticket) {}
+  Turn(LaunchOrder& order, bool& is_launching) : order_(order), is_launching_(is_launching) {
+    is_launching_ = true;
+  }
   Turn(const Turn&) = delete;  // it ends once
   Turn& operator=(const Turn&) = delete;
-  ~Turn() { order_.leave(ticket_); }
+  ~Turn() {
+    if (ticket > 0) order_.leave(ticket);
+    is_launching_ = false;
+  }
+
+  std::uint64_t ticket = 0;  // none yet
 
  private:
   LaunchOrder& order_;
-  std::uint64_t ticket_;
+  bool& is_launching_;
 };
 
 class DeviceScratch final : public ScratchMemory {
@@ -130,17 +138,18 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
   co_await connect(batch.front()->request);
+  std::vector<TensorRows> rows;
+  co_await make_room(path_, *backend_, batch, absent, rows);
   std::optional<Turn> turn;
   if (is_ordered) {
-    std::uint64_t ticket = 0;
-    co_await order_.enter(path_, ticket);
-    turn.emplace(order_, ticket);
+    turn.emplace(order_, is_launching_);
+    co_await order_.enter(path_, turn->ticket);
   }
   for (const auto& operation : batch) gpu_->wait(stream_.get(), operation->device.ready.get());
   std::shared_ptr<void> mark = gpu_->mark(batch.front()->request.name);
   const std::shared_ptr<CUevent_st> began = timers_.take(*gpu_);
   gpu_->record(began.get(), stream_.get());
-  co_await dispatch(path_, *backend_, batch, absent);
+  co_await dispatch(path_, *backend_, batch, absent, rows);
   const std::shared_ptr<CUevent_st> done = timers_.take(*gpu_);
   gpu_->record(done.get(), stream_.get());
   for (const auto& operation : batch) operation->device.done = done;

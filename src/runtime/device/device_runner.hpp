@@ -46,6 +46,9 @@ class DeviceRunner {
   /// Launches one batch, as HostRunner::run runs it. `is_ordered`, the same on all ranks: in the
   /// common order of all sets that overlap.
   Task run(Operations batch, bool have_some_joined, bool is_ordered);
+  /// Whether this rank has promised to launch a batch that others may be waiting for: until then it
+  /// must not begin anything that may take long.
+  bool is_launching() const { return is_launching_; }
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
 
@@ -91,6 +94,7 @@ class DeviceRunner {
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceBackend> backend_;
   std::deque<Launched> launched_;  // in their order
+  bool is_launching_ = false;
   double seconds_ = 0.0;
 };
 

@@ -40,6 +40,10 @@ LaunchOrder::~LaunchOrder() {
 }
 
 Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
+  // A rank that comes late would hold all that are numbered after it.
+  const Numbers here(1);
+  Numbers all_here;
+  co_await gather_numbers(path, here, all_here);
   Numbers numbers(path.world_ranks.size() + 1);
   if (path.communicator->rank() == 0) co_await ask(path.world_ranks, numbers);
   co_await broadcast_numbers(path, numbers);

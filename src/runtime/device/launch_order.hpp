@@ -32,8 +32,9 @@ class LaunchOrder {
   LaunchOrder(const LaunchOrder&) = delete;  // Tasks refer to it
   LaunchOrder& operator=(const LaunchOrder&) = delete;
 
-  /// Numbers the next batch of a process set, and ends when it is this rank's turn to launch it.
-  /// Collective over the set of `path`.
+  /// Numbers the next batch of a process set, once all its ranks are here, and ends when it is this
+  /// rank's turn to launch it. Collective over the set of `path`. From the call until `leave`, a
+  /// rank that stops holds the other process sets: it runs nothing of the program's meanwhile.
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);

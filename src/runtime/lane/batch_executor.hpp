@@ -54,6 +54,8 @@ class BatchExecutor {
   Progress advance(Clock::time_point now, int polls, const Complete& complete) {
     Progress progress;
     for (BatchQueue* const queue : {&on_cpu_, &on_gpu_}) {
+      // The program's functions run in batches on CPUs.
+      if (queue == &on_cpu_ && is_launching()) continue;
       const BatchQueue::Step step = queue->advance(polls);
       for (const auto& operation : step.operations) complete(operation, step.error);
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
@@ -77,6 +79,7 @@ class BatchExecutor {
 
  private:
   void retire_launched();
+  bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;
   const bool has_peers_;
