@@ -45,6 +45,7 @@ DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRan
       plan_on_device(request, {.dtype = real_type(dtype),
                                .payload = real_type(compressor.wire_dtype(dtype)),
                                .size = divisor_of(request, joined, path_.communicator->size()),
+                               .ranks = path_.communicator->size(),
                                .is_fused = is_fused,
                                .prefers_direct = path_.preferred(request.collective) == kDirect});
   // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
