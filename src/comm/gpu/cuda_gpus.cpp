@@ -5,8 +5,10 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpu.hpp"
@@ -15,6 +17,8 @@
 
 namespace kolo::comm {
 namespace {
+
+constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
 
 class CudaGpus final : public Gpus {
  public:
@@ -41,6 +45,14 @@ class CudaGpus final : public Gpus {
     std::shared_ptr<Gpu> gpu = known.lock();
     if (gpu == nullptr) known = gpu = std::make_shared<CudaGpu>(index);
     return gpu;
+  }
+
+  /// NCCL before 2.26 leaves that to CUDA, which promises nothing.
+  bool starts_collectives_in_order() override {
+    int version = 0;
+    const char* const is_asked_for = std::getenv(kLaunchOrder);
+    return ncclGetVersion(&version) == ncclSuccess && version >= NCCL_VERSION(2, 26, 0) &&
+           is_asked_for != nullptr && std::string_view(is_asked_for) == "1";
   }
 
   Task connect(Communicator& communicator, int tag, Gpu& gpu,

@@ -144,6 +144,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   if (is_ordered) {
     turn.emplace(order_, is_launching_);
     co_await order_.enter(path_, turn->ticket);
+    wait_for_other_sets();
   }
   for (const auto& operation : batch) gpu_->wait(stream_.get(), operation->device.ready.get());
   std::shared_ptr<void> mark = gpu_->mark(batch.front()->request.name);
@@ -153,9 +154,19 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   const std::shared_ptr<CUevent_st> done = timers_.take(*gpu_);
   gpu_->record(done.get(), stream_.get());
   for (const auto& operation : batch) operation->device.done = done;
+  // A set of one rank waits for nobody, and its event would say nothing about the others.
+  if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
   launched_.push_back(
       {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
+}
+
+/// A collective occupies its GPU until its peers' have started, so collectives that overlap must
+/// start in one order, too.
+void DeviceRunner::wait_for_other_sets() {
+  if (gpus_.starts_collectives_in_order()) return;
+  const std::shared_ptr<CUevent_st> last = order_.last_launched();
+  if (last != nullptr) gpu_->wait(stream_.get(), last.get());
 }
 
 std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {

@@ -70,6 +70,7 @@ class DeviceRunner {
   int own_gpu();
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
+  void wait_for_other_sets();
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
 
   struct Launched {

@@ -77,6 +77,16 @@ void LaunchOrder::leave(std::uint64_t ticket) {
   last_left_ = ticket;
 }
 
+std::shared_ptr<CUevent_st> LaunchOrder::last_launched() {
+  const std::lock_guard guard(lock_);
+  return last_launched_;
+}
+
+void LaunchOrder::set_last_launched(std::shared_ptr<CUevent_st> done) {
+  const std::lock_guard guard(lock_);
+  last_launched_.swap(done);
+}
+
 void LaunchOrder::give_up() {
   const std::lock_guard guard(lock_);
   is_given_up_ = true;

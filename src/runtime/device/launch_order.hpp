@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/gpu/gpu.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
@@ -38,6 +39,9 @@ class LaunchOrder {
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);
+  /// The event behind the batch with peers that this rank launched last; null: there is none.
+  std::shared_ptr<CUevent_st> last_launched();
+  void set_last_launched(std::shared_ptr<CUevent_st> done);
   /// After the loss of a rank: nobody waits for a turn from now on.
   void give_up();
 
@@ -68,6 +72,7 @@ class LaunchOrder {
   std::mutex lock_;
   std::unique_ptr<Communicator> world_;
   std::uint64_t last_left_ = 0;
+  std::shared_ptr<CUevent_st> last_launched_;
   bool is_given_up_ = false;
   // On world rank 0:
   std::atomic<bool> has_questions_{false};

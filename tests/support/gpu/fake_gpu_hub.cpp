@@ -16,7 +16,7 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
     : late_launches_(options.late_launches),
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
-      groups_(streams_, ranks) {}
+      groups_(streams_, ranks, options.starts_in_order) {}
 
 std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
   const std::lock_guard guard(lock_);

@@ -39,6 +39,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
   bool late_launches() const { return late_launches_; }
   bool is_one_gpu() const { return is_one_gpu_; }
+  bool starts_in_order() const { return groups_.starts_in_order(); }
 
   /// The user's side. Streams may be null, for the default stream.
 
