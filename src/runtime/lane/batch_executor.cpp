@@ -10,6 +10,11 @@ namespace {
 
 Task wait_for(BatchQueue::Place place) { co_await place; }
 
+Task run_behind(BatchQueue::Place place, Task task) {
+  co_await place;
+  co_await task;
+}
+
 bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cuda; }
 
 }  // namespace
@@ -43,12 +48,14 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
     on_gpu_.push({std::move(task), std::move(operations), deadline});
     return;
   }
-  // The first added set overlaps with the world, which has been the only set so far.
+  Task task = runner_->run(operations, have_some_joined);
+  // The first added set overlaps with the world, which has been the only set so far. What the world
+  // launches until then has no number, and comes before the set's on all ranks.
   if (first.collective == Collective::AddProcessSet) {
     overlaps_ = has_peers_;
     if (launch_order_ != nullptr) launch_order_->expect_questions();
+    task = run_behind(on_gpu_.after_all(), std::move(task));
   }
-  Task task = runner_->run(operations, have_some_joined);
   on_cpu_.push({std::move(task), std::move(operations), deadline});
 }
 
