@@ -203,7 +203,17 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
   return later(last, path_.longest_silence());
 }
 
+void DeviceRunner::release() {
+  if (is_aborted_) return;  // the GPU may still use everything
+  packed_before_ = bytes_packed();
+  backend_.reset();
+  communicator_.reset();
+  const std::lock_guard lock(opening_);
+  stream_.reset();
+}
+
 void DeviceRunner::abort(const std::string& reason) noexcept {
+  is_aborted_ = true;
   order_.give_up();
   if (communicator_ != nullptr) communicator_->abort(reason);
 }

@@ -57,11 +57,17 @@ class DeviceRunner {
   void retire();
   /// Whether retire() has released everything that was launched.
   bool is_idle() const { return launched_.empty(); }
+  /// Ends the connection, and gives back what the GPU lent. Once nothing is launched any more;
+  /// afterwards only `order_after` and what says what was done may be called. Waits a second for
+  /// other ranks, which do the same.
+  void release();
   /// Aborts everything in progress on this rank.
   void abort(const std::string& reason) noexcept;
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
-  std::uint64_t bytes_packed() const { return backend_ ? backend_->bytes_packed() : 0; }
+  std::uint64_t bytes_packed() const {
+    return packed_before_ + (backend_ ? backend_->bytes_packed() : 0);
+  }
   /// Seconds on the GPU of the batches that retire() has released.
   double seconds() const { return seconds_; }
 
@@ -96,6 +102,8 @@ class DeviceRunner {
   std::optional<DeviceBackend> backend_;
   std::deque<Launched> launched_;  // in their order
   bool is_launching_ = false;
+  bool is_aborted_ = false;
+  std::uint64_t packed_before_ = 0;  // by the backend that release() has ended
   double seconds_ = 0.0;
 };
 

@@ -67,6 +67,10 @@ class BatchExecutor {
   /// Nothing is queued or moving, on GPUs either.
   bool is_idle() const;
 
+  /// Gives GPUs back what they lent, once the set is closed on all ranks.
+  void release_gpu() {
+    if (device_runner_ != nullptr) device_runner_->release();
+  }
   /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
   void abort(const std::string& reason);
   /// The stopped batches, once nothing uses their memory any more; none before.

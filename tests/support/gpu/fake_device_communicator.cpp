@@ -29,6 +29,7 @@ FakeDeviceCommunicator::FakeDeviceCommunicator(std::shared_ptr<FakeGpuHub> hub, 
 }
 
 FakeDeviceCommunicator::~FakeDeviceCommunicator() {
+  hub_->leave(rank_);
   if (reason_) return;
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (hub_->has_pending(group_, member_)) {

@@ -61,6 +61,15 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// The names of a rank's marks so far; the number of marks of all ranks that are alive.
   std::vector<std::string> marks(int rank);
   int live_marks();
+  /// What a rank holds of its GPU now.
+  struct Holding {
+    int streams = 0;
+    int communicators = 0;
+    std::size_t bytes = 0;
+
+    bool operator==(const Holding&) const = default;
+  };
+  Holding holding(int rank);
   /// Puts `kernel` on a stream. It runs when somebody polls, at the latest in `synchronize`.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
   /// Blocks until the stream is done. Throws TimeoutError after a minute.
@@ -95,6 +104,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void launch(std::size_t group, int member, int rank, FakeCall call, comm::DeviceStream stream);
   bool has_pending(std::size_t group, int member);
   void drop(std::size_t group, int member);
+  void leave(int rank);
 
  private:
   void free(int rank, std::byte* memory);
@@ -112,6 +122,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // of ranks
   int live_marks_ = 0;
+  std::vector<Holding> holdings_;  // of ranks
 };
 
 }  // namespace kolo::test
