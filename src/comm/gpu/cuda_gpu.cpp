@@ -76,6 +76,19 @@ std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
   return share(CudaMemory(static_cast<std::byte*>(memory)), index_);
 }
 
+bool CudaGpu::is_capturing(DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t code = cudaStreamIsCapturing(stream, &status);
+  // The default stream would become part of a capture on a stream that waits for it.
+  if (code == cudaErrorStreamCaptureImplicit) {
+    static_cast<void>(cudaGetLastError());  // it has been handled
+    return true;
+  }
+  KOLO_CUDA_TRY(code);
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void CudaGpu::record(DeviceEvent event, DeviceStream stream) {
   const CudaDeviceGuard guard(index_);
   KOLO_CUDA_TRY(cudaEventRecord(event, stream));

@@ -81,6 +81,9 @@ class Gpu {
   /// Memory of this GPU. Releasing it may wait for the GPU: not in a loop.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
+  /// Whether calls with `stream` would become part of a graph that the program captures there.
+  virtual bool is_capturing(DeviceStream stream) = 0;
+
   /// `event` passes when all work that is on `stream` now has ended.
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
   /// Makes later work on `stream` wait for `event` as it was recorded last.

@@ -40,6 +40,14 @@ class Turn {
   bool& is_launching_;
 };
 
+/// A graph that is replayed on one rank has no part in what ranks agree on, and events from outside
+/// end its capture in an error.
+void require_no_capture(comm::Gpu& gpu, comm::DeviceStream stream, const char* why) {
+  if (!gpu.is_capturing(stream)) return;
+  throw InvalidArgument("the operation's stream is being captured into a CUDA graph, and " +
+                        std::string(why) + " the capture, or use another stream.");
+}
+
 class DeviceScratch final : public ScratchMemory {
  public:
   DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream) : gpu_(gpu), stream_(stream) {}
@@ -95,13 +103,17 @@ int DeviceRunner::own_gpu() {
 void DeviceRunner::prepare(Operation& operation) {
   DeviceOrder& order = operation.device;
   comm::Gpu& gpu = use(order.gpu);
+  require_no_capture(gpu, order.stream,
+                     "a collective cannot be part of it. Call it before or after");
   order.ready = events_.take(gpu);
   gpu.record(order.ready.get(), order.stream);
 }
 
 void DeviceRunner::order_after(const Operation& operation) {
   const DeviceOrder& order = operation.device;
-  use(order.gpu).wait(order.stream, order.done.get());
+  comm::Gpu& gpu = use(order.gpu);
+  require_no_capture(gpu, order.stream, "it cannot wait for what runs outside. Wait before");
+  gpu.wait(order.stream, order.done.get());
 }
 
 // --- batches ---

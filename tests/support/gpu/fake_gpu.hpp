@@ -28,6 +28,9 @@ class FakeGpu final : public comm::Gpu {
     return hub_->allocate(rank_, bytes);
   }
 
+  bool is_capturing(comm::DeviceStream stream) override {
+    return hub_->is_capturing(rank_, stream);
+  }
   void record(comm::DeviceEvent event, comm::DeviceStream stream) override {
     hub_->record(rank_, event, stream);
   }

@@ -86,12 +86,35 @@ std::shared_ptr<CUevent_st> FakeGpuHub::make_event() {
 
 void FakeGpuHub::record(int rank, comm::DeviceEvent event, comm::DeviceStream stream) {
   const std::lock_guard guard(lock_);
+  check_not_captured(rank, stream, "record");
   streams_.record(rank, event, stream);
 }
 
 void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event) {
   const std::lock_guard guard(lock_);
+  check_not_captured(rank, stream, "wait");
   streams_.wait(rank, stream, event);
+}
+
+void FakeGpuHub::begin_capture(int rank, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  captured_.emplace(rank, stream);
+}
+
+void FakeGpuHub::end_capture(int rank, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  captured_.erase({rank, stream});
+}
+
+bool FakeGpuHub::is_capturing(int rank, comm::DeviceStream stream) {
+  const std::lock_guard guard(lock_);
+  return captured_.contains({rank, stream});
+}
+
+void FakeGpuHub::check_not_captured(int rank, comm::DeviceStream stream, const char* operation) {
+  if (!captured_.contains({rank, stream})) return;
+  streams_.graph().report(std::string("capture: '") + operation + "' on rank " +
+                          std::to_string(rank) + " reaches into a graph or out of it");
 }
 
 std::uint64_t FakeGpuHub::steps_between(comm::DeviceEvent first, comm::DeviceEvent last) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -54,6 +55,11 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
   void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
   bool has_passed(int rank, comm::DeviceEvent event);
+  /// Captures what is put on a stream into a graph, which nobody replays. Events may not reach into
+  /// it or out of it: that is a hazard, as it ends a real capture in an error.
+  void begin_capture(int rank, comm::DeviceStream stream);
+  void end_capture(int rank, comm::DeviceStream stream);
+  bool is_capturing(int rank, comm::DeviceStream stream);
   /// The number of operations on a stream between two events that have passed.
   std::uint64_t steps_between(comm::DeviceEvent first, comm::DeviceEvent last);
   /// A mark of a rank, which lives as long as the result.
@@ -111,6 +117,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
   /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
+  void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);
 
@@ -122,7 +129,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // of ranks
   int live_marks_ = 0;
-  std::vector<Holding> holdings_;  // of ranks
+  std::vector<Holding> holdings_;                          // of ranks
+  std::set<std::pair<int, comm::DeviceStream>> captured_;  // of ranks
 };
 
 }  // namespace kolo::test
