@@ -169,8 +169,8 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   // A set of one rank waits for nobody, and its event would say nothing about the others.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  launched_.push_back(
-      {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
+  launched_.add(*gpu_, {began, done, std::move(mark), give_up_at, std::move(batch),
+                        backend_->take_outgrown()});
 }
 
 /// A collective occupies its GPU until its peers' have started, so collectives that overlap must
@@ -192,16 +192,12 @@ std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
   return operation;
 }
 
-void DeviceRunner::retire() {
-  if (launched_.empty()) return;
+void DeviceRunner::check_launched() {
+  if (communicator_ == nullptr || launched_.empty()) return;
   communicator_->ready();
-  while (!launched_.empty() && gpu_->has_passed(launched_.front().done.get())) {
-    const Launched& ended = launched_.front();
-    seconds_ += gpu_->seconds_between(ended.began.get(), ended.done.get());
-    launched_.pop_front();
-  }
-  if (launched_.empty() || Operation::Clock::now() < launched_.front().give_up_at) return;
-  throw BackendError(describe(launched_.front().batch.front()->request) +
+  const std::string overdue = launched_.overdue(Operation::Clock::now());
+  if (overdue.empty()) return;
+  throw BackendError(overdue +
                      " was launched on the GPU and has not ended, although its deadline passed "
                      "long ago: a GPU hangs, or GPUs cannot reach one another. NCCL_DEBUG=INFO "
                      "says more.");
@@ -217,6 +213,7 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
 
 void DeviceRunner::release() {
   if (is_aborted_) return;  // the GPU may still use everything
+  launched_.stop();
   packed_before_ = bytes_packed();
   backend_.reset();
   communicator_.reset();
@@ -226,6 +223,7 @@ void DeviceRunner::release() {
 
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
+  launched_.stop();
   order_.give_up();
   if (communicator_ != nullptr) communicator_->abort(reason);
 }

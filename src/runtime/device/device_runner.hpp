@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "runtime/device/device_backend.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
+#include "runtime/device/launched_batches.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
 
@@ -52,11 +52,10 @@ class DeviceRunner {
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
 
-  /// Releases the batches that the GPU has finished.
-  /// @throws BackendError if one has failed, or has not ended long after its deadline
-  void retire();
-  /// Whether retire() has released everything that was launched.
-  bool is_idle() const { return launched_.empty(); }
+  /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its deadline
+  void check_launched();
+  /// Whether the GPU has finished everything that was launched.
+  bool is_idle() { return launched_.empty(); }
   /// Ends the connection, and gives back what the GPU lent. Once nothing is launched any more;
   /// afterwards only `order_after` and what says what was done may be called. Waits a second for
   /// other ranks, which do the same.
@@ -68,8 +67,8 @@ class DeviceRunner {
   std::uint64_t bytes_packed() const {
     return packed_before_ + (backend_ ? backend_->bytes_packed() : 0);
   }
-  /// Seconds on the GPU of the batches that retire() has released.
-  double seconds() const { return seconds_; }
+  /// That finished batches took on the GPU.
+  double seconds() { return launched_.seconds(); }
 
  private:
   comm::Gpu& use(int gpu);
@@ -78,15 +77,6 @@ class DeviceRunner {
   Task require_own_gpus(const Request& first);
   void wait_for_other_sets();
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
-
-  struct Launched {
-    std::shared_ptr<CUevent_st> began;
-    std::shared_ptr<CUevent_st> done;
-    std::shared_ptr<void> mark;  // for profilers
-    Operation::Clock::time_point give_up_at;
-    Operations batch;
-    std::vector<std::shared_ptr<std::byte>> outgrown;
-  };
 
   comm::Gpus& gpus_;
   const DataPath& path_;
@@ -100,11 +90,10 @@ class DeviceRunner {
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceBackend> backend_;
-  std::deque<Launched> launched_;  // in their order
   bool is_launching_ = false;
   bool is_aborted_ = false;
   std::uint64_t packed_before_ = 0;  // by the backend that release() has ended
-  double seconds_ = 0.0;
+  LaunchedBatches launched_;         // the last member: its thread uses the GPU
 };
 
 }  // namespace kolo::runtime

@@ -63,13 +63,13 @@ void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
   on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
 }
 
-void BatchExecutor::retire_launched() {
+void BatchExecutor::attend_to_gpu() {
   if (device_runner_ == nullptr) return;
-  device_runner_->retire();
   launch_order_->serve();
+  device_runner_->check_launched();
 }
 
-bool BatchExecutor::is_idle() const {
+bool BatchExecutor::is_idle() {
   return on_cpu_.empty() && on_gpu_.empty() &&
          (device_runner_ == nullptr || device_runner_->is_idle());
 }

@@ -61,11 +61,11 @@ class BatchExecutor {
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
-    retire_launched();
+    attend_to_gpu();
     return progress;
   }
   /// Nothing is queued or moving, on GPUs either.
-  bool is_idle() const;
+  bool is_idle();
 
   /// Gives GPUs back what they lent, once the set is closed on all ranks.
   void release_gpu() {
@@ -79,10 +79,10 @@ class BatchExecutor {
 
   std::uint64_t bytes_sent() const;
   std::uint64_t bytes_packed() const;
-  double gpu_seconds() const { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
+  double gpu_seconds() { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
 
  private:
-  void retire_launched();
+  void attend_to_gpu();
   bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;

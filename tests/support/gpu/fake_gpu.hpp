@@ -37,7 +37,7 @@ class FakeGpu final : public comm::Gpu {
   void wait(comm::DeviceStream stream, comm::DeviceEvent event) override {
     hub_->wait(rank_, stream, event);
   }
-  bool has_passed(comm::DeviceEvent event) override { return hub_->has_passed(rank_, event); }
+  bool has_passed(comm::DeviceEvent event) override { return hub_->answer(rank_, event); }
   /// A millisecond for each operation on the stream between them.
   double seconds_between(comm::DeviceEvent first, comm::DeviceEvent last) override {
     return 1e-3 * static_cast<double>(hub_->steps_between(first, last));

@@ -17,7 +17,8 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
       groups_(streams_, ranks, options.starts_in_order),
-      holdings_(static_cast<std::size_t>(ranks)) {}
+      holdings_(static_cast<std::size_t>(ranks)),
+      held_(static_cast<std::size_t>(ranks)) {}
 
 std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
   const std::lock_guard guard(lock_);
@@ -155,6 +156,44 @@ bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
   const std::lock_guard guard(lock_);
   streams_.run_some();
   return streams_.has_passed(rank, event);
+}
+
+bool FakeGpuHub::answer(int rank, comm::DeviceEvent event) {
+  wait_until_let_go(rank, Held::Questions);
+  return has_passed(rank, event);
+}
+
+void FakeGpuHub::hold_questions(int rank) {
+  const std::lock_guard guard(lock_);
+  held_[static_cast<std::size_t>(rank)] = Held::Questions;
+}
+
+void FakeGpuHub::hold_aborts(int rank) {
+  const std::lock_guard guard(lock_);
+  held_[static_cast<std::size_t>(rank)] = Held::Aborts;
+}
+
+void FakeGpuHub::let_go(int rank) {
+  const std::lock_guard guard(lock_);
+  held_[static_cast<std::size_t>(rank)] = Held::Nothing;
+}
+
+bool FakeGpuHub::is_held(int rank) {
+  const std::lock_guard guard(lock_);
+  return held_[static_cast<std::size_t>(rank)] != Held::Nothing;
+}
+
+void FakeGpuHub::wait_until_let_go(int rank, Held what) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+  while (true) {
+    {
+      const std::lock_guard guard(lock_);
+      Held& held = held_[static_cast<std::size_t>(rank)];
+      if (held != what) return;
+      if (deadline.has_passed()) held = Held::Nothing;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) {

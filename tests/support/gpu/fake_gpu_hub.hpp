@@ -101,6 +101,13 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
 
+  /// Until they are let go, a rank's questions for events wait, and so do its aborts: as where
+  /// another thread waits inside of CUDA, or a peer does not answer. For half a minute at most.
+  void hold_questions(int rank);
+  void hold_aborts(int rank);
+  void let_go(int rank);
+  bool is_held(int rank);
+
   /// For FakeDeviceCommunicator.
 
   std::size_t make_group(int size);
@@ -111,12 +118,17 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   bool has_pending(std::size_t group, int member);
   void drop(std::size_t group, int member);
   void leave(int rank);
+  void await_abort(int rank) { wait_until_let_go(rank, Held::Aborts); }
+  /// What comm::Gpu asks; the user's side is never held.
+  bool answer(int rank, comm::DeviceEvent event);
 
  private:
   void free(int rank, std::byte* memory);
   /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
   /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
+  enum class Held : std::uint8_t { Nothing, Questions, Aborts };
+  void wait_until_let_go(int rank, Held what);
   void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);
@@ -130,6 +142,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   std::vector<std::pair<int, std::string>> marks_;  // of ranks
   int live_marks_ = 0;
   std::vector<Holding> holdings_;                          // of ranks
+  std::vector<Held> held_;                                 // of ranks
   std::set<std::pair<int, comm::DeviceStream>> captured_;  // of ranks
 };
 
