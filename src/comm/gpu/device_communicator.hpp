@@ -33,8 +33,7 @@ class DeviceCommunicator {
   /// Awaitable: the last operation has been launched, and the next one may be. Until then nothing
   /// else may be launched on that stream: an event would be recorded before the operation. Throws
   /// BackendError once anything has failed, also while operations run, so whoever waits for a
-  /// stream calls it from time to time. The communicator is then aborted on this rank, and must be
-  /// on the others.
+  /// stream calls it from time to time. The communicator must then be aborted on all ranks.
   virtual bool ready() = 0;
 
   /// The following only when ready.
@@ -58,8 +57,9 @@ class DeviceCommunicator {
                           std::span<const std::size_t> received, DType dtype,
                           DeviceStream stream) = 0;
 
-  /// Aborts operations in progress on this rank, without waiting for others. From then on every
-  /// call throws BackendError with `reason`.
+  /// Aborts operations in progress on this rank. From then on every call throws BackendError with
+  /// the reason, the first one that there was. May take as long as a GPU or a peer does not answer:
+  /// for a thread on which nothing depends.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

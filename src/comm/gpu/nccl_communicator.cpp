@@ -93,14 +93,18 @@ Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
 
 NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id)
     : rank_(rank), size_(size), device_(device) {
-  request_ring();
   const CudaDeviceGuard guard(device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclComm_t communicator = nullptr;
   const ncclResult_t code = ncclCommInitRankConfig(&communicator, size, id, rank, &config);
-  communicator_.reset(communicator);
-  KOLO_NCCL_TRY(code);
+  if (code == ncclSuccess || code == ncclInProgress) {
+    communicator_.reset(communicator);
+    return;
+  }
+  const std::string text = describe(code, "ncclCommInitRankConfig");
+  NcclComm(communicator).reset();  // on this device
+  throw_device_error(text);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -108,14 +112,19 @@ NcclCommunicator::~NcclCommunicator() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   try {
     const CudaDeviceGuard guard(device_);
-    KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
-    while (!ready()) {
-      if (deadline.has_passed()) return;  // aborts
+    if (reason_.empty()) KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
+    while (reason_.empty() && !ready()) {
+      if (deadline.has_passed()) reason_ = "the others have not finalized it";
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
+    if (reason_.empty()) {
+      KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
+    } else {
+      communicator_.reset();  // aborts
+    }
   } catch (const std::exception& error) {
     log_device_error(error.what());
+    abort(error.what());
   }
 }
 
@@ -124,10 +133,7 @@ bool NcclCommunicator::ready() {
   ncclResult_t state = ncclSuccess;
   KOLO_NCCL_TRY(ncclCommGetAsyncError(communicator_.get(), &state));
   if (state == ncclInProgress) return false;
-  if (state != ncclSuccess) {
-    abort(describe(state, "NCCL"));
-    require_alive();
-  }
+  if (state != ncclSuccess) fail(describe(state, "NCCL"));
   return true;
 }
 
@@ -138,8 +144,7 @@ void NcclCommunicator::launch(Call call) {
     const CudaDeviceGuard guard(device_);
     call(communicator_.get());
   } catch (const BackendError& error) {
-    abort(error.what());
-    throw;
+    fail(error.what());
   }
 }
 
@@ -242,12 +247,22 @@ void NcclCommunicator::all_to_all(const void* input, std::span<const std::size_t
 
 void NcclCommunicator::abort(const std::string& reason) noexcept {
   if (communicator_ == nullptr) return;
-  reason_ = reason;
-  communicator_.reset();
+  if (reason_.empty()) reason_ = reason;
+  try {
+    const CudaDeviceGuard guard(device_);  // NCCL would use, and so open, GPU 0
+    communicator_.reset();
+  } catch (const std::exception& error) {
+    log_device_error(error.what());
+  }
+}
+
+void NcclCommunicator::fail(const std::string& reason) {
+  if (reason_.empty()) reason_ = reason;
+  throw BackendError(reason);
 }
 
 void NcclCommunicator::require_alive() const {
-  if (communicator_ == nullptr) throw BackendError("NCCL communicator was aborted: " + reason_);
+  if (!reason_.empty()) throw BackendError("NCCL communicator has failed: " + reason_);
 }
 
 void NcclCommunicator::require_counts(const char* operation,

@@ -30,7 +30,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;  // one rank has one
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   /// Finalizes the communicator if nothing has failed and the others do so within a second; else
-  /// aborts it.
+  /// aborts it, which may take any time.
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -51,8 +51,9 @@ class NcclCommunicator final : public DeviceCommunicator {
  private:
   void require_alive() const;
   void require_counts(const char* operation, std::span<const std::size_t> counts) const;
-  /// Calls `call` with the communicator. If NCCL refuses it, aborts: this rank is no longer in step
-  /// with the others.
+  [[noreturn]] void fail(const std::string& reason);
+  /// Calls `call` with the communicator. If NCCL refuses it, nothing else may be called: this rank is
+  /// no longer in step with the others.
   template <class Call>
   void launch(Call call);
 
@@ -60,7 +61,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   int size_;
   int device_;
   NcclComm communicator_;
-  std::string reason_;  // why it was aborted
+  std::string reason_;  // why it has failed or was aborted; empty: neither
 };
 
 }  // namespace kolo::comm

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/log.hpp"
 #include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/identity.hpp"
@@ -16,6 +20,9 @@
 
 namespace kolo::runtime {
 namespace {
+
+/// What ends later, ends with the process.
+constexpr std::chrono::seconds kLongestAbort{1};
 
 constexpr int kConnectTag = Communicator::kTagCount - 1;  // algorithms use the low ones
 
@@ -225,7 +232,23 @@ void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   launched_.stop();
   order_.give_up();
-  if (communicator_ != nullptr) communicator_->abort(reason);
+  if (communicator_ == nullptr) return;
+  aborted_at_ = Operation::Clock::now();
+  *has_aborted_ = false;
+  try {
+    std::thread([communicator = std::shared_ptr(std::move(communicator_)), reason,
+                 has_ended = has_aborted_] {
+      communicator->abort(reason);
+      *has_ended = true;
+    }).detach();
+  } catch (const std::exception& error) {
+    *has_aborted_ = true;
+    KOLO_LOG(Error) << "abort on the GPU: " << error.what();
+  }
+}
+
+bool DeviceRunner::is_aborting() const {
+  return !*has_aborted_ && Operation::Clock::now() < aborted_at_ + kLongestAbort;
 }
 
 }  // namespace kolo::runtime

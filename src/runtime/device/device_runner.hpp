@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -60,8 +61,11 @@ class DeviceRunner {
   /// afterwards only `order_after` and what says what was done may be called. Waits a second for
   /// other ranks, which do the same.
   void release();
-  /// Aborts everything in progress on this rank.
+  /// Begins to abort everything in progress on this rank. NCCL may wait for a GPU or a peer that does
+  /// not answer, so a thread does it that nobody needs, and that uses nothing of the runner.
   void abort(const std::string& reason) noexcept;
+  /// Whether that is still under way, and worth waiting for.
+  bool is_aborting() const;
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
   std::uint64_t bytes_packed() const {
@@ -92,6 +96,8 @@ class DeviceRunner {
   std::optional<DeviceBackend> backend_;
   bool is_launching_ = false;
   bool is_aborted_ = false;
+  Operation::Clock::time_point aborted_at_{};
+  std::shared_ptr<std::atomic<bool>> has_aborted_ = std::make_shared<std::atomic<bool>>(true);
   std::uint64_t packed_before_ = 0;  // by the backend that release() has ended
   LaunchedBatches launched_;         // the last member: its thread uses the GPU
 };

@@ -75,7 +75,10 @@ class BatchExecutor {
   void abort(const std::string& reason);
   /// The stopped batches, once nothing uses their memory any more; none before.
   LostBatches::Batches take_rested(Clock::time_point now) { return lost_.take_rested(now); }
-  bool has_stopped_batches() const { return !lost_.empty(); }
+  /// Whether there are any, or GPUs are still stopping theirs.
+  bool has_stopped_batches() const {
+    return !lost_.empty() || (device_runner_ != nullptr && device_runner_->is_aborting());
+  }
 
   std::uint64_t bytes_sent() const;
   std::uint64_t bytes_packed() const;
