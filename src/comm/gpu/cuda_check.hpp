@@ -14,6 +14,9 @@ std::string describe(ncclResult_t code, const char* call);
 [[noreturn]] void throw_device_error(const std::string& text);
 /// Logs instead, for destructors.
 void log_device_error(const std::string& text) noexcept;
+/// The error has been dealt with: otherwise the next check of anybody in the process, LibTorch for
+/// one, would take it for its own.
+inline void forget_cuda_error() noexcept { static_cast<void>(cudaGetLastError()); }
 
 }  // namespace kolo::comm
 
@@ -22,6 +25,7 @@ void log_device_error(const std::string& text) noexcept;
   do {                                                                                 \
     const cudaError_t kolo_cuda_code = (call);                                         \
     if (kolo_cuda_code != cudaSuccess) {                                               \
+      ::kolo::comm::forget_cuda_error();                                               \
       ::kolo::comm::throw_device_error(::kolo::comm::describe(kolo_cuda_code, #call)); \
     }                                                                                  \
   } while (false)
@@ -31,6 +35,7 @@ void log_device_error(const std::string& text) noexcept;
   do {                                                                                 \
     const cudaError_t kolo_cuda_code = (call);                                         \
     if (kolo_cuda_code != cudaSuccess && kolo_cuda_code != cudaErrorCudartUnloading) { \
+      ::kolo::comm::forget_cuda_error();                                               \
       ::kolo::comm::log_device_error(::kolo::comm::describe(kolo_cuda_code, #call));   \
     }                                                                                  \
   } while (false)

@@ -26,7 +26,7 @@ class CudaGpus final : public Gpus {
     int gpus = 0;
     const cudaError_t code = cudaGetDeviceCount(&gpus);
     if (code != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // this is all that becomes of it
+      forget_cuda_error();
       throw BackendError("this process sees no GPU: " + describe(code, "cudaGetDeviceCount") +
                          advice(code));
     }
@@ -80,6 +80,11 @@ class CudaGpus final : public Gpus {
 Gpus* cuda_gpus() {
   static CudaGpus gpus;
   return &gpus;
+}
+
+void set_up_nccl(std::string_view algo) {
+  if (algo == "ring") ::setenv("NCCL_ALGO", "Ring", 0);
+  ::setenv(kLaunchOrder, "1", 0);
 }
 
 void let_ranks_share_gpus() {

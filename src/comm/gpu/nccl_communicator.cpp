@@ -55,12 +55,12 @@ Task distribute(Communicator& communicator, int tag, Invitation& invitation) {
 /// Where elements are only moved, all types are so many bytes.
 constexpr ncclDataType_t kByte = ncclUint8;
 
-void request_ring() {
+void log_version() {
   static std::once_flag once;
   std::call_once(once, [] {
-    ::setenv("NCCL_ALGO", "Ring", 0);
+    const char* const algo = std::getenv("NCCL_ALGO");
     KOLO_LOG(Info) << "NCCL " << NCCL_MAJOR << "." << NCCL_MINOR
-                   << " with NCCL_ALGO=" << std::getenv("NCCL_ALGO");
+                   << " with NCCL_ALGO=" << (algo == nullptr ? "" : algo);
   });
 }
 
@@ -93,6 +93,7 @@ Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
 
 NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id)
     : rank_(rank), size_(size), device_(device) {
+  log_version();
   const CudaDeviceGuard guard(device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;

@@ -12,11 +12,8 @@
 
 namespace kolo::comm {
 
-/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout.
-///
-/// NCCL_ALGO is set to Ring before the first communicator is created, unless it is set already:
-/// NCCL may choose among several algorithms by measured times, and sums would differ from run to
-/// run.
+/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout. Its algorithms are those
+/// of the environment; see set_up_nccl.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Connects the ranks of `communicator`, which have a GPU each, CUDA device `device` on this one,
