@@ -85,7 +85,7 @@ bool CudaGpu::is_capturing(DeviceStream stream) {
     forget_cuda_error();
     return true;
   }
-  KOLO_CUDA_TRY(code);
+  check(code, "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
 
@@ -106,7 +106,7 @@ bool CudaGpu::has_passed(DeviceEvent event) {
     forget_cuda_error();
     return false;
   }
-  KOLO_CUDA_TRY(code);
+  check(code, "cudaEventQuery");
   return true;
 }
 
