@@ -1,5 +1,6 @@
 #include "comm/gpu/cuda_gpus.hpp"
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -17,6 +18,18 @@
 
 namespace kolo::comm {
 namespace {
+
+std::atomic<void (*)()> end_before_cuda{nullptr};
+
+/// Handlers run in the opposite order of their registration, and CUDA has just registered its own.
+void register_end() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    std::atexit([] {
+      if (auto* const end = end_before_cuda.load()) end();
+    });
+  });
+}
 
 constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
 
@@ -44,6 +57,7 @@ class CudaGpus final : public Gpus {
     std::weak_ptr<Gpu>& known = opened_[index];
     std::shared_ptr<Gpu> gpu = known.lock();
     if (gpu == nullptr) known = gpu = std::make_shared<CudaGpu>(index);
+    register_end();
     return gpu;
   }
 
@@ -81,6 +95,8 @@ Gpus* cuda_gpus() {
   static CudaGpus gpus;
   return &gpus;
 }
+
+void at_exit_before_cuda(void (*end)()) { end_before_cuda = end; }
 
 void set_up_nccl(std::string_view algo) {
   if (algo == "ring") ::setenv("NCCL_ALGO", "Ring", 0);

@@ -57,10 +57,11 @@ void require_no_capture(comm::Gpu& gpu, comm::DeviceStream stream, const char* w
 
 class DeviceScratch final : public ScratchMemory {
  public:
-  DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream) : gpu_(gpu), stream_(stream) {}
+  DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream, ScratchPool& pool)
+      : gpu_(gpu), stream_(stream), pool_(pool) {}
 
   std::byte* allocate(std::size_t bytes) override {
-    return buffers_.emplace_back(gpu_.allocate(bytes)).get();
+    return buffers_.emplace_back(pool_.take(gpu_, bytes)).get();
   }
   void fill_identity(DType dtype, const Reduction& reduction, std::byte* to,
                      std::size_t count) override {
@@ -74,6 +75,7 @@ class DeviceScratch final : public ScratchMemory {
  private:
   comm::Gpu& gpu_;
   comm::DeviceStream stream_;
+  ScratchPool& pool_;
   std::vector<std::shared_ptr<std::byte>> buffers_;
 };
 
@@ -191,8 +193,8 @@ void DeviceRunner::wait_for_other_sets() {
 std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
   const int index = own_gpu();
   comm::Gpu& gpu = use(index);
-  auto operation =
-      runtime::make_stand_in(path_, request, std::make_shared<DeviceScratch>(gpu, stream_.get()));
+  auto operation = runtime::make_stand_in(
+      path_, request, std::make_shared<DeviceScratch>(gpu, stream_.get(), scratch_));
   operation->device.gpu = index;
   operation->device.stream = stream_.get();
   prepare(*operation);
@@ -224,6 +226,7 @@ void DeviceRunner::release() {
   packed_before_ = bytes_packed();
   backend_.reset();
   communicator_.reset();
+  scratch_.close();
   const std::lock_guard lock(opening_);
   stream_.reset();
 }

@@ -18,6 +18,7 @@
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
 #include "runtime/device/launched_batches.hpp"
+#include "runtime/device/scratch_pool.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
 
@@ -91,6 +92,7 @@ class DeviceRunner {
   std::shared_ptr<CUstream_st> stream_;
   EventPool events_{&comm::Gpu::make_event};
   EventPool timers_{&comm::Gpu::make_timer};
+  ScratchPool scratch_;
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceBackend> backend_;

@@ -15,6 +15,8 @@ constexpr int kAnswer = 1;
 // A probe costs MPI a microsecond, and every lane would make one in every progress step.
 constexpr std::chrono::microseconds kLookEvery{50};
 
+constexpr std::chrono::seconds kDemand{1};
+
 /// Awaitable: a transfer of a communicator that several threads use.
 struct Locked {
   std::mutex& lock;
@@ -106,6 +108,7 @@ void LaunchOrder::serve() {
     reply.transfer =
         world_->send(std::as_bytes(std::span(reply.numbers)), question_->source, kAnswer);
     question_.reset();
+    in_demand_until_ = now + kDemand;
   }
 }
 

@@ -50,6 +50,8 @@ class LaunchOrder {
   /// On world rank 0: answers questions. Never blocks, and only looks at the clock if it has probed
   /// for questions recently.
   void serve();
+  /// Whether this rank answers questions and has been asked within the last second: more are likely.
+  bool is_in_demand() const { return Clock::now() < in_demand_until_.load(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -77,6 +79,7 @@ class LaunchOrder {
   // On world rank 0:
   std::atomic<bool> has_questions_{false};
   std::atomic<Clock::time_point> next_look_{};
+  std::atomic<Clock::time_point> in_demand_until_{};
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
   std::optional<Question> question_;  // being received

@@ -67,6 +67,8 @@ class BatchExecutor {
   /// Nothing is queued or moving, on GPUs either.
   bool is_idle();
 
+  /// Other ranks are likely to ask this one for the order of launches. Any thread.
+  bool is_in_demand() const { return launch_order_ != nullptr && launch_order_->is_in_demand(); }
   /// Gives GPUs back what they lent, once the set is closed on all ranks.
   void release_gpu() {
     if (device_runner_ != nullptr) device_runner_->release();

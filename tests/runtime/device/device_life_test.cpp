@@ -108,6 +108,27 @@ TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {
   });
 }
 
+/// Freeing may wait for the GPU.
+TEST_P(DeviceLifeTest, JoinedRankUsesItsMemoryAgain) {
+  constexpr int kSteps = 30;
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(1000);
+    const TensorView view = program.view(memory, 1000);
+    const int before = world.hub()->allocations(runtime.rank());
+    const bool works = runtime.rank() < size() - 1;
+    for (int step = 0; works && step < kSteps; ++step) {
+      program.write(memory, 1000, 1.0F);
+      allreduce(view, view, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+      EXPECT_EQ(program.read(memory, 1000),
+                std::vector<float>(1000, static_cast<float>(size() - 1)));
+      std::this_thread::sleep_for(1ms);
+    }
+    join();
+    EXPECT_LT(world.hub()->allocations(runtime.rank()) - before, kSteps);
+  });
+}
+
 TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);

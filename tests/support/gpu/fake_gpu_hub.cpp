@@ -17,6 +17,7 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
       groups_(streams_, ranks, options.starts_in_order),
+      allocations_(static_cast<std::size_t>(ranks)),
       holdings_(static_cast<std::size_t>(ranks)),
       held_(static_cast<std::size_t>(ranks)) {}
 
@@ -25,6 +26,7 @@ std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
   std::byte* const memory = memory_.allocate(rank, bytes);
   streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
   holdings_[static_cast<std::size_t>(rank)].bytes += memory_.block_at(memory).size();
+  ++allocations_[static_cast<std::size_t>(rank)];
   return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
 }
 
@@ -136,6 +138,11 @@ std::shared_ptr<void> FakeGpuHub::mark(int rank, std::string name) {
 FakeGpuHub::Holding FakeGpuHub::holding(int rank) {
   const std::lock_guard lock(lock_);
   return holdings_[static_cast<std::size_t>(rank)];
+}
+
+int FakeGpuHub::allocations(int rank) {
+  const std::lock_guard lock(lock_);
+  return allocations_[static_cast<std::size_t>(rank)];
 }
 
 int FakeGpuHub::live_marks() {

@@ -76,6 +76,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
     bool operator==(const Holding&) const = default;
   };
   Holding holding(int rank);
+  /// How often a rank has allocated memory.
+  int allocations(int rank);
   /// Puts `kernel` on a stream. It runs when somebody polls, at the latest in `synchronize`.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
   /// Blocks until the stream is done. Throws TimeoutError after a minute.
@@ -141,6 +143,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // of ranks
   int live_marks_ = 0;
+  std::vector<int> allocations_;                           // of ranks
   std::vector<Holding> holdings_;                          // of ranks
   std::vector<Held> held_;                                 // of ranks
   std::set<std::pair<int, comm::DeviceStream>> captured_;  // of ranks
