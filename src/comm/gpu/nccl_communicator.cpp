@@ -64,6 +64,26 @@ void log_version() {
   });
 }
 
+/// Aborts on a thread that nobody waits for: a peer or a GPU that does not answer may hold it for
+/// ever.
+void abort_elsewhere(NcclComm communicator, int device) noexcept {
+  if (communicator == nullptr) return;
+  try {
+    std::thread([handle = communicator.get(), device] {
+      NcclComm aborted(handle);
+      try {
+        const CudaDeviceGuard guard(device);  // NCCL would use, and so open, GPU 0
+        aborted.reset();
+      } catch (const std::exception& error) {
+        log_device_error(error.what());
+      }
+    }).detach();
+  } catch (const std::exception& error) {
+    log_device_error(error.what());
+  }
+  static_cast<void>(communicator.release());  // the thread's, or leaked
+}
+
 bool are_equal(std::span<const std::size_t> counts) {
   return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts[0]; });
 }
@@ -118,15 +138,11 @@ NcclCommunicator::~NcclCommunicator() {
       if (deadline.has_passed()) reason_ = "the others have not finalized it";
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    if (reason_.empty()) {
-      KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
-    } else {
-      communicator_.reset();  // aborts
-    }
+    if (reason_.empty()) KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
   } catch (const std::exception& error) {
     log_device_error(error.what());
-    abort(error.what());
   }
+  abort_elsewhere(std::move(communicator_), device_);
 }
 
 bool NcclCommunicator::ready() {

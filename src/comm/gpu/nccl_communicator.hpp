@@ -27,7 +27,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;  // one rank has one
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   /// Finalizes the communicator if nothing has failed and the others do so within a second; else
-  /// aborts it, which may take any time.
+  /// begins to abort it.
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
