@@ -45,7 +45,12 @@ failed=0
 skipped=0
 say() { printf '%s\n' "$*" | tee -a "$report"; }
 
-# step <seconds> <name> <command>...: 77, or a text that no GPU is there, is a step that needs one.
+# says_no_gpu <status> <output>: the step did nothing but find no GPU.
+says_no_gpu() {
+  [ "$1" -eq 77 ] || { grep -qiE 'no GPU' "$2" && ! grep -q 'FAILED' "$2"; }
+}
+
+# step <seconds> <name> <command>...
 step() {
   local limit="$1" name="$2" output="$work/output" begin="$SECONDS" status=0 how
   shift 2
@@ -55,7 +60,7 @@ step() {
   else
     timeout --kill-after=10 "$limit" "$@" > "$output" 2>&1 < /dev/null || status=$?
   fi
-  if ! $has_gpu && { [ "$status" -eq 77 ] || grep -qiE 'no GPU|needs a GPU' "$output"; }; then
+  if ! $has_gpu && says_no_gpu "$status" "$output"; then
     how="needs a GPU"
     skipped=$((skipped + 1))
   elif [ "$status" -eq 0 ]; then
