@@ -36,7 +36,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yi
 has_gpu=false
 if nvidia-smi -L > /dev/null 2>&1; then has_gpu=true; fi
 if ! $has_gpu && ! $is_rehearsal; then
-  printf 'first_hour.sh: error: nvidia-smi finds no GPU; --rehearse tries the steps without one\n' >&2
+  printf 'first_hour.sh: error: no GPU here; --rehearse tries the steps without one\n' >&2
   exit 2
 fi
 
@@ -110,7 +110,9 @@ on() {
 say "The first hour on a GPU, $(date -u +'%Y-%m-%d %H:%M') UTC"
 say "Kolo: $(git -C "$root" log -1 --format='%h %s' 2> /dev/null || printf 'no repository here')"
 say "MPI: $(mpirun --version 2>&1 | head -n 1)"
-say "libraries: $(ldd "$folder/tests/runtime_gpu_test" 2>&1 | grep -oE '(libcudart|libnccl)[^ ]* => [^ ]*|(libcudart|libnccl)[^ ]* => not found' | tr '\n' ' ')"
+linked="$(ldd "$folder/tests/runtime_gpu_test" 2>&1 |
+  sed -nE 's/^\s*(lib(cudart|nccl)\S* => (\S+|not found)).*/\1/p')"
+say "libraries: ${linked//$'\n'/, }"
 say ""
 
 say "1 The driver, CUDA and NCCL"

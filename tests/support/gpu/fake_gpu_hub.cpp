@@ -99,27 +99,6 @@ void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent eve
   streams_.wait(rank, stream, event);
 }
 
-void FakeGpuHub::begin_capture(int rank, comm::DeviceStream stream) {
-  const std::lock_guard guard(lock_);
-  captured_.emplace(rank, stream);
-}
-
-void FakeGpuHub::end_capture(int rank, comm::DeviceStream stream) {
-  const std::lock_guard guard(lock_);
-  captured_.erase({rank, stream});
-}
-
-bool FakeGpuHub::is_capturing(int rank, comm::DeviceStream stream) {
-  const std::lock_guard guard(lock_);
-  return captured_.contains({rank, stream});
-}
-
-void FakeGpuHub::check_not_captured(int rank, comm::DeviceStream stream, const char* operation) {
-  if (!captured_.contains({rank, stream})) return;
-  streams_.graph().report(std::string("capture: '") + operation + "' on rank " +
-                          std::to_string(rank) + " reaches into a graph or out of it");
-}
-
 std::uint64_t FakeGpuHub::steps_between(comm::DeviceEvent first, comm::DeviceEvent last) {
   const std::lock_guard lock(lock_);
   return streams_.steps_between(first, last);
@@ -133,16 +112,6 @@ std::shared_ptr<void> FakeGpuHub::mark(int rank, std::string name) {
             const std::lock_guard ending(hub->lock_);
             --hub->live_marks_;
           }};
-}
-
-FakeGpuHub::Holding FakeGpuHub::holding(int rank) {
-  const std::lock_guard lock(lock_);
-  return holdings_[static_cast<std::size_t>(rank)];
-}
-
-int FakeGpuHub::allocations(int rank) {
-  const std::lock_guard lock(lock_);
-  return allocations_[static_cast<std::size_t>(rank)];
 }
 
 int FakeGpuHub::live_marks() {
@@ -163,44 +132,6 @@ bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
   const std::lock_guard guard(lock_);
   streams_.run_some();
   return streams_.has_passed(rank, event);
-}
-
-bool FakeGpuHub::answer(int rank, comm::DeviceEvent event) {
-  wait_until_let_go(rank, Held::Questions);
-  return has_passed(rank, event);
-}
-
-void FakeGpuHub::hold_questions(int rank) {
-  const std::lock_guard guard(lock_);
-  held_[static_cast<std::size_t>(rank)] = Held::Questions;
-}
-
-void FakeGpuHub::hold_aborts(int rank) {
-  const std::lock_guard guard(lock_);
-  held_[static_cast<std::size_t>(rank)] = Held::Aborts;
-}
-
-void FakeGpuHub::let_go(int rank) {
-  const std::lock_guard guard(lock_);
-  held_[static_cast<std::size_t>(rank)] = Held::Nothing;
-}
-
-bool FakeGpuHub::is_held(int rank) {
-  const std::lock_guard guard(lock_);
-  return held_[static_cast<std::size_t>(rank)] != Held::Nothing;
-}
-
-void FakeGpuHub::wait_until_let_go(int rank, Held what) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(30));
-  while (true) {
-    {
-      const std::lock_guard guard(lock_);
-      Held& held = held_[static_cast<std::size_t>(rank)];
-      if (held != what) return;
-      if (deadline.has_passed()) held = Held::Nothing;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
 }
 
 void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) {
@@ -284,16 +215,6 @@ std::vector<std::string> FakeGpuHub::hazards() {
 void FakeGpuHub::report(std::string hazard) {
   const std::lock_guard guard(lock_);
   streams_.graph().report(std::move(hazard));
-}
-
-void FakeGpuHub::fail_collective(int rank, std::size_t nth, std::string reason) {
-  const std::lock_guard guard(lock_);
-  groups_.disturb(rank, nth, std::move(reason));
-}
-
-void FakeGpuHub::lose_collective(int rank, std::size_t nth) {
-  const std::lock_guard guard(lock_);
-  groups_.disturb(rank, nth, {});
 }
 
 std::size_t FakeGpuHub::make_group(int size) {
