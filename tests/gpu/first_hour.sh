@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What to run first on a machine with a GPU, on which nothing of Kolo has run yet: from the driver to
-# training, the steps that are most likely to hang last and alone. Each step ends after a time limit,
-# and a step that fails stops none of the others.
+# What to run first on a machine with a GPU, on which nothing of Kolo has run yet: from the driver
+# to training, the steps that are most likely to hang last and alone. Each step ends after a time
+# limit, and a step that fails stops none of the others.
 #   tests/gpu/first_hour.sh [--rehearse] [--folder build/release] [--report FILE]
 # --folder: programs that were built before, here or elsewhere: FOLDER/tests and FOLDER/examples.
 #   FOLDER/env, if it exists, is sourced first: PATH and LD_LIBRARY_PATH of libraries that were
