@@ -12,7 +12,8 @@ namespace kolo::comm {
 
 /// How elements are combined, each multiplied by `factor`, which is 1 unless the operation is a Sum
 /// of a floating type among several ranks: with one rank NCCL before 2.29.7 divides the elements
-/// among blocks, rounds down, and leaves the last ones as they were. Never Average, Adasum or Custom.
+/// among blocks, rounds down, and leaves the last ones as they were. Never Average, Adasum or
+/// Custom.
 struct DeviceReduction {
   ReduceOp op = ReduceOp::Sum;
   double factor = 1.0;

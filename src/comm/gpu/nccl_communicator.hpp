@@ -12,8 +12,8 @@
 
 namespace kolo::comm {
 
-/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout. Its algorithms are those
-/// of the environment; see set_up_nccl.
+/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout. Its algorithms are
+/// those of the environment; see set_up_nccl.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Connects the ranks of `communicator`, which have a GPU each, CUDA device `device` on this one,
@@ -49,8 +49,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   void require_alive() const;
   void require_counts(const char* operation, std::span<const std::size_t> counts) const;
   [[noreturn]] void fail(const std::string& reason);
-  /// Calls `call` with the communicator. If NCCL refuses it, nothing else may be called: this rank is
-  /// no longer in step with the others.
+  /// Calls `call` with the communicator. If NCCL refuses it, nothing else may be called: this rank
+  /// is no longer in step with the others.
   template <class Call>
   void launch(Call call);
 

@@ -222,7 +222,7 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
 
 void DeviceRunner::release() {
   if (is_aborted_) return;  // the GPU may still use everything
-  launched_.stop();
+  launched_.end();
   packed_before_ = bytes_packed();
   backend_.reset();
   communicator_.reset();
@@ -233,7 +233,7 @@ void DeviceRunner::release() {
 
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
-  launched_.stop();
+  launched_.abandon();
   order_.give_up();
   if (communicator_ == nullptr) return;
   aborted_at_ = Operation::Clock::now();

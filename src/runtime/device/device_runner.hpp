@@ -54,7 +54,8 @@ class DeviceRunner {
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
 
-  /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its deadline
+  /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its
+  /// deadline
   void check_launched();
   /// Whether the GPU has finished everything that was launched.
   bool is_idle() { return launched_.empty(); }
@@ -62,8 +63,9 @@ class DeviceRunner {
   /// afterwards only `order_after` and what says what was done may be called. Waits a second for
   /// other ranks, which do the same.
   void release();
-  /// Begins to abort everything in progress on this rank. NCCL may wait for a GPU or a peer that does
-  /// not answer, so a thread does it that nobody needs, and that uses nothing of the runner.
+  /// Begins to abort everything in progress on this rank. NCCL may wait for a GPU or a peer that
+  /// does not answer, so a thread does it that nobody needs, and that uses nothing of the runner.
+  /// The GPU may still use the memory of batches: the runner lives as long as the process.
   void abort(const std::string& reason) noexcept;
   /// Whether that is still under way, and worth waiting for.
   bool is_aborting() const;

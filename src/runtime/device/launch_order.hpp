@@ -50,7 +50,8 @@ class LaunchOrder {
   /// On world rank 0: answers questions. Never blocks, and only looks at the clock if it has probed
   /// for questions recently.
   void serve();
-  /// Whether this rank answers questions and has been asked within the last second: more are likely.
+  /// Whether this rank answers questions and has been asked within the last second: more are
+  /// likely.
   bool is_in_demand() const { return Clock::now() < in_demand_until_.load(); }
 
  private:

@@ -14,11 +14,6 @@ constexpr auto kLongestPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
-LaunchedBatches::~LaunchedBatches() {
-  stop();
-  if (thread_.joinable()) thread_.join();
-}
-
 void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
   {
     const std::lock_guard lock(lock_);
@@ -43,6 +38,16 @@ std::string LaunchedBatches::overdue(Operation::Clock::time_point now) {
 double LaunchedBatches::seconds() {
   const std::lock_guard lock(lock_);
   return seconds_;
+}
+
+void LaunchedBatches::end() {
+  stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LaunchedBatches::abandon() {
+  stop();
+  if (thread_.joinable()) thread_.detach();
 }
 
 void LaunchedBatches::stop() {

@@ -33,8 +33,7 @@ class LaunchedBatches {
   LaunchedBatches() = default;
   LaunchedBatches(const LaunchedBatches&) = delete;  // its thread refers to it
   LaunchedBatches& operator=(const LaunchedBatches&) = delete;
-  /// Blocks until the thread has ended, which waits for no batch.
-  ~LaunchedBatches();
+  ~LaunchedBatches() { end(); }
 
   /// All on one GPU and one stream, in the order of their launch.
   void add(comm::Gpu& gpu, Batch batch);
@@ -44,10 +43,14 @@ class LaunchedBatches {
   std::string overdue(Operation::Clock::time_point now);
   /// That finished batches took on the GPU.
   double seconds();
-  /// Asks no more questions; batches that have not ended are kept as long as this object.
-  void stop();
+  /// Ends the thread, which waits for no batch.
+  void end();
+  /// Asks no more questions, and waits for no answer: nothing more is released. From then on the
+  /// object lives as long as the process.
+  void abandon();
 
  private:
+  void stop();
   void release_ended(comm::Gpu& gpu);
 
   std::mutex lock_;
