@@ -1,6 +1,7 @@
 # NCCL::NCCL, NCCL_VERSION: beside the CUDA toolkit or on the usual paths.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+# NVIDIA's wheels hold libnccl.so.2 alone.
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 
 if(NCCL_INCLUDE_DIR)

@@ -26,6 +26,7 @@ struct Config {
   bool shared_memory = true;
   int fake_nodes = 0;
   bool share_gpu = false;
+  std::string nccl_algo = "ring";
   std::string launcher = "auto";
   std::string allreduce;
   std::string allgather;

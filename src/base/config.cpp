@@ -71,6 +71,10 @@ const std::array kSettings{
             "Number of groups of ranks that act as nodes, for experiments; 0: the real nodes."},
     Setting{"KOLO_SHARE_GPU", &Config::share_gpu, 0, 1,
             "Let several ranks use one GPU, for experiments: slow. Off: each rank needs its own."},
+    Setting{
+        "KOLO_NCCL_ALGO", &Config::nccl_algo, 0, 0,
+        "Algorithms of NCCL on GPUs. ring: sets NCCL_ALGO=Ring unless it is set already, for all "
+        "users of NCCL in the process. auto: NCCL chooses (Tree, NVLS, CollNet and others)."},
     Setting{"KOLO_LAUNCHER", &Config::launcher, 0, 0,
             "auto: the launcher that started the process says whether there are other ranks. none: "
             "the process is a world of its own, unless it has started MPI."},
@@ -245,6 +249,9 @@ Config Config::from_environment() {
   require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(config.log_level); });
   if (config.launcher != "auto" && config.launcher != "none") {
     throw InvalidArgument("KOLO_LAUNCHER='" + config.launcher + "': expected auto or none");
+  }
+  if (config.nccl_algo != "ring" && config.nccl_algo != "auto") {
+    throw InvalidArgument("KOLO_NCCL_ALGO='" + config.nccl_algo + "': expected ring or auto");
   }
   require_known("KOLO_SHARD", [&] { shard_named(config.shard); });
   return config;

@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_environment.hpp"
@@ -39,6 +40,7 @@ MPI_Comm communicator_of(int handle) {
 }  // namespace
 
 std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
+  set_up_nccl(config.nccl_algo);  // MPI may start threads
   if (communicator) return std::make_shared<MpiWorld>(config, communicator_of(*communicator));
   const std::optional<Launcher> launcher =
       config.launcher == "none" ? std::nullopt : find_launcher();

@@ -81,6 +81,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("shared_memory", &Config::shared_memory);
   look("fake_nodes", &Config::fake_nodes);
   look("share_gpu", &Config::share_gpu);
+  look("nccl_algo", &Config::nccl_algo);
   look("launcher", &Config::launcher);
   look("allreduce", &Config::allreduce);
   look("allgather", &Config::allgather);
@@ -104,6 +105,7 @@ std::vector<std::string> changed_fields(const Config& config) {
 std::string other_value(const ConfigEntry& entry) {
   if (entry.variable == "KOLO_SHARD") return "gradients";
   if (entry.variable == "KOLO_LAUNCHER") return "none";
+  if (entry.variable == "KOLO_NCCL_ALGO") return "auto";
   if (entry.variable == "KOLO_LOG_LEVEL") return "debug";
   if (entry.unit == "duration") return "7ms";
   if (entry.unit == "bytes") return "8KB";

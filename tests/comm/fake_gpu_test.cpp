@@ -34,7 +34,7 @@ TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
     self.communicator.abort("another reason");
     self.hub.synchronize(self.rank, nullptr);
     EXPECT_EQ(array.get(), std::vector<float>{5});
-    const std::string reason = "fake GPU communicator was aborted: rank 3 died";
+    const std::string reason = "fake GPU communicator has failed: rank 3 died";
     EXPECT_EQ(backend_error_of(reduce), reason);
     EXPECT_EQ(backend_error_of([&] { self.communicator.ready(); }), reason);
   });
@@ -55,11 +55,11 @@ TEST(FakeGpuFaultsTest, AFailedOperationIsSeenOnItsRankAndHangsOnTheOthers) {
     for (int look = 0; look < 100; ++look) EXPECT_FALSE(self.gpu.has_passed(second.get()));
     if (self.rank == 1) {
       EXPECT_EQ(backend_error_of([&] { self.communicator.ready(); }),
-                "fake GPU communicator was aborted: the cable is out");
+                "fake GPU communicator has failed: the cable is out");
     } else {
       EXPECT_TRUE(self.communicator.ready());
-      self.communicator.abort("rank 1 said so");
     }
+    self.communicator.abort("rank 1 said so");
     self.hub.synchronize(self.rank, nullptr);
     EXPECT_EQ(array.get(), std::vector<float>{static_cast<float>(self.size)});
   });

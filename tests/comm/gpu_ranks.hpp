@@ -49,17 +49,19 @@ inline std::vector<int> all_ranks(int size) {
 
 /// Runs `body` on every rank with a GPU, and returns the hazards of all.
 inline std::vector<std::string> run_on_gpus(int size,
-                                            const std::function<void(const GpuRank&)>& body) {
+                                            const std::function<void(const GpuRank&)>& body,
+                                            const FakeOptions& options = {.gpus_per_rank = 1}) {
   std::shared_ptr<FakeGpuHub> hub;
-  run_ranks(size,
-            [&](FakeWorld& world) {
-              const int rank = world.topology().rank;
-              if (rank == 0) hub = world.hub();
-              const auto gpu = world.gpus()->open(rank);
-              const auto communicator = connect(world, *gpu, all_ranks(size), 0);
-              body({rank, size, world, *world.hub(), *gpu, *communicator});
-            },
-            {.gpus_per_rank = 1});
+  run_ranks(
+      size,
+      [&](FakeWorld& world) {
+        const int rank = world.topology().rank;
+        if (rank == 0) hub = world.hub();
+        const auto gpu = world.gpus()->open(rank);
+        const auto communicator = connect(world, *gpu, all_ranks(size), 0);
+        body({rank, size, world, *world.hub(), *gpu, *communicator});
+      },
+      options);
   return hub->hazards();
 }
 

@@ -314,4 +314,27 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndGiveUpWhatAnotherMade) {
   EXPECT_EQ(last, 2.0F);
 }
 
+/// In global mode a capture ends in an error when any thread does what it forbids, unless that
+/// thread has said that it means nothing by it.
+TEST_F(CudaGpuTest, CaptureIsSeenAndNotBrokenByOtherThreads) {
+  const std::shared_ptr<CUstream_st> captured = gpu_->make_stream();
+  EXPECT_FALSE(gpu_->is_capturing(captured.get()));
+  KOLO_CUDA_TRY(cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal));
+  EXPECT_TRUE(gpu_->is_capturing(captured.get()));
+  EXPECT_FALSE(gpu_->is_capturing(stream_.get()));
+  std::thread([&] {
+    const auto event = gpu_->make_event();
+    const auto memory = gpu_->allocate(64);
+    gpu_->fill(memory.get(), 16, DType::Float32, scalar_of(DType::Float32, 1), stream_.get());
+    gpu_->record(event.get(), stream_.get());
+    while (!gpu_->has_passed(event.get())) {
+    }
+  }).join();
+  cudaGraph_t graph = nullptr;
+  KOLO_CUDA_TRY(cudaStreamEndCapture(captured.get(), &graph));
+  EXPECT_NE(graph, nullptr);
+  KOLO_CUDA_TRY(cudaGraphDestroy(graph));
+  EXPECT_FALSE(gpu_->is_capturing(captured.get()));
+}
+
 }  // namespace kolo::comm::cuda_gpu_test

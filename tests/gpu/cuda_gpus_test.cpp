@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/gpu/cuda_check.hpp"
 #include "comm/self_world.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"
@@ -52,6 +53,29 @@ TEST(CudaGpusTest, ProcessesThatShareGetAHostOfTheirOwn) {
   let_ranks_share_gpus();
   EXPECT_NE(std::getenv("NCCL_HOSTID"), first);
   ::unsetenv("NCCL_HOSTID");
+}
+
+TEST(CudaGpusTest, NcclIsSetUpUnlessTheProgramHasDoneSo) {
+  for (const char* name : {"NCCL_ALGO", "NCCL_LAUNCH_ORDER_IMPLICIT"}) ::unsetenv(name);
+  set_up_nccl("auto");
+  EXPECT_EQ(std::getenv("NCCL_ALGO"), nullptr);
+  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+  set_up_nccl("ring");
+  EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Ring");
+  ::setenv("NCCL_ALGO", "Tree", 1);
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+  set_up_nccl("ring");
+  EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Tree");
+  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
+  EXPECT_FALSE(cuda_gpus()->starts_collectives_in_order());
+  for (const char* name : {"NCCL_ALGO", "NCCL_LAUNCH_ORDER_IMPLICIT"}) ::unsetenv(name);
+}
+
+/// The next check of anybody in the process would take it for its own.
+TEST(CudaGpusTest, ErrorsAreNotLeftToOthers) {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_THROW(KOLO_CUDA_TRY(cudaSetDevice(-1)), BackendError);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 }  // namespace kolo::comm::cuda_gpus_test

@@ -10,7 +10,8 @@ if(KOLO_CUDA)
   if(NOT KOLO_SANITIZE)
     kolo_add_mpi_test(runtime_gpu_test
       SOURCES gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp mpi/runtime_mpi_test.cpp
-      LIBRARIES CUDA::cudart)
+      LIBRARIES CUDA::cudart
+      TIMEOUT 900)  # a Runtime and several communicators for each test, on a GPU that ranks share
     foreach(ranks IN ITEMS 1 2 3 4)
       set_property(TEST runtime_gpu_test.np${ranks} APPEND PROPERTY LABELS gpu)
       set_property(TEST runtime_gpu_test.np${ranks} APPEND PROPERTY ENVIRONMENT KOLO_SHARE_GPU=on)

@@ -97,8 +97,9 @@ class Device(Algorithms):
                sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
-                ("api/allreduce", "api/collectives", "api/join", "api/process_set", "device/device",
-                 "device/device_errors", "device/device_exchange")])
+                ("api/allreduce", "api/collectives", "api/join", "api/process_set",
+                 "api/process_set_independence", "device/device", "device/device_errors",
+                 "device/device_exchange", "device/device_life")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 

@@ -59,7 +59,8 @@ inline std::vector<Setting> all_settings() {
                                     .longest_delay = std::chrono::microseconds(200),
                                     .seed = 13,
                                     .gpus_per_rank = 1,
-                                    .late_launches = true}});
+                                    .late_launches = true,
+                                    .starts_in_order = false}});
     settings.back().config.fusion = false;
     settings.push_back({.name = "GpuDirect",
                         .size = size,

@@ -14,23 +14,28 @@ std::string describe(ncclResult_t code, const char* call);
 [[noreturn]] void throw_device_error(const std::string& text);
 /// Logs instead, for destructors.
 void log_device_error(const std::string& text) noexcept;
+/// The error has been dealt with: otherwise the next check of anybody in the process, LibTorch for
+/// one, would take it for its own.
+inline void forget_cuda_error() noexcept { static_cast<void>(cudaGetLastError()); }
+
+/// Throws BackendError if `call` has failed with `code`.
+inline void check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  forget_cuda_error();
+  throw_device_error(describe(code, call));
+}
 
 }  // namespace kolo::comm
 
 /// Calls a CUDA function; throws BackendError if it fails.
-#define KOLO_CUDA_TRY(call)                                                            \
-  do {                                                                                 \
-    const cudaError_t kolo_cuda_code = (call);                                         \
-    if (kolo_cuda_code != cudaSuccess) {                                               \
-      ::kolo::comm::throw_device_error(::kolo::comm::describe(kolo_cuda_code, #call)); \
-    }                                                                                  \
-  } while (false)
+#define KOLO_CUDA_TRY(call) ::kolo::comm::check((call), #call)
 
 /// Calls a CUDA function; logs if it fails, unless CUDA is shutting down with the process.
 #define KOLO_CUDA_TRY_NOTHROW(call)                                                    \
   do {                                                                                 \
     const cudaError_t kolo_cuda_code = (call);                                         \
     if (kolo_cuda_code != cudaSuccess && kolo_cuda_code != cudaErrorCudartUnloading) { \
+      ::kolo::comm::forget_cuda_error();                                               \
       ::kolo::comm::log_device_error(::kolo::comm::describe(kolo_cuda_code, #call));   \
     }                                                                                  \
   } while (false)

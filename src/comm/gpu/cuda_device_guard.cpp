@@ -37,12 +37,15 @@ bool is_in_use(int device) {
 
 CudaDeviceGuard::CudaDeviceGuard(int device) {
   KOLO_CUDA_TRY(cudaGetDevice(&previous_));
-  if (device == previous_) return;
-  KOLO_CUDA_TRY(cudaSetDevice(device));
-  has_changed_ = true;
+  if (device != previous_) {
+    KOLO_CUDA_TRY(cudaSetDevice(device));
+    has_changed_ = true;
+  }
+  KOLO_CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&previous_mode_));
 }
 
 CudaDeviceGuard::~CudaDeviceGuard() {
+  KOLO_CUDA_TRY_NOTHROW(cudaThreadExchangeStreamCaptureMode(&previous_mode_));
   if (has_changed_ && is_in_use(previous_)) KOLO_CUDA_TRY_NOTHROW(cudaSetDevice(previous_));
 }
 

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 namespace kolo::comm {
 
-/// Makes `device` the calling thread's current device while it exists.
+/// Makes `device` the calling thread's current device while it exists, and its calls harmless for
+/// graphs: another thread's capture in global mode would otherwise end in an error as soon as this
+/// one asks for an event or allocates. Nothing of Kolo's is ever captured (see Gpu::is_capturing).
 ///
 /// It does not restore a device that this process did not use: that would create a context there,
 /// hundreds of MB of another rank's GPU. Every new thread starts with device 0.
@@ -15,6 +19,7 @@ class CudaDeviceGuard {
 
  private:
   int previous_ = 0;
+  cudaStreamCaptureMode previous_mode_ = cudaStreamCaptureModeRelaxed;
   bool has_changed_ = false;
 };
 

@@ -69,11 +69,24 @@ std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t code = cudaMalloc(&memory, bytes);
   if (code != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // it has been handled
+    forget_cuda_error();
     throw_device_error("allocate " + std::to_string(bytes) + " bytes on GPU " +
                        std::to_string(index_) + ": " + describe(code, "cudaMalloc"));
   }
   return share(CudaMemory(static_cast<std::byte*>(memory)), index_);
+}
+
+bool CudaGpu::is_capturing(DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t code = cudaStreamIsCapturing(stream, &status);
+  // The default stream would become part of a capture on a stream that waits for it.
+  if (code == cudaErrorStreamCaptureImplicit) {
+    forget_cuda_error();
+    return true;
+  }
+  check(code, "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
 }
 
 void CudaGpu::record(DeviceEvent event, DeviceStream stream) {
@@ -90,10 +103,10 @@ bool CudaGpu::has_passed(DeviceEvent event) {
   const CudaDeviceGuard guard(index_);
   const cudaError_t code = cudaEventQuery(event);
   if (code == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());  // later checks would take it for an error
+    forget_cuda_error();
     return false;
   }
-  if (code != cudaSuccess) throw_device_error(describe(code, "cudaEventQuery"));
+  check(code, "cudaEventQuery");
   return true;
 }
 

@@ -21,6 +21,7 @@ class CudaGpu final : public Gpu {
   std::shared_ptr<CUevent_st> make_event() override;
   std::shared_ptr<CUevent_st> make_timer() override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  bool is_capturing(DeviceStream stream) override;
   void record(DeviceEvent event, DeviceStream stream) override;
   void wait(DeviceStream stream, DeviceEvent event) override;
   bool has_passed(DeviceEvent event) override;

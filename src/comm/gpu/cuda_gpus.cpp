@@ -1,12 +1,15 @@
 #include "comm/gpu/cuda_gpus.hpp"
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpu.hpp"
@@ -16,13 +19,27 @@
 namespace kolo::comm {
 namespace {
 
+std::atomic<void (*)()> end_before_cuda{nullptr};
+
+/// Handlers run in the opposite order of their registration, and CUDA has just registered its own.
+void register_end() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    std::atexit([] {
+      if (auto* const end = end_before_cuda.load()) end();
+    });
+  });
+}
+
+constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
+
 class CudaGpus final : public Gpus {
  public:
   int count() override {
     int gpus = 0;
     const cudaError_t code = cudaGetDeviceCount(&gpus);
     if (code != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // this is all that becomes of it
+      forget_cuda_error();
       throw BackendError("this process sees no GPU: " + describe(code, "cudaGetDeviceCount") +
                          advice(code));
     }
@@ -40,7 +57,16 @@ class CudaGpus final : public Gpus {
     std::weak_ptr<Gpu>& known = opened_[index];
     std::shared_ptr<Gpu> gpu = known.lock();
     if (gpu == nullptr) known = gpu = std::make_shared<CudaGpu>(index);
+    register_end();
     return gpu;
+  }
+
+  /// NCCL before 2.26 leaves that to CUDA, which promises nothing.
+  bool starts_collectives_in_order() override {
+    int version = 0;
+    const char* const is_asked_for = std::getenv(kLaunchOrder);
+    return ncclGetVersion(&version) == ncclSuccess && version >= NCCL_VERSION(2, 26, 0) &&
+           is_asked_for != nullptr && std::string_view(is_asked_for) == "1";
   }
 
   Task connect(Communicator& communicator, int tag, Gpu& gpu,
@@ -68,6 +94,13 @@ class CudaGpus final : public Gpus {
 Gpus* cuda_gpus() {
   static CudaGpus gpus;
   return &gpus;
+}
+
+void at_exit_before_cuda(void (*end)()) { end_before_cuda = end; }
+
+void set_up_nccl(std::string_view algo) {
+  if (algo == "ring") ::setenv("NCCL_ALGO", "Ring", 0);
+  ::setenv(kLaunchOrder, "1", 0);
 }
 
 void let_ranks_share_gpus() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "comm/gpu/gpu.hpp"
 
 namespace kolo::comm {
@@ -14,5 +16,15 @@ Gpus* cuda_gpus();
 /// Allows ranks to connect that share a GPU, which NCCL refuses within one host: gives the process
 /// a NCCL_HOSTID of its own unless it has one. Call it before any of them connects.
 void let_ranks_share_gpus();
+
+/// Has `end` called when the process exits, before CUDA's own handlers if a GPU is used: afterwards
+/// no call of CUDA or NCCL works. One for the process; a static object's destructor comes too late.
+void at_exit_before_cuda(void (*end)());
+
+/// Sets what NCCL reads from the environment of the process, unless it is set already:
+/// NCCL_ALGO=Ring if `algo` is "ring", and NCCL_LAUNCH_ORDER_IMPLICIT=1 (see
+/// Gpus::starts_collectives_in_order). Other threads must not read the environment meanwhile: call
+/// it before any is started.
+void set_up_nccl(std::string_view algo);
 
 }  // namespace kolo::comm

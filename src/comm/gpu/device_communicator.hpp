@@ -11,7 +11,9 @@
 namespace kolo::comm {
 
 /// How elements are combined, each multiplied by `factor`, which is 1 unless the operation is a Sum
-/// of a floating type. Never Average, Adasum or Custom.
+/// of a floating type among several ranks: with one rank NCCL before 2.29.7 divides the elements
+/// among blocks, rounds down, and leaves the last ones as they were. Never Average, Adasum or
+/// Custom.
 struct DeviceReduction {
   ReduceOp op = ReduceOp::Sum;
   double factor = 1.0;
@@ -32,8 +34,7 @@ class DeviceCommunicator {
   /// Awaitable: the last operation has been launched, and the next one may be. Until then nothing
   /// else may be launched on that stream: an event would be recorded before the operation. Throws
   /// BackendError once anything has failed, also while operations run, so whoever waits for a
-  /// stream calls it from time to time. The communicator is then aborted on this rank, and must be
-  /// on the others.
+  /// stream calls it from time to time. The communicator must then be aborted on all ranks.
   virtual bool ready() = 0;
 
   /// The following only when ready.
@@ -57,8 +58,9 @@ class DeviceCommunicator {
                           std::span<const std::size_t> received, DType dtype,
                           DeviceStream stream) = 0;
 
-  /// Aborts operations in progress on this rank, without waiting for others. From then on every
-  /// call throws BackendError with `reason`.
+  /// Aborts operations in progress on this rank. From then on every call throws BackendError with
+  /// the reason, the first one that there was. May take as long as a GPU or a peer does not answer:
+  /// for a thread on which nothing depends.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

@@ -81,6 +81,9 @@ class Gpu {
   /// Memory of this GPU. Releasing it may wait for the GPU: not in a loop.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
+  /// Whether calls with `stream` would become part of a graph that the program captures there.
+  virtual bool is_capturing(DeviceStream stream) = 0;
+
   /// `event` passes when all work that is on `stream` now has ended.
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
   /// Makes later work on `stream` wait for `event` as it was recorded last.
@@ -127,6 +130,10 @@ class Gpus {
   /// At least one. Throws BackendError if there is none.
   virtual int count() = 0;
   virtual std::shared_ptr<Gpu> open(int index) = 0;
+
+  /// Whether collectives of several communicators start on a GPU in the order in which this process
+  /// launches them. Where they do not, the caller orders them by events.
+  virtual bool starts_collectives_in_order() = 0;
 
   /// Connects the GPUs of all ranks of `communicator`, `gpu` on this one, and sets `made`.
   /// Collective; uses the communicator's tag `tag`. Throws BackendError; aborts on this rank if the

@@ -55,13 +55,33 @@ Task distribute(Communicator& communicator, int tag, Invitation& invitation) {
 /// Where elements are only moved, all types are so many bytes.
 constexpr ncclDataType_t kByte = ncclUint8;
 
-void request_ring() {
+void log_version() {
   static std::once_flag once;
   std::call_once(once, [] {
-    ::setenv("NCCL_ALGO", "Ring", 0);
+    const char* const algo = std::getenv("NCCL_ALGO");
     KOLO_LOG(Info) << "NCCL " << NCCL_MAJOR << "." << NCCL_MINOR
-                   << " with NCCL_ALGO=" << std::getenv("NCCL_ALGO");
+                   << " with NCCL_ALGO=" << (algo == nullptr ? "" : algo);
   });
+}
+
+/// Aborts on a thread that nobody waits for: a peer or a GPU that does not answer may hold it for
+/// ever.
+void abort_elsewhere(NcclComm communicator, int device) noexcept {
+  if (communicator == nullptr) return;
+  try {
+    std::thread([handle = communicator.get(), device] {
+      NcclComm aborted(handle);
+      try {
+        const CudaDeviceGuard guard(device);  // NCCL would use, and so open, GPU 0
+        aborted.reset();
+      } catch (const std::exception& error) {
+        log_device_error(error.what());
+      }
+    }).detach();
+  } catch (const std::exception& error) {
+    log_device_error(error.what());
+  }
+  static_cast<void>(communicator.release());  // the thread's, or leaked
 }
 
 bool are_equal(std::span<const std::size_t> counts) {
@@ -93,14 +113,19 @@ Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
 
 NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUniqueId& id)
     : rank_(rank), size_(size), device_(device) {
-  request_ring();
+  log_version();
   const CudaDeviceGuard guard(device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclComm_t communicator = nullptr;
   const ncclResult_t code = ncclCommInitRankConfig(&communicator, size, id, rank, &config);
-  communicator_.reset(communicator);
-  KOLO_NCCL_TRY(code);
+  if (code == ncclSuccess || code == ncclInProgress) {
+    communicator_.reset(communicator);
+    return;
+  }
+  const std::string text = describe(code, "ncclCommInitRankConfig");
+  NcclComm(communicator).reset();  // on this device
+  throw_device_error(text);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -108,15 +133,16 @@ NcclCommunicator::~NcclCommunicator() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   try {
     const CudaDeviceGuard guard(device_);
-    KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
-    while (!ready()) {
-      if (deadline.has_passed()) return;  // aborts
+    if (reason_.empty()) KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
+    while (reason_.empty() && !ready()) {
+      if (deadline.has_passed()) reason_ = "the others have not finalized it";
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
+    if (reason_.empty()) KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
   } catch (const std::exception& error) {
     log_device_error(error.what());
   }
+  abort_elsewhere(std::move(communicator_), device_);
 }
 
 bool NcclCommunicator::ready() {
@@ -124,10 +150,7 @@ bool NcclCommunicator::ready() {
   ncclResult_t state = ncclSuccess;
   KOLO_NCCL_TRY(ncclCommGetAsyncError(communicator_.get(), &state));
   if (state == ncclInProgress) return false;
-  if (state != ncclSuccess) {
-    abort(describe(state, "NCCL"));
-    require_alive();
-  }
+  if (state != ncclSuccess) fail(describe(state, "NCCL"));
   return true;
 }
 
@@ -138,8 +161,7 @@ void NcclCommunicator::launch(Call call) {
     const CudaDeviceGuard guard(device_);
     call(communicator_.get());
   } catch (const BackendError& error) {
-    abort(error.what());
-    throw;
+    fail(error.what());
   }
 }
 
@@ -242,12 +264,22 @@ void NcclCommunicator::all_to_all(const void* input, std::span<const std::size_t
 
 void NcclCommunicator::abort(const std::string& reason) noexcept {
   if (communicator_ == nullptr) return;
-  reason_ = reason;
-  communicator_.reset();
+  if (reason_.empty()) reason_ = reason;
+  try {
+    const CudaDeviceGuard guard(device_);  // NCCL would use, and so open, GPU 0
+    communicator_.reset();
+  } catch (const std::exception& error) {
+    log_device_error(error.what());
+  }
+}
+
+void NcclCommunicator::fail(const std::string& reason) {
+  if (reason_.empty()) reason_ = reason;
+  throw BackendError(reason);
 }
 
 void NcclCommunicator::require_alive() const {
-  if (communicator_ == nullptr) throw BackendError("NCCL communicator was aborted: " + reason_);
+  if (!reason_.empty()) throw BackendError("NCCL communicator has failed: " + reason_);
 }
 
 void NcclCommunicator::require_counts(const char* operation,

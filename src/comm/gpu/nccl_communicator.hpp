@@ -12,11 +12,8 @@
 
 namespace kolo::comm {
 
-/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout.
-///
-/// NCCL_ALGO is set to Ring before the first communicator is created, unless it is set already:
-/// NCCL may choose among several algorithms by measured times, and sums would differ from run to
-/// run.
+/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout. Its algorithms are
+/// those of the environment; see set_up_nccl.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Connects the ranks of `communicator`, which have a GPU each, CUDA device `device` on this one,
@@ -30,7 +27,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;  // one rank has one
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   /// Finalizes the communicator if nothing has failed and the others do so within a second; else
-  /// aborts it.
+  /// begins to abort it.
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -51,8 +48,9 @@ class NcclCommunicator final : public DeviceCommunicator {
  private:
   void require_alive() const;
   void require_counts(const char* operation, std::span<const std::size_t> counts) const;
-  /// Calls `call` with the communicator. If NCCL refuses it, aborts: this rank is no longer in step
-  /// with the others.
+  [[noreturn]] void fail(const std::string& reason);
+  /// Calls `call` with the communicator. If NCCL refuses it, nothing else may be called: this rank
+  /// is no longer in step with the others.
   template <class Call>
   void launch(Call call);
 
@@ -60,7 +58,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   int size_;
   int device_;
   NcclComm communicator_;
-  std::string reason_;  // why it was aborted
+  std::string reason_;  // why it has failed or was aborted; empty: neither
 };
 
 }  // namespace kolo::comm

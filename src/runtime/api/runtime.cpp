@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "base/misspelt_settings.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
@@ -232,11 +234,21 @@ namespace {
 std::mutex owned_lock;
 std::unique_ptr<Runtime> owned;
 
+void end_with_process() {
+  try {
+    shutdown();
+  } catch (const std::exception& error) {
+    KOLO_LOG(Error) << "at the end of the process: " << error.what();
+  }
+}
+
 }  // namespace
 
 void init() {
   const std::lock_guard lock(owned_lock);
-  if (owned == nullptr) owned = std::make_unique<Runtime>();
+  if (owned != nullptr) return;
+  comm::at_exit_before_cuda(end_with_process);
+  owned = std::make_unique<Runtime>();
 }
 
 void shutdown() {

@@ -40,23 +40,43 @@ struct Dispatched {
   }
 };
 
-Task all_gather(const Dispatched& run, std::size_t index) {
-  const TensorType& row = run.type(index);
+// --- the first part ---
+
+/// An all-gather in place has agreed on its rows.
+Task make_room_to_gather(const Dispatched& run, std::size_t index, TensorRows& rows) {
   TensorMemory& memory = run.memory(index);
   const std::vector<std::int64_t>& agreed_rows = run.operation.request.rows;
-  const bool is_in_place = !agreed_rows.empty();
-  std::vector<std::size_t> counts(agreed_rows.begin(), agreed_rows.end());
-  if (!is_in_place) {
-    const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
-    co_await gather_numbers(run.path, own, counts);
-    run.allocate_output(memory, counts);
+  rows.received.assign(agreed_rows.begin(), agreed_rows.end());
+  if (!agreed_rows.empty()) co_return;
+  const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
+  co_await gather_numbers(run.path, own, rows.received);
+  run.allocate_output(memory, rows.received);
+}
+
+Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows& rows) {
+  TensorMemory& memory = run.memory(index);
+  rows.sent.assign(memory.send_splits.begin(), memory.send_splits.end());
+  co_await exchange_numbers(run.path, rows.sent, rows.received);
+  if (!run.absent.none()) {
+    co_await refuse_rows_for_absent(run.path, run.operation.request, rows.received, run.absent);
   }
-  for (std::size_t& count : counts) count *= row.count();
+  run.allocate_output(memory, rows.received);
+}
+
+// --- the second part ---
+
+void multiply(std::vector<std::size_t>& counts, std::size_t factor) {
+  for (std::size_t& count : counts) count *= factor;
+}
+
+Task all_gather(const Dispatched& run, std::size_t index, const TensorRows& rows) {
+  std::vector<std::size_t> counts = rows.received;
+  multiply(counts, run.type(index).count());
   const std::vector<ops::Range> places = ops::ranges_of(counts);
   CollectiveCall call = run.make_call(index);
   call.counts = counts;
   call.shares_output = run.operation.request.is_once_per_node();
-  if (is_in_place) {
+  if (!run.operation.request.rows.empty()) {  // in place
     const auto own = static_cast<std::size_t>(run.path.communicator->rank());
     call.input = call.output + places[own].begin * size_of(call.dtype);
   }
@@ -86,18 +106,12 @@ Task reduce_scatter(const Dispatched& run, std::size_t index) {
   co_await run.backend.reduce_scatter(run.operation.request, item, counts, joined);
 }
 
-Task all_to_all(const Dispatched& run, std::size_t index) {
+Task all_to_all(const Dispatched& run, std::size_t index, const TensorRows& rows) {
   const TensorType& row = run.type(index);
-  TensorMemory& memory = run.memory(index);
-  std::vector<std::size_t> sent(memory.send_splits.begin(), memory.send_splits.end());
-  std::vector<std::size_t> received;
-  co_await exchange_numbers(run.path, sent, received);
-  if (!run.absent.none()) {
-    co_await refuse_rows_for_absent(run.path, run.operation.request, received, run.absent);
-  }
-  run.allocate_output(memory, received);
-  for (std::size_t& count : sent) count *= row.count();
-  for (std::size_t& count : received) count *= row.count();
+  std::vector<std::size_t> sent = rows.sent;
+  std::vector<std::size_t> received = rows.received;
+  multiply(sent, row.count());
+  multiply(received, row.count());
   CollectiveCall call = run.make_call(index);
   call.send_counts = sent;
   call.receive_counts = received;
@@ -105,15 +119,15 @@ Task all_to_all(const Dispatched& run, std::size_t index) {
   co_await run.backend.move(Collective::AllToAll, call, row.size_bytes());
 }
 
-Task run_one(const DataPath& path, Backend& backend, Operation& operation, const Bits& absent) {
-  refuse_for_absent(path, operation.request, absent);
+Task run_one(const DataPath& path, Backend& backend, Operation& operation, const Bits& absent,
+             const std::vector<TensorRows>& rows) {
   const Dispatched run{path, backend, operation, absent};
   for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
     switch (operation.request.collective) {
-      case Collective::AllGather: co_await all_gather(run, i); break;
+      case Collective::AllGather: co_await all_gather(run, i, rows[i]); break;
       case Collective::Broadcast: co_await broadcast(run, i); break;
       case Collective::ReduceScatter: co_await reduce_scatter(run, i); break;
-      case Collective::AllToAll: co_await all_to_all(run, i); break;
+      case Collective::AllToAll: co_await all_to_all(run, i, rows[i]); break;
       default: break;  // a barrier and the like move nothing
     }
   }
@@ -138,11 +152,27 @@ Task all_reduce(const DataPath& path, Backend& backend, const Operations& batch,
 
 }  // namespace
 
+Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
+               const std::vector<Bits>& absent, std::vector<TensorRows>& rows) {
+  Operation& first = *batch.front();
+  rows.assign(first.tensors.size(), {});
+  if (first.request.collective == Collective::AllReduce) co_return;
+  refuse_for_absent(path, first.request, absent.front());
+  const Dispatched run{path, backend, first, absent.front()};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    switch (first.request.collective) {
+      case Collective::AllGather: co_await make_room_to_gather(run, i, rows[i]); break;
+      case Collective::AllToAll: co_await make_room_to_exchange(run, i, rows[i]); break;
+      default: break;  // the program has made room
+    }
+  }
+}
+
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
-              const std::vector<Bits>& absent) {
+              const std::vector<Bits>& absent, const std::vector<TensorRows>& rows) {
   Operation& first = *batch.front();
   if (first.request.collective != Collective::AllReduce) {
-    return run_one(path, backend, first, absent.front());
+    return run_one(path, backend, first, absent.front(), rows);
   }
   return all_reduce(path, backend, batch, absent);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "kolo/task.hpp"
@@ -11,13 +12,26 @@
 /// The one place that knows how each collective runs, whatever memory its tensors lie in.
 namespace kolo::runtime {
 
-/// Runs a batch: exchanges row counts, allocates outputs, and has `backend` move the elements.
-/// Collective: one batch at a time, in the same order on all ranks.
-/// @param batch operations that all ranks run together: several only if all are all-reduces
+/// Rows of one tensor, by rank. Empty where the ranks need not tell one another.
+struct TensorRows {
+  std::vector<std::size_t> sent{};  ///< all-to-all: by this rank
+  std::vector<std::size_t> received{};
+};
+
+/// The first part of a batch: exchanges row counts and has the program allocate outputs, in
+/// functions that may take any time. Collective, as dispatch().
 /// @param absent for each operation, the ranks that find_absent found; an empty set if no rank has
 ///   joined
+/// @param rows those of the first operation's tensors, for dispatch()
 /// @throws AgreedFailure on all ranks if the operation cannot run without the absent ones
+Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
+               const std::vector<Bits>& absent, std::vector<TensorRows>& rows);
+
+/// The second part: has `backend` move the elements. Collective: one batch at a time, in the same
+/// order on all ranks.
+/// @param batch operations that all ranks run together: several only if all are all-reduces
+/// @param rows as make_room() left them
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
-              const std::vector<Bits>& absent);
+              const std::vector<Bits>& absent, const std::vector<TensorRows>& rows);
 
 }  // namespace kolo::runtime

@@ -32,7 +32,9 @@ Task HostRunner::run(Operations batch, bool have_some_joined) {
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
-  co_await dispatch(path_, backend_, batch, absent);
+  std::vector<TensorRows> rows;
+  co_await make_room(path_, backend_, batch, absent, rows);
+  co_await dispatch(path_, backend_, batch, absent, rows);
   Operation& first = *batch.front();
   switch (first.request.collective) {
     case Collective::AddProcessSet: first.process_set_number = ++process_sets_; break;

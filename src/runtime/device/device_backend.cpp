@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "compression/registry.hpp"
+#include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 
 namespace kolo::runtime {
@@ -45,6 +46,7 @@ DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRan
       plan_on_device(request, {.dtype = real_type(dtype),
                                .payload = real_type(compressor.wire_dtype(dtype)),
                                .size = divisor_of(request, joined, path_.communicator->size()),
+                               .ranks = path_.communicator->size(),
                                .is_fused = is_fused,
                                .prefers_direct = path_.preferred(request.collective) == kDirect});
   // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
@@ -166,6 +168,11 @@ Task DeviceBackend::move(Collective collective, const CollectiveCall& call, std:
 /// The program's allocator orders memory by the program's stream, on which earlier uses of it may
 /// still be running.
 void DeviceBackend::await_allocation(const Operation& operation) {
+  if (device_.gpu.is_capturing(operation.device.stream)) {
+    throw InvalidArgument(describe(operation.request) +
+                          ": its stream is being captured into a CUDA graph since it was called. "
+                          "Wait for it before the capture.");
+  }
   const std::shared_ptr<CUevent_st> allocated = events_.take(device_.gpu);
   device_.gpu.record(allocated.get(), operation.device.stream);
   device_.gpu.wait(device_.stream, allocated.get());

@@ -29,8 +29,9 @@ DevicePlan plan_on_device(const Request& request, const DeviceSituation& situati
   on_device.is_staged = situation.is_fused || on_device.wire != situation.dtype;
   if (on_device.is_staged || on_device.is_direct) return on_device;
   if (plan.reduction.op == ReduceOp::Sum && is_floating(on_device.wire)) {
-    on_device.reduction.factor =
+    const double factor =
         std::exchange(on_device.before, 1.0) * std::exchange(on_device.after, 1.0);
+    (situation.ranks > 1 ? on_device.reduction.factor : on_device.after) = factor;
   }
   on_device.is_staged = on_device.before != 1.0;
   return on_device;

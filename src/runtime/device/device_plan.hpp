@@ -35,12 +35,14 @@ struct DeviceSituation {
   DType dtype;
   DType payload;                ///< the type that `dtype` is compressed to, or `dtype`
   int size;                     ///< that averages divide by
+  int ranks;                    ///< of the process set
   bool is_fused = false;        ///< several tensors run as one
   bool prefers_direct = false;  ///< floating-point sums are to have the bits of rank order
 };
 
 /// Plans a reduction. Floating-point sums that are not staged are scaled by the communicator, in
-/// the pass that combines them; staged ones while they are copied, in float32. int16, which NCCL
+/// the pass that combines them, or after it where there is one rank (see DeviceReduction); staged
+/// ones while they are copied, in float32. int16, which NCCL
 /// cannot reduce, is sent as int32. Averages are those of ops::plan_reduction. Adasum is always
 /// direct. Not for Custom.
 /// @throws InvalidArgument for reductions that are not defined

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/log.hpp"
 #include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/identity.hpp"
@@ -17,27 +21,47 @@
 namespace kolo::runtime {
 namespace {
 
+/// What ends later, ends with the process.
+constexpr std::chrono::seconds kLongestAbort{1};
+
 constexpr int kConnectTag = Communicator::kTagCount - 1;  // algorithms use the low ones
 
-/// This rank's turn to launch. Ends when the batch has been launched or has failed.
+/// This rank's turn to launch, from when it is asked for until the batch has been launched or has
+/// failed.
 class Turn {
  public:
-  Turn(LaunchOrder& order, std::uint64_t ticket) : order_(order), ticket_(ticket) {}
+  Turn(LaunchOrder& order, bool& is_launching) : order_(order), is_launching_(is_launching) {
+    is_launching_ = true;
+  }
   Turn(const Turn&) = delete;  // it ends once
   Turn& operator=(const Turn&) = delete;
-  ~Turn() { order_.leave(ticket_); }
+  ~Turn() {
+    if (ticket > 0) order_.leave(ticket);
+    is_launching_ = false;
+  }
+
+  std::uint64_t ticket = 0;  // none yet
 
  private:
   LaunchOrder& order_;
-  std::uint64_t ticket_;
+  bool& is_launching_;
 };
+
+/// A graph that is replayed on one rank has no part in what ranks agree on, and events from outside
+/// end its capture in an error.
+void require_no_capture(comm::Gpu& gpu, comm::DeviceStream stream, const char* why) {
+  if (!gpu.is_capturing(stream)) return;
+  throw InvalidArgument("the operation's stream is being captured into a CUDA graph, and " +
+                        std::string(why) + " the capture, or use another stream.");
+}
 
 class DeviceScratch final : public ScratchMemory {
  public:
-  DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream) : gpu_(gpu), stream_(stream) {}
+  DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream, ScratchPool& pool)
+      : gpu_(gpu), stream_(stream), pool_(pool) {}
 
   std::byte* allocate(std::size_t bytes) override {
-    return buffers_.emplace_back(gpu_.allocate(bytes)).get();
+    return buffers_.emplace_back(pool_.take(gpu_, bytes)).get();
   }
   void fill_identity(DType dtype, const Reduction& reduction, std::byte* to,
                      std::size_t count) override {
@@ -51,6 +75,7 @@ class DeviceScratch final : public ScratchMemory {
  private:
   comm::Gpu& gpu_;
   comm::DeviceStream stream_;
+  ScratchPool& pool_;
   std::vector<std::shared_ptr<std::byte>> buffers_;
 };
 
@@ -87,13 +112,17 @@ int DeviceRunner::own_gpu() {
 void DeviceRunner::prepare(Operation& operation) {
   DeviceOrder& order = operation.device;
   comm::Gpu& gpu = use(order.gpu);
+  require_no_capture(gpu, order.stream,
+                     "a collective cannot be part of it. Call it before or after");
   order.ready = events_.take(gpu);
   gpu.record(order.ready.get(), order.stream);
 }
 
 void DeviceRunner::order_after(const Operation& operation) {
   const DeviceOrder& order = operation.device;
-  use(order.gpu).wait(order.stream, order.done.get());
+  comm::Gpu& gpu = use(order.gpu);
+  require_no_capture(gpu, order.stream, "it cannot wait for what runs outside. Wait before");
+  gpu.wait(order.stream, order.done.get());
 }
 
 // --- batches ---
@@ -130,46 +159,54 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
   co_await connect(batch.front()->request);
+  std::vector<TensorRows> rows;
+  co_await make_room(path_, *backend_, batch, absent, rows);
   std::optional<Turn> turn;
   if (is_ordered) {
-    std::uint64_t ticket = 0;
-    co_await order_.enter(path_, ticket);
-    turn.emplace(order_, ticket);
+    turn.emplace(order_, is_launching_);
+    co_await order_.enter(path_, turn->ticket);
+    wait_for_other_sets();
   }
   for (const auto& operation : batch) gpu_->wait(stream_.get(), operation->device.ready.get());
   std::shared_ptr<void> mark = gpu_->mark(batch.front()->request.name);
   const std::shared_ptr<CUevent_st> began = timers_.take(*gpu_);
   gpu_->record(began.get(), stream_.get());
-  co_await dispatch(path_, *backend_, batch, absent);
+  co_await dispatch(path_, *backend_, batch, absent, rows);
   const std::shared_ptr<CUevent_st> done = timers_.take(*gpu_);
   gpu_->record(done.get(), stream_.get());
   for (const auto& operation : batch) operation->device.done = done;
+  // A set of one rank waits for nobody, and its event would say nothing about the others.
+  if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  launched_.push_back(
-      {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
+  launched_.add(*gpu_, {began, done, std::move(mark), give_up_at, std::move(batch),
+                        backend_->take_outgrown()});
+}
+
+/// A collective occupies its GPU until its peers' have started, so collectives that overlap must
+/// start in one order, too.
+void DeviceRunner::wait_for_other_sets() {
+  if (gpus_.starts_collectives_in_order()) return;
+  const std::shared_ptr<CUevent_st> last = order_.last_launched();
+  if (last != nullptr) gpu_->wait(stream_.get(), last.get());
 }
 
 std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
   const int index = own_gpu();
   comm::Gpu& gpu = use(index);
-  auto operation =
-      runtime::make_stand_in(path_, request, std::make_shared<DeviceScratch>(gpu, stream_.get()));
+  auto operation = runtime::make_stand_in(
+      path_, request, std::make_shared<DeviceScratch>(gpu, stream_.get(), scratch_));
   operation->device.gpu = index;
   operation->device.stream = stream_.get();
   prepare(*operation);
   return operation;
 }
 
-void DeviceRunner::retire() {
-  if (launched_.empty()) return;
+void DeviceRunner::check_launched() {
+  if (communicator_ == nullptr || launched_.empty()) return;
   communicator_->ready();
-  while (!launched_.empty() && gpu_->has_passed(launched_.front().done.get())) {
-    const Launched& ended = launched_.front();
-    seconds_ += gpu_->seconds_between(ended.began.get(), ended.done.get());
-    launched_.pop_front();
-  }
-  if (launched_.empty() || Operation::Clock::now() < launched_.front().give_up_at) return;
-  throw BackendError(describe(launched_.front().batch.front()->request) +
+  const std::string overdue = launched_.overdue(Operation::Clock::now());
+  if (overdue.empty()) return;
+  throw BackendError(overdue +
                      " was launched on the GPU and has not ended, although its deadline passed "
                      "long ago: a GPU hangs, or GPUs cannot reach one another. NCCL_DEBUG=INFO "
                      "says more.");
@@ -183,9 +220,38 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
   return later(last, path_.longest_silence());
 }
 
+void DeviceRunner::release() {
+  if (is_aborted_) return;  // the GPU may still use everything
+  launched_.end();
+  packed_before_ = bytes_packed();
+  backend_.reset();
+  communicator_.reset();
+  scratch_.close();
+  const std::lock_guard lock(opening_);
+  stream_.reset();
+}
+
 void DeviceRunner::abort(const std::string& reason) noexcept {
+  is_aborted_ = true;
+  launched_.abandon();
   order_.give_up();
-  if (communicator_ != nullptr) communicator_->abort(reason);
+  if (communicator_ == nullptr) return;
+  aborted_at_ = Operation::Clock::now();
+  *has_aborted_ = false;
+  try {
+    std::thread([communicator = std::shared_ptr(std::move(communicator_)), reason,
+                 has_ended = has_aborted_] {
+      communicator->abort(reason);
+      *has_ended = true;
+    }).detach();
+  } catch (const std::exception& error) {
+    *has_aborted_ = true;
+    KOLO_LOG(Error) << "abort on the GPU: " << error.what();
+  }
+}
+
+bool DeviceRunner::is_aborting() const {
+  return !*has_aborted_ && Operation::Clock::now() < aborted_at_ + kLongestAbort;
 }
 
 }  // namespace kolo::runtime

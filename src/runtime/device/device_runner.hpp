@@ -1,8 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +17,8 @@
 #include "runtime/device/device_backend.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
+#include "runtime/device/launched_batches.hpp"
+#include "runtime/device/scratch_pool.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
 
@@ -46,37 +48,42 @@ class DeviceRunner {
   /// Launches one batch, as HostRunner::run runs it. `is_ordered`, the same on all ranks: in the
   /// common order of all sets that overlap.
   Task run(Operations batch, bool have_some_joined, bool is_ordered);
+  /// Whether this rank has promised to launch a batch that others may be waiting for: until then it
+  /// must not begin anything that may take long.
+  bool is_launching() const { return is_launching_; }
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
 
-  /// Releases the batches that the GPU has finished.
-  /// @throws BackendError if one has failed, or has not ended long after its deadline
-  void retire();
-  /// Whether retire() has released everything that was launched.
-  bool is_idle() const { return launched_.empty(); }
-  /// Aborts everything in progress on this rank.
+  /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its
+  /// deadline
+  void check_launched();
+  /// Whether the GPU has finished everything that was launched.
+  bool is_idle() { return launched_.empty(); }
+  /// Ends the connection, and gives back what the GPU lent. Once nothing is launched any more;
+  /// afterwards only `order_after` and what says what was done may be called. Waits a second for
+  /// other ranks, which do the same.
+  void release();
+  /// Begins to abort everything in progress on this rank. NCCL may wait for a GPU or a peer that
+  /// does not answer, so a thread does it that nobody needs, and that uses nothing of the runner.
+  /// The GPU may still use the memory of batches: the runner lives as long as the process.
   void abort(const std::string& reason) noexcept;
+  /// Whether that is still under way, and worth waiting for.
+  bool is_aborting() const;
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
-  std::uint64_t bytes_packed() const { return backend_ ? backend_->bytes_packed() : 0; }
-  /// Seconds on the GPU of the batches that retire() has released.
-  double seconds() const { return seconds_; }
+  std::uint64_t bytes_packed() const {
+    return packed_before_ + (backend_ ? backend_->bytes_packed() : 0);
+  }
+  /// That finished batches took on the GPU.
+  double seconds() { return launched_.seconds(); }
 
  private:
   comm::Gpu& use(int gpu);
   int own_gpu();
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
+  void wait_for_other_sets();
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
-
-  struct Launched {
-    std::shared_ptr<CUevent_st> began;
-    std::shared_ptr<CUevent_st> done;
-    std::shared_ptr<void> mark;  // for profilers
-    Operation::Clock::time_point give_up_at;
-    Operations batch;
-    std::vector<std::shared_ptr<std::byte>> outgrown;
-  };
 
   comm::Gpus& gpus_;
   const DataPath& path_;
@@ -87,11 +94,16 @@ class DeviceRunner {
   std::shared_ptr<CUstream_st> stream_;
   EventPool events_{&comm::Gpu::make_event};
   EventPool timers_{&comm::Gpu::make_timer};
+  ScratchPool scratch_;
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceBackend> backend_;
-  std::deque<Launched> launched_;  // in their order
-  double seconds_ = 0.0;
+  bool is_launching_ = false;
+  bool is_aborted_ = false;
+  Operation::Clock::time_point aborted_at_{};
+  std::shared_ptr<std::atomic<bool>> has_aborted_ = std::make_shared<std::atomic<bool>>(true);
+  std::uint64_t packed_before_ = 0;  // by the backend that release() has ended
+  LaunchedBatches launched_;         // the last member: its thread uses the GPU
 };
 
 }  // namespace kolo::runtime

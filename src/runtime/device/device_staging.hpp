@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -42,8 +43,9 @@ class DeviceStaging {
   void reserve(std::size_t bytes) {
     if (bytes <= bytes_) return;
     if (memory_ != nullptr) outgrown_.push_back(std::move(memory_));
-    memory_ = gpu_.allocate(bytes);
-    bytes_ = bytes;
+    bytes_ = std::max(bytes,
+                      bytes_ + bytes_ / 2);  // tensors that grow slowly must not cost a block each
+    memory_ = gpu_.allocate(bytes_);
   }
 
   comm::Gpu& gpu_;

@@ -15,6 +15,8 @@ constexpr int kAnswer = 1;
 // A probe costs MPI a microsecond, and every lane would make one in every progress step.
 constexpr std::chrono::microseconds kLookEvery{50};
 
+constexpr std::chrono::seconds kDemand{1};
+
 /// Awaitable: a transfer of a communicator that several threads use.
 struct Locked {
   std::mutex& lock;
@@ -40,6 +42,10 @@ LaunchOrder::~LaunchOrder() {
 }
 
 Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
+  // A rank that comes late would hold all that are numbered after it.
+  const Numbers here(1);
+  Numbers all_here;
+  co_await gather_numbers(path, here, all_here);
   Numbers numbers(path.world_ranks.size() + 1);
   if (path.communicator->rank() == 0) co_await ask(path.world_ranks, numbers);
   co_await broadcast_numbers(path, numbers);
@@ -73,6 +79,16 @@ void LaunchOrder::leave(std::uint64_t ticket) {
   last_left_ = ticket;
 }
 
+std::shared_ptr<CUevent_st> LaunchOrder::last_launched() {
+  const std::lock_guard guard(lock_);
+  return last_launched_;
+}
+
+void LaunchOrder::set_last_launched(std::shared_ptr<CUevent_st> done) {
+  const std::lock_guard guard(lock_);
+  last_launched_.swap(done);
+}
+
 void LaunchOrder::give_up() {
   const std::lock_guard guard(lock_);
   is_given_up_ = true;
@@ -92,6 +108,7 @@ void LaunchOrder::serve() {
     reply.transfer =
         world_->send(std::as_bytes(std::span(reply.numbers)), question_->source, kAnswer);
     question_.reset();
+    in_demand_until_ = now + kDemand;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/gpu/gpu.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
@@ -32,11 +33,15 @@ class LaunchOrder {
   LaunchOrder(const LaunchOrder&) = delete;  // Tasks refer to it
   LaunchOrder& operator=(const LaunchOrder&) = delete;
 
-  /// Numbers the next batch of a process set, and ends when it is this rank's turn to launch it.
-  /// Collective over the set of `path`.
+  /// Numbers the next batch of a process set, once all its ranks are here, and ends when it is this
+  /// rank's turn to launch it. Collective over the set of `path`. From the call until `leave`, a
+  /// rank that stops holds the other process sets: it runs nothing of the program's meanwhile.
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);
+  /// The event behind the batch with peers that this rank launched last; null: there is none.
+  std::shared_ptr<CUevent_st> last_launched();
+  void set_last_launched(std::shared_ptr<CUevent_st> done);
   /// After the loss of a rank: nobody waits for a turn from now on.
   void give_up();
 
@@ -45,6 +50,9 @@ class LaunchOrder {
   /// On world rank 0: answers questions. Never blocks, and only looks at the clock if it has probed
   /// for questions recently.
   void serve();
+  /// Whether this rank answers questions and has been asked within the last second: more are
+  /// likely.
+  bool is_in_demand() const { return Clock::now() < in_demand_until_.load(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -67,10 +75,12 @@ class LaunchOrder {
   std::mutex lock_;
   std::unique_ptr<Communicator> world_;
   std::uint64_t last_left_ = 0;
+  std::shared_ptr<CUevent_st> last_launched_;
   bool is_given_up_ = false;
   // On world rank 0:
   std::atomic<bool> has_questions_{false};
   std::atomic<Clock::time_point> next_look_{};
+  std::atomic<Clock::time_point> in_demand_until_{};
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
   std::optional<Question> question_;  // being received

@@ -10,6 +10,11 @@ namespace {
 
 Task wait_for(BatchQueue::Place place) { co_await place; }
 
+Task run_behind(BatchQueue::Place place, Task task) {
+  co_await place;
+  co_await task;
+}
+
 bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cuda; }
 
 }  // namespace
@@ -43,12 +48,14 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
     on_gpu_.push({std::move(task), std::move(operations), deadline});
     return;
   }
-  // The first added set overlaps with the world, which has been the only set so far.
+  Task task = runner_->run(operations, have_some_joined);
+  // The first added set overlaps with the world, which has been the only set so far. What the world
+  // launches until then has no number, and comes before the set's on all ranks.
   if (first.collective == Collective::AddProcessSet) {
     overlaps_ = has_peers_;
     if (launch_order_ != nullptr) launch_order_->expect_questions();
+    task = run_behind(on_gpu_.after_all(), std::move(task));
   }
-  Task task = runner_->run(operations, have_some_joined);
   on_cpu_.push({std::move(task), std::move(operations), deadline});
 }
 
@@ -56,13 +63,13 @@ void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
   on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
 }
 
-void BatchExecutor::retire_launched() {
+void BatchExecutor::attend_to_gpu() {
   if (device_runner_ == nullptr) return;
-  device_runner_->retire();
   launch_order_->serve();
+  device_runner_->check_launched();
 }
 
-bool BatchExecutor::is_idle() const {
+bool BatchExecutor::is_idle() {
   return on_cpu_.empty() && on_gpu_.empty() &&
          (device_runner_ == nullptr || device_runner_->is_idle());
 }

@@ -54,29 +54,41 @@ class BatchExecutor {
   Progress advance(Clock::time_point now, int polls, const Complete& complete) {
     Progress progress;
     for (BatchQueue* const queue : {&on_cpu_, &on_gpu_}) {
+      // The program's functions run in batches on CPUs.
+      if (queue == &on_cpu_ && is_launching()) continue;
       const BatchQueue::Step step = queue->advance(polls);
       for (const auto& operation : step.operations) complete(operation, step.error);
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
-    retire_launched();
+    attend_to_gpu();
     return progress;
   }
   /// Nothing is queued or moving, on GPUs either.
-  bool is_idle() const;
+  bool is_idle();
 
+  /// Other ranks are likely to ask this one for the order of launches. Any thread.
+  bool is_in_demand() const { return launch_order_ != nullptr && launch_order_->is_in_demand(); }
+  /// Gives GPUs back what they lent, once the set is closed on all ranks.
+  void release_gpu() {
+    if (device_runner_ != nullptr) device_runner_->release();
+  }
   /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
   void abort(const std::string& reason);
   /// The stopped batches, once nothing uses their memory any more; none before.
   LostBatches::Batches take_rested(Clock::time_point now) { return lost_.take_rested(now); }
-  bool has_stopped_batches() const { return !lost_.empty(); }
+  /// Whether there are any, or GPUs are still stopping theirs.
+  bool has_stopped_batches() const {
+    return !lost_.empty() || (device_runner_ != nullptr && device_runner_->is_aborting());
+  }
 
   std::uint64_t bytes_sent() const;
   std::uint64_t bytes_packed() const;
-  double gpu_seconds() const { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
+  double gpu_seconds() { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
 
  private:
-  void retire_launched();
+  void attend_to_gpu();
+  bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;
   const bool has_peers_;

@@ -76,6 +76,8 @@ class Lane {
   bool try_progress();
   /// Something is queued, pending or running, and no caller makes progress.
   bool needs_progress() const { return waiters_.count == 0 && queue_.in_flight() > 0; }
+  /// Other ranks may be waiting for answers of this one, in whose sets it has no part.
+  bool is_in_demand() const { return executor_.is_in_demand(); }
   /// On which the progress thread sleeps.
   WakeSignal& wake_signal() { return wake_signal_; }
 

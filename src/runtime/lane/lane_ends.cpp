@@ -61,7 +61,8 @@ void Lane::stop(std::string why) {
   progress_step(1);  // ends what was submitted since the set was closed
   // A thread that waits for one of these may be about to begin another step.
   phase_ = Phase::Stopped;
-  serve_messages();  // the last ones
+  executor_.release_gpu();  // handles keep the lane as long as the program keeps them
+  serve_messages();         // the last ones
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {

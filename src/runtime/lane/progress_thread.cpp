@@ -9,6 +9,7 @@ namespace kolo::runtime {
 namespace {
 
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
+constexpr auto kSleepInDemand = std::chrono::milliseconds(1);
 constexpr auto kShortestPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(16);
 
@@ -42,7 +43,8 @@ void ProgressThread::loop() {
       was_notified = lane_->wake_signal().sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     } else {
-      was_notified = lane_->wake_signal().wait_for(kIdleSleep);
+      was_notified =
+          lane_->wake_signal().wait_for(lane_->is_in_demand() ? kSleepInDemand : kIdleSleep);
       if (!was_notified) pause = kShortestPause;
     }
   }

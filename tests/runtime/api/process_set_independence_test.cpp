@@ -28,16 +28,27 @@ class IndependenceTest : public testing::TestWithParam<Setting> {};
 
 INSTANTIATE_TEST_SUITE_P(
     , IndependenceTest,
-    testing::Values(Setting{.name = "Shared", .size = 3},
-                    Setting{.name = "Messages",
-                            .size = 3,
-                            .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}}),
+    testing::Values(
+        Setting{.name = "Shared", .size = 3},
+        Setting{.name = "Messages",
+                .size = 3,
+                .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}},
+        Setting{.name = "Gpu", .size = 3, .network = {.gpus_per_rank = 1, .late_launches = true}},
+        Setting{.name = "GpuInNoOrder",
+                .size = 3,
+                .network = {.gpus_per_rank = 1, .starts_in_order = false}}),
     [](const auto& setting) { return setting.param.name; });
 
 constexpr int kRounds = 100;  // of the other set, meanwhile
 
+/// The rank that is held, and whether a caller waits for the operation meanwhile.
+struct Hold {
+  int rank;
+  bool is_driven_by_a_caller;
+};
+
 TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
-  for (const bool is_driven_by_a_caller : {false, true}) {
+  for (const Hold hold : {Hold{0, false}, Hold{0, true}, Hold{1, false}}) {
     std::latch has_begun(1);
     std::latch released(1);
     run_runtimes(GetParam(), [&](Runtime& runtime) {
@@ -45,7 +56,7 @@ TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
       ProcessSet& other = runtime.add_process_set({0, 1, 2});
       Rows output{DType::Float32, 1};
       AllocateRows allocate = output.allocator();
-      if (runtime.rank() == 0) {
+      if (runtime.rank() == hold.rank) {
         allocate = [&, allocate](const std::vector<std::int64_t>& rows) {
           has_begun.count_down();
           released.wait();
@@ -55,7 +66,7 @@ TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
       const Tensor input(4);
       Handle handle = allgather_async(input.view(), allocate, {.name = "x", .process_set = &held});
       std::thread caller;
-      if (is_driven_by_a_caller) caller = std::thread([&] { handle.wait(); });
+      if (hold.is_driven_by_a_caller) caller = std::thread([&] { handle.wait(); });
       has_begun.wait();
       for (int round = 0; round < kRounds; ++round) {
         // Half of them without a caller that drives the other set either.
@@ -68,7 +79,7 @@ TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
         tensor.expect([](std::size_t i) { return input_sum(3, i); }, "y");
       }
       expect_sum_works(runtime, "the world too");
-      if (runtime.rank() == 0) {
+      if (runtime.rank() == hold.rank) {
         EXPECT_FALSE(handle.is_ready());
         released.count_down();
       }
@@ -78,6 +89,48 @@ TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
         handle.wait();
       }
       EXPECT_EQ(output.counts, (std::vector<std::int64_t>{4, 4, 4}));
+    });
+  }
+}
+
+/// Rank 1 is held on the CPU, before or after the others are about to launch on their GPUs.
+TEST(IndependenceOnGpusTest, OperationHeldOnTheCpu_HoldsUpNoOtherSet) {
+  const Setting setting{.size = 3,
+                        .network = {.nodes = 3, .longest_delay = 100us, .gpus_per_rank = 1}};
+  for (const bool is_gpu_first : {false, true}) {
+    std::latch has_begun(1);
+    std::latch released(1);
+    run_runtimes(setting, [&](Runtime& runtime) {
+      ProcessSet& held = runtime.add_process_set({0, 1, 2});
+      ProcessSet& other = runtime.add_process_set({0, 1, 2});
+      Tensor tensor(5);
+      tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+      float row = 1.0F;
+      std::vector<float> rows;
+      const AllocateRows allocate = [&](const std::vector<std::int64_t>& counts) -> void* {
+        if (runtime.rank() == 1) {
+          has_begun.count_down();
+          released.wait();
+        }
+        rows.resize(counts.size());
+        return rows.data();
+      };
+      const auto reduce = [&] {
+        return allreduce_async(tensor.view(), tensor.view(),
+                               {.op = ReduceOp::Sum, .name = "x", .process_set = &held});
+      };
+      Handle reduced;
+      if (is_gpu_first) reduced = reduce();
+      Handle gathered = allgather_async({&row, DType::Float32, {1}, {}}, allocate,
+                                        {.name = "held", .process_set = &held});
+      if (!is_gpu_first) reduced = reduce();
+      has_begun.wait();
+      for (int round = 0; round < kRounds; ++round) expect_sum_works(other, "y");
+      if (runtime.rank() == 1) released.count_down();
+      gathered.wait();
+      reduced.wait();
+      tensor.expect([](std::size_t i) { return input_sum(3, i); }, "x");
+      EXPECT_EQ(rows, std::vector<float>(3, 1.0F));
     });
   }
 }

@@ -39,7 +39,7 @@ TEST_P(DeviceErrorsTest, WrongDevicesAreErrorsOnAllRanks) {
     TensorView elsewhere = right;
     elsewhere.device.index = (right.device.index + 1) % size();
     const Tensor on_cpu(8);
-    allreduce(right, right, {.op = ReduceOp::Max, .name = "first"});
+    allreduce(right, right, {.op = ReduceOp::Max, .name = "first", .stream = program.stream()});
     if (size() > 1) {
       const bool is_wrong = runtime.rank() == size() - 1;
       expect_contains(

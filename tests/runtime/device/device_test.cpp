@@ -46,6 +46,35 @@ TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
   });
 }
 
+/// NCCL runs one rank by another kernel, which divides large tensors among blocks.
+TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    constexpr std::size_t kCount = 100'003;
+    GpuProgram program(world);
+    const auto input = program.allocate(kCount);
+    const auto output = program.allocate(kCount);
+    const auto from = program.view(input, kCount);
+    const auto to = program.view(output, kCount);
+    program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
+    program.write(output, kCount, -1.0F);
+    const AllreduceOptions half{
+        .op = ReduceOp::Sum, .prescale = 2.0, .postscale = 0.25, .stream = program.stream()};
+    allreduce(from, to, half);
+    const std::vector<float> expected(kCount, sum_of_ranks(0.5F));
+    EXPECT_EQ(program.read(output, kCount), expected);
+    allreduce(from, from, half);
+    EXPECT_EQ(program.read(input, kCount), expected);
+    const std::size_t own =
+        kCount / static_cast<std::size_t>(size()) +
+        (static_cast<std::size_t>(runtime.rank()) < kCount % static_cast<std::size_t>(size()) ? 1
+                                                                                              : 0);
+    program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
+    reduce_scatter(from, program.view(output, own),
+                   {.op = ReduceOp::Sum, .prescale = 0.5, .stream = program.stream()});
+    EXPECT_EQ(program.read(output, own), std::vector<float>(own, sum_of_ranks(0.5F)));
+  });
+}
+
 TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);

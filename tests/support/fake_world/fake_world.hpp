@@ -30,6 +30,9 @@ struct FakeOptions {
   /// As NCCL does without blocking, collectives on GPUs reach their stream only when somebody looks
   /// whether they have: what is put there before comes before them.
   bool late_launches = false;
+  /// Collectives start on a GPU in the order of their launch, as NCCL from 2.26 on can. Otherwise
+  /// what no event orders is a hazard.
+  bool starts_in_order = true;
   bool is_one_gpu = false;  ///< all ranks use the same
 };
 

@@ -82,11 +82,24 @@ bool agree(const FakeCall& one, const FakeCall& other) {
          (one.kind == Kind::AllToAll || one.counts == other.counts);
 }
 
+/// What NCCL's kernel for one rank reaches before 2.29.7 where there is a factor: as many bytes for
+/// each block, a multiple of 16, rounded down.
+std::size_t reached_by_one_rank(std::size_t bytes) {
+  constexpr std::size_t kBytesPerBlock = std::size_t{16} << 10;
+  constexpr std::size_t kMostBlocks = 32;
+  const std::size_t blocks =
+      std::clamp((bytes + kBytesPerBlock - 1) / kBytesPerBlock, std::size_t{1}, kMostBlocks);
+  return std::min(bytes, blocks * ((bytes / blocks + 15) / 16 * 16));
+}
+
 void reduce(std::span<const FakeCall> calls, const std::vector<std::vector<std::byte>>& inputs,
             Place place, std::span<std::byte* const> outputs) {
   std::vector<const std::byte*> contributions;
   for (const auto& input : inputs) contributions.push_back(input.data() + place.offset);
   const FakeCall& call = calls.front();
+  if (calls.size() == 1 && call.reduction.factor != 1.0) {
+    place.size = reached_by_one_rank(place.size);
+  }
   if (place.size == 0) return;
   combine(call.dtype, {.op = call.reduction.op, .prescale = call.reduction.factor}, contributions,
           outputs, place.size / size_of(call.dtype));

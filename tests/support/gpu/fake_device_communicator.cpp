@@ -29,6 +29,8 @@ FakeDeviceCommunicator::FakeDeviceCommunicator(std::shared_ptr<FakeGpuHub> hub, 
 }
 
 FakeDeviceCommunicator::~FakeDeviceCommunicator() {
+  hub_->leave(rank_);
+  if (reason_) hub_->drop(group_, member_);
   if (reason_) return;
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (hub_->has_pending(group_, member_)) {
@@ -43,7 +45,7 @@ FakeDeviceCommunicator::~FakeDeviceCommunicator() {
 bool FakeDeviceCommunicator::ready() {
   require_alive();
   const std::string failure = hub_->failure_of(group_, member_);
-  if (!failure.empty()) abort(failure);
+  if (!failure.empty() && !reason_) reason_ = failure;
   require_alive();
   if (!hub_->is_complete(group_)) return false;
   if (!on_its_way_) return true;
@@ -113,13 +115,14 @@ void FakeDeviceCommunicator::all_to_all(const void* input, std::span<const std::
 }
 
 void FakeDeviceCommunicator::abort(const std::string& reason) noexcept {
-  if (reason_) return;
-  reason_ = reason;
+  if (std::exchange(is_aborted_, true)) return;
+  if (!reason_) reason_ = reason;
+  hub_->await_abort(rank_);
   hub_->drop(group_, member_);
 }
 
 void FakeDeviceCommunicator::require_alive() const {
-  if (reason_) throw BackendError("fake GPU communicator was aborted: " + *reason_);
+  if (reason_) throw BackendError("fake GPU communicator has failed: " + *reason_);
 }
 
 void FakeDeviceCommunicator::launch(FakeCall call, comm::DeviceStream stream) {

@@ -50,7 +50,8 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
   int member_;
   int size_;
   int rank_;                           // in the world
-  std::optional<std::string> reason_;  // why it was aborted
+  std::optional<std::string> reason_;  // why it has failed or was aborted
+  bool is_aborted_ = false;
   /// Called, but not on its stream yet.
   struct OnItsWay {
     FakeCall call;

@@ -28,13 +28,16 @@ class FakeGpu final : public comm::Gpu {
     return hub_->allocate(rank_, bytes);
   }
 
+  bool is_capturing(comm::DeviceStream stream) override {
+    return hub_->is_capturing(rank_, stream);
+  }
   void record(comm::DeviceEvent event, comm::DeviceStream stream) override {
     hub_->record(rank_, event, stream);
   }
   void wait(comm::DeviceStream stream, comm::DeviceEvent event) override {
     hub_->wait(rank_, stream, event);
   }
-  bool has_passed(comm::DeviceEvent event) override { return hub_->has_passed(rank_, event); }
+  bool has_passed(comm::DeviceEvent event) override { return hub_->answer(rank_, event); }
   /// A millisecond for each operation on the stream between them.
   double seconds_between(comm::DeviceEvent first, comm::DeviceEvent last) override {
     return 1e-3 * static_cast<double>(hub_->steps_between(first, last));
@@ -67,6 +70,7 @@ class FakeGpus final : public comm::Gpus {
 
   int count() override { return count_; }
   std::shared_ptr<comm::Gpu> open(int index) override;
+  bool starts_collectives_in_order() override { return hub_->starts_in_order(); }
   Task connect(Communicator& communicator, int tag, comm::Gpu& gpu,
                std::unique_ptr<comm::DeviceCommunicator>& made) override;
 

@@ -16,18 +16,24 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
     : late_launches_(options.late_launches),
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
-      groups_(streams_, ranks) {}
+      groups_(streams_, ranks, options.starts_in_order),
+      allocations_(static_cast<std::size_t>(ranks)),
+      holdings_(static_cast<std::size_t>(ranks)),
+      held_(static_cast<std::size_t>(ranks)) {}
 
 std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
   const std::lock_guard guard(lock_);
   std::byte* const memory = memory_.allocate(rank, bytes);
   streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  holdings_[static_cast<std::size_t>(rank)].bytes += memory_.block_at(memory).size();
+  ++allocations_[static_cast<std::size_t>(rank)];
   return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
 }
 
 void FakeGpuHub::free(int rank, std::byte* memory) {
   const std::lock_guard guard(lock_);
   streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  holdings_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
   memory_.spoil(memory);
 }
 
@@ -65,8 +71,10 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
 
 std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
   const std::lock_guard guard(lock_);
-  return {streams_.open_stream(rank), [hub = shared_from_this()](comm::DeviceStream stream) {
+  ++holdings_[static_cast<std::size_t>(rank)].streams;
+  return {streams_.open_stream(rank), [hub = shared_from_this(), rank](comm::DeviceStream stream) {
             const std::lock_guard closing(hub->lock_);
+            --hub->holdings_[static_cast<std::size_t>(rank)].streams;
             hub->streams_.close_stream(stream);
           }};
 }
@@ -81,11 +89,13 @@ std::shared_ptr<CUevent_st> FakeGpuHub::make_event() {
 
 void FakeGpuHub::record(int rank, comm::DeviceEvent event, comm::DeviceStream stream) {
   const std::lock_guard guard(lock_);
+  check_not_captured(rank, stream, "record");
   streams_.record(rank, event, stream);
 }
 
 void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event) {
   const std::lock_guard guard(lock_);
+  check_not_captured(rank, stream, "wait");
   streams_.wait(rank, stream, event);
 }
 
@@ -207,16 +217,6 @@ void FakeGpuHub::report(std::string hazard) {
   streams_.graph().report(std::move(hazard));
 }
 
-void FakeGpuHub::fail_collective(int rank, std::size_t nth, std::string reason) {
-  const std::lock_guard guard(lock_);
-  groups_.disturb(rank, nth, std::move(reason));
-}
-
-void FakeGpuHub::lose_collective(int rank, std::size_t nth) {
-  const std::lock_guard guard(lock_);
-  groups_.disturb(rank, nth, {});
-}
-
 std::size_t FakeGpuHub::make_group(int size) {
   const std::lock_guard guard(lock_);
   return groups_.make(size);
@@ -225,6 +225,12 @@ std::size_t FakeGpuHub::make_group(int size) {
 void FakeGpuHub::join(std::size_t group, int member, int rank) {
   const std::lock_guard guard(lock_);
   groups_.join(group, member, rank);
+  ++holdings_[static_cast<std::size_t>(rank)].communicators;
+}
+
+void FakeGpuHub::leave(int rank) {
+  const std::lock_guard guard(lock_);
+  --holdings_[static_cast<std::size_t>(rank)].communicators;
 }
 
 bool FakeGpuHub::is_complete(std::size_t group) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,6 +40,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
   bool late_launches() const { return late_launches_; }
   bool is_one_gpu() const { return is_one_gpu_; }
+  bool starts_in_order() const { return groups_.starts_in_order(); }
 
   /// The user's side. Streams may be null, for the default stream.
 
@@ -53,6 +55,11 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
   void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
   bool has_passed(int rank, comm::DeviceEvent event);
+  /// Captures what is put on a stream into a graph, which nobody replays. Events may not reach into
+  /// it or out of it: that is a hazard, as it ends a real capture in an error.
+  void begin_capture(int rank, comm::DeviceStream stream);
+  void end_capture(int rank, comm::DeviceStream stream);
+  bool is_capturing(int rank, comm::DeviceStream stream);
   /// The number of operations on a stream between two events that have passed.
   std::uint64_t steps_between(comm::DeviceEvent first, comm::DeviceEvent last);
   /// A mark of a rank, which lives as long as the result.
@@ -60,6 +67,17 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// The names of a rank's marks so far; the number of marks of all ranks that are alive.
   std::vector<std::string> marks(int rank);
   int live_marks();
+  /// What a rank holds of its GPU now.
+  struct Holding {
+    int streams = 0;
+    int communicators = 0;
+    std::size_t bytes = 0;
+
+    bool operator==(const Holding&) const = default;
+  };
+  Holding holding(int rank);
+  /// How often a rank has allocated memory.
+  int allocations(int rank);
   /// Puts `kernel` on a stream. It runs when somebody polls, at the latest in `synchronize`.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
   /// Blocks until the stream is done. Throws TimeoutError after a minute.
@@ -85,6 +103,13 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
 
+  /// Until they are let go, a rank's questions for events wait, and so do its aborts: as where
+  /// another thread waits inside of CUDA, or a peer does not answer. For half a minute at most.
+  void hold_questions(int rank);
+  void hold_aborts(int rank);
+  void let_go(int rank);
+  bool is_held(int rank);
+
   /// For FakeDeviceCommunicator.
 
   std::size_t make_group(int size);
@@ -94,12 +119,19 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void launch(std::size_t group, int member, int rank, FakeCall call, comm::DeviceStream stream);
   bool has_pending(std::size_t group, int member);
   void drop(std::size_t group, int member);
+  void leave(int rank);
+  void await_abort(int rank) { wait_until_let_go(rank, Held::Aborts); }
+  /// What comm::Gpu asks; the user's side is never held.
+  bool answer(int rank, comm::DeviceEvent event);
 
  private:
   void free(int rank, std::byte* memory);
   /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
   /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
+  enum class Held : std::uint8_t { Nothing, Questions, Aborts };
+  void wait_until_let_go(int rank, Held what);
+  void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);
 
@@ -111,6 +143,10 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // of ranks
   int live_marks_ = 0;
+  std::vector<int> allocations_;                           // of ranks
+  std::vector<Holding> holdings_;                          // of ranks
+  std::vector<Held> held_;                                 // of ranks
+  std::set<std::pair<int, comm::DeviceStream>> captured_;  // of ranks
 };
 
 }  // namespace kolo::test

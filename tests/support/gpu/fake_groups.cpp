@@ -55,6 +55,12 @@ void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceS
   arrival.accesses.name = std::move(name);
   arrival.accesses.order = streams_.next_order();
   arrival.call = std::move(call);
+  if (joined.members.size() == 1) return;  // it waits for nobody
+  std::map<std::size_t, Part>& latest = latest_[static_cast<std::size_t>(self.rank)];
+  for (const auto& [other, part] : latest) {
+    if (other != group) arrival.before.push_back(part);
+  }
+  latest[group] = {meeting, index};
 }
 
 bool FakeGroups::has_pending(std::size_t group, int member) const {
@@ -94,6 +100,7 @@ bool FakeGroups::poll(Group& group, Meeting& meeting, std::size_t member,
   }
   HappensBefore& graph = streams_.graph();
   if (self.state == Arrival::State::Launched) {
+    if (!is_its_turn(self, timeline)) return false;
     self.state = Arrival::State::AtHead;
     self.start = graph.clock(timeline);
   }
@@ -101,6 +108,26 @@ bool FakeGroups::poll(Group& group, Meeting& meeting, std::size_t member,
   graph.operate(timeline, self.accesses);
   for (const Arrival& arrival : meeting.arrivals) graph.join(timeline, arrival.start);
   self.is_done = true;
+  self.timeline = timeline;
+  self.end = graph.clock(timeline).at(timeline);
+  self.before.clear();  // else meetings would keep one another
+  return true;
+}
+
+bool FakeGroups::is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline) {
+  for (const Part& part : arrival.before) {
+    const Arrival& earlier = part.meeting->arrivals[part.member];
+    if (earlier.state == Arrival::State::Dropped) continue;
+    if (starts_in_order_) {
+      if (earlier.state == Arrival::State::Launched) return false;
+      continue;
+    }
+    const bool is_behind =
+        earlier.is_done && streams_.graph().clock(timeline).at(earlier.timeline) >= earlier.end;
+    if (is_behind) continue;
+    streams_.graph().report("device order: '" + arrival.accesses.name + "' may start before '" +
+                            earlier.accesses.name + "'");
+  }
   return true;
 }
 

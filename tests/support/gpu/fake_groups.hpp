@@ -17,8 +17,14 @@ namespace kolo::test {
 /// is at the head of all members' streams. Not for several threads at a time.
 class FakeGroups {
  public:
-  FakeGroups(FakeStreams& streams, int ranks)
-      : streams_(streams), launched_(static_cast<std::size_t>(ranks)) {}
+  /// `starts_in_order`: see FakeOptions.
+  FakeGroups(FakeStreams& streams, int ranks, bool starts_in_order)
+      : streams_(streams),
+        starts_in_order_(starts_in_order),
+        launched_(static_cast<std::size_t>(ranks)),
+        latest_(static_cast<std::size_t>(ranks)) {}
+
+  bool starts_in_order() const { return starts_in_order_; }
 
   std::size_t make(int size);
   void join(std::size_t group, int member, int rank);
@@ -43,6 +49,12 @@ class FakeGroups {
     std::size_t launched = 0;
     std::string failure;
   };
+  struct Meeting;
+  /// A member's part of an operation.
+  struct Part {
+    std::shared_ptr<const Meeting> meeting;
+    std::size_t member = 0;
+  };
   /// What one member brings to an operation.
   struct Arrival {
     enum class State : unsigned char { Expected, Launched, AtHead, Dropped };
@@ -53,6 +65,9 @@ class FakeGroups {
     FakeCall call{};
     MemoryOperation accesses;
     VectorClock start;
+    FakeStreams::Timeline timeline = 0;
+    std::uint64_t end = 0;     // on it
+    std::vector<Part> before;  // the last ones that its rank launched before, of other groups
   };
   struct Meeting {
     std::vector<Arrival> arrivals;
@@ -69,12 +84,16 @@ class FakeGroups {
 
   bool poll(Group& group, Meeting& meeting, std::size_t member, const Disturbance* disturbance,
             FakeStreams::Timeline timeline);
+  /// Whether the arrival may start, given what its rank launched before.
+  bool is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline);
   bool meet(Group& group, Meeting& meeting);
 
   FakeStreams& streams_;
+  const bool starts_in_order_;
   LaunchOrder order_;
   std::vector<std::unique_ptr<Group>> groups_;
-  std::vector<std::size_t> launched_;  // by each rank
+  std::vector<std::size_t> launched_;                // by each rank
+  std::vector<std::map<std::size_t, Part>> latest_;  // of each rank, by group
   std::map<std::pair<int, std::size_t>, Disturbance> disturbances_;
 };
 

@@ -1,0 +1,100 @@
+#include "runtime/device/launched_batches.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace kolo::runtime {
+namespace {
+
+constexpr auto kShortestPause = std::chrono::microseconds(50);
+constexpr auto kLongestPause = std::chrono::milliseconds(1);
+
+}  // namespace
+
+void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
+  {
+    const std::lock_guard lock(lock_);
+    batches_.push_back(std::move(batch));
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this, &gpu] { release_ended(gpu); });
+  changed_.notify_one();
+}
+
+bool LaunchedBatches::empty() {
+  const std::lock_guard lock(lock_);
+  if (error_) std::rethrow_exception(error_);
+  return batches_.empty();
+}
+
+std::string LaunchedBatches::overdue(Operation::Clock::time_point now) {
+  const std::lock_guard lock(lock_);
+  if (batches_.empty() || now < batches_.front().give_up_at) return {};
+  return describe(batches_.front().operations.front()->request);
+}
+
+double LaunchedBatches::seconds() {
+  const std::lock_guard lock(lock_);
+  return seconds_;
+}
+
+void LaunchedBatches::end() {
+  stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LaunchedBatches::abandon() {
+  stop();
+  if (thread_.joinable()) thread_.detach();
+}
+
+void LaunchedBatches::stop() {
+  {
+    const std::lock_guard lock(lock_);
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+}
+
+void LaunchedBatches::release_ended(comm::Gpu& gpu) {
+  std::chrono::microseconds pause = kShortestPause;
+  std::unique_lock lock(lock_);
+  while (!is_stopping_) {
+    if (batches_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    Batch& first = batches_.front();  // deques do not move their elements
+    lock.unlock();
+    std::optional<double> seconds;
+    std::exception_ptr error;
+    try {
+      if (gpu.has_passed(first.done.get())) {
+        seconds = gpu.seconds_between(first.began.get(), first.done.get());
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error) {
+      error_ = error;
+      return;
+    }
+    if (!seconds) {
+      changed_.wait_for(lock, pause, [&] { return is_stopping_; });
+      pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
+      continue;
+    }
+    pause = kShortestPause;
+    seconds_ += *seconds;
+    std::optional<Batch> ended(std::move(batches_.front()));
+    batches_.pop_front();
+    lock.unlock();
+    ended.reset();  // may run the program's deleters
+    lock.lock();
+  }
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# What to run first on a machine with a GPU, on which nothing of Kolo has run yet: from the driver
+# to training, the steps that are most likely to hang last and alone. Each step ends after a time
+# limit, and a step that fails stops none of the others.
+#   tests/gpu/first_hour.sh [--rehearse] [--folder build/release] [--report FILE]
+# --folder: programs that were built before, here or elsewhere: FOLDER/tests and FOLDER/examples.
+#   FOLDER/env, if it exists, is sourced first: PATH and LD_LIBRARY_PATH of libraries that were
+#   carried along.
+# --rehearse: where no GPU is, a step that needs one says so, which is no failure.
+# Writes one report: versions, how each step ended, and what it printed at its end.
+set -uo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+folder="$root/build/release"
+report=""
+is_rehearsal=false
+while [ "$#" -gt 0 ]; do
+  case "$1" in
+    --rehearse) is_rehearsal=true ;;
+    --folder) folder="$(cd "${2:?--folder needs a folder}" && pwd)" || exit 2; shift ;;
+    --report) report="${2:?--report needs a file}"; shift ;;
+    *) sed -n '2,12p' "${BASH_SOURCE[0]}" | cut -c3-; exit 2 ;;
+  esac
+  shift
+done
+report="${report:-$folder/first_hour.txt}"
+# shellcheck disable=SC1091
+if [ -f "$root/cmake/environment.sh" ]; then . "$root/cmake/environment.sh"; fi
+# shellcheck disable=SC1091
+if [ -f "$folder/env" ]; then . "$folder/env"; fi
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+# One GPU for all ranks. NCCL_DEBUG=WARN says why NCCL fails.
+export KOLO_SHARE_GPU=on NCCL_DEBUG=WARN OMP_NUM_THREADS=4
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+has_gpu=false
+if nvidia-smi -L > /dev/null 2>&1; then has_gpu=true; fi
+if ! $has_gpu && ! $is_rehearsal; then
+  printf 'first_hour.sh: error: no GPU here; --rehearse tries the steps without one\n' >&2
+  exit 2
+fi
+
+passed=0
+failed=0
+skipped=0
+say() { printf '%s\n' "$*" | tee -a "$report"; }
+
+# says_no_gpu <status> <output>: the step did nothing but find no GPU.
+says_no_gpu() {
+  [ "$1" -eq 77 ] || { grep -qiE 'no GPU' "$2" && ! grep -q 'FAILED' "$2"; }
+}
+
+# step <seconds> <name> <command>...
+step() {
+  local limit="$1" name="$2" output="$work/output" begin="$SECONDS" status=0 how
+  shift 2
+  if [[ "$1" == "$folder"/* && ! -x "$1" ]]; then
+    status=127
+    printf '%s is not there: build it, or carry it along\n' "$1" > "$output"
+  else
+    timeout --kill-after=10 "$limit" "$@" > "$output" 2>&1 < /dev/null || status=$?
+  fi
+  if ! $has_gpu && says_no_gpu "$status" "$output"; then
+    how="needs a GPU"
+    skipped=$((skipped + 1))
+  elif [ "$status" -eq 0 ]; then
+    how="passed"
+    passed=$((passed + 1))
+  else
+    how="FAILED with $status"
+    [ "$status" -ne 124 ] || how="FAILED: not ended after $limit s"
+    failed=$((failed + 1))
+  fi
+  say "$(printf '%-58s %s, %d s' "$name" "$how" "$((SECONDS - begin))")"
+  {
+    printf '    $ %s\n' "$*"
+    tail -n "${lines:-15}" "$output" | cut -c1-200 | sed 's/^/    | /'
+  } >> "$report"
+}
+
+# needs_gpu <command>...: for tools that come with one.
+needs_gpu() {
+  if ! $has_gpu; then
+    printf 'needs a GPU\n'
+    return 77
+  fi
+  "$@"
+}
+export -f needs_gpu
+export has_gpu
+# with_gpu <seconds> <name> <command>...
+with_gpu() {
+  local limit="$1" name="$2"
+  shift 2
+  step "$limit" "$name" bash -c 'needs_gpu "$@"' needs_gpu "$@"
+}
+
+# on <ranks> <seconds> <name> <program> <argument>...: under mpirun.
+on() {
+  local ranks="$1" limit="$2" name="$3" program="$folder/$4"
+  shift 4
+  if [ ! -x "$program" ]; then
+    step "$limit" "$name, $ranks ranks" "$program"
+    return
+  fi
+  step "$limit" "$name, $ranks ranks" mpirun --oversubscribe -np "$ranks" "$program" "$@"
+}
+
+: > "$report"
+say "The first hour on a GPU, $(date -u +'%Y-%m-%d %H:%M') UTC"
+say "Kolo: $(git -C "$root" log -1 --format='%h %s' 2> /dev/null || printf 'no repository here')"
+say "MPI: $(mpirun --version 2>&1 | head -n 1)"
+linked="$(ldd "$folder/tests/runtime_gpu_test" 2>&1 |
+  sed -nE 's/^\s*(lib(cudart|nccl)\S* => (\S+|not found)).*/\1/p')"
+say "libraries: ${linked//$'\n'/, }"
+say ""
+
+say "1 The driver, CUDA and NCCL"
+with_gpu 30 "nvidia-smi" nvidia-smi
+# shellcheck disable=SC2016
+step 60 "all libraries are found" bash -c '! ldd "$1" | grep "not found"' ldd \
+  "$folder/tests/runtime_gpu_test"
+step 300 "NCCL with one rank" "$folder/tests/nccl_test"
+step 300 "streams, events, kernels" "$folder/tests/cuda_gpu_test"
+lines=40 step 120 "bandwidth of the pack kernel" "$folder/tests/convert_bandwidth"
+with_gpu 600 "compute-sanitizer" compute-sanitizer --error-exitcode 1 "$folder/tests/cuda_gpu_test"
+
+say "2 Collectives between processes"
+late='*ProcessSet*:*Holds*'
+for ranks in 1 2; do
+  on "$ranks" 300 "collectives" tests/runtime_gpu_test --gtest_filter="-$late"
+done
+
+say "3 Training, beside the CPU"
+cat > "$work/compare.py" << 'PYTHON'
+"""Digests and losses of two reports of train_gpt; status 1 where the losses differ."""
+import json
+import sys
+
+ours, theirs = (json.load(open(name)) for name in sys.argv[1:])
+print("digest", ours["parameters_digest"], "on the GPU,", theirs["parameters_digest"], "on the CPU")
+losses = list(zip(ours["losses"], theirs["losses"]))
+print("loss", *losses[-1], "largest difference", max(abs(a - b) for a, b in losses))
+sys.exit(any(abs(a - b) > 1e-2 for a, b in losses) or bool(ours["different_ranks"]))
+PYTHON
+tiny=(--layers 1 --width 32 --heads 2 --context 16 --batch 4 --steps 20 --text "$root/docs")
+for ranks in 1 2; do
+  on "$ranks" 120 "train_gpt on the CPU" examples/train_gpt "${tiny[@]}" --json "$work/cpu.json"
+  for mode in none optimizer gradients full; do
+    on "$ranks" 180 "train_gpt --shard $mode" examples/train_gpt "${tiny[@]}" --device cuda \
+      --shard "$mode" --json "$work/gpu.json"
+    with_gpu 20 "    beside the CPU" python3 "$work/compare.py" "$work/gpu.json" "$work/cpu.json"
+    rm -f "$work/gpu.json"
+  done
+done
+
+say "4 Speed"
+for ranks in 1 2; do
+  for algo in ring auto; do
+    lines=60 KOLO_NCCL_ALGO="$algo" on "$ranks" 300 "kolo-bench beside NCCL, $algo" \
+      examples/kolo-bench allreduce --device cuda --baseline nccl --max 256MB
+  done
+done
+lines=60 on 1 300 "the gradients of ResNet-50" examples/kolo-bench gradients --model resnet50 \
+  --device cuda --baseline nccl
+lines=30 on 1 300 "train_gpt --efficiency" examples/train_gpt --preset medium --device cuda \
+  --steps 100 --text "$root/docs" --efficiency
+lines=30 on 1 300 "synthetic_benchmark --efficiency" examples/synthetic_benchmark --device cuda \
+  --efficiency
+
+say "5 What may hang, one by one"
+step 120 "graphs that others capture" "$folder/tests/cuda_gpu_test" --gtest_filter='*Capture*'
+for ranks in 1 2 4; do
+  on "$ranks" 300 "process sets, held operations" tests/runtime_gpu_test --gtest_filter="$late"
+done
+NCCL_LAUNCH_ORDER_IMPLICIT=0 on 2 300 "process sets, ordered by events" tests/runtime_gpu_test \
+  --gtest_filter="$late"
+lines=30 on 2 180 "latency of small tensors" examples/kolo-bench allreduce --device cuda \
+  --baseline nccl --max 4KB
+on 4 300 "collectives" tests/runtime_gpu_test --gtest_filter="-$late"
+
+say ""
+say "passed $passed, failed $failed, need a GPU $skipped; details in $report"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,213 @@
+// What process sets hold of a GPU and when they let it go, and what holds nobody: graphs that the
+// program captures, questions and aborts that take long.
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/device/programs.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::device_life_test {
+
+using namespace std::chrono_literals;
+
+std::vector<int> everybody(int size) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+class DeviceLifeTest : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceLifeTest, testing::Values(1, 2, 3, 4));
+
+/// What the world launches without a number comes before the first added set on all ranks.
+TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
+  constexpr int kGpuMessagesOfTheWorld = 3;
+  std::atomic<bool> may_arrive{true};
+  std::barrier all_ranks(2);
+  const auto body = [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const auto rows = program.allocate(8);
+    const TensorView view = program.view(memory, 8);
+    program.write(memory, 8, 1.0F);
+    allreduce(view, view, {.op = ReduceOp::Sum, .name = "first", .stream = program.stream()});
+    all_ranks.arrive_and_wait();
+    may_arrive = false;  // the counts, at rank 1
+    all_ranks.arrive_and_wait();
+    Handle gathered = allgather_async(program.view(memory, 4),
+                                      [&](const std::vector<std::int64_t>&) { return rows.get(); },
+                                      {.name = "rows", .stream = program.stream()});
+    std::thread postman;
+    if (runtime.rank() == 0) {
+      postman = std::thread([&] {
+        std::this_thread::sleep_for(300ms);  // for the set to overtake the rows, if it can
+        may_arrive = true;
+      });
+    }
+    ProcessSet& added = runtime.add_process_set({0, 1});
+    const auto other = program.allocate(8);
+    const TensorView reduced = program.view(other, 8);
+    program.write(other, 8, 1.0F);
+    allreduce(
+        reduced, reduced,
+        {.op = ReduceOp::Sum, .name = "x", .process_set = &added, .stream = program.stream()});
+    gathered.wait();
+    if (postman.joinable()) postman.join();
+    EXPECT_EQ(program.read(rows, 8), std::vector<float>(8, 2.0F));
+    EXPECT_EQ(program.read(other, 8), std::vector<float>(8, 2.0F));
+  };
+  run_programs(setting_with_gpus(2), body,
+               {{.kind = Fault::Kind::Delay,
+                 .channel = kGpuMessagesOfTheWorld,
+                 .destination = 1,
+                 .until = &may_arrive}});
+}
+
+TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const TensorView view = program.view(memory, 8);
+    const auto reduce = [&](ProcessSet& set) {
+      program.write(memory, 8, 1.0F);
+      Handle handle = allreduce_async(view, view,
+                                      {.op = ReduceOp::Sum,
+                                       .compression = Compression::fp16(),
+                                       .name = "x",
+                                       .process_set = &set,
+                                       .stream = program.stream()});
+      handle.wait();
+      EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+      return handle;
+    };
+    Handle first = reduce(runtime.world());
+    const FakeGpuHub::Holding before = world.hub()->holding(runtime.rank());
+    for (int round = 0; round < 3; ++round) {
+      ProcessSet& added = runtime.add_process_set(everybody(size()));
+      Handle kept = reduce(added);
+      EXPECT_NE(world.hub()->holding(runtime.rank()), before);
+      runtime.remove_process_set(added);
+      EXPECT_EQ(world.hub()->holding(runtime.rank()), before);
+      kept.wait();  // a handle outlives its set
+      EXPECT_GT(added.metrics().bytes_packed, 0U);
+    }
+    first = reduce(runtime.world());
+  });
+}
+
+/// Freeing may wait for the GPU.
+TEST_P(DeviceLifeTest, JoinedRankUsesItsMemoryAgain) {
+  constexpr int kSteps = 30;
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(1000);
+    const TensorView view = program.view(memory, 1000);
+    const int before = world.hub()->allocations(runtime.rank());
+    const bool works = runtime.rank() < size() - 1;
+    for (int step = 0; works && step < kSteps; ++step) {
+      program.write(memory, 1000, 1.0F);
+      allreduce(view, view, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+      EXPECT_EQ(program.read(memory, 1000),
+                std::vector<float>(1000, static_cast<float>(size() - 1)));
+      std::this_thread::sleep_for(1ms);
+    }
+    join();
+    EXPECT_LT(world.hub()->allocations(runtime.rank()) - before, kSteps);
+  });
+}
+
+TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const TensorView view = program.view(memory, 8);
+    const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .stream = program.stream()};
+    FakeGpuHub& hub = *world.hub();
+    program.write(memory, 8, 1.0F);
+    Handle handle = allreduce_async(view, view, options);
+    while (!handle.is_ready()) std::this_thread::sleep_for(1ms);
+    // On the last rank alone: all see the error.
+    const bool captures = runtime.rank() == size() - 1;
+    if (captures) {
+      hub.begin_capture(runtime.rank(), program.stream());
+      expect_contains(text_thrown_by<InvalidArgument>([&] { handle.wait(); }), "Wait before");
+    }
+    AllreduceOptions refused = options;
+    refused.name = "refused";
+    expect_contains(text_thrown_by<InvalidArgument>([&] { allreduce(view, view, refused); }),
+                    "captured into a CUDA graph");
+    if (captures) hub.end_capture(runtime.rank(), program.stream());
+    handle.wait();
+    EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+  });
+}
+
+/// As where the program waits for its GPU inside of CUDA, which then answers nobody else.
+TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    ProcessSet& added = runtime.add_process_set(everybody(size()));
+    FakeGpuHub& hub = *world.hub();
+    if (runtime.rank() == 0) hub.hold_questions(0);
+    for (int step = 0; step < 20; ++step) {
+      ProcessSet& set = step % 2 == 0 ? added : runtime.world();
+      const auto memory = program.allocate(8);
+      const TensorView view = program.view(memory, 8);
+      program.write(memory, 8, 1.0F);
+      allreduce(
+          view, view,
+          {.op = ReduceOp::Sum, .name = "x", .process_set = &set, .stream = program.stream()});
+      EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+    }
+    if (runtime.rank() == 0) {
+      EXPECT_TRUE(hub.is_held(0));
+      hub.let_go(0);
+    }
+  });
+}
+
+/// NCCL's may wait for a peer, or for a GPU that hangs.
+TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
+  Config config = test_config();
+  config.timeout = 300ms;
+  config.lost_after = 200ms;
+  std::shared_ptr<FakeGpuHub> hub;
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              const int rank = world.topology().rank;
+              GpuProgram program(world);
+              world.hub()->hold_aborts(rank);
+              if (rank == 1) world.hub()->lose_collective(1, 0);
+              const auto memory = program.allocate(8);
+              const TensorView view = program.view(memory, 8);
+              {
+                Runtime runtime(options_in(world, config));
+                Runtime::set_thread_current(&runtime);
+                allreduce(view, view, {.name = "bad", .stream = program.stream()});
+                std::this_thread::sleep_for(1s);
+                expect_contains(text_thrown_by<PeerLostError>([&] {
+                                  allreduce(view, view,
+                                            {.name = "next", .stream = program.stream()});
+                                }),
+                                "has not ended");
+              }
+              EXPECT_TRUE(world.hub()->is_held(rank)) << "somebody waited for the abort";
+              world.hub()->let_go(rank);
+            },
+            {.gpus_per_rank = 1});
+}
+
+}  // namespace kolo::test::device_life_test
