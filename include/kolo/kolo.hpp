@@ -16,5 +16,6 @@
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/shared_tensor.hpp"
+#include "kolo/sync_batch_norm.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "kolo/training_report.hpp"
