@@ -91,7 +91,6 @@ TEST_F(ConvertSyncBatchNormTest, OptionsAndMode_AreTakenOver) {
   EXPECT_FALSE(first->options.momentum().has_value());
   EXPECT_FALSE(first->is_training());
   EXPECT_EQ(first->running_var.scalar_type(), at::kDouble);
-  EXPECT_EQ(first->num_batches_tracked.scalar_type(), at::kLong);
   EXPECT_FALSE(model[1]->as<SyncBatchNorm>()->weight.defined());
   EXPECT_FALSE(model[1]->as<SyncBatchNorm>()->running_mean.defined());
 }

@@ -22,7 +22,7 @@ enum class Rows { Even, Uneven, NoneOnTheLast };
 inline std::vector<std::int64_t> rows_of_ranks(Rows kind, int size) {
   std::vector<std::int64_t> rows;
   for (int rank = 0; rank < size; ++rank) {
-    rows.push_back(kind == Rows::Even ? 3 : kind == Rows::Uneven ? 2 + 3 * rank : 4 + rank);
+    rows.push_back(kind == Rows::Even ? 5 : kind == Rows::Uneven ? 4 + 3 * rank : 6 + rank);
   }
   if (kind == Rows::NoneOnTheLast && size > 1) rows.back() = 0;
   return rows;
@@ -62,9 +62,9 @@ inline at::Tensor random_batch(std::int64_t rows, const Shape& extents, int salt
   along_rows[0] = rows;
   along_channels[1] = extents[0];
   const at::Tensor numbers = at::randn(shape, generator);
-  const at::Tensor row = at::arange(rows).view(along_rows) * 0.3;
+  const at::Tensor row = at::arange(rows).view(along_rows) * 0.1;
   const at::Tensor channel = at::arange(extents[0]).view(along_channels);
-  return (numbers * (channel * 0.5 + 1) + row - channel * 2).to(type);
+  return (numbers * (channel * 0.25 + 1) + row - channel * 0.5).to(type);
 }
 
 /// Up to `tolerance`, relative to the largest expected number where that is above 1.

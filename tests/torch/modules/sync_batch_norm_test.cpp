@@ -41,15 +41,16 @@ class Pair {
       const at::Tensor output = synced->forward(own);
       expect_close(output, batch_.own(expected), tolerance, "output");
       expect_same_statistics();
-      const at::Tensor factors = random_batch(batch_.count(), extents, step + 50, type);
+      const at::Tensor factors = at::tanh(random_batch(batch_.count(), extents, step + 50, type));
       whole->zero_grad();
       synced->zero_grad();
       expected.backward(factors);
       output.backward(batch_.own(factors));
       expect_close(own.grad(), batch_.own(all.grad()), tolerance, "gradient of the input");
       if (!whole->options.affine()) continue;
-      expect_close(sum(synced->weight.grad()), whole->weight.grad(), tolerance, "of weight");
-      expect_close(sum(synced->bias.grad()), whole->bias.grad(), tolerance, "of bias");
+      // Their terms cancel, so they are less exact.
+      expect_close(sum(synced->weight.grad()), whole->weight.grad(), 5 * tolerance, "of weight");
+      expect_close(sum(synced->bias.grad()), whole->bias.grad(), 5 * tolerance, "of bias");
     }
   }
   void expect_same_statistics() {
