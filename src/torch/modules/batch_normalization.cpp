@@ -164,8 +164,7 @@ at::Tensor normalize(const at::Tensor& input, const Moments& moments, const Norm
                  .to(input.scalar_type());
   }
   if (is_recorded) {
-    autograd::set_history(output,
-                          make_node<SyncBatchNormBackward>(input, by, moments.count, how));
+    autograd::set_history(output, make_node<SyncBatchNormBackward>(input, by, moments.count, how));
   }
   return output;
 }

@@ -29,7 +29,7 @@ struct FoundNorm {
   std::weak_ptr<Module> module;
   std::vector<Place> places{};
   long known_owners = 0;  // which a replacement reaches
-  std::string problem{};  // why it cannot be replaced
+  std::string problem{};  // why it cannot be replaced, beginning with its name
 };
 
 bool is_batch_norm(const Module& module) {
@@ -76,9 +76,9 @@ class NormSearch {
   std::vector<FoundNorm> found() {
     for (FoundNorm& norm : found_) {
       if (!norm.problem.empty() || norm.module.use_count() == norm.known_owners) continue;
-      norm.problem =
-          "something else holds it too, such as a variable or a member, and would go on using the "
-          "old one. Let go of it before";
+      norm.problem = "'" + norm.places.front().name +
+                     "': something else holds it too, such as a variable or a member, and would go "
+                     "on using the old one. Let go of it before";
     }
     return std::move(found_);
   }
@@ -92,13 +92,14 @@ class NormSearch {
     auto* const sequential = parent.as<SequentialImpl>();
     const long calls = sequential != nullptr ? calls_in(*sequential, *module) : 0;
     if (calls == 0) {
-      norm.problem = "the code of " + parent.name() +
+      norm.problem = "'" + name + "': the code of " + parent.name() +
                      " calls it by its own type. Declare it there as kolo::SyncBatchNorm";
     } else if (!visit_as_batch_norm(*module, [](const auto&) {})) {
-      norm.problem = "it is a " + module->name() + ", whose forward() would be lost";
+      norm.problem =
+          "'" + name + "': it is a " + module->name() + ", whose forward() would be lost";
     }
-    const bool is_first_here =
-        std::ranges::none_of(norm.places, [&](const auto& place) { return place.parent == sequential; });
+    const bool is_first_here = std::ranges::none_of(
+        norm.places, [&](const auto& place) { return place.parent == sequential; });
     norm.known_owners += 1 + (is_first_here ? calls : 0);
     norm.places.push_back({sequential, key, name});
   }
@@ -112,7 +113,7 @@ void refuse_problems(const std::vector<FoundNorm>& found) {
   std::string text;
   for (const FoundNorm& norm : found) {
     if (norm.problem.empty()) continue;
-    text += "\n  '" + norm.places.front().name + "': " + norm.problem + ".";
+    text += "\n  " + norm.problem + ".";
   }
   if (text.empty()) return;
   throw InvalidArgument(

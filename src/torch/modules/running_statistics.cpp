@@ -60,8 +60,7 @@ void copy_from(int root, const std::vector<RunningStatistics>& all, ProcessSet& 
 
 void combine(const RunningStatistics& own, ProcessSet& set) {
   const auto options = own.mean.options().dtype(at::kDouble);
-  const at::Tensor weight =
-      own.batches.defined() ? own.batches.to(options) : at::ones({}, options);
+  const at::Tensor weight = own.batches.defined() ? own.batches.to(options) : at::ones({}, options);
   const std::string name = kOperation + "." + prefix_of(own);
   const tensors::Moments all = tensors::merge(
       {weight, own.mean.to(at::kDouble), own.variance.to(at::kDouble)}, set, name + "statistics");

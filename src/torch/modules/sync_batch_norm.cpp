@@ -73,8 +73,8 @@ std::string SyncBatchNormImpl::problem_with_input(const at::Tensor& input) const
   text << "SyncBatchNorm of " << options.num_features() << " channels: ";
   if (!input.defined()) return text.str() + "the input is undefined";
   if (input.dim() < 2 || input.size(1) != options.num_features()) {
-    text << "the input has shape " << input.sizes() << ". It must be [N, "
-         << options.num_features() << ", ...].";
+    text << "the input has shape " << input.sizes() << ". It must be [N, " << options.num_features()
+         << ", ...].";
     return text.str();
   }
   if (!input.is_floating_point() || input.layout() != at::kStrided) {
@@ -98,9 +98,9 @@ std::string SyncBatchNormImpl::problem_with_input(const at::Tensor& input) const
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   if (!is_training()) {
     _check_input_dim(input);
-    return torch::nn::functional::detail::batch_norm(
-        input, running_mean, running_var, weight, bias,
-        /*training=*/!options.track_running_stats(), /*momentum=*/0.0, options.eps());
+    return torch::nn::functional::detail::batch_norm(input, running_mean, running_var, weight, bias,
+                                                     /*training=*/!options.track_running_stats(),
+                                                     /*momentum=*/0.0, options.eps());
   }
   const std::string problem = problem_with_input(input);
   if (!problem.empty()) {

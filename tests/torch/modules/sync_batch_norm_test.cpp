@@ -1,11 +1,12 @@
 // SyncBatchNorm computes on several ranks what BatchNorm computes on their joined batches.
+#include "kolo/sync_batch_norm.hpp"
+
 #include <functional>
 #include <sstream>
 
 #include "kolo/activation_checkpoint.hpp"
 #include "kolo/autocast.hpp"
 #include "kolo/collectives.hpp"
-#include "kolo/sync_batch_norm.hpp"
 #include "torch/modules/joined_batches.hpp"
 
 namespace kolo::test::sync_batch_norm_test {
@@ -94,8 +95,7 @@ TEST_F(SyncBatchNormTest, Options_AreThoseOfBatchNorm) {
   check<torch::nn::BatchNorm1d>({3}, BatchNormOptions(3).affine(false));
   check<torch::nn::BatchNorm2d>({3, 2, 2}, BatchNormOptions(3).momentum(std::nullopt));
   check<torch::nn::BatchNorm1d>({3}, BatchNormOptions(3).track_running_stats(false));
-  check<torch::nn::BatchNorm1d>({3},
-                                BatchNormOptions(3).track_running_stats(false).affine(false));
+  check<torch::nn::BatchNorm1d>({3}, BatchNormOptions(3).track_running_stats(false).affine(false));
 }
 
 TEST_F(SyncBatchNormTest, MeansFarFromZero_LoseNoDigits) {
@@ -115,13 +115,15 @@ TEST_F(SyncBatchNormTest, StridedInput_IsLikeContiguous) {
   const at::Tensor expected = batch.own(torch::nn::BatchNorm2d(4)->forward(all));
   const at::Tensor own = batch.own(all);
   const at::Tensor channels_last = own.contiguous(at::MemoryFormat::ChannelsLast);
-  for (const at::Tensor& input : {channels_last, own.transpose(2, 3).contiguous().transpose(2, 3)}) {
+  for (const at::Tensor& input :
+       {channels_last, own.transpose(2, 3).contiguous().transpose(2, 3)}) {
     at::Tensor leaf = input.detach().requires_grad_();
     const at::Tensor output = SyncBatchNorm(4)->forward(leaf);
     EXPECT_EQ(output.strides(), torch::nn::BatchNorm2d(4)->forward(input).strides());
     expect_close(output, expected, kTolerance, "output");
     output.square().sum().backward();
-    EXPECT_LT(leaf.grad().abs().max().item<double>(), 1e-3);  // squares of such outputs are constant
+    EXPECT_LT(leaf.grad().abs().max().item<double>(),
+              1e-3);  // squares of such outputs are constant
   }
 }
 

@@ -92,11 +92,13 @@ TEST_F(SyncBatchNormTrainingTest, EveryMode_IsOneProcessWithAllRows) {
 }
 
 TEST_F(SyncBatchNormTrainingTest, UnitsOfOneModule_AreGatheredBetweenItsCollectives) {
-  check(Shard::Full, Rows::Uneven, runtime_.world(), [](DistributedOptimizer::Options& options) {
-    options.unit_policy = [](const std::string&, const torch::nn::Module& module) {
-      return module.children().empty();
-    };
-  });
+  for (const Rows kind : {Rows::Uneven, Rows::NoneOnTheLast}) {
+    check(Shard::Full, kind, runtime_.world(), [](DistributedOptimizer::Options& options) {
+      options.unit_policy = [](const std::string&, const torch::nn::Module& module) {
+        return module.children().empty();
+      };
+    });
+  }
 }
 
 TEST_F(SyncBatchNormTrainingTest, ProcessSets_TrainApart) {
