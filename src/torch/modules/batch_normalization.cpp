@@ -35,20 +35,16 @@ struct Statistics {
   at::Tensor variance;
 };
 
-/// `weight` * (input - mean) / sqrt(variance + eps) + `bias`, all in one dtype. In each call every
-/// rank must use the weight, which may have to be gathered from all; also one without rows.
+/// `weight` * (input - mean) / sqrt(variance + eps) + `bias`, all in one dtype.
 at::Tensor apply_affine(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                         const Statistics& by, double eps) {
-  if (input.numel() == 0) {
-    at::Tensor output = input.clone();
-    if (weight.defined()) output.mul_(weight.select(0, 0));
-    if (bias.defined()) output.add_(bias.select(0, 0));
-    return output;
-  }
+  if (input.numel() == 0) return input.clone();
   return std::get<0>(at::native_batch_norm(input, weight, bias, by.mean, by.variance,
                                            /*training=*/false, /*momentum=*/0.0, eps));
 }
 
+/// An operator on the tensor whatever its dtype: a parameter that all ranks must gather together is
+/// gathered then, on ranks without rows too.
 at::Tensor to_type(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.defined() ? tensor.to(type) : tensor;
 }
@@ -61,13 +57,14 @@ struct LocalGradients {
 };
 
 LocalGradients local_gradients(const at::Tensor& gradient, const at::Tensor& input,
-                               const at::Tensor& scale, const Statistics& by, double eps) {
+                               const at::Tensor& scale, const Statistics& by, double eps,
+                               bool of_input_too) {
   if (input.numel() == 0) {
     return {at::zeros_like(input), at::zeros_like(scale), at::zeros_like(scale)};
   }
   auto [of_input, of_weight, of_bias] = at::native_batch_norm_backward(
       gradient, input, scale, by.mean, by.variance, /*save_mean=*/{}, /*save_invstd=*/{},
-      /*train=*/false, eps, /*output_mask=*/{true, true, true});
+      /*train=*/false, eps, /*output_mask=*/{of_input_too, true, true});
   return {std::move(of_input), std::move(of_weight), std::move(of_bias)};
 }
 
@@ -105,9 +102,10 @@ class SyncBatchNormBackward final : public autograd::Node {
     const at::Tensor values = input.to(type);
     const at::Tensor gradient =
         gradients[0].defined() ? gradients[0].to(type) : at::zeros_like(values);
-    const at::Tensor scale = weight.defined() ? weight.to(type) : at::ones_like(by_.mean);
-    LocalGradients local = local_gradients(gradient, values, scale, by_, eps_);
-    if (task_should_compute_output(0)) {
+    const at::Tensor scale = weight.defined() ? to_type(weight, type) : at::ones_like(by_.mean);
+    const bool of_input_too = task_should_compute_output(0);
+    LocalGradients local = local_gradients(gradient, values, scale, by_, eps_, of_input_too);
+    if (of_input_too) {
       const at::Tensor steepness = scale * (by_.variance + eps_).rsqrt();
       local.input.sub_(through_statistics(values, steepness, local));
     }
