@@ -24,5 +24,6 @@
 #include "kolo/shard.hpp"
 #include "kolo/shared_tensor.hpp"
 #include "kolo/stream_shard.hpp"
+#include "kolo/sync_batch_norm.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "kolo/training_report.hpp"

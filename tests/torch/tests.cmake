@@ -116,6 +116,7 @@ if(TARGET kolo)
         torch/cuda/cuda_collectives_test.cpp
         torch/cuda/cuda_optimizer_test.cpp
         torch/cuda/cuda_streams_test.cpp
+        torch/cuda/cuda_sync_batch_norm_test.cpp
         torch/cuda/cuda_units_test.cpp
         torch/cuda/fake_cuda_order_test.cpp
         torch/cuda/fake_cuda_test.cpp

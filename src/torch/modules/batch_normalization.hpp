@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "kolo/process_set.hpp"
+#include "torch/modules/batch_moments.hpp"
+
+namespace kolo::tensors {
+
+/// While it lives, operators record no gradients, and run in the dtypes of their inputs, in an
+/// autocast region too.
+class PlainArithmetic {
+ private:
+  at::AutoGradMode no_gradients_{false};
+  c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
+};
+
+/// How a batch is normalized, besides its moments. Weight and bias may be undefined.
+struct Normalization {
+  at::Tensor weight;
+  at::Tensor bias;
+  double eps;
+  ProcessSet* set;
+  std::string name;  // of the forward pass
+};
+
+/// Normalizes [N, C, ...] by the moments of all ranks' batches. Its backward() is collective, under
+/// the name and ".gradient", if the input needs a gradient.
+at::Tensor normalize(const at::Tensor& input, const Moments& moments, const Normalization& how);
+
+}  // namespace kolo::tensors

@@ -1,0 +1,17 @@
+# Tests of the modules of src/torch/modules. Paths are those of tests/CMakeLists.txt, which includes
+# this file.
+
+if(TARGET kolo)
+  kolo_add_mpi_test(sync_batch_norm_test
+    SOURCES
+      torch/modules/convert_sync_batch_norm_test.cpp
+      torch/modules/sync_batch_norm_errors_test.cpp
+      torch/modules/sync_batch_norm_test.cpp
+      torch/modules/sync_batch_norm_training_test.cpp
+    LIBRARIES kolo)
+  # Shard::Full gathers units where ranks share no memory.
+  kolo_add_mpirun_test(sync_batch_norm_test.messages.np3 3 300
+    $<TARGET_FILE:sync_batch_norm_test> --gtest_filter=SyncBatchNormT*)
+  set_property(TEST sync_batch_norm_test.messages.np3 APPEND PROPERTY ENVIRONMENT
+    KOLO_SHARED_MEMORY=off)
+endif()
