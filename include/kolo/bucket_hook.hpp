@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kolo/process_set.hpp"
 #include "kolo/tensor_handle.hpp"
 
 #pragma GCC visibility push(default)
@@ -20,14 +22,22 @@ struct GradientBucket {
   /// [n], of one dtype: this rank's gradients one after another, in the memory that they lie in;
   /// zeros in gaps, and for gradients that this rank does not have.
   at::Tensor gradients;
-  std::vector<at::Tensor> parameters;  ///< of `gradients`, in order; without sparse ones
+  std::vector<at::Tensor> parameters;        ///< of `gradients`, in order; without sparse ones
+  std::vector<std::string> parameter_names;  ///< the optimizer's, of `parameters`; unique
+  std::vector<at::Tensor> views;      ///< of `gradients`: that of each parameter, in its shape
+  std::int64_t step = 0;              ///< steps that the optimizer has taken; the same on all ranks
+  ProcessSet* process_set = nullptr;  ///< the optimizer's, for the hook's operations
+  /// Inside TensorHandle::then alone: whether any rank has the gradient of `parameters[i]`. One
+  /// that none has is not used, whatever the hook makes of it.
+  std::function<bool(std::size_t i)> is_present;
 };
 
 /// A program's own reduction of a bucket, like DDP's communication hooks; see
 /// DistributedOptimizer::register_bucket_hook.
 ///
 ///   optimizer.register_bucket_hook([](kolo::GradientBucket bucket) {
-///     return kolo::allreduce_async_(bucket.gradients, {.name = bucket.name});
+///     return kolo::allreduce_async_(bucket.gradients,
+///                                   {.name = bucket.name, .process_set = bucket.process_set});
 ///   });
 ///
 /// Called inside backward() when the bucket's last gradient has arrived, or for an incomplete

@@ -13,6 +13,7 @@
 #include "kolo/module_filter.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/parameter_sync.hpp"
+#include "kolo/power_sgd.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/shared_tensor.hpp"

@@ -38,15 +38,6 @@ at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
                      type_of(bucket));
 }
 
-std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {
-  std::vector<at::Tensor> parameters;
-  for (const Bucket::Member& member : bucket.members) {
-    if (is_sparse(member.parameter)) continue;
-    parameters.push_back(parameters_[member.parameter]);
-  }
-  return parameters;
-}
-
 bool GradientBuckets::is_in_place(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].grad();
   return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);

@@ -35,8 +35,8 @@ class GradientBuckets {
 
   /// All gradients of a bucket as one tensor [n], without the flags.
   at::Tensor flat(const Bucket& bucket) const;
-  /// The bucket's parameters with dense gradients.
-  std::vector<at::Tensor> parameters_of(const Bucket& bucket) const;
+  /// The gradient of a parameter in its bucket, in the parameter's shape; undefined for a sparse one.
+  const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
   bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
   /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has

@@ -42,7 +42,7 @@ struct TrainingContext {
   /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
   ReductionSetup reduction_setup() {
-    return {options, sets, hook, wrapped, step, unit_calls, gathers_on_use};
+    return {options, sets, hook, wrapped, step, unit_calls, gathers_on_use, steps};
   }
 };
 

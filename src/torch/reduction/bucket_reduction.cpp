@@ -52,8 +52,8 @@ Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const s
 }  // namespace
 
 BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
-                                 std::string name, const DistributedOptimizerOptions& options,
-                                 const BucketHook& hook)
+                                 const std::string& name,
+                                 const DistributedOptimizerOptions& options, const BoundHook& hook)
     : stream_(ProgramStream::current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   AllreduceOptions all = reduction_of(options, name);
@@ -76,7 +76,7 @@ BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t ind
     return;
   }
   hook_target_ = buckets.flat(bucket);
-  hook_ = hook({index, std::move(name), hook_target_, buckets.parameters_of(bucket)});
+  hook_ = hook(hook_target_);
 }
 
 BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,

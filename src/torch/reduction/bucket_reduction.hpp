@@ -2,15 +2,16 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/handle.hpp"
+#include "kolo/tensor_handle.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/sharding/shard_sets.hpp"
 #include "torch/tensors/program_stream.hpp"
@@ -24,9 +25,13 @@ namespace kolo::tensors {
 /// Adasum, bucket hooks and on a GPU, the flags are reduced by themselves.
 class BucketReduction {
  public:
-  /// Submits the bucket under `name`, which no other bucket in flight has.
-  BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
-                  const DistributedOptimizerOptions& options, const BucketHook& hook);
+  /// A program's hook for one bucket, which is called with its gradients [n].
+  using BoundHook = std::function<std::optional<TensorHandle>(const at::Tensor& gradients)>;
+
+  /// Submits the bucket under `name`, which no other bucket in flight has. Without a `hook`, in the
+  /// ordinary way.
+  BucketReduction(const GradientBuckets& buckets, std::size_t index, const std::string& name,
+                  const DistributedOptimizerOptions& options, const BoundHook& hook);
   /// The same for a sharded bucket; writes this rank's shard of the gradients to `shard` [n], which
   /// outlives this.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,

@@ -37,6 +37,12 @@ std::vector<std::string> names_of(const std::vector<Bucket>& buckets,
   return names;
 }
 
+std::vector<std::string> names_of(const std::vector<ReducedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const ReducedParameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 }  // namespace
 
 GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets)
@@ -47,7 +53,8 @@ GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets 
       arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
       reductions(reducer.setup_, buckets, reducer.shards(),
                  names_of(buckets.buckets(), reducer.parameters_,
-                          reducer.prefix_ + "." + std::to_string(reducer.layouts_))),
+                          reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
+                 names_of(reducer.parameters_)),
       pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
                                                            reduces_by_pass ? reducer.passes() : 1,
                                                            !reducer.units_)

@@ -38,11 +38,13 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 }  // namespace
 
 StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets,
-                               const ParameterShards* shards, std::vector<std::string> names)
+                               const ParameterShards* shards, std::vector<std::string> names,
+                               std::vector<std::string> parameter_names)
     : setup_(setup),
       buckets_(buckets),
       shards_(shards),
       names_(std::move(names)),
+      parameter_names_(std::move(parameter_names)),
       states_(buckets.buckets().size()),
       later_passes_(buckets.plan().slots) {}
 
@@ -69,7 +71,7 @@ void StepReductions::submit(std::size_t bucket) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.sets,
                             destination(bucket));
   } else {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.hook);
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, bound_hook(bucket));
   }
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
@@ -79,6 +81,39 @@ void StepReductions::submit(std::size_t bucket) {
         i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
                                   name + ".sparse." + std::to_string(i)));
   }
+}
+
+BucketReduction::BoundHook StepReductions::bound_hook(std::size_t bucket) const {
+  if (!setup_.hook) return {};
+  return [this, bucket](const at::Tensor& gradients) {
+    return setup_.hook(hooked(bucket, gradients));
+  };
+}
+
+GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& gradients) const {
+  const Bucket& plan = buckets_.buckets()[bucket];
+  GradientBucket given{.index = bucket,
+                       .name = names_[bucket],
+                       .gradients = gradients,
+                       .parameters = {},
+                       .parameter_names = {},
+                       .views = {},
+                       .step = setup_.steps,
+                       .process_set = setup_.options.process_set,
+                       .is_present = {}};
+  std::vector<std::size_t> members;
+  for (std::size_t i = 0; i < plan.members.size(); ++i) {
+    const std::size_t parameter = plan.members[i].parameter;
+    if (buckets_.is_sparse(parameter)) continue;
+    given.parameters.push_back(buckets_.parameters()[parameter]);
+    given.parameter_names.push_back(parameter_names_[parameter]);
+    given.views.push_back(buckets_.view(parameter));
+    members.push_back(i);
+  }
+  given.is_present = [this, &plan, members = std::move(members)](std::size_t i) {
+    return buckets_.is_present(plan, members[i]);
+  };
+  return given;
 }
 
 /// Where a reduction writes this rank's shard: after the first pass, to memory that is added to it.
