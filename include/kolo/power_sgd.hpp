@@ -44,9 +44,9 @@ struct PowerSgdOptions {
 /// P, Q and residuals are float32, or float64 for float64 gradients. A rank keeps a residual of the
 /// size of every compressed gradient. Complex gradients are not compressed. Gradients that are not
 /// finite come out as NaN on all ranks, as a GradScaler expects, and leave residual and Q as they
-/// were; so do gradients that no rank has. The options `op`, `compression` and `join_divisor` of the
-/// optimizer have no effect: PowerSGD averages over all ranks of the set, and those that have
-/// joined count as zeros. With shard = None only, as every hook.
+/// were; so do gradients that no rank has. The optimizer's `op`, `compression` and `join_divisor`
+/// have no effect: PowerSGD averages over all ranks of the set, and those that have joined count as
+/// zeros. With shard = None only, as every hook.
 ///
 /// One object belongs to one optimizer.
 class PowerSgd {

@@ -13,13 +13,13 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cases  # noqa: E402
 
 PROGRAM, *LAUNCH = sys.argv[1:]
-TINY = ["--preset", "tiny", "--steps", "6", "--start-step", "1"]
+TINY = ["--preset", "tiny", "--steps", "6"]
 ALL = ["none", "fp16", "bf16", "power_sgd", "power_sgd+ef"]
 
 
-def run(ranks, *arguments):
-    return subprocess.run([*LAUNCH, str(ranks), PROGRAM, *arguments], capture_output=True,
-                          text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def run(launch, *arguments):
+    return subprocess.run([*launch, PROGRAM, *TINY, *arguments], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def compare(ranks, *arguments):
@@ -28,7 +28,8 @@ def compare(ranks, *arguments):
         text = pathlib.Path(folder, "text")  # some 50 KB that a model can learn
         text.write_text("".join(f"{i} times {i % 7} is {i * (i % 7)}.\n" for i in range(2500)))
         results, drawing = pathlib.Path(folder, "a.json"), pathlib.Path(folder, "a.svg")
-        result = run(ranks, *TINY, "--text", text, "--json", results, "--svg", drawing, *arguments)
+        result = run([*LAUNCH, str(ranks)], "--text", text, "--json", results, "--svg", drawing,
+                     *arguments)
         if result.returncode != 0:
             raise AssertionError(result.stdout + result.stderr)
         return (result.stdout, json.loads(results.read_text()),
@@ -37,7 +38,7 @@ def compare(ranks, *arguments):
 
 class CompareCompression(unittest.TestCase):
     def test_all_cases_on_two_ranks(self):
-        table, results, drawing = compare(2)
+        table, results, drawing = compare(2, "--start-step", "1")
         self.assertEqual((results["ranks"], results["steps"]), (2, 6))
         self.assertEqual([case["case"] for case in results["cases"]], ALL)
         self.assertEqual([line.split()[0] for line in table.splitlines()[2:]], ALL)
@@ -45,8 +46,8 @@ class CompareCompression(unittest.TestCase):
         self.assertEqual((none["loss_difference_percent"], none["ratio_to_none"]), (0, 1))
         for case in results["cases"]:
             with self.subTest(case["case"]):
-                self.assertAlmostEqual(case["loss_difference_percent"],
-                                       100 * (case["validation_loss"] / none["validation_loss"] - 1))
+                ratio = case["validation_loss"] / none["validation_loss"]
+                self.assertAlmostEqual(case["loss_difference_percent"], 100 * (ratio - 1))
                 self.assertGreater(case["step_ms_median"], 0)
                 # But for flags, and for shares that end at whole cache lines.
                 self.assertAlmostEqual(case["bytes_per_step"] / case["formula_bytes"], 1, delta=0.1)
@@ -69,15 +70,15 @@ class CompareCompression(unittest.TestCase):
         self.assertEqual(results["cases"][1]["formula_bytes"], 0)
 
     def test_wrong_input_is_refused(self):
-        for flags, text in [(["--cases", "none,zip"], "zip"), (["--steps", "0"], "--steps"),
-                            (["--rank", "0"], "--rank"), (["--preset", "large"], "--preset"),
+        for flags, text in [(["--cases", "none,zip"], "zip"), (["--rank", "0"], "--rank"),
+                            (["--preset", "large"], "--preset"),
                             (["--text", "/no/such/file"], "/no/such/file"),
-                            (["--svg", "/no/such/folder/a.svg"], "/no/such/folder")]:
+                            (["--text", __file__, "--svg", "/no/such/a.svg"], "/no/such/a.svg")]:
             with self.subTest(flags):
-                result = run(1, *TINY, *flags)
+                result = run([], *flags)
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn(text, result.stdout + result.stderr)
-        self.assertIn("--cases", run(1, "--help").stdout)
+        self.assertIn("--cases", run([], "--help").stdout)
 
 
 cases.main()

@@ -35,7 +35,7 @@ class GradientBuckets {
 
   /// All gradients of a bucket as one tensor [n], without the flags.
   at::Tensor flat(const Bucket& bucket) const;
-  /// The gradient of a parameter in its bucket, in the parameter's shape; undefined for a sparse one.
+  /// A parameter's gradient in its bucket, in the parameter's shape; undefined for a sparse one.
   const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
   bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }

@@ -89,6 +89,7 @@ at::Tensor LowRankReduction::finish() {
   for (Matrix& matrix : matrices_) {
     orthonormalize_columns(matrix.p);
     at::mm_out(matrix.q, matrix.sum.t(), matrix.p);
+    matrix.own_q = matrix.q.clone();
   }
   allreduce_(all_q_, average(".q"));
   if (others_) others_->wait();
@@ -105,10 +106,13 @@ void LowRankReduction::assign(const Matrix& matrix) {
     view.fill_(std::numeric_limits<double>::quiet_NaN());
     return;
   }
-  const at::Tensor approximation = at::mm(matrix.p, matrix.q.t()).to(view.scalar_type());
-  at::Tensor& error = gradient.state->error;
-  if (options_.error_feedback) error = at::sub(matrix.sum, approximation);
-  view.copy_(approximation);
+  const at::Tensor reduced = at::mm(matrix.p, matrix.q.t());
+  const at::Tensor rounded = reduced.to(view.scalar_type());
+  if (options_.error_feedback) {  // before the view changes, in whose memory the sum may lie
+    gradient.state->error = at::addmm(matrix.sum, matrix.p, matrix.own_q.t(), 1, -1);
+    if (!rounded.is_same(reduced)) gradient.state->error.add_(reduced - rounded);
+  }
+  view.copy_(rounded);
   if (options_.warm_start) gradient.state->q = next_q(matrix.q);
 }
 

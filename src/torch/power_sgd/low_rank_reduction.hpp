@@ -48,6 +48,9 @@ class LowRankReduction {
         sum;       // gradient and residual, [n, m]; in the bucket's memory unless that is narrower
     at::Tensor p;  // [n, rank], and
     at::Tensor q;  // [m, rank], in the memory of their all-reduces
+    at::Tensor
+        own_q{};  // before its all-reduce: P times it is the approximation of `sum` alone, and
+                  // the rest is this rank's residual, also while others have joined
   };
 
   at::Tensor first_q(const Matrix& matrix) const;

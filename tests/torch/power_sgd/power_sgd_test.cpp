@@ -128,10 +128,10 @@ TEST_F(PowerSgdTest, WarmStart_FindsTheBestApproximation) {
     const PowerSgdOptions options{.start_step = 0, .error_feedback = false, .warm_start = is_warm};
     Training training({shape}, &options);
     at::Tensor last;
-    for (int step = 0; step < 60; ++step) last = training.step({noise(1, rank(), shape)})[0];
+    for (int step = 0; step < 50; ++step) last = training.step({noise(1, rank(), shape)})[0];
     return (last - best).norm().item<double>() / best.norm().item<double>();
   };
-  EXPECT_LT(distance_after(true), 0.01);
+  EXPECT_LT(distance_after(true), 0.05);
   EXPECT_GT(distance_after(false), 0.1);
 }
 
@@ -141,34 +141,34 @@ TEST_F(PowerSgdTest, Residuals_ArriveLater) {
   // Of one shape, so that a residual in the wrong place shows; buckets of one parameter each.
   const std::vector<Shape> shapes{{6, 50}, {6, 50}, {5}};
   constexpr int kSteps = 4;
-  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    for (const bool is_warm : {true, false}) {
-      const PowerSgdOptions options{
-          .rank = 2, .start_step = 0, .min_compression_rate = 1.5, .warm_start = is_warm};
-      Training training(shapes, &options, type, {.bucket_bytes = 1});
-      const auto gradient = [&](int step, int other, std::size_t i) {
-        return noise(step + 10 * static_cast<int>(i), other, shapes[i], type);
-      };
-      const auto whole = [&](std::size_t i) {
-        return mean([&](int other) {
-          at::Tensor sum = at::zeros(shapes[i], at::kDouble);
-          for (int step = 0; step < kSteps; ++step) sum += gradient(step, other, i);
-          return sum;
-        });
-      };
-      for (int step = 0; step < kSteps; ++step) {
-        Tensors own;
-        for (std::size_t i = 0; i < shapes.size(); ++i) own.push_back(gradient(step, rank(), i));
-        training.step(own);
-      }
-      EXPECT_GT((training.sums[0] - whole(0)).abs().max().item<double>(), 0.1);
-      Tensors zeros;
-      for (const Shape& shape : shapes) zeros.push_back(at::zeros(shape, type));
-      for (int step = 0; step < 40; ++step) training.step(zeros);
-      const double tolerance = type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-5 : 3e-2;
-      for (std::size_t i = 0; i < shapes.size(); ++i) {
-        expect_near(training.sums[i], whole(i), tolerance, c10::str(type, " ", i, " ", is_warm));
-      }
+  const std::pair<at::ScalarType, bool> kinds[] = {
+      {at::kFloat, true}, {at::kFloat, false}, {at::kDouble, false}, {at::kBFloat16, true}};
+  for (const auto& [type, is_warm] : kinds) {
+    const PowerSgdOptions options{
+        .rank = 2, .start_step = 0, .min_compression_rate = 1.5, .warm_start = is_warm};
+    Training training(shapes, &options, type, {.bucket_bytes = 1});
+    const auto gradient = [&](int step, int other, std::size_t i) {
+      return noise(step + 10 * static_cast<int>(i), other, shapes[i], type);
+    };
+    const auto whole = [&](std::size_t i) {
+      return mean([&](int other) {
+        at::Tensor sum = at::zeros(shapes[i], at::kDouble);
+        for (int step = 0; step < kSteps; ++step) sum += gradient(step, other, i);
+        return sum;
+      });
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      Tensors own;
+      for (std::size_t i = 0; i < shapes.size(); ++i) own.push_back(gradient(step, rank(), i));
+      training.step(own);
+    }
+    EXPECT_GT((training.sums[0] - whole(0)).abs().max().item<double>(), 0.1);
+    Tensors zeros;
+    for (const Shape& shape : shapes) zeros.push_back(at::zeros(shape, type));
+    for (int step = 0; step < 10; ++step) training.step(zeros);
+    const double tolerance = type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-5 : 3e-2;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      expect_near(training.sums[i], whole(i), tolerance, c10::str(type, " ", i, " ", is_warm));
     }
   }
 }
@@ -321,11 +321,8 @@ TEST_F(PowerSgdTest, AnotherProcessSet_IsAnError) {
   ProcessSet& set = runtime_.add_process_set(runtime_.world().ranks());
   const PowerSgdOptions options{.start_step = 0, .process_set = &set};
   Training training({{16, 16}}, &options);
-  expect_refused(
-      [&] {
-        training.backward({at::ones({16, 16})});
-      },
-      "PowerSgd: it was made for process set " + set.name());
+  expect_refused([&] { training.backward({at::ones({16, 16})}); },
+                 "PowerSgd: it was made for process set " + set.name());
 }
 
 TEST_F(PowerSgdTest, RankThatHasJoined_CountsAsZeros) {
