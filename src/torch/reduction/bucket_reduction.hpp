@@ -12,6 +12,7 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/handle.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
+#include "torch/reduction/gradient_compression.hpp"
 #include "torch/sharding/shard_sets.hpp"
 #include "torch/tensors/program_stream.hpp"
 
@@ -21,17 +22,24 @@ namespace kolo::tensors {
 ///
 /// Average and Sum reduce the whole bucket at once, flags included. A sharded bucket is
 /// reduce-scattered, and each rank then sums its shard with its replicas. For sharded buckets,
-/// Adasum, bucket hooks and on a GPU, the flags are reduced by themselves.
+/// Adasum, bucket hooks, codecs and on a GPU, the flags are reduced by themselves.
 class BucketReduction {
  public:
+  /// How the elements are sent. `residual` is that of a codec, or undefined.
+  struct Coding {
+    const GradientCompression& compression;
+    at::Tensor residual;
+  };
+
   /// Submits the bucket under `name`, which no other bucket in flight has.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
-                  const DistributedOptimizerOptions& options, const BucketHook& hook);
+                  const DistributedOptimizerOptions& options, const Coding& coding,
+                  const BucketHook& hook);
   /// The same for a sharded bucket; writes this rank's shard of the gradients to `shard` [n], which
   /// outlives this.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
-                  const DistributedOptimizerOptions& options, const ShardSets& sets,
-                  const at::Tensor& shard);
+                  const DistributedOptimizerOptions& options, const Coding& coding,
+                  const ShardSets& sets, const at::Tensor& shard);
 
   /// Starts the sum over replicas if this rank's shard is ready. Does not block.
   void advance();

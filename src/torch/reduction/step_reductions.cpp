@@ -37,10 +37,11 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 
 }  // namespace
 
-StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets,
+StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
                                const ParameterShards* shards, std::vector<std::string> names)
     : setup_(setup),
       buckets_(buckets),
+      residuals_(residuals),
       shards_(shards),
       names_(std::move(names)),
       states_(buckets.buckets().size()),
@@ -65,11 +66,12 @@ void StepReductions::submit(std::size_t bucket) {
   state.is_complete = false;
   ++state.submissions;
   const std::string& name = names_[bucket];
+  const BucketReduction::Coding coding{setup_.compression, residual_of(bucket)};
   if (shards_ != nullptr) {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.sets,
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.sets,
                             destination(bucket));
   } else {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.hook);
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.hook);
   }
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
@@ -79,6 +81,21 @@ void StepReductions::submit(std::size_t bucket) {
         i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
                                   name + ".sparse." + std::to_string(i)));
   }
+}
+
+/// For a reduction that begins now. A rank that has joined contributes zeros, and owes what it owes
+/// until it trains on.
+at::Tensor StepReductions::residual_of(std::size_t bucket) {
+  const Bucket& plan = buckets_.buckets()[bucket];
+  if (setup_.hook || !setup_.compression.has_codec(plan)) return {};
+  buckets_.zero_gaps(plan);
+  at::Tensor residual = setup_.step.is_active ? residuals_.begin(bucket) : at::Tensor();
+  if (!residual.defined() || setup_.options.process_set->size() > 1) return residual;
+  // One rank encodes nothing. Of a checkpoint that more ranks have saved it may owe something.
+  const at::NoGradGuard no_grad;
+  buckets_.flat(plan).add_(residual);
+  residual.zero_();
+  return residual;
 }
 
 /// Where a reduction writes this rank's shard: after the first pass, to memory that is added to it.
@@ -123,8 +140,10 @@ void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();
   const double activity = buckets_.reduced_activity(buckets_.buckets()[bucket]);
-  const bool is_mean =
-      shards_ == nullptr && !buckets_.has_separate_flags() && options.op == ReduceOp::Average;
+  const bool has_flags_inside =
+      shards_ == nullptr && !buckets_.has_separate_flags() &&
+      !setup_.compression.encodes_whole(buckets_.buckets()[bucket]);
+  const bool is_mean = has_flags_inside && options.op == ReduceOp::Average;
   const int active = static_cast<int>(std::lround(is_mean ? activity * size : activity));
   setup_.step.active_ranks = active;
   if (options.op == ReduceOp::Average && options.join_divisor == JoinDivisor::Active &&

@@ -13,6 +13,8 @@
 
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/bucket_reduction.hpp"
+#include "torch/reduction/gradient_compression.hpp"
+#include "torch/reduction/residuals.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/parameter_shards.hpp"
 #include "torch/sharding/shard_sets.hpp"
@@ -24,6 +26,7 @@ namespace kolo::tensors {
 /// What all reductions of an optimizer share.
 struct ReductionSetup {
   const DistributedOptimizerOptions& options;
+  const GradientCompression& compression;
   const ShardSets& sets;
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
@@ -38,9 +41,9 @@ struct ReductionSetup {
 class StepReductions {
  public:
   /// `shards` is null while parameters are not sharded. `names` are those of buckets' operations.
-  /// `buckets`, `shards` and what `setup` refers to outlive this.
-  StepReductions(ReductionSetup setup, GradientBuckets& buckets, const ParameterShards* shards,
-                 std::vector<std::string> names);
+  /// `buckets`, `residuals`, `shards` and what `setup` refers to outlive this.
+  StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
+                 const ParameterShards* shards, std::vector<std::string> names);
 
   std::size_t size() const { return states_.size(); }
   const GradientBuckets& buckets() const { return buckets_; }
@@ -77,12 +80,14 @@ class StepReductions {
     StepState::Clock::time_point submitted{};
   };
 
+  at::Tensor residual_of(std::size_t bucket);
   at::Tensor destination(std::size_t bucket);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
   void assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
 
   const ReductionSetup setup_;
   GradientBuckets& buckets_;
+  Residuals& residuals_;
   const ParameterShards* const shards_;
   const std::vector<std::string> names_;
   std::vector<State> states_;

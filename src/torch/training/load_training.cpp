@@ -16,6 +16,7 @@
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
+#include "torch/training/saved_residuals.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -160,6 +161,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   std::vector<Read> reads;
   std::vector<LeafState> states;
   RandomStates random_states;
+  std::vector<SavedResidual> residuals;
   const auto on_all = [&](const char* step, const auto& work) {
     on_all_ranks({.name = name + step, .process_set = &view.set},
                  "loading the checkpoint " + checkpoint.path().string(), work);
@@ -167,7 +169,11 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   on_all(".verify", [&] {
     reads = reads_of_the_model(view, saved, options);
     add_masters(view, saved, reads);
-    if (options.optimizer_state) states = plan_state(view, saved, reads);
+    if (options.optimizer_state) {
+      states = plan_state(view, saved, reads);
+      residuals = find_residuals(view, saved);
+      verify_residuals(residuals, saved);
+    }
     for (const Read& read : reads) {
       checkpoint.verify(read.key, read.dtype(), read.begin, read.target.numel());
     }
@@ -180,6 +186,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   on_all(".read", [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
     copy_missing_masters(view, saved);
+    load_residuals(view, residuals, saved);
     for (auto& [source, state] : random_states) source.restore(state);
   });
   for (const auto& [leaf, fields] : states) view.wrapped.set_state(leaf->values, fields);
