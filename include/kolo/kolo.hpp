@@ -12,6 +12,7 @@
 #include "kolo/model_dtype.hpp"
 #include "kolo/module_filter.hpp"
 #include "kolo/objects.hpp"
+#include "kolo/parameter_filter.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/power_sgd.hpp"
 #include "kolo/runtime.hpp"

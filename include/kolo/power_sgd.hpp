@@ -41,14 +41,15 @@ struct PowerSgdOptions {
 /// reduced gradient P Qᵀ, with the same bits on all ranks. A rank sends (n + m) rank elements where
 /// it would send n m. All other gradients of a bucket are averaged as they are, in one operation.
 ///
-/// P, Q and residuals are float32, or float64 for float64 gradients. A rank keeps a residual of the
-/// size of every compressed gradient. Complex gradients are not compressed. Gradients that are not
-/// finite come out as NaN on all ranks, as a GradScaler expects, and leave residual and Q as they
-/// were; so do gradients that no rank has. The optimizer's `op`, `compression` and `join_divisor`
-/// have no effect: PowerSGD averages over all ranks of the set, and those that have joined count as
-/// zeros. With shard = None only, as every hook.
+/// P and Q are float32, or float64 for float64 gradients; complex gradients are not compressed, and
+/// one rank alone compresses nothing. Gradients that are not finite come out as NaN on all ranks, as
+/// a GradScaler expects. The optimizer keeps residuals, in float32 (BucketHook::error_feedback):
+/// steps that are not used leave them as they were. Checkpoints hold residuals and Qs; register the
+/// hook before load().
 ///
-/// One object belongs to one optimizer.
+/// The optimizer's `op`, `compression` and `join_divisor` have no effect: PowerSGD averages over all
+/// ranks of the set, and those that have joined count as zeros. With shard = None only, as every
+/// hook.
 class PowerSgd {
  public:
   using Options = PowerSgdOptions;

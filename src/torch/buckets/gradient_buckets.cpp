@@ -1,5 +1,6 @@
 #include "torch/buckets/gradient_buckets.hpp"
 
+#include <cstring>
 #include <utility>
 
 #include <ATen/Functions.h>
@@ -80,6 +81,19 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_acti
     }
   }
   return replaced;
+}
+
+void GradientBuckets::zero_gaps(const Bucket& bucket) {
+  std::size_t end = bucket.offset;
+  const auto zero_up_to = [&](std::size_t begin) {
+    std::memset(memory_.data() + end, 0, begin - end);
+  };
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    zero_up_to(member.offset);
+    end = member.offset + views_[member.parameter].nbytes();
+  }
+  zero_up_to(bucket.flags_offset);
 }
 
 void GradientBuckets::assign_gradients(const Bucket& bucket) {

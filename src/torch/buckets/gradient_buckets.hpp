@@ -52,6 +52,9 @@ class GradientBuckets {
   /// Zeroes missing gradients, moves in all others, and sets the presence and activity flags.
   /// Returns the gradients that were replaced on a GPU.
   std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active);
+  /// Zeroes what lies between the gradients of a bucket in CPU memory, which a codec would encode
+  /// with them.
+  void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
 
   /// After the reduction: makes the views the gradients of parameters that any rank has one for.

@@ -11,6 +11,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/tensors/write_protection.hpp"
@@ -33,9 +34,11 @@ DistributedOptimizerOptions completed(DistributedOptimizerOptions options, Proce
 TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& groups,
                            DistributedOptimizerOptions options) {
   ProcessSet& set = set_of(options);
+  options = completed(std::move(options), set);
   return {.set = set,
           .prefix = set.next_name("optimizer"),
-          .options = completed(std::move(options), set),
+          .options = options,
+          .compression = compression_of(options),
           .wrapped = wrapped,
           .groups = groups};
 }
@@ -83,7 +86,9 @@ void TrainingEngine::begin_backward() {
   torch::autograd::Engine::get_default_engine().queue_callback(
       [is_running = backward.flag()] { *is_running = false; });
   if (context_.step.phases.current() == StepPhase::Synchronized) {
-    if (!batches_.any(&GradientReducer::has_gradients)) context_.step.phases.restart();
+    if (batches_.any(&GradientReducer::has_gradients)) return;
+    batches_.settle_residuals(/*is_used=*/false);
+    context_.step.phases.restart();
     return;
   }
   if (!batches_.any(&GradientReducer::has_dropped)) return;
@@ -127,6 +132,7 @@ void TrainingEngine::discard() {
     phases.restart();
   }
   commands_.announce(DiscardCommand{});
+  batches_.settle_residuals(/*is_used=*/false);
   batches_.clear_gradients();
   guards_.discard_after_change(changed);
 }
@@ -191,6 +197,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   guards_.require_untouched();
   merge_options();
   at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
+  batches_.settle_residuals(/*is_used=*/true);
   context_.step.phases.restart();
   ++context_.steps;
   guards_.step();
@@ -254,6 +261,7 @@ void TrainingEngine::update_shards() {
 void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();
+  batches_.settle_residuals(/*is_used=*/false);
   context_.step.phases.restart();
   expect_all_active();
 }
@@ -262,6 +270,9 @@ void TrainingEngine::set_hook(BucketHook hook) {
   guards_.require_unsharded("register_bucket_hook()");
   context_.step.phases.require(StepCall::RegisterBucketHook);
   context_.hook = std::move(hook);
+  for (const auto& reducer : batches_) {
+    reducer->lay_out_residuals(reducer->residuals().take());
+  }
 }
 
 void TrainingEngine::full_parameters(const std::function<void()>& write) {

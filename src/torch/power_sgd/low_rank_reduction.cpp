@@ -42,65 +42,102 @@ at::Tensor take(const at::Tensor& flat, std::int64_t& offset, std::int64_t rows,
 
 }  // namespace
 
-LowRankReduction::LowRankReduction(const PowerSgdOptions& options, GradientBucket bucket,
-                                   const std::vector<LowRankGradient>& gradients)
-    : options_(options), bucket_(std::move(bucket)) {
-  const at::ScalarType type = at::promoteTypes(bucket_.gradients.scalar_type(), at::kFloat);
-  type_ = bucket_.gradients.options().dtype(type);
+LowRankReduction::LowRankReduction(const PowerSgdOptions& options, WarmStarts& warm_starts,
+                                   GradientBucket bucket)
+    : options_(options),
+      warm_starts_(warm_starts),
+      bucket_(std::move(bucket)),
+      type_(bucket_.gradients.options().dtype(
+          at::promoteTypes(bucket_.gradients.scalar_type(), at::kFloat))) {
+  for (std::size_t i = 0; i < bucket_.views.size(); ++i) {
+    if (!compresses(bucket_.views[i])) {
+      others_.push_back(i);
+      continue;
+    }
+    const at::Tensor view = bucket_.views[i].flatten(1);
+    matrices_.push_back({.parameter = i, .view = view, .sum = {}, .p = {}, .q = {}});
+  }
+  lay_out();
+}
+
+bool LowRankReduction::compresses(const at::Tensor& gradient) const {
+  if (bucket_.step < options_.start_step || bucket_.process_set->size() == 1) return false;
+  if (gradient.dim() < 2 || !gradient.is_floating_point()) return false;
+  const auto elements = static_cast<double>(gradient.numel());
+  const auto rows = static_cast<double>(gradient.size(0));
+  return elements >= options_.min_compression_rate * (rows + elements / rows) * options_.rank;
+}
+
+/// All Ps lie in one buffer, and all Qs in another.
+void LowRankReduction::lay_out() {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  for (const LowRankGradient& gradient : gradients) {
-    rows += gradient.view.size(0);
-    columns += gradient.view.size(1);
+  for (const Matrix& matrix : matrices_) {
+    rows += matrix.view.size(0);
+    columns += matrix.view.size(1);
   }
-  all_p_ = at::empty({rows * options.rank}, type_);
-  all_q_ = at::empty({columns * options.rank}, type_);
+  all_p_ = at::empty({rows * options_.rank}, type_);
+  all_q_ = at::empty({columns * options_.rank}, type_);
   std::int64_t p_offset = 0;
   std::int64_t q_offset = 0;
-  for (const LowRankGradient& gradient : gradients) {
-    matrices_.push_back({.gradient = gradient,
-                         .sum = gradient.view.to(type),
-                         .p = take(all_p_, p_offset, gradient.view.size(0), options.rank),
-                         .q = take(all_q_, q_offset, gradient.view.size(1), options.rank)});
+  for (Matrix& matrix : matrices_) {
+    matrix.p = take(all_p_, p_offset, matrix.view.size(0), options_.rank);
+    matrix.q = take(all_q_, q_offset, matrix.view.size(1), options_.rank);
   }
 }
 
-AllreduceOptions LowRankReduction::average(const char* suffix) const {
+AllreduceOptions LowRankReduction::average(const std::string& suffix) const {
   return {.name = bucket_.name + suffix, .process_set = bucket_.process_set};
 }
 
+/// The gradient in `type`, in its bucket if it has that, and what it is owed.
+at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType type) const {
+  at::Tensor sum = bucket_.views[parameter].to(type);
+  if (!bucket_.residuals.empty()) sum.add_(bucket_.residuals[parameter]);
+  return sum;
+}
+
 TensorHandle LowRankReduction::begin() {
-  std::vector<bool> is_compressed(bucket_.views.size());
+  std::vector<at::Tensor> others;
+  // They are owed what a checkpoint holds of a run that has compressed them.
+  for (const std::size_t i : others_) {
+    others.push_back(add_residual(i, bucket_.views[i].scalar_type()));
+  }
+  if (matrices_.empty()) {
+    at::Tensor gradients = bucket_.gradients;
+    return allreduce_async_(gradients, average(""));
+  }
   for (Matrix& matrix : matrices_) {
-    const LowRankGradient& gradient = matrix.gradient;
-    is_compressed[gradient.parameter] = true;
-    if (gradient.state->error.defined()) matrix.sum.add_(gradient.state->error);
+    matrix.sum = add_residual(matrix.parameter, type_.dtype().toScalarType()).flatten(1);
     at::mm_out(matrix.p, matrix.sum, first_q(matrix));
   }
-  std::vector<at::Tensor> others;
-  for (std::size_t i = 0; i < is_compressed.size(); ++i) {
-    if (!is_compressed[i]) others.push_back(bucket_.views[i]);
-  }
-  if (!others.empty()) others_ = grouped_allreduce_async_(others, average(".others"));
+  if (!others.empty()) reduced_others_ = grouped_allreduce_async_(others, average(".others"));
   return allreduce_async_(all_p_, average(".p"));
 }
 
 at::Tensor LowRankReduction::finish() {
+  if (!matrices_.empty()) reduce_q();
+  if (reduced_others_) reduced_others_->wait();
+  for (const Matrix& matrix : matrices_) assign(matrix);
+  for (const std::size_t i : others_) {
+    if (bucket_.residuals.empty() || !bucket_.is_present(i)) continue;
+    at::Tensor(bucket_.residuals[i]).zero_();
+  }
+  return bucket_.gradients;
+}
+
+void LowRankReduction::reduce_q() {
   for (Matrix& matrix : matrices_) {
     orthonormalize_columns(matrix.p);
     at::mm_out(matrix.q, matrix.sum.t(), matrix.p);
     matrix.own_q = matrix.q.clone();
   }
   allreduce_(all_q_, average(".q"));
-  if (others_) others_->wait();
-  for (const Matrix& matrix : matrices_) assign(matrix);
-  return bucket_.gradients;
 }
 
 void LowRankReduction::assign(const Matrix& matrix) {
-  const LowRankGradient& gradient = matrix.gradient;
-  if (!bucket_.is_present(gradient.parameter)) return;
-  const at::Tensor& view = gradient.view;
+  if (!bucket_.is_present(matrix.parameter)) return;
+  const at::Tensor& view = matrix.view;
   // Ranks come to the same end: a P that is not finite anywhere has made all of Q so.
   if (!matrix.q.isfinite().all().item<bool>()) {
     view.fill_(std::numeric_limits<double>::quiet_NaN());
@@ -108,17 +145,23 @@ void LowRankReduction::assign(const Matrix& matrix) {
   }
   const at::Tensor reduced = at::mm(matrix.p, matrix.q.t());
   const at::Tensor rounded = reduced.to(view.scalar_type());
-  if (options_.error_feedback) {  // before the view changes, in whose memory the sum may lie
-    gradient.state->error = at::addmm(matrix.sum, matrix.p, matrix.own_q.t(), 1, -1);
-    if (!rounded.is_same(reduced)) gradient.state->error.add_(reduced - rounded);
+  if (!bucket_.residuals.empty()) {  // before the view changes, in whose memory the sum may lie
+    at::Tensor error = at::addmm(matrix.sum, matrix.p, matrix.own_q.t(), /*beta=*/1, /*alpha=*/-1);
+    if (!rounded.is_same(reduced)) error.add_(at::sub(reduced, rounded));
+    const at::Tensor& residual = bucket_.residuals[matrix.parameter];
+    residual.copy_(error.view(residual.sizes()));
   }
   view.copy_(rounded);
-  if (options_.warm_start) gradient.state->q = next_q(matrix.q);
+  if (options_.warm_start) {
+    warm_starts_[bucket_.parameter_names[matrix.parameter]] = next_q(matrix.q);
+  }
 }
 
+/// Where a Q is of other options or another parameter, as one of a checkpoint may be, a new one.
 at::Tensor LowRankReduction::first_q(const Matrix& matrix) const {
-  const at::Tensor& q = matrix.gradient.state->q;
-  return q.defined() ? q : random_q(matrix.q.size(0));
+  const auto found = warm_starts_.find(bucket_.parameter_names[matrix.parameter]);
+  const bool fits = found != warm_starts_.end() && found->second.sizes() == matrix.q.sizes();
+  return fits ? found->second.to(type_) : random_q(matrix.q.size(0));
 }
 
 /// The same on all ranks, with every standard library: between -1 and 1.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,26 +16,15 @@
 
 namespace kolo::tensors {
 
-/// What is kept of a parameter [n, ...] from step to step.
-struct LowRankState {
-  at::Tensor error{};  ///< [n, m]: what this rank's approximations have left out so far
-  at::Tensor q{};      ///< [m, rank]: orthonormal columns; the same on all ranks
-};
+/// The Qs [m, rank] of parameters, by name, with orthonormal columns: where the next approximations
+/// start. The same on all ranks.
+using WarmStarts = std::map<std::string, at::Tensor>;
 
-/// A gradient that is compressed, and its state.
-struct LowRankGradient {
-  std::size_t parameter;  ///< its place in the bucket
-  at::Tensor view;        ///< [n, m], in the bucket
-  LowRankState* state;
-};
-
-/// The reduction of one bucket with matrices to compress: begin() in backward(), finish() when P is
-/// reduced.
+/// The reduction of one bucket: begin() in backward(), finish() when the first operation has ended.
 class LowRankReduction {
  public:
-  /// `gradients` is not empty, and its states outlive this.
-  LowRankReduction(const PowerSgdOptions& options, GradientBucket bucket,
-                   const std::vector<LowRankGradient>& gradients);
+  /// `options` and `warm_starts` outlive this.
+  LowRankReduction(const PowerSgdOptions& options, WarmStarts& warm_starts, GradientBucket bucket);
 
   /// Starts the reductions of P and of the gradients that are not compressed.
   TensorHandle begin();
@@ -42,29 +32,36 @@ class LowRankReduction {
   at::Tensor finish();
 
  private:
+  /// A gradient that is compressed.
   struct Matrix {
-    LowRankGradient gradient;
-    at::Tensor
-        sum;       // gradient and residual, [n, m]; in the bucket's memory unless that is narrower
-    at::Tensor p;  // [n, rank], and
-    at::Tensor q;  // [m, rank], in the memory of their all-reduces
+    std::size_t parameter;  // its place in the bucket
+    at::Tensor view;        // [n, m], in the bucket
+    at::Tensor sum;         // view and residual; in the memory of the view unless that is narrower
+    at::Tensor p;           // [n, rank], and
+    at::Tensor q;           // [m, rank], in the memory of their all-reduces
     at::Tensor
         own_q{};  // before its all-reduce: P times it is the approximation of `sum` alone, and
                   // the rest is this rank's residual, also while others have joined
   };
 
+  bool compresses(const at::Tensor& gradient) const;
+  at::Tensor add_residual(std::size_t parameter, at::ScalarType type) const;
+  void lay_out();
+  void reduce_q();
+  void assign(const Matrix& matrix);
   at::Tensor first_q(const Matrix& matrix) const;
   at::Tensor random_q(std::int64_t rows) const;
   at::Tensor next_q(const at::Tensor& q) const;
-  void assign(const Matrix& matrix);
-  AllreduceOptions average(const char* suffix) const;
+  AllreduceOptions average(const std::string& suffix) const;
 
   const PowerSgdOptions& options_;
+  WarmStarts& warm_starts_;
   const GradientBucket bucket_;
-  at::TensorOptions type_;
+  const at::TensorOptions type_;  // of P and Q
   std::vector<Matrix> matrices_;
+  std::vector<std::size_t> others_;  // places of the gradients that are not compressed
   at::Tensor all_p_, all_q_;
-  std::optional<TensorsHandle> others_;
+  std::optional<TensorsHandle> reduced_others_;
 };
 
 }  // namespace kolo::tensors

@@ -46,7 +46,13 @@ PowerSgd::PowerSgd(const Options& options)
     : reducer_(std::make_shared<tensors::PowerSgdReducer>(agreed(options))) {}
 
 BucketHook PowerSgd::hook() const {
-  return [reducer = reducer_](GradientBucket bucket) { return reducer->reduce(std::move(bucket)); };
+  BucketHook hook(
+      [reducer = reducer_](GradientBucket bucket) { return reducer->reduce(std::move(bucket)); });
+  hook.error_feedback = reducer_->options().error_feedback;
+  if (!reducer_->options().warm_start) return hook;
+  hook.state = [reducer = reducer_] { return reducer->state(); };
+  hook.set_state = [reducer = reducer_](const auto& state) { reducer->set_state(state); };
+  return hook;
 }
 
 }  // namespace kolo

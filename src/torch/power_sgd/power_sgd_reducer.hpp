@@ -1,9 +1,5 @@
 #pragma once
 
-#include <map>
-#include <string>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 
 #include "kolo/bucket_hook.hpp"
@@ -20,15 +16,18 @@ class PowerSgdReducer {
   /// `options` are in range and name the process set.
   explicit PowerSgdReducer(const PowerSgdOptions& options) : options_(options) {}
 
+  const PowerSgdOptions& options() const { return options_; }
+
   /// Starts the reduction of a bucket.
   TensorHandle reduce(GradientBucket bucket);
 
- private:
-  bool compresses(const at::Tensor& gradient) const;
-  std::vector<LowRankGradient> choose(const GradientBucket& bucket);
+  /// What a checkpoint holds, and the inverse: Qs that do not fit are not used.
+  const WarmStarts& state() const { return warm_starts_; }
+  void set_state(const WarmStarts& state) { warm_starts_ = state; }
 
+ private:
   const PowerSgdOptions options_;
-  std::map<std::string, LowRankState> states_;
+  WarmStarts warm_starts_;
 };
 
 }  // namespace kolo::tensors

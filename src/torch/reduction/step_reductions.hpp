@@ -15,6 +15,8 @@
 #include "kolo/bucket_hook.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/bucket_reduction.hpp"
+#include "torch/reduction/gradient_compression.hpp"
+#include "torch/reduction/residuals.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/parameter_shards.hpp"
 #include "torch/sharding/shard_sets.hpp"
@@ -26,6 +28,7 @@ namespace kolo::tensors {
 /// What all reductions of an optimizer share.
 struct ReductionSetup {
   const DistributedOptimizerOptions& options;
+  const GradientCompression& compression;
   const ShardSets& sets;
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
@@ -41,10 +44,11 @@ struct ReductionSetup {
 class StepReductions {
  public:
   /// `shards` is null while parameters are not sharded. `names` are those of buckets' operations,
-  /// `parameter_names` those of the parameters of `buckets`. `buckets`, `shards` and what `setup`
-  /// refers to outlive this.
-  StepReductions(ReductionSetup setup, GradientBuckets& buckets, const ParameterShards* shards,
-                 std::vector<std::string> names, std::vector<std::string> parameter_names);
+  /// `parameter_names` those of the parameters of `buckets`. `buckets`, `residuals`, `shards` and
+  /// what `setup` refers to outlive this.
+  StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
+                 const ParameterShards* shards, std::vector<std::string> names,
+                 std::vector<std::string> parameter_names);
 
   std::size_t size() const { return states_.size(); }
   const GradientBuckets& buckets() const { return buckets_; }
@@ -81,14 +85,17 @@ class StepReductions {
     StepState::Clock::time_point submitted{};
   };
 
-  BucketReduction::BoundHook bound_hook(std::size_t bucket) const;
-  GradientBucket hooked(std::size_t bucket, const at::Tensor& gradients) const;
+  at::Tensor residual_of(std::size_t bucket);
+  BucketReduction::BoundHook bound_hook(std::size_t bucket, const at::Tensor& residual) const;
+  GradientBucket hooked(std::size_t bucket, const at::Tensor& gradients,
+                        const at::Tensor& residual) const;
   at::Tensor destination(std::size_t bucket);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
   void assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
 
   const ReductionSetup setup_;
   GradientBuckets& buckets_;
+  Residuals& residuals_;
   const ParameterShards* const shards_;
   const std::vector<std::string> names_;
   const std::vector<std::string> parameter_names_;
