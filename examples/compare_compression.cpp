@@ -84,6 +84,7 @@ Json compare(const compression::Options& options, const gpt::Corpus& corpus) {
           {"steps", options.training.steps},
           {"rank", options.settings.rank},
           {"start_step", options.settings.start_step},
+          {"fraction", options.settings.fraction},
           {"cases", std::move(cases)}};
 }
 

@@ -19,15 +19,33 @@ double count_of(const std::vector<std::int64_t>& shape) {
 /// An all-reduce sends each rank's share of the tensor, and then its share of the sum.
 double twice_a_share(double bytes, int ranks) { return 2 * bytes * (ranks - 1) / ranks; }
 
+double count_of(const Shapes& gradients) {
+  double count = 0;
+  for (const auto& shape : gradients) count += count_of(shape);
+  return count;
+}
+
 /// So many bytes for each element.
-Case dense(std::string name, kolo::Compression compression, double bytes_of_element) {
+Case dense(std::string name, kolo::Compression compression, double bytes_of_element,
+           bool error_feedback = false) {
   return {.name = std::move(name),
-          .optimizer = {.compression = std::move(compression), .shard = kolo::Shard::None},
+          .optimizer = {.compression = std::move(compression),
+                        .error_feedback = error_feedback,
+                        .shard = kolo::Shard::None},
           .bytes = [=](const Shapes& gradients, int ranks) {
-            double count = 0;
-            for (const auto& shape : gradients) count += count_of(shape);
-            return twice_a_share(count * bytes_of_element, ranks);
+            return twice_a_share(count_of(gradients) * bytes_of_element, ranks);
           }};
+}
+
+/// So many bytes for each element of that fraction; ranks send other ones, which their sum has all.
+Case sparse(std::string name, kolo::Compression compression, double bytes_of_element,
+            double fraction, bool error_feedback) {
+  Case one = dense(std::move(name), std::move(compression), bytes_of_element, error_feedback);
+  one.bytes = [=](const Shapes& gradients, int ranks) {
+    const double payload = count_of(gradients) * fraction * bytes_of_element;
+    return twice_a_share(payload, ranks) * (1 + ranks) / 2;
+  };
+  return one;
 }
 
 double bytes_of_power_sgd(const kolo::PowerSgdOptions& options, const Shapes& gradients,
@@ -57,10 +75,25 @@ Case power_sgd(std::string name, const Settings& settings, bool error_feedback) 
 }  // namespace
 
 std::vector<Case> all_cases(const Settings& settings) {
-  return {dense("none", kolo::Compression::none(), kFloat),
-          dense("fp16", kolo::Compression::fp16(), 2), dense("bf16", kolo::Compression::bf16(), 2),
-          power_sgd("power_sgd", settings, /*error_feedback=*/false),
-          power_sgd("power_sgd+ef", settings, /*error_feedback=*/true)};
+  using kolo::Compression;
+  constexpr double kInt8 = 1 + kFloat / 256;              // a unit for each 256 elements
+  constexpr double kOneBit = 1.0 / 8 + 2 * kFloat / 256;  // two means
+  constexpr double kTopK = kFloat + 2;                    // a value and its place
+  std::vector<Case> cases{dense("none", Compression::none(), kFloat),
+                          dense("fp16", Compression::fp16(), 2),
+                          dense("bf16", Compression::bf16(), 2)};
+  for (const bool feedback : {false, true}) {
+    const std::string suffix = feedback ? "+ef" : "";
+    const double fraction = settings.fraction;
+    cases.push_back(dense("int8" + suffix, Compression::int8(), kInt8, feedback));
+    cases.push_back(power_sgd("power_sgd" + suffix, settings, feedback));
+    cases.push_back(dense("one_bit" + suffix, Compression::one_bit(), kOneBit, feedback));
+    cases.push_back(
+        sparse("top_k" + suffix, Compression::top_k(fraction), kTopK, fraction, feedback));
+    cases.push_back(
+        sparse("random_k" + suffix, Compression::random_k(fraction), kFloat, fraction, feedback));
+  }
+  return cases;
 }
 
 std::vector<std::string> names_of_cases() {

@@ -80,6 +80,10 @@ std::optional<examples::Exit> parse_options(int argc, const char* const* argv, O
   app.add_option("--start-step", options.settings.start_step, "the first that PowerSGD compresses")
       ->check(CLI::Range(0, kLargest))
       ->capture_default_str();
+  app.add_option("--fraction", options.settings.fraction,
+                 "of the elements of gradients that top_k and random_k send")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   app.add_option("--svg", options.svg, "draw the results into this file")->type_name("FILE");
   return examples::parse_command_line(app, argc, argv);

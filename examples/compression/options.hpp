@@ -15,6 +15,7 @@ namespace compression {
 struct Settings {
   int rank = 4;                  ///< of PowerSGD's approximations
   std::int64_t start_step = 20;  ///< the first that PowerSGD compresses
+  double fraction = 0.01;        ///< of elements that top_k and random_k send
 };
 
 struct Options {

@@ -14,7 +14,8 @@ import cases  # noqa: E402
 
 PROGRAM, *LAUNCH = sys.argv[1:]
 TINY = ["--preset", "tiny", "--steps", "6"]
-ALL = ["none", "fp16", "bf16", "power_sgd", "power_sgd+ef"]
+LOSSY = ["int8", "power_sgd", "one_bit", "top_k", "random_k"]
+ALL = ["none", "fp16", "bf16"] + LOSSY + [name + "+ef" for name in LOSSY]
 
 
 def run(launch, *arguments):

@@ -28,7 +28,11 @@ if(TARGET kolo)
   add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
   kolo_add_test(wrapped_optimizer_test SOURCES torch/wrapped/wrapped_optimizer_test.cpp
     LIBRARIES kolo)
-  kolo_add_mpi_test(power_sgd_test SOURCES torch/power_sgd/power_sgd_test.cpp LIBRARIES kolo)
+  kolo_add_mpi_test(power_sgd_test
+    SOURCES
+      torch/power_sgd/power_sgd_state_test.cpp
+      torch/power_sgd/power_sgd_test.cpp
+    LIBRARIES kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
       torch/tensors/activation_checkpoint_errors_test.cpp
