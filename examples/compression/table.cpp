@@ -21,12 +21,13 @@ std::string formatted(const char* format, Values... values) {
 }  // namespace
 
 std::string to_table(const Json& results) {
-  std::string table = formatted(
-      "GPT, preset %s, %.2f M parameters, %d ranks, %d steps; PowerSGD of rank %d from step %d "
-      "on\n",
-      results["preset"].get<std::string>().c_str(), number(results, "parameters") / 1e6,
-      results["ranks"].get<int>(), results["steps"].get<int>(), results["rank"].get<int>(),
-      results["start_step"].get<int>());
+  std::string table =
+      formatted("GPT, preset %s, %.2f M parameters, %d ranks, %d steps\n",
+                results["preset"].get<std::string>().c_str(), number(results, "parameters") / 1e6,
+                results["ranks"].get<int>(), results["steps"].get<int>());
+  table += formatted("PowerSGD of rank %d from step %d on; %g %% for top_k and random_k\n",
+                     results["rank"].get<int>(), results["start_step"].get<int>(),
+                     100 * number(results, "fraction"));
   table += formatted("%-13s  %10s  %7s  %12s  %12s  %11s  %6s\n", "case", "loss", "to none",
                      "sent a step", "by formula", "time a step", "x none");
   for (const Json& one : results["cases"]) {

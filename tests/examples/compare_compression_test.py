@@ -42,7 +42,7 @@ class CompareCompression(unittest.TestCase):
         table, results, drawing = compare(2, "--start-step", "1")
         self.assertEqual((results["ranks"], results["steps"]), (2, 6))
         self.assertEqual([case["case"] for case in results["cases"]], ALL)
-        self.assertEqual([line.split()[0] for line in table.splitlines()[2:]], ALL)
+        self.assertEqual([line.split()[0] for line in table.splitlines()[3:]], ALL)
         none = results["cases"][0]
         self.assertEqual((none["loss_difference_percent"], none["ratio_to_none"]), (0, 1))
         for case in results["cases"]:
