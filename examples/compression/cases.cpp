@@ -37,13 +37,16 @@ Case dense(std::string name, kolo::Compression compression, double bytes_of_elem
           }};
 }
 
-/// So many bytes for each element of that fraction; ranks send other ones, which their sum has all.
+constexpr double kPlaced = kFloat + 2;  // bytes of a value with its place
+
+/// So many bytes for each element of that fraction. Ranks send other elements; the sum has all, with
+/// their places.
 Case sparse(std::string name, kolo::Compression compression, double bytes_of_element,
             double fraction, bool error_feedback) {
   Case one = dense(std::move(name), std::move(compression), bytes_of_element, error_feedback);
   one.bytes = [=](const Shapes& gradients, int ranks) {
-    const double payload = count_of(gradients) * fraction * bytes_of_element;
-    return twice_a_share(payload, ranks) * (1 + ranks) / 2;
+    const double both = bytes_of_element + ranks * kPlaced;
+    return twice_a_share(count_of(gradients) * fraction * both / 2, ranks);
   };
   return one;
 }
@@ -78,7 +81,6 @@ std::vector<Case> all_cases(const Settings& settings) {
   using kolo::Compression;
   constexpr double kInt8 = 1 + kFloat / 256;              // a unit for each 256 elements
   constexpr double kOneBit = 1.0 / 8 + 2 * kFloat / 256;  // two means
-  constexpr double kTopK = kFloat + 2;                    // a value and its place
   std::vector<Case> cases{dense("none", Compression::none(), kFloat),
                           dense("fp16", Compression::fp16(), 2),
                           dense("bf16", Compression::bf16(), 2)};
@@ -89,7 +91,7 @@ std::vector<Case> all_cases(const Settings& settings) {
     cases.push_back(power_sgd("power_sgd" + suffix, settings, feedback));
     cases.push_back(dense("one_bit" + suffix, Compression::one_bit(), kOneBit, feedback));
     cases.push_back(
-        sparse("top_k" + suffix, Compression::top_k(fraction), kTopK, fraction, feedback));
+        sparse("top_k" + suffix, Compression::top_k(fraction), kPlaced, fraction, feedback));
     cases.push_back(
         sparse("random_k" + suffix, Compression::random_k(fraction), kFloat, fraction, feedback));
   }
