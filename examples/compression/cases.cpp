@@ -39,7 +39,7 @@ Case dense(std::string name, kolo::Compression compression, double bytes_of_elem
 
 constexpr double kPlaced = kFloat + 2;  // bytes of a value with its place
 
-/// So many bytes for each element of that fraction. Ranks send other elements; the sum has all, with
+/// So many bytes for each element of that fraction. Ranks send other ones; the sum has all, with
 /// their places.
 Case sparse(std::string name, kolo::Compression compression, double bytes_of_element,
             double fraction, bool error_feedback) {
