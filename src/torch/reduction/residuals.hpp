@@ -65,6 +65,7 @@ class Residuals {
   /// Calls `visit(parameter, first element in it, first in the part, count)`.
   template <class Visit>
   void for_each_member(std::size_t bucket, const Visit& visit) const;
+  void zero_gaps(std::size_t bucket);
   static void settle(Residual& residual);
 
   std::vector<Bucket> buckets_;
