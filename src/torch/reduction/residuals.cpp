@@ -19,8 +19,7 @@ void Residuals::for_each_member(std::size_t bucket, const Visit& visit) const {
     const at::Tensor& parameter = parameters_[member.parameter];
     const std::size_t first = (member.offset - plan.offset) / size_of(plan.dtype);
     const std::size_t own_begin = std::max(first, begin);
-    const std::size_t own_end =
-        std::min(first + static_cast<std::size_t>(parameter.numel()), end);
+    const std::size_t own_end = std::min(first + static_cast<std::size_t>(parameter.numel()), end);
     if (own_begin >= own_end) continue;
     visit(parameter, static_cast<std::int64_t>(own_begin - first),
           static_cast<std::int64_t>(own_begin - begin),
@@ -97,11 +96,11 @@ void Residuals::zero_gaps(std::size_t bucket) {
   const at::Tensor& now = residuals_[bucket].now;
   std::int64_t end = 0;
   const auto zero_up_to = [&](std::int64_t begin) { now.narrow(0, end, begin - end).zero_(); };
-  for_each_member(bucket, [&](const at::Tensor&, std::int64_t, std::int64_t place,
-                              std::int64_t count) {
-    zero_up_to(place);
-    end = place + count;
-  });
+  for_each_member(bucket,
+                  [&](const at::Tensor&, std::int64_t, std::int64_t place, std::int64_t count) {
+                    zero_up_to(place);
+                    end = place + count;
+                  });
   zero_up_to(now.numel());
 }
 

@@ -66,7 +66,7 @@ void StepReductions::submit(std::size_t bucket) {
   state.is_complete = false;
   ++state.submissions;
   const std::string& name = names_[bucket];
-  const BucketReduction::Coding coding{setup_.compression, residual_of(bucket)};
+  const BucketReduction::Coding coding{setup_.compression, begin_residual(bucket)};
   if (shards_ != nullptr) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.sets,
                             destination(bucket));
@@ -83,9 +83,9 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// For a reduction that begins now. A rank that has joined contributes zeros, and owes what it owes
+/// Of a reduction by a codec that begins now; undefined without error feedback. A rank that has joined contributes zeros, and owes what it owes
 /// until it trains on.
-at::Tensor StepReductions::residual_of(std::size_t bucket) {
+at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const Bucket& plan = buckets_.buckets()[bucket];
   if (setup_.hook || !setup_.compression.has_codec(plan)) return {};
   buckets_.zero_gaps(plan);
@@ -140,9 +140,8 @@ void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();
   const double activity = buckets_.reduced_activity(buckets_.buckets()[bucket]);
-  const bool has_flags_inside =
-      shards_ == nullptr && !buckets_.has_separate_flags() &&
-      !setup_.compression.encodes_whole(buckets_.buckets()[bucket]);
+  const bool has_flags_inside = shards_ == nullptr && !buckets_.has_separate_flags() &&
+                                !setup_.compression.encodes_whole(buckets_.buckets()[bucket]);
   const bool is_mean = has_flags_inside && options.op == ReduceOp::Average;
   const int active = static_cast<int>(std::lround(is_mean ? activity * size : activity));
   setup_.step.active_ranks = active;

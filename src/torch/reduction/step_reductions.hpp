@@ -80,7 +80,7 @@ class StepReductions {
     StepState::Clock::time_point submitted{};
   };
 
-  at::Tensor residual_of(std::size_t bucket);
+  at::Tensor begin_residual(std::size_t bucket);
   at::Tensor destination(std::size_t bucket);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
   void assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);

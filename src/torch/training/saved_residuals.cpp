@@ -35,10 +35,10 @@ void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& 
                     const SavedTraining& saved) {
   const at::NoGradGuard no_grad;
   // A mean over other ranks divides by another number.
-  const double factor = view.residuals.are_averaged
-                            ? static_cast<double>(view.set.size()) /
-                                  static_cast<double>(saved.details.residual_ranks)
-                            : 1.0;
+  const double factor =
+      view.residuals.are_averaged
+          ? static_cast<double>(view.set.size()) / static_cast<double>(saved.details.residual_ranks)
+          : 1.0;
   for (const auto& [target, keys] : residuals) {
     at::Tensor sum = target->elements;
     const at::Tensor values = at::empty_like(sum);

@@ -42,8 +42,7 @@ class LinearTraining {
  public:
   static Shapes shapes() { return {{40003}, {37, 11}, {1}, {300}}; }
 
-  explicit LinearTraining(DistributedOptimizer::Options options,
-                          const Shapes& sizes = shapes(),
+  explicit LinearTraining(DistributedOptimizer::Options options, const Shapes& sizes = shapes(),
                           ProcessSet& set = Runtime::current().world())
       : set_(set), op_(options.op) {
     if (options.bucket_bytes == 0) options.bucket_bytes = 64 << 10;

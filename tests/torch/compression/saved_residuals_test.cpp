@@ -95,7 +95,8 @@ TEST_P(SavedResidualsTest, GradientsInFlight_AreNotSaved) {
   const std::vector<at::Tensor> owed = training.owed(folder_.path());
   const auto expect_the_same = [&](const std::string& when) {
     const std::vector<at::Tensor> now = training.owed(folder_.path());
-    for (std::size_t i = 0; i < owed.size(); ++i) EXPECT_TRUE(torch::equal(now[i], owed[i])) << when;
+    for (std::size_t i = 0; i < owed.size(); ++i)
+      EXPECT_TRUE(torch::equal(now[i], owed[i])) << when;
   };
   training.optimizer().zero_grad();
   training.backward(2);
