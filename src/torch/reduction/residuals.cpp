@@ -137,14 +137,6 @@ Residuals::ByParameter Residuals::at_rest() {
   return owed;
 }
 
-void Residuals::clear() {
-  for (Residual& residual : residuals_) {
-    if (residual.now.defined()) residual.now.zero_();
-    residual.is_open = false;
-    residual.pending = 1.0;
-  }
-}
-
 std::size_t Residuals::size_bytes() const {
   std::size_t bytes = 0;
   for (const Residual& residual : residuals_) {

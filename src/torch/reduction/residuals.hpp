@@ -50,8 +50,6 @@ class Residuals {
   /// What is owed without the gradients of this step, even while they are reduced: views, if no
   /// step has begun. A parameter that lies in no part has none.
   ByParameter at_rest();
-  /// Forgets all of it.
-  void clear();
   std::size_t size_bytes() const;
 
  private:
