@@ -24,8 +24,7 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options) {
 
 std::string problem_with_compression(const DistributedOptimizerOptions& options) {
   try {
-    const Codec* const codec =
-        options.process_set->lane()->codec_named(options.compression.name());
+    const Codec* const codec = options.process_set->lane()->codec_named(options.compression.name());
     if (codec == nullptr || options.op != ReduceOp::Adasum) return {};
   } catch (const InvalidArgument& error) {
     return error.what();

@@ -207,7 +207,6 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
                  require_fit(saved, options);
                });
   if (options.optimizer_state) follow_layout(details);
-  for (const auto& reducer : batches_) reducer->residuals().clear();
   load_training(view(), saved, options, name);
   if (options.optimizer_state) {
     OptionSync::apply(details.groups, context_.groups);

@@ -161,9 +161,8 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
       .gradients = size.gradients / (shards_gradients(report.shard) ? sharers : 1),
       .optimizer_state = (size.masters + state_per_parameter * size.updated) / sharers,
       .buckets = 0,
-      .residuals = context_.compression.has_error_feedback
-                       ? 2 * sizeof(float) * traffic.coded_elements
-                       : 0};
+      .residuals =
+          context_.compression.has_error_feedback ? 2 * sizeof(float) * traffic.coded_elements : 0};
   report.peak_resident = peak_resident();
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = last_step_.bytes;
@@ -173,8 +172,8 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   if (!units.empty()) {
     for (const auto& [name, frozen] : context_.frozen.parameters()) gathered += frozen.nbytes();
   }
-  report.expected_sent_per_step = expected_bytes_per_step(
-      gathered, traffic, units.empty() ? 1 : units.front()->sharers());
+  report.expected_sent_per_step =
+      expected_bytes_per_step(gathered, traffic, units.empty() ? 1 : units.front()->sharers());
   return report;
 }
 

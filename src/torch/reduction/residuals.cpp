@@ -84,11 +84,25 @@ at::Tensor Residuals::begin(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   Residual& residual = residuals_[bucket];
   settle(residual);
+  zero_gaps(bucket);
   if (!std::exchange(residual.is_open, true)) {
     if (!residual.before.defined()) residual.before = at::empty_like(residual.now);
     residual.before.copy_(residual.now);
   }
   return residual.now;
+}
+
+/// What is owed of no parameter would be in no checkpoint, and change how its block is encoded.
+void Residuals::zero_gaps(std::size_t bucket) {
+  const at::Tensor& now = residuals_[bucket].now;
+  std::int64_t end = 0;
+  const auto zero_up_to = [&](std::int64_t begin) { now.narrow(0, end, begin - end).zero_(); };
+  for_each_member(bucket,
+                  [&](const at::Tensor&, std::int64_t, std::int64_t place, std::int64_t count) {
+                    zero_up_to(place);
+                    end = place + count;
+                  });
+  zero_up_to(now.numel());
 }
 
 void Residuals::keep() {
@@ -122,14 +136,6 @@ Residuals::ByParameter Residuals::at_rest() {
     });
   }
   return owed;
-}
-
-void Residuals::clear() {
-  for (Residual& residual : residuals_) {
-    if (residual.now.defined()) residual.now.zero_();
-    residual.is_open = false;
-    residual.pending = 1.0;
-  }
 }
 
 std::size_t Residuals::size_bytes() const {

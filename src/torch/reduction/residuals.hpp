@@ -51,8 +51,6 @@ class Residuals {
   /// What is owed without the gradients of this step, even while they are reduced: views, if no
   /// step has begun. A parameter that lies in no part has none.
   ByParameter at_rest();
-  /// Forgets all of it.
-  void clear();
   std::size_t size_bytes() const;
 
  private:
@@ -66,6 +64,7 @@ class Residuals {
   /// Calls `visit(parameter, first element in it, first in the part, count)`.
   template <class Visit>
   void for_each_member(std::size_t bucket, const Visit& visit) const;
+  void zero_gaps(std::size_t bucket);
   static void settle(Residual& residual);
 
   std::vector<Bucket> buckets_;

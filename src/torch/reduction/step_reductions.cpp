@@ -68,7 +68,7 @@ void StepReductions::submit(std::size_t bucket) {
   state.is_complete = false;
   ++state.submissions;
   const std::string& name = names_[bucket];
-  const BucketReduction::Coding coding{setup_.compression, residual_of(bucket)};
+  const BucketReduction::Coding coding{setup_.compression, begin_residual(bucket)};
   if (shards_ != nullptr) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.sets,
                             destination(bucket));
@@ -86,9 +86,9 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// For a reduction that begins now. A rank that has joined contributes zeros, and owes what it owes
-/// until it trains on.
-at::Tensor StepReductions::residual_of(std::size_t bucket) {
+/// Of a reduction by a codec or a hook that begins now; undefined without error feedback. A rank
+/// that has joined contributes zeros, and owes what it owes until it trains on.
+at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const Bucket& plan = buckets_.buckets()[bucket];
   if (setup_.hook) return setup_.hook.error_feedback ? residuals_.begin(bucket) : at::Tensor();
   if (!setup_.compression.has_codec(plan)) return {};

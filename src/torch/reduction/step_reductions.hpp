@@ -85,7 +85,7 @@ class StepReductions {
     StepState::Clock::time_point submitted{};
   };
 
-  at::Tensor residual_of(std::size_t bucket);
+  at::Tensor begin_residual(std::size_t bucket);
   BucketReduction::BoundHook bound_hook(std::size_t bucket, const at::Tensor& residual) const;
   GradientBucket hooked(std::size_t bucket, const at::Tensor& gradients,
                         const at::Tensor& residual) const;

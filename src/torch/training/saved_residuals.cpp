@@ -34,6 +34,9 @@ void verify_residuals(const std::vector<SavedResidual>& residuals, const SavedTr
 void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& residuals,
                     const SavedTraining& saved) {
   const at::NoGradGuard no_grad;
+  for (const TrainingView::Residual& residual : view.residuals.own) {
+    at::Tensor(residual.elements).zero_();
+  }
   // A mean over other ranks divides by another number.
   const double factor =
       view.residuals.are_averaged

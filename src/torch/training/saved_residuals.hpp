@@ -22,8 +22,8 @@ std::vector<SavedResidual> find_residuals(const TrainingView& view, const SavedT
 /// Verifies the checksums of what load_residuals() reads. Throws the errors of Checkpoint.
 void verify_residuals(const std::vector<SavedResidual>& residuals, const SavedTraining& saved);
 
-/// Adds them up, in what averages make of them with as many ranks as there are now. The targets
-/// hold zeros.
+/// Replaces the residuals of `view` by their sums, and by zeros where none was saved. Corrects them
+/// for averages over another number of ranks.
 void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& residuals,
                     const SavedTraining& saved);
 

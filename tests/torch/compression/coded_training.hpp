@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "runtime/runtimes.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/training/checkpoint_image.hpp"
@@ -41,8 +42,7 @@ class LinearTraining {
  public:
   static Shapes shapes() { return {{40003}, {37, 11}, {1}, {300}}; }
 
-  explicit LinearTraining(DistributedOptimizer::Options options,
-                          const Shapes& sizes = shapes(),
+  explicit LinearTraining(DistributedOptimizer::Options options, const Shapes& sizes = shapes(),
                           ProcessSet& set = Runtime::current().world())
       : set_(set), op_(options.op) {
     if (options.bucket_bytes == 0) options.bucket_bytes = 64 << 10;

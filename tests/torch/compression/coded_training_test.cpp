@@ -1,4 +1,6 @@
 // What codecs make of training: losses, bytes, memory, which parameters, refused options.
+#include "torch/compression/coded_training.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -10,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "torch/compression/coded_training.hpp"
 
 namespace kolo::test::compression_test {
 
@@ -37,7 +38,8 @@ double trained_loss(DistributedOptimizer::Options options) {
     optimizer.step();
   }
   double loss = 0;
-  for (int step = 0; step < 5; ++step) loss += allreduce(loss_of_step(step).detach()).item<double>();
+  for (int step = 0; step < 5; ++step)
+    loss += allreduce(loss_of_step(step).detach()).item<double>();
   return loss / 5;
 }
 
@@ -59,7 +61,7 @@ TEST_P(CodedTrainingTest, BytesEqualTheFormula) {
   const std::uint64_t others = ranks - 1;
   const std::uint64_t elements = 4 * 16384;  // of a rank's piece
   const std::uint64_t blocks = 4;
-  const std::uint64_t kept = 820;   // a twentieth, rounded up
+  const std::uint64_t kept = 820;    // a twentieth, rounded up
   const std::uint64_t drawn = 1639;  // a tenth
   const std::array<std::uint64_t, 4> own{elements / 256 * 260, elements / 256 * 40,
                                          blocks * kept * 6, blocks * (8 + drawn * 4)};

@@ -126,9 +126,12 @@ TEST_P(ErrorFeedbackTest, RanksThatJoin_OweUntilTheyTrainOn) {
   }
 }
 
+class NodeFeedbackTest : public CompressionTest {};
+INSTANTIATE_TEST_SUITE_P(, NodeFeedbackTest, testing::ValuesIn(sharded_modes()),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
 /// With shards in a node, what nodes send one another is encoded.
-TEST_P(ErrorFeedbackTest, ShardsOfANode_OweToTheirReplicas) {
-  if (GetParam() == Shard::None) GTEST_SKIP() << "there are no shards";
+TEST_P(NodeFeedbackTest, ShardsOfANode_OweToTheirReplicas) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.05));
     options.op = op;
@@ -137,6 +140,8 @@ TEST_P(ErrorFeedbackTest, ShardsOfANode_OweToTheirReplicas) {
     training.run(0, 4);
     const std::vector<at::Tensor> owed = training.owed(folder_.path());
     training.expect_balance(owed, "between nodes");
+    const TrainingReport report = training.optimizer().report();
+    EXPECT_EQ(report.now.residuals, report.expected.residuals);
     EXPECT_EQ(LinearTraining::largest(owed) > 1e-3, is_coded(ShardScope::Node));
   }
 }
