@@ -11,8 +11,8 @@
 
 namespace kolo::tensors {
 
-/// Error feedback of a codec or a bucket hook: what it has lost so far of each bucket's gradients on
-/// this rank.
+/// Error feedback of a codec or a bucket hook: what it has lost so far of each bucket's gradients
+/// on this rank.
 ///
 /// A step that is not used leaves residuals as they were: of each one there is a copy from before
 /// the step. Residuals belong to parameters, and follow them when buckets are laid out anew.

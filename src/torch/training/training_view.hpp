@@ -30,7 +30,7 @@ struct TrainingView {
 
     bool has_master() const { return values.scalar_type() != elements.scalar_type(); }
   };
-  /// Error feedback of a codec or a hook: what a range of a parameter's elements is owed on this rank.
+  /// Error feedback: what a range of a parameter's elements is owed on this rank.
   struct Residual {
     std::string name;  ///< of the parameter
     at::Tensor parameter;
