@@ -4,16 +4,31 @@
 //   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
 //
 // Both are those of coded_pieces.hpp. In place, a rank overwrites its own piece alone, which it
-// sends to nobody.
+// sends to nobody. What its residual owes there, as after an all-reduce or a reduce-scatter with
+// other pieces, is added to the sum at once.
 //
 // Bytes: a rank sends (n-1)/n of its encoded input.
 // Worlds: any size of two or more; meant for few ranks, since all pairs communicate at once.
+#include <cmath>
+#include <cstddef>
+#include <span>
+
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/coded_pieces.hpp"
 #include "ops/steps/tag.hpp"
 
 namespace kolo::ops {
+namespace {
+
+void add_owed(std::span<float> sum, float* residual) {
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    sum[i] += residual[i];
+    if (std::isfinite(sum[i])) residual[i] = 0.0f;
+  }
+}
+
+}  // namespace
 
 Task reduce_scatter_coded(CollectiveCall call) {
   const int rank = call.communicator->rank();
@@ -24,7 +39,10 @@ Task reduce_scatter_coded(CollectiveCall call) {
   for (std::size_t i = 0; i < segments; ++i) {
     co_await contributions.finish(i);
     if (i + 1 < segments) contributions.start(i + 1);
-    write_scaled(call, contributions.range(rank, i).begin - begin, contributions.sum(i));
+    const Range own = contributions.range(rank, i);
+    const std::span<float> sum = contributions.sum(i);
+    if (call.residual != nullptr) add_owed(sum, call.residual + own.begin);
+    write_scaled(call, own.begin - begin, sum);
     co_await yield();
   }
 }

@@ -69,7 +69,8 @@ struct AllreduceOptions {
   Compression compression = Compression::none();
   /// Error feedback of a codec, or null: as many floats as the input has elements, zeros at first,
   /// which only the uses of this operation touch. They are added to the input before it is encoded,
-  /// and become what encoding has lost on this rank. For operations on one tensor.
+  /// and become what encoding has lost on this rank. For operations on one tensor. A reduce-scatter
+  /// encodes none of this rank's own rows, and adds what they are owed at once.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;

@@ -186,8 +186,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   void full_parameters(const std::function<void()>& write);
 
   /// From now on reduces buckets by a hook instead of op, compression and predivision. Called on
-  /// all ranks alike, between steps.
-  /// @param hook an empty one restores the ordinary reduction
+  /// all ranks alike, between steps, and before load() if the hook has state or residuals.
+  /// @param hook a function is one; an empty one restores the ordinary reduction
   /// @throws InvalidArgument if the optimizer is sharded, or while gradients are being reduced
   void register_bucket_hook(BucketHook hook);
 

@@ -10,6 +10,7 @@
 
 #include "kolo/compression.hpp"
 #include "kolo/module_filter.hpp"
+#include "kolo/parameter_filter.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shard.hpp"
@@ -51,7 +52,16 @@ struct DistributedOptimizerOptions {
   /// f > 0: gradients are multiplied by 1/f before the reduction and by f after it. With Average
   /// only.
   double gradient_predivide_factor = 1.0;
-  Compression compression = Compression::none();  ///< of gradients while they are sent
+  /// Of gradients while they are sent, in every shard mode. Codecs are for CPU memory, Average and
+  /// Sum; with shard_scope = Node they encode what nodes send each other alone. Sparse gradients
+  /// that a codec encodes are made dense. See docs/compression.md.
+  Compression compression = Compression::none();
+  /// With a codec: what it loses of a gradient is added to the next one, for which each rank keeps
+  /// two floats for each element that it encodes. A step that is not used leaves it as it was.
+  bool error_feedback = true;
+  /// Parameters whose gradients are compressed, the same on all ranks; without it, all. They lie in
+  /// buckets of their own. `kolo::matrices()` leaves out biases and norms.
+  ParameterFilter compression_policy{};
   /// Sparse gradients are made dense and lie in buckets like all others. Otherwise parameters whose
   /// gradient was sparse on any rank in the first step leave their bucket, and sparse_allreduce
   /// reduces their gradients without compression. Gradients are made dense in any case if another

@@ -76,7 +76,8 @@ class GradScaler {
 
   /// Adapts the scale after the steps of all optimizers: shrinks it if any gradients overflowed,
   /// grows it after growth_interval calls in a row without. Keeps it where float32 could not hold
-  /// the new one.
+  /// the new one. Tells the optimizers that were unscaled since the last call: error feedback of a
+  /// codec is as large as scaled gradients.
   /// @param new_scale the scale from now on instead; positive and finite in float32
   /// @throws InvalidArgument if nothing was unscaled and there is no `new_scale`
   void update(std::optional<double> new_scale = {});

@@ -17,8 +17,11 @@ struct TrainingReport {
     std::size_t optimizer_state = 0;  ///< tensors, and master copies of parameters
     /// Slots for gradients in flight, from Shard::Gradients on, and for gathered units.
     std::size_t buckets = 0;
+    std::size_t residuals = 0;  ///< error feedback, with its copy of before the step
 
-    std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
+    std::size_t total() const {
+      return parameters + gradients + optimizer_state + buckets + residuals;
+    }
   };
   Shard shard = Shard::None;
   int ranks = 1;    ///< of the set
@@ -27,7 +30,7 @@ struct TrainingReport {
   /// For P bytes of parameters with G bytes of gradients and S bytes of state on n sharers:
   /// P + G + S with Shard::None, P + G + S / n with Shard::Optimizer, P + G / n + S / n with
   /// Shard::Gradients, (P + G + S) / n with Shard::Full, without buckets. G is P unless
-  /// reduce_dtype is wider.
+  /// reduce_dtype is wider. A codec's error feedback adds two floats for each element that a rank encodes.
   /// Before the first step of a sharded optimizer it predicts what will be kept.
   Kept expected;
   std::size_t peak_resident = 0;         ///< of the process so far, with shared memory
@@ -39,7 +42,7 @@ struct TrainingReport {
   /// otherwise P (n - 1) / n more, for forward() and for backward(), where P has frozen ones, too.
   /// Where the g ranks of a node share what is gathered, a gather sends P / n (n / g - 1).
   /// With ShardScope::Node the sum of both levels; with Accumulation::Reduced the reductions of
-  /// every pass.
+  /// every pass. Of gradients that a codec encodes, what it sends, by its own formula.
   std::uint64_t expected_sent_per_step = 0;
   /// Seconds that reductions took on this rank's GPU, of those seen to end between the last two
   /// steps; most of it overlaps kernels of the program. 0 without a GPU.

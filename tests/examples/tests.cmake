@@ -86,6 +86,11 @@ if(KOLO_BUILD_EXAMPLES)
         "${CMAKE_CURRENT_SOURCE_DIR}/examples/shard_benchmark_test.py"
         $<TARGET_FILE:shard_benchmark> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(shard_benchmark 4 600)
+    add_test(NAME compare_compression
+      COMMAND Python3::Interpreter
+        "${CMAKE_CURRENT_SOURCE_DIR}/examples/compare_compression_test.py"
+        $<TARGET_FILE:compare_compression> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(compare_compression 3 120)
     add_test(NAME compare_sharding
       COMMAND Python3::Interpreter
         "${CMAKE_CURRENT_SOURCE_DIR}/examples/compare_sharding_test.py"

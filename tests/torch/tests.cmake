@@ -6,12 +6,14 @@ kolo_add_test(training_parts_test
     torch/reduction/arrivals_test.cpp
     torch/buckets/bucket_plan_test.cpp
     torch/optimizer/step_command_test.cpp
+    torch/power_sgd/orthonormal_test.cpp
     torch/reduction/step_phase_test.cpp
     torch/sharding/unit_plan_test.cpp
     torch/sharding/use_order_test.cpp
     "${PROJECT_SOURCE_DIR}/src/torch/buckets/arrival_order.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/buckets/bucket_plan.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/optimizer/step_command.cpp"
+    "${PROJECT_SOURCE_DIR}/src/torch/power_sgd/orthonormal.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/reduction/arrivals.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/reduction/step_phase.cpp"
     "${PROJECT_SOURCE_DIR}/src/torch/sharding/unit_plan.cpp"
@@ -25,6 +27,11 @@ if(TARGET kolo)
   target_link_libraries(bfloat16_rounding PRIVATE kolo)
   add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
   kolo_add_test(wrapped_optimizer_test SOURCES torch/wrapped/wrapped_optimizer_test.cpp
+    LIBRARIES kolo)
+  kolo_add_mpi_test(power_sgd_test
+    SOURCES
+      torch/power_sgd/power_sgd_state_test.cpp
+      torch/power_sgd/power_sgd_test.cpp
     LIBRARIES kolo)
   kolo_add_mpi_test(torch_test
     SOURCES

@@ -45,6 +45,10 @@ class Lane {
   /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
   bool uses_codec(const Request& request) const { return data_.codec_of(request) != nullptr; }
+  /// The codec of that name, null for a compressor's. Throws InvalidArgument if there is neither.
+  const Codec* codec_named(std::string_view name) const {
+    return data_.choices.compressors.find_codec(name);
+  }
   /// Whether the ranks of each of its nodes, which are several, can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 

@@ -26,11 +26,12 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards, std::size_t alignment) {
   BucketPlan plan;
-  // The unfinished bucket of each group, optimizer group and dtype.
-  std::map<std::tuple<int, std::size_t, DType>, std::size_t> open;
+  // The unfinished bucket of each group, optimizer group, dtype and compression.
+  std::map<std::tuple<int, std::size_t, DType, bool>, std::size_t> open;
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];
-    const std::tuple key{parameter.group, parameter.optimizer_group, parameter.dtype};
+    const std::tuple key{parameter.group, parameter.optimizer_group, parameter.dtype,
+                         parameter.is_compressed};
     const auto found = open.find(key);
     const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
     const bool fits =
@@ -41,6 +42,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
       open[key] = plan.buckets.size();
       plan.buckets.emplace_back();
       plan.buckets.back().dtype = parameter.dtype;
+      plan.buckets.back().is_compressed = parameter.is_compressed;
     }
     const std::size_t place = open[key];
     Bucket& bucket = plan.buckets[place];

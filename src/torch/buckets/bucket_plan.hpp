@@ -17,6 +17,7 @@ struct PlannedParameter {
   int group = kNoGroup;             ///< its parameters share a bucket
   std::size_t optimizer_group = 0;  ///< a bucket has parameters of one only
   bool may_split_group = false;     ///< into several buckets, if one is not enough
+  bool is_compressed = true;        ///< a bucket has parameters that are, or that are not
 };
 
 /// A contiguous range of memory that is reduced at once: gradients of one dtype, padded so that
@@ -32,6 +33,7 @@ struct Bucket {
     std::size_t offset;
   };
   DType dtype = DType::Float32;
+  bool is_compressed = true;
   std::vector<Member> members;
   std::size_t offset = 0;
   std::size_t flags_offset = 0;
@@ -50,9 +52,10 @@ struct BucketPlan {
   std::size_t slots = 0;       ///< of memory that buckets share; 0: each has its own
 };
 
-/// Fills buckets with the parameters in `order`, separately for each dtype, up to `bucket_bytes`; a
-/// larger parameter has a bucket of its own. The first bucket is closed at a quarter of that, so
-/// that the first reduction starts early. A group makes one bucket for each dtype, of any size.
+/// Fills buckets with the parameters in `order`, separately for each dtype and for those that are
+/// compressed, up to `bucket_bytes`; a larger parameter has a bucket of its own. The first bucket is
+/// closed at a quarter of that, so that the first reduction starts early. A group makes one bucket
+/// for each dtype, of any size, and a second one if only some of its parameters are compressed.
 /// Gradients are padded so that they divide into `shards` equal shards; shards and buckets begin at
 /// multiples of `alignment`, which is a multiple of 64.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,

@@ -1,5 +1,6 @@
 #include "torch/buckets/gradient_buckets.hpp"
 
+#include <cstring>
 #include <utility>
 
 #include <ATen/Functions.h>
@@ -44,15 +45,6 @@ at::TensorOptions GradientBuckets::type_of(const Bucket& bucket) const {
 at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
   return tensor_over(memory_, bucket.offset, {static_cast<std::int64_t>(bucket.gradient_count())},
                      type_of(bucket));
-}
-
-std::vector<at::Tensor> GradientBuckets::parameters_of(const Bucket& bucket) const {
-  std::vector<at::Tensor> parameters;
-  for (const Bucket::Member& member : bucket.members) {
-    if (is_sparse(member.parameter)) continue;
-    parameters.push_back(parameters_[member.parameter]);
-  }
-  return parameters;
 }
 
 bool GradientBuckets::is_in_place(std::size_t parameter) const {
@@ -100,6 +92,19 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_acti
     }
   }
   return replaced;
+}
+
+void GradientBuckets::zero_gaps(const Bucket& bucket) {
+  std::size_t end = bucket.offset;
+  const auto zero_up_to = [&](std::size_t begin) {
+    std::memset(memory_.data() + end, 0, begin - end);
+  };
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    zero_up_to(member.offset);
+    end = member.offset + views_[member.parameter].nbytes();
+  }
+  zero_up_to(bucket.flags_offset);
 }
 
 void GradientBuckets::assign_gradients(const Bucket& bucket) {

@@ -47,8 +47,8 @@ class GradientBuckets {
 
   /// All gradients of a bucket as one tensor [n], without the flags.
   at::Tensor flat(const Bucket& bucket) const;
-  /// The bucket's parameters with dense gradients.
-  std::vector<at::Tensor> parameters_of(const Bucket& bucket) const;
+  /// A parameter's gradient in its bucket, in the parameter's shape; undefined for a sparse one.
+  const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
   bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
   /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has
@@ -64,6 +64,9 @@ class GradientBuckets {
   /// Zeroes missing gradients, moves in all others, and sets the flags; `kinds` are those of this
   /// rank. Returns the gradients that were replaced on a GPU.
   std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active, PassKinds kinds);
+  /// Zeroes what lies between the gradients of a bucket in CPU memory, which a codec would encode
+  /// with them.
+  void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
 
   /// After the reduction: makes the views the gradients of parameters that any rank has one for.

@@ -84,6 +84,7 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   require_scaled("update()");
+  const float before = scale_;
   if (new_scale) {
     State changed = state();
     changed.scale = *new_scale;
@@ -102,6 +103,9 @@ void GradScaler::update(std::optional<double> new_scale) {
             "update(): no gradients were checked since the last one. Call step() first, or pass a "
             "new scale.");
     follow(overflow);
+  }
+  for (const Progress& progress : progress_) {
+    progress.optimizer->engine_->rescale(static_cast<double>(scale_) / before);
   }
   progress_.clear();
 }

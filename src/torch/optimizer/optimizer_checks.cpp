@@ -9,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "kolo/error.hpp"
+#include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/local_steps.hpp"
 #include "torch/sharding/shard_sets.hpp"
 #include "torch/tensors/deferred.hpp"
@@ -57,16 +58,6 @@ std::string problem_with_precision(const DistributedOptimizerOptions& options) {
   }
   return std::string("reduce_dtype is ") + c10::toString(*options.reduce_dtype) +
          "; it must be float32 or float64. To send fewer bytes, set compression.";
-}
-
-/// Codecs would change the flags that travel in a bucket.
-std::string problem_with_compression(const DistributedOptimizerOptions& options) {
-  const Compression& own = options.compression;
-  for (const Compression& known : {Compression::none(), Compression::fp16(), Compression::bf16()}) {
-    if (own == known) return {};
-  }
-  return "compression is " + std::string(own.name()) +
-         ", it must be none, fp16 or bf16. Codecs are for allreduce() and reduce_scatter() alone.";
 }
 
 std::string problem_with_groups(WrappedOptimizer& optimizer,
@@ -214,6 +205,7 @@ void append_facts(const std::string& what, const std::vector<ReducedParameter>& 
     if (parameter.group != PlannedParameter::kNoGroup) {
       value += " in group " + std::to_string(parameter.group);
     }
+    if (!parameter.is_compressed) value += ", not compressed";
     facts.push_back({what + std::to_string(i), std::move(value)});
   }
 }
@@ -285,6 +277,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"check_replicas_every", std::to_string(options.check_replicas_every)},
       {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
       {"compression", std::string(options.compression.name())},
+      {"error_feedback", options.error_feedback ? "true" : "false"},
       {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
       {"shard", std::string(name_of(*options.shard))},
       {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/agreement.hpp"
@@ -63,8 +64,11 @@ void ParameterBatches::add_new() {
 
 void ParameterBatches::rebuild(std::int64_t additions) {
   additions_ = additions;
+  Residuals::ByParameter owed;
+  for (const auto& reducer : reducers_) owed.merge(reducer->residuals().take());
   reducers_.clear();
   add_first({});
+  for (const auto& reducer : reducers_) reducer->lay_out_residuals(owed);
 }
 
 std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t index) const {
@@ -149,6 +153,9 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
                            const std::string& problem) {
   const std::string prefix = context_.prefix + "." + std::to_string(additions_++);
   std::string own_problem = problem;
+  if (own_problem.empty()) {
+    own_problem = apply_compression_policy(context_.options, context_.compression, parameters);
+  }
   if (own_problem.empty() && !parameters.empty()) {
     const ReducedParameter& first =
         reducers_.empty() ? parameters.front() : reducers_.front()->parameters().front();
@@ -235,7 +242,19 @@ void ParameterBatches::reduce_all() {
   }
   step.first_gradient = {};
   step.phases.finish(first_error == nullptr);
-  if (first_error) std::rethrow_exception(first_error);
+  if (!first_error) return;
+  settle_residuals(/*is_used=*/false);
+  std::rethrow_exception(first_error);
+}
+
+void ParameterBatches::settle_residuals(bool is_used) {
+  for (const auto& reducer : reducers_) {
+    is_used ? reducer->residuals().keep() : reducer->residuals().restore();
+  }
+}
+
+void ParameterBatches::rescale_residuals(double factor) {
+  for (const auto& reducer : reducers_) reducer->residuals().rescale(factor);
 }
 
 std::vector<at::Tensor> ParameterBatches::gradients() const {

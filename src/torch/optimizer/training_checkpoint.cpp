@@ -79,6 +79,8 @@ TrainingView TrainingCheckpoint::view() const {
                     .leaves = {},
                     .frozen = {},
                     .shared = {},
+                    .residuals = residuals(),
+                    .hook = context_.hook,
                     .wrapped = context_.wrapped};
   std::unordered_map<const void*, std::string> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -110,6 +112,28 @@ TrainingView TrainingCheckpoint::view() const {
     view.frozen.push_back({parameter.name, parameter.tensor, elements, elements, begin});
   }
   return view;
+}
+
+/// Reads no bucket that is in flight.
+TrainingView::Residuals TrainingCheckpoint::residuals() const {
+  const ShardSets& sets = context_.sets;
+  const ProcessSet& holders = context_.compression.is_between_nodes && sets.replicas != nullptr
+                                  ? *sets.replicas
+                                  : context_.set;
+  TrainingView::Residuals residuals{.own = {},
+                                    .copy = holders.rank(),
+                                    .copies = holders.size(),
+                                    .are_averaged = context_.options.op == ReduceOp::Average};
+  for (const auto& reducer : batches_) {
+    Residuals::ByParameter owed = reducer->residuals().at_rest();
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      const auto found = owed.find(parameter.tensor.unsafeGetTensorImpl());
+      if (found == owed.end()) continue;
+      const Residuals::Owed& own = found->second;
+      residuals.own.push_back({parameter.name, parameter.tensor, own.before, own.begin});
+    }
+  }
+  return residuals;
 }
 
 /// The names of parameters in the order of buckets, and of those that are reduced as sparse ones.
@@ -158,6 +182,9 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
                          {"layout", layout()},
                          {"extras", options.extras}};
   if (options.scaler != nullptr) details["scaler"] = describe(*options.scaler);
+  if (context_.compression.has_error_feedback || context_.hook.error_feedback) {
+    details["residual_ranks"] = context_.set.size();
+  }
   save_training(view(), folder, std::move(details), options.keep_last, next_name("save"));
 }
 

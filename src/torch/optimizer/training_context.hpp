@@ -12,6 +12,7 @@
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
 #include "torch/reduction/frozen_parameters.hpp"
+#include "torch/reduction/gradient_compression.hpp"
 #include "torch/reduction/step_reductions.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/shard_sets.hpp"
@@ -28,6 +29,7 @@ struct TrainingContext {
   ProcessSet& set;
   const std::string prefix;  ///< of operations' names
   DistributedOptimizerOptions options;
+  GradientCompression compression;
   WrappedOptimizer& wrapped;
   Groups& groups;  ///< the wrapper's own, equal to those of `wrapped`
   ShardSets sets{};
@@ -42,7 +44,7 @@ struct TrainingContext {
   /// Whether some ranks have joined, according to the reductions of this step.
   bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
   ReductionSetup reduction_setup() {
-    return {options, sets, hook, wrapped, step, unit_calls, gathers_on_use};
+    return {options, compression, sets, hook, wrapped, step, unit_calls, gathers_on_use, steps};
   }
 };
 

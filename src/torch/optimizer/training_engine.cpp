@@ -11,6 +11,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/tensors/write_protection.hpp"
 
@@ -32,9 +33,11 @@ DistributedOptimizerOptions completed(DistributedOptimizerOptions options, Proce
 TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& groups,
                            DistributedOptimizerOptions options) {
   ProcessSet& set = set_of(options);
+  options = completed(std::move(options), set);
   return {.set = set,
           .prefix = set.next_name("optimizer"),
-          .options = completed(std::move(options), set),
+          .options = options,
+          .compression = compression_of(options),
           .wrapped = wrapped,
           .groups = groups};
 }
@@ -97,7 +100,9 @@ void TrainingEngine::begin_backward() {
 /// pass that begins is another attempt at the step.
 void TrainingEngine::forget_dropped() {
   if (context_.step.phases.current() == StepPhase::Synchronized) {
-    if (!batches_.any(&GradientReducer::has_gradients)) context_.step.phases.restart();
+    if (batches_.any(&GradientReducer::has_gradients)) return;
+    batches_.settle_residuals(/*is_used=*/false);
+    context_.step.phases.restart();
     return;
   }
   if (!batches_.any(&GradientReducer::has_dropped)) return;
@@ -144,6 +149,7 @@ void TrainingEngine::discard() {
     phases.restart();
   }
   commands_.announce(DiscardCommand{});
+  batches_.settle_residuals(/*is_used=*/false);
   batches_.clear_gradients();
   guards_.discard_after_change(changed);
 }
@@ -211,6 +217,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   guards_.require_untouched();
   merge_options();
   at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
+  batches_.settle_residuals(/*is_used=*/true);
   ++context_.steps;
   guards_.step();
   reporter_.step();
@@ -274,6 +281,7 @@ void TrainingEngine::update_shards() {
 void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();
+  batches_.settle_residuals(/*is_used=*/false);
   expect_all_active();
   end_step();
 }
@@ -292,6 +300,9 @@ void TrainingEngine::set_hook(BucketHook hook) {
   guards_.require_unsharded("register_bucket_hook()");
   context_.step.phases.require(StepCall::RegisterBucketHook);
   context_.hook = std::move(hook);
+  for (const auto& reducer : batches_) {
+    reducer->lay_out_residuals(reducer->residuals().take());
+  }
 }
 
 }  // namespace kolo::tensors

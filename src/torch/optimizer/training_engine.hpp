@@ -52,6 +52,8 @@ class TrainingEngine {
   void unscale(double scale);
   GlobalGradients::Found found_in_gradients();
   void skip_step();
+  /// The scale of the loss is `factor` times what it was.
+  void rescale(double factor) { batches_.rescale_residuals(factor); }
 
   void save(const std::filesystem::path& folder, const SaveOptions& options);
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);

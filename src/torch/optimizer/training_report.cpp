@@ -35,6 +35,7 @@ std::ostream& operator<<(std::ostream& stream, const TrainingReport& report) {
   row("gradients", now.gradients, expected.gradients);
   row("optimizer state", now.optimizer_state, expected.optimizer_state);
   row("buckets", now.buckets, expected.buckets);
+  if (now.residuals > 0) row("error feedback", now.residuals, expected.residuals);
   row("total", now.total(), expected.total());
   row("sent in a step", report.sent_per_step, report.expected_sent_per_step);
   print_row(stream, "process, peak", static_cast<double>(report.peak_resident));

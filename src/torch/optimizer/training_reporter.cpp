@@ -59,7 +59,38 @@ struct ModelSize {
   }
 };
 
+/// Adds the gradients of a reducer, in the buckets that it has now.
+void add_traffic(const GradientReducer& reducer, const TrainingContext& context,
+                 GradientTraffic& traffic) {
+  const GradientCompression& compression = context.compression;
+  const ShardSets& sets = context.sets;
+  const int sharers = sets.sharded->size();
+  for (const Bucket& bucket : reducer.buckets().buckets()) {
+    std::size_t bytes = 0;  // without padding
+    for (const Bucket::Member& member : bucket.members) {
+      const at::Tensor& parameter = reducer.parameters()[member.parameter].tensor;
+      bytes += static_cast<std::size_t>(parameter.numel()) * size_of(bucket.dtype);
+    }
+    const std::size_t count = bucket.gradient_count();
+    const std::size_t shard = count / static_cast<std::size_t>(sharers);
+    if (!compression.encodes_whole(bucket)) traffic.whole_bytes += bytes;
+    if (!compression.has_codec(bucket)) {
+      traffic.replica_bytes += bytes;
+    } else if (!compression.is_between_nodes) {
+      traffic.coded_elements += count;
+      traffic.coded_bytes += context.is_sharded()
+                                 ? compression.reduce_scatter_bytes(count, sharers)
+                                 : compression.allreduce_bytes(count, context.set.rank(), sharers);
+    } else if (sets.replicas != nullptr) {
+      traffic.coded_elements += shard;
+      traffic.coded_bytes +=
+          compression.allreduce_bytes(shard, sets.replicas->rank(), sets.replicas->size());
+    }
+  }
+}
+
 void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::Kept& kept) {
+  kept.residuals += reducer.residuals().size_bytes();
   const bool has_shards = reducer.shards() != nullptr;
   const bool has_slots = has_shards && shards_gradients(shard);
   (has_slots ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
@@ -110,10 +141,12 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.ranks = context_.set.size();
   report.sharers = context_.is_sharded() ? context_.sets.sharded->size() : 1;
   ModelSize size;
+  GradientTraffic traffic;
   for (const auto& reducer : batches) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       size.add(parameter.tensor, context_.options);
     }
+    add_traffic(*reducer, context_, traffic);
     count_memory(*reducer, report.shard, report.now);
   }
   std::size_t state_per_parameter = 0;
@@ -127,7 +160,9 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
       .parameters = size.parameters / (report.shard == Shard::Full ? sharers : 1),
       .gradients = size.gradients / (shards_gradients(report.shard) ? sharers : 1),
       .optimizer_state = (size.masters + state_per_parameter * size.updated) / sharers,
-      .buckets = 0};
+      .buckets = 0,
+      .residuals =
+          context_.compression.has_error_feedback ? 2 * sizeof(float) * traffic.coded_elements : 0};
   report.peak_resident = peak_resident();
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = last_step_.bytes;
@@ -137,13 +172,13 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   if (!units.empty()) {
     for (const auto& [name, frozen] : context_.frozen.parameters()) gathered += frozen.nbytes();
   }
-  report.expected_sent_per_step = expected_bytes_per_step(
-      gathered, size.gradients, units.empty() ? 1 : units.front()->sharers());
+  report.expected_sent_per_step =
+      expected_bytes_per_step(gathered, traffic, units.empty() ? 1 : units.front()->sharers());
   return report;
 }
 
 std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_bytes,
-                                                        std::size_t gradient_bytes,
+                                                        const GradientTraffic& gradients,
                                                         int slot_sharers) const {
   const DistributedOptimizerOptions& options = context_.options;
   const auto passes = static_cast<std::uint64_t>(
@@ -155,13 +190,16 @@ std::uint64_t TrainingReporter::expected_bytes_per_step(std::size_t parameter_by
                                     ? 2 * backward_passes
                                 : context_.gathers_on_use ? 1
                                                           : 0;
-  const std::size_t gathered_bytes = context_.is_sharded() ? parameter_bytes : gradient_bytes;
+  const std::size_t gathered_bytes =
+      context_.is_sharded() ? parameter_bytes : gradients.whole_bytes;
   const std::uint64_t bytes_per_gather =
       ring_bytes(gathered_bytes / static_cast<std::size_t>(slot_sharers), sharers / slot_sharers);
-  std::uint64_t bytes = passes * ring_bytes(gradient_bytes, sharers) + gathers * bytes_per_gather;
+  std::uint64_t bytes =
+      passes * (ring_bytes(gradients.whole_bytes, sharers) + gradients.coded_bytes) +
+      gathers * bytes_per_gather;
   if (context_.sets.replicas != nullptr) {
     bytes += passes * 2 *
-             ring_bytes(gradient_bytes / static_cast<std::size_t>(sharers),
+             ring_bytes(gradients.replica_bytes / static_cast<std::size_t>(sharers),
                         context_.sets.replicas->size());
   }
   return bytes;

@@ -10,6 +10,14 @@
 
 namespace kolo::tensors {
 
+/// What the reductions of one pass have to send of the gradients.
+struct GradientTraffic {
+  std::size_t whole_bytes = 0;     ///< of gradients that are reduced without a codec
+  std::size_t replica_bytes = 0;   ///< of those whose shards are summed without one
+  std::uint64_t coded_bytes = 0;   ///< that this rank sends of the others
+  std::size_t coded_elements = 0;  ///< that this rank encodes
+};
+
 /// Counts the bytes that an optimizer keeps and moves.
 class TrainingReporter {
  public:
@@ -28,8 +36,8 @@ class TrainingReporter {
   };
   Traffic traffic() const;
   /// `slot_sharers`: how many ranks share the memory of gathered units.
-  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes, std::size_t gradient_bytes,
-                                        int slot_sharers) const;
+  std::uint64_t expected_bytes_per_step(std::size_t parameter_bytes,
+                                        const GradientTraffic& gradients, int slot_sharers) const;
 
   const TrainingContext& context_;
   Traffic before_;  // up to the last step

@@ -27,11 +27,16 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
   return grouped_allreduce_async(gradients, options);
 }
 
-AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, const std::string& name) {
+float* data_of(const at::Tensor& residual) {
+  return residual.defined() ? residual.mutable_data_ptr<float>() : nullptr;
+}
+
+AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, Compression compression,
+                              const std::string& name) {
   return {.op = options.op,
           .prescale = 1.0 / options.gradient_predivide_factor,
           .postscale = options.gradient_predivide_factor,
-          .compression = options.compression,
+          .compression = std::move(compression),
           .join_divisor = options.join_divisor,
           .name = name,
           .process_set = options.process_set};
@@ -52,20 +57,23 @@ Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const s
 }  // namespace
 
 BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
-                                 std::string name, const DistributedOptimizerOptions& options,
-                                 const BucketHook& hook)
+                                 const std::string& name,
+                                 const DistributedOptimizerOptions& options, const Coding& coding,
+                                 const BoundHook& hook)
     : stream_(ProgramStream::current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
-  AllreduceOptions all = reduction_of(options, name);
+  AllreduceOptions all = reduction_of(options, coding.compression.of(bucket), name);
   all.stream = stream_.handle();
   const bool is_plain = !hook && options.op != ReduceOp::Adasum;
-  if (is_plain && !buckets.has_separate_flags()) {
+  if (is_plain && !buckets.has_separate_flags() && !coding.compression.encodes_whole(bucket)) {
     handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
     return;
   }
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;  // all are sparse
   if (is_plain) {
+    all.residual = data_of(coding.residual);
+    all.keep_alive = std::make_shared<at::Tensor>(coding.residual);
     gradients_ = allreduce_async(buckets.memory(), bucket.offset, bucket.gradient_count(),
                                  bucket.dtype, all);
     return;
@@ -76,24 +84,29 @@ BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t ind
     return;
   }
   hook_target_ = buckets.flat(bucket);
-  hook_ = hook({index, std::move(name), hook_target_, buckets.parameters_of(bucket)});
+  hook_ = hook(hook_target_);
 }
 
 BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
                                  std::string name, const DistributedOptimizerOptions& options,
-                                 const ShardSets& sets, const at::Tensor& shard)
+                                 const Coding& coding, const ShardSets& sets,
+                                 const at::Tensor& shard)
     : stream_(sets.replicas == nullptr ? ProgramStream::current(buckets.device())
                                        : ProgramStream::beside_current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;
-  AllreduceOptions scatter = reduction_of(options, name);
+  AllreduceOptions scatter = reduction_of(options, coding.compression.of(bucket), name);
   scatter.process_set = sets.sharded;
   scatter.stream = stream_.handle();
-  scatter.keep_alive = std::make_shared<at::Tensor>(shard);
+  scatter.keep_alive = std::make_shared<std::pair<at::Tensor, at::Tensor>>(shard, coding.residual);
+  const bool encodes_whole = coding.compression.encodes_whole(bucket);
+  if (encodes_whole) scatter.residual = data_of(coding.residual);
   if (sets.replicas != nullptr) {
     pending_replica_sum_ = {shard, scatter};
     AllreduceOptions& sum = pending_replica_sum_->options;
+    sum.compression = coding.compression.of_replicas(bucket);
+    sum.residual = encodes_whole ? nullptr : data_of(coding.residual);
     sum.name = name + ".replicas";
     sum.process_set = sets.replicas;
     sum.op = scatter.op = ReduceOp::Sum;

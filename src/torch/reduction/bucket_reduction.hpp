@@ -2,16 +2,18 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/handle.hpp"
+#include "kolo/tensor_handle.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
+#include "torch/reduction/gradient_compression.hpp"
 #include "torch/sharding/shard_sets.hpp"
 #include "torch/tensors/program_stream.hpp"
 
@@ -21,17 +23,27 @@ namespace kolo::tensors {
 ///
 /// Average and Sum reduce the whole bucket at once, flags included. A sharded bucket is
 /// reduce-scattered, and each rank then sums its shard with its replicas. For sharded buckets,
-/// Adasum, bucket hooks and on a GPU, the flags are reduced by themselves.
+/// Adasum, bucket hooks, codecs and on a GPU, the flags are reduced by themselves.
 class BucketReduction {
  public:
-  /// Submits the bucket under `name`, which no other bucket in flight has.
-  BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
-                  const DistributedOptimizerOptions& options, const BucketHook& hook);
+  /// How the elements are sent. `residual` is that of a codec, or undefined.
+  struct Coding {
+    const GradientCompression& compression;
+    at::Tensor residual;
+  };
+  /// A program's hook for one bucket, which is called with its gradients [n].
+  using BoundHook = std::function<std::optional<TensorHandle>(const at::Tensor& gradients)>;
+
+  /// Submits the bucket under `name`, which no other bucket in flight has. Without a `hook`, in the
+  /// ordinary way.
+  BucketReduction(const GradientBuckets& buckets, std::size_t index, const std::string& name,
+                  const DistributedOptimizerOptions& options, const Coding& coding,
+                  const BoundHook& hook);
   /// The same for a sharded bucket; writes this rank's shard of the gradients to `shard` [n], which
   /// outlives this.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
-                  const DistributedOptimizerOptions& options, const ShardSets& sets,
-                  const at::Tensor& shard);
+                  const DistributedOptimizerOptions& options, const Coding& coding,
+                  const ShardSets& sets, const at::Tensor& shard);
 
   /// Starts the sum over replicas if this rank's shard is ready. Does not block.
   void advance();

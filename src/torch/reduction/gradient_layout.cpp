@@ -37,17 +37,24 @@ std::vector<std::string> names_of(const std::vector<Bucket>& buckets,
   return names;
 }
 
+std::vector<std::string> names_of(const std::vector<ReducedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const ReducedParameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 }  // namespace
 
-GradientReducer::Layout::Layout(const GradientReducer& reducer, GradientBuckets new_buckets)
+GradientReducer::Layout::Layout(GradientReducer& reducer, GradientBuckets new_buckets)
     : buckets(std::move(new_buckets)),
       reduces_by_pass(shares_slots() &&
                       reducer.setup_.options.accumulation == Accumulation::Reduced &&
                       reducer.passes() > 1),
       arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
-      reductions(reducer.setup_, buckets, reducer.shards(),
+      reductions(reducer.setup_, buckets, reducer.residuals_, reducer.shards(),
                  names_of(buckets.buckets(), reducer.parameters_,
-                          reducer.prefix_ + "." + std::to_string(reducer.layouts_))),
+                          reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
+                 names_of(reducer.parameters_)),
       pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
                                                            reduces_by_pass ? reducer.passes() : 1,
                                                            !reducer.units_)
@@ -60,6 +67,7 @@ std::vector<PlannedParameter> GradientReducer::planned(
   for (const ReducedParameter& parameter : parameters) {
     planned.push_back({static_cast<std::size_t>(parameter.tensor.numel()),
                        dtype_of(parameter.tensor), parameter.group, parameter.optimizer_group});
+    planned.back().is_compressed = parameter.is_compressed;
     if (!units_) continue;
     planned.back().may_split_group = parameter.group == PlannedParameter::kNoGroup;
     planned.back().group = static_cast<int>(units_->unit_of[first_number + planned.size() - 1]);
@@ -123,7 +131,7 @@ void GradientReducer::follow_arrival() {
   // sparse_allreduce takes no other reductions.
   const bool may_stay_sparse = !options.sparse_as_dense && !is_sharded() &&
                                (options.op == ReduceOp::Sum || options.op == ReduceOp::Average);
-  if (may_stay_sparse) is_sparse_ = agreed.sparse;
+  if (may_stay_sparse) is_sparse_ = can_stay_sparse(agreed.sparse);
   follow(agreed.order);
 }
 
@@ -131,7 +139,7 @@ void GradientReducer::follow_order(const std::vector<std::size_t>& order,
                                    const std::vector<bool>& sparse) {
   if (!arrived_) return;
   arrived_.reset();
-  is_sparse_ = sparse;
+  is_sparse_ = can_stay_sparse(sparse);
   follow(ArrivalOrder::completed(order, parameters_.size()));
 }
 
@@ -145,7 +153,16 @@ std::vector<std::size_t> GradientReducer::order() const {
 }
 
 void GradientReducer::follow(const std::vector<std::size_t>& order) {
-  if (is_full()) return order_buckets(order);
+  const Residuals::ByParameter owed = residuals_.take();
+  if (is_full()) {
+    order_buckets(order);
+  } else {
+    lay_out_anew(order);
+  }
+  lay_out_residuals(owed);
+}
+
+void GradientReducer::lay_out_anew(const std::vector<std::size_t>& order) {
   const BucketPlan parameters = plan(order);
   auto layout = std::make_unique<Layout>(*this, make_buckets(plan_of_gradients(parameters)));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

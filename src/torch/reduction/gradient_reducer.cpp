@@ -31,6 +31,7 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
         *this,
         make_buckets(plan_of_gradients(plan(ArrivalOrder::completed({}, parameters_.size())))));
   }
+  lay_out_residuals({});
   install_hooks(std::move(before_gradient));
 }
 

@@ -15,6 +15,7 @@
 #include "torch/reduction/arrivals.hpp"
 #include "torch/reduction/bucket_pipeline.hpp"
 #include "torch/reduction/parameter_watch.hpp"
+#include "torch/reduction/residuals.hpp"
 #include "torch/reduction/step_reductions.hpp"
 #include "torch/sharding/parameter_shards.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
@@ -60,6 +61,10 @@ class GradientReducer {
   bool is_sparse(std::size_t parameter) const { return is_sparse_[parameter]; }
   /// Null while parameters are not sharded.
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
+  Residuals& residuals() { return residuals_; }
+  const Residuals& residuals() const { return residuals_; }
+  /// Lays out residuals as the buckets are, with what is owed of their parameters.
+  void lay_out_residuals(const Residuals::ByParameter& owed);
   std::size_t optimizer_group_of(std::size_t bucket) const;
 
   /// Appends the gradients of parameters, or of this rank's leaves.
@@ -82,7 +87,7 @@ class GradientReducer {
  private:
   /// A layout of the buckets, with the objects that refer to it.
   struct Layout {
-    Layout(const GradientReducer& reducer, GradientBuckets new_buckets);
+    Layout(GradientReducer& reducer, GradientBuckets new_buckets);
 
     bool shares_slots() const { return buckets.plan().slots > 0; }
 
@@ -113,6 +118,7 @@ class GradientReducer {
   OperationOptions named(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
+  void lay_out_anew(const std::vector<std::size_t>& order);
   void shard_parameters(const BucketPlan& plan);
   void plan_units();
   std::vector<std::size_t> by_unit(const std::vector<ReducedParameter>& parameters,
@@ -124,6 +130,7 @@ class GradientReducer {
   void refuse_writes();
   void lay_out_slots();
   void order_buckets(const std::vector<std::size_t>& order);
+  std::vector<bool> can_stay_sparse(std::vector<bool> sparse) const;
 
   const std::vector<ReducedParameter> parameters_;
   const std::vector<at::Tensor> tensors_;  // of parameters_
@@ -134,6 +141,7 @@ class GradientReducer {
   std::vector<bool> is_sparse_;          // of each parameter: its gradient is reduced as sparse
   std::optional<ArrivalOrder> arrived_;  // until the layout follows it
   int layouts_ = 0;
+  Residuals residuals_;
   std::optional<UnitPlan> units_;  // if parameters are gathered when they are used
   std::optional<ParameterShards> shards_;
   std::unique_ptr<Layout> layout_;

@@ -18,7 +18,8 @@ struct ReducedParameter {
   std::string name;
   int group = PlannedParameter::kNoGroup;
   std::size_t optimizer_group = 0;
-  std::size_t place = 0;  ///< in the model
+  std::size_t place = 0;      ///< in the model
+  bool is_compressed = true;  ///< its gradient, if any is
 };
 
 std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters);

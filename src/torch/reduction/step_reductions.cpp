@@ -37,12 +37,15 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 
 }  // namespace
 
-StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets,
-                               const ParameterShards* shards, std::vector<std::string> names)
+StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
+                               const ParameterShards* shards, std::vector<std::string> names,
+                               std::vector<std::string> parameter_names)
     : setup_(setup),
       buckets_(buckets),
+      residuals_(residuals),
       shards_(shards),
       names_(std::move(names)),
+      parameter_names_(std::move(parameter_names)),
       states_(buckets.buckets().size()),
       later_passes_(buckets.plan().slots) {}
 
@@ -66,11 +69,13 @@ void StepReductions::submit(std::size_t bucket) {
   state.is_complete = false;
   ++state.submissions;
   const std::string& name = names_[bucket];
+  const BucketReduction::Coding coding{setup_.compression, begin_residual(bucket)};
   if (shards_ != nullptr) {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.sets,
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.sets,
                             destination(bucket));
   } else {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, setup_.hook);
+    state.reduction.emplace(buckets_, bucket, name, setup_.options, coding,
+                            bound_hook(bucket, coding.residual));
   }
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
@@ -80,6 +85,57 @@ void StepReductions::submit(std::size_t bucket) {
         i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
                                   name + ".sparse." + std::to_string(i)));
   }
+}
+
+/// Of a reduction by a codec or a hook that begins now; undefined without error feedback. A rank
+/// that has joined contributes zeros, and owes what it owes until it trains on.
+at::Tensor StepReductions::begin_residual(std::size_t bucket) {
+  const Bucket& plan = buckets_.buckets()[bucket];
+  if (setup_.hook) return setup_.hook.error_feedback ? residuals_.begin(bucket) : at::Tensor();
+  if (!setup_.compression.has_codec(plan)) return {};
+  buckets_.zero_gaps(plan);
+  at::Tensor residual = setup_.step.is_active ? residuals_.begin(bucket) : at::Tensor();
+  if (!residual.defined() || setup_.options.process_set->size() > 1) return residual;
+  // One rank encodes nothing. Of a checkpoint that more ranks have saved it may owe something.
+  const at::NoGradGuard no_grad;
+  buckets_.flat(plan).add_(residual);
+  residual.zero_();
+  return residual;
+}
+
+BucketReduction::BoundHook StepReductions::bound_hook(std::size_t bucket,
+                                                      const at::Tensor& residual) const {
+  if (!setup_.hook) return {};
+  return [this, bucket, residual](const at::Tensor& gradients) {
+    return setup_.hook.reduce(hooked(bucket, gradients, residual));
+  };
+}
+
+GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& gradients,
+                                      const at::Tensor& residual) const {
+  const Bucket& plan = buckets_.buckets()[bucket];
+  GradientBucket given{.index = bucket,
+                       .name = names_[bucket],
+                       .gradients = gradients,
+                       .step = setup_.steps,
+                       .process_set = setup_.options.process_set};
+  std::vector<std::size_t> members;
+  for (std::size_t i = 0; i < plan.members.size(); ++i) {
+    const auto& [parameter, offset] = plan.members[i];
+    if (buckets_.is_sparse(parameter)) continue;
+    const at::Tensor& view = buckets_.view(parameter);
+    given.parameters.push_back(buckets_.parameters()[parameter]);
+    given.parameter_names.push_back(parameter_names_[parameter]);
+    given.views.push_back(view);
+    members.push_back(i);
+    if (!residual.defined()) continue;
+    const auto first = static_cast<std::int64_t>((offset - plan.offset) / size_of(plan.dtype));
+    given.residuals.push_back(residual.narrow(0, first, view.numel()).view(view.sizes()));
+  }
+  given.is_present = [this, &plan, members = std::move(members)](std::size_t i) {
+    return buckets_.is_present(plan, members[i]);
+  };
+  return given;
 }
 
 /// Where a reduction writes this rank's shard: after the first pass, to memory that is added to it.
@@ -125,8 +181,9 @@ void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();
   const double activity = buckets_.reduced_activity(buckets_.buckets()[bucket]);
-  const bool is_mean =
-      shards_ == nullptr && !buckets_.has_separate_flags() && options.op == ReduceOp::Average;
+  const bool has_flags_inside = shards_ == nullptr && !buckets_.has_separate_flags() &&
+                                !setup_.compression.encodes_whole(buckets_.buckets()[bucket]);
+  const bool is_mean = has_flags_inside && options.op == ReduceOp::Average;
   const int active = static_cast<int>(std::lround(is_mean ? activity * size : activity));
   setup_.step.active_ranks = active;
   if (options.op == ReduceOp::Average && options.join_divisor == JoinDivisor::Active &&

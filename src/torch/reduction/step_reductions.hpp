@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -11,8 +12,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kolo/bucket_hook.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/bucket_reduction.hpp"
+#include "torch/reduction/gradient_compression.hpp"
+#include "torch/reduction/residuals.hpp"
 #include "torch/reduction/step_state.hpp"
 #include "torch/sharding/parameter_shards.hpp"
 #include "torch/sharding/shard_sets.hpp"
@@ -24,12 +28,14 @@ namespace kolo::tensors {
 /// What all reductions of an optimizer share.
 struct ReductionSetup {
   const DistributedOptimizerOptions& options;
+  const GradientCompression& compression;
   const ShardSets& sets;
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
   StepState& step;
   const std::shared_ptr<UnitCalls>& unit_calls;
   const bool& gathers_on_use;
+  const std::int64_t& steps;  ///< taken so far
 };
 
 /// The reductions of a step, one for each bucket: submits them, waits for them and assigns reduced
@@ -37,10 +43,12 @@ struct ReductionSetup {
 /// submitted when.
 class StepReductions {
  public:
-  /// `shards` is null while parameters are not sharded. `names` are those of buckets' operations.
-  /// `buckets`, `shards` and what `setup` refers to outlive this.
-  StepReductions(ReductionSetup setup, GradientBuckets& buckets, const ParameterShards* shards,
-                 std::vector<std::string> names);
+  /// `shards` is null while parameters are not sharded. `names` are those of buckets' operations,
+  /// `parameter_names` those of the parameters of `buckets`. `buckets`, `residuals`, `shards` and
+  /// what `setup` refers to outlive this.
+  StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
+                 const ParameterShards* shards, std::vector<std::string> names,
+                 std::vector<std::string> parameter_names);
 
   std::size_t size() const { return states_.size(); }
   const GradientBuckets& buckets() const { return buckets_; }
@@ -77,14 +85,20 @@ class StepReductions {
     StepState::Clock::time_point submitted{};
   };
 
+  at::Tensor begin_residual(std::size_t bucket);
+  BucketReduction::BoundHook bound_hook(std::size_t bucket, const at::Tensor& residual) const;
+  GradientBucket hooked(std::size_t bucket, const at::Tensor& gradients,
+                        const at::Tensor& residual) const;
   at::Tensor destination(std::size_t bucket);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
   void assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
 
   const ReductionSetup setup_;
   GradientBuckets& buckets_;
+  Residuals& residuals_;
   const ParameterShards* const shards_;
   const std::vector<std::string> names_;
+  const std::vector<std::string> parameter_names_;
   std::vector<State> states_;
   std::vector<at::Tensor> later_passes_;  // of each slot
 };

@@ -16,6 +16,7 @@
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/random_sources.hpp"
+#include "torch/training/saved_residuals.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -147,6 +148,19 @@ RandomStates read_random_states(const TrainingView& view, const Checkpoint& chec
   return states;
 }
 
+BucketHook::State read_hook_state(const TrainingView& view, const Checkpoint& checkpoint) {
+  BucketHook::State state;
+  if (!view.hook.set_state) return state;
+  for (const auto& [key, saved] : checkpoint.tensors()) {
+    if (!key.starts_with(kHookPrefix)) continue;
+    if (saved.dtype != DType::Float32 && saved.dtype != DType::Float64) continue;
+    const at::Tensor values = at::empty(saved.shape, scalar_type_of(saved.dtype));
+    read_into(checkpoint, {key, 0, values});
+    state[key.substr(kHookPrefix.size())] = values;
+  }
+  return state;
+}
+
 }  // namespace
 
 void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
@@ -160,6 +174,8 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   std::vector<Read> reads;
   std::vector<LeafState> states;
   RandomStates random_states;
+  std::vector<SavedResidual> residuals;
+  BucketHook::State hook_state;
   const auto on_all = [&](const char* step, const auto& work) {
     on_all_ranks({.name = name + step, .process_set = &view.set},
                  "loading the checkpoint " + checkpoint.path().string(), work);
@@ -167,7 +183,12 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   on_all(".verify", [&] {
     reads = reads_of_the_model(view, saved, options);
     add_masters(view, saved, reads);
-    if (options.optimizer_state) states = plan_state(view, saved, reads);
+    if (options.optimizer_state) {
+      states = plan_state(view, saved, reads);
+      residuals = find_residuals(view, saved);
+      verify_residuals(residuals, saved);
+      hook_state = read_hook_state(view, checkpoint);
+    }
     for (const Read& read : reads) {
       checkpoint.verify(read.key, read.dtype(), read.begin, read.target.numel());
     }
@@ -180,6 +201,8 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   on_all(".read", [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
     copy_missing_masters(view, saved);
+    load_residuals(view, residuals, saved);
+    if (options.optimizer_state && view.hook.set_state) view.hook.set_state(hook_state);
     for (auto& [source, state] : random_states) source.restore(state);
   });
   for (const auto& [leaf, fields] : states) view.wrapped.set_state(leaf->values, fields);

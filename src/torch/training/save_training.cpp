@@ -135,6 +135,20 @@ void add_state(const TrainingView& view, Slices& slices) {
   }
 }
 
+void add_residuals(const TrainingView& view, Slices& slices) {
+  for (const TrainingView::Residual& residual : view.residuals.own) {
+    slices.add(residual_key(view.residuals.copy, residual.name), residual.elements,
+               residual.parameter.sizes().vec(), residual.begin);
+  }
+}
+
+void add_hook_state(const TrainingView& view, Slices& slices) {
+  if (!view.hook.state || view.set.rank() > 0) return;
+  for (const auto& [name, tensor] : view.hook.state()) {
+    slices.add(std::string(kHookPrefix) + name, tensor);
+  }
+}
+
 nlohmann::json number_of(const StateField& field, const std::string& parameter) {
   if (field.value.isInt()) return field.value.toInt();
   if (field.value.isDouble()) return field.value.toDouble();
@@ -175,6 +189,8 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
     }
     add_masters(view, slices);
     add_state(view, slices);
+    add_residuals(view, slices);
+    add_hook_state(view, slices);
     for (const RandomSource& source : random_sources(view)) {
       slices.add(source.key, source.state());
     }

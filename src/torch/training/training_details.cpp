@@ -111,6 +111,9 @@ TrainingDetails parse_training_details(const Json& json) {
   details.extras = field(json, "extras", to_texts);
   details.aliases = field(json, "aliases", to_texts);
   details.state = field(json, "state", [](const Json& all) { return to_map(all, to_state); });
+  if (json.contains("residual_ranks")) {
+    details.residual_ranks = field(json, "residual_ranks", to_count);
+  }
   if (json.contains("scaler")) details.scaler = field(json, "scaler", to_scaler);
   return details;
 }

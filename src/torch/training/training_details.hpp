@@ -35,6 +35,7 @@ struct TrainingDetails {
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::map<std::string, State> state;          ///< of parameters
   std::optional<GradScaler::State> scaler;
+  std::int64_t residual_ranks = 0;  ///< over which residuals were owed; 0: there are none
 };
 
 /// Throws InvalidArgument, naming the field, if one is missing or has a wrong type or value.

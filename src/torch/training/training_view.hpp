@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kolo/bucket_hook.hpp"
 #include "kolo/process_set.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
@@ -29,6 +30,20 @@ struct TrainingView {
 
     bool has_master() const { return values.scalar_type() != elements.scalar_type(); }
   };
+  /// Error feedback: what a range of a parameter's elements is owed on this rank.
+  struct Residual {
+    std::string name;  ///< of the parameter
+    at::Tensor parameter;
+    at::Tensor elements;  ///< [n], float32
+    std::int64_t begin;   ///< the first one in the parameter
+  };
+  /// The ranks hold several copies of a model's residuals: each rank one, or all ranks of a node.
+  struct Residuals {
+    std::vector<Residual> own;
+    int copy = 0;  ///< this rank's
+    int copies = 1;
+    bool are_averaged = false;  ///< over all ranks, when they are paid
+  };
   ProcessSet& set;
   ProcessSet& sharded;    ///< ranks that hold different shards
   bool is_sharded;        ///< otherwise every rank holds all state
@@ -41,6 +56,8 @@ struct TrainingView {
   std::vector<Leaf> frozen;  ///< shares of fully sharded parameters that nothing steps
   /// Parameters of which ranks have shares here. Others may be gathered with another optimizer.
   std::unordered_set<std::string> shared;
+  Residuals residuals;
+  const BucketHook& hook;
   WrappedOptimizer& wrapped;
 
   /// Whether this optimizer gathers the parameter when it is used.
@@ -62,6 +79,10 @@ struct TrainingView {
 /// The names of tensors in a checkpoint.
 inline std::string model_key(const std::string& name) { return "model." + name; }
 inline std::string master_key(const std::string& name) { return "master." + name; }
+inline constexpr std::string_view kHookPrefix = "hook.";
+inline std::string residual_key(int copy, const std::string& name) {
+  return "residual." + std::to_string(copy) + "." + name;
+}
 inline constexpr std::string_view kStatePrefix = "optimizer.";
 inline std::string state_key(const std::string& field, const std::string& name) {
   return std::string(kStatePrefix) + field + "." + name;

@@ -62,6 +62,19 @@ TEST(BucketPlanTest, TypesAndOptimizerGroups_ShareNoBucket) {
   EXPECT_EQ(plan.buckets[1].dtype, DType::Float64);
 }
 
+TEST(BucketPlanTest, CompressedParametersAndOthers_ShareNoBucket) {
+  auto parameters = parameters_of({8, 8, 8, 8});
+  parameters[1].is_compressed = parameters[2].is_compressed = false;
+  parameters[0].group = parameters[1].group = 5;
+  const auto plan = plan_buckets(parameters, first_to_last(4), kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0}, {1}, {2}, {3}}));
+  std::vector<bool> are_compressed;
+  for (const Bucket& bucket : share_slots(widen(plan, DType::Float64), 2).buckets) {
+    are_compressed.push_back(bucket.is_compressed);
+  }
+  EXPECT_EQ(are_compressed, (std::vector<bool>{true, false, false, true}));
+}
+
 TEST(BucketPlanTest, Group_IsOneBucketOfAnySize) {
   auto parameters = parameters_of({600, 8, 600, 8});
   parameters[0].group = parameters[2].group = 0;

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+#include <torch/optim/optimizer.h>
+
+#include "compression/cases.hpp"
+#include "gpt/model.hpp"
+#include "gpt/options.hpp"
+#include "gpt/training.hpp"
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/power_sgd.hpp"
+
+namespace compression {
+
+/// A model that is trained with one kind of compression, the same one at first for all. Collective.
+class Training {
+ public:
+  /// `text` outlives this.
+  Training(Case kind, const gpt::Options& options, std::string_view text);
+
+  /// Takes one step of options.steps, which all ranks begin together.
+  void step(int step);
+
+  const Case& kind() const { return kind_; }
+  gpt::Gpt& model() { return model_; }
+  /// The sizes of all gradients.
+  Shapes shapes() const;
+  /// Of each step so far, on this rank.
+  const std::vector<double>& step_ms() const { return step_ms_; }
+  const std::vector<double>& step_bytes() const { return step_bytes_; }
+
+ private:
+  const Case kind_;
+  const gpt::Options options_;
+  gpt::Gpt model_;
+  std::unique_ptr<torch::optim::Optimizer> adamw_;
+  kolo::DistributedOptimizer optimizer_;
+  std::optional<kolo::PowerSgd> power_sgd_;
+  gpt::Batches batches_;
+  std::vector<double> step_ms_;
+  std::vector<double> step_bytes_;
+};
+
+/// Trains all cases in turns, with the case that begins changing from round to round.
+void race(std::vector<std::unique_ptr<Training>>& trainings, int steps);
+
+/// What a case has come to, beside `none`: loss on the windows of `text` that begin at `starts`,
+/// bytes and times of the steps from `first_step` on. Collective.
+nlohmann::ordered_json judge(Training& training, const Training& none, double loss,
+                             double none_loss, std::size_t first_step);
+
+}  // namespace compression

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/bucket_hook.hpp"
+#include "kolo/collectives.hpp"
+#include "kolo/power_sgd.hpp"
+#include "kolo/tensor_handle.hpp"
+
+namespace kolo::tensors {
+
+/// The Qs [m, rank] of parameters, by name, with orthonormal columns: where the next approximations
+/// start. The same on all ranks.
+using WarmStarts = std::map<std::string, at::Tensor>;
+
+/// The reduction of one bucket: begin() in backward(), finish() when the first operation has ended.
+class LowRankReduction {
+ public:
+  /// `options` and `warm_starts` outlive this.
+  LowRankReduction(const PowerSgdOptions& options, WarmStarts& warm_starts, GradientBucket bucket);
+
+  /// Starts the reductions of P and of the gradients that are not compressed.
+  TensorHandle begin();
+  /// Blocks for those that remain. Returns the bucket's reduced gradients.
+  at::Tensor finish();
+
+ private:
+  /// A gradient that is compressed.
+  struct Matrix {
+    std::size_t parameter;  // its place in the bucket
+    at::Tensor view;        // [n, m], in the bucket
+    at::Tensor sum;         // view and residual; in the memory of the view unless that is narrower
+    at::Tensor p;           // [n, rank], and
+    at::Tensor q;           // [m, rank], in the memory of their all-reduces
+    at::Tensor
+        own_q{};  // before its all-reduce: P times it is the approximation of `sum` alone, and
+                  // the rest is this rank's residual, also while others have joined
+  };
+
+  bool compresses(const at::Tensor& gradient) const;
+  at::Tensor add_residual(std::size_t parameter, at::ScalarType type) const;
+  void lay_out();
+  void reduce_q();
+  void assign(const Matrix& matrix);
+  at::Tensor first_q(const Matrix& matrix) const;
+  at::Tensor random_q(std::int64_t rows) const;
+  at::Tensor next_q(const at::Tensor& q) const;
+  AllreduceOptions average(const std::string& suffix) const;
+
+  const PowerSgdOptions& options_;
+  WarmStarts& warm_starts_;
+  const GradientBucket bucket_;
+  const at::TensorOptions type_;  // of P and Q
+  std::vector<Matrix> matrices_;
+  std::vector<std::size_t> others_;  // places of the gradients that are not compressed
+  at::Tensor all_p_, all_q_;
+  std::optional<TensorsHandle> reduced_others_;
+};
+
+}  // namespace kolo::tensors

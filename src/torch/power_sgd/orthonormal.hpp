@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace kolo::tensors {
+
+/// Makes the columns of a matrix of `columns` columns, stored row by row, orthonormal: by
+/// Gram-Schmidt in float64, one element after another, so that equal matrices have equal results on
+/// all ranks, whatever number of threads those have. A column that depends on the ones before it
+/// becomes zero. A column with a value that is not finite becomes NaN, as do those after it.
+template <class Number>
+void orthonormalize(std::span<Number> matrix, std::size_t columns);
+
+}  // namespace kolo::tensors

@@ -1,0 +1,36 @@
+// What a GradientReducer does about codecs and hooks, which lose something of the gradients.
+#include <cstddef>
+#include <vector>
+
+#include "torch/reduction/gradient_reducer.hpp"
+
+namespace kolo::tensors {
+
+void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
+  const GradientCompression& compression = setup_.compression;
+  std::vector<Residuals::Part> parts;
+  for (const Bucket& bucket : buckets().buckets()) {
+    Residuals::Part part{0, bucket.gradient_count()};
+    if (compression.is_between_nodes) {  // of this rank's shard
+      const auto sharers = static_cast<std::size_t>(setup_.sets.sharded->size());
+      const bool has_replicas = shards_ && setup_.sets.replicas != nullptr;
+      part.count = has_replicas ? part.count / sharers : 0;
+      part.begin = static_cast<std::size_t>(setup_.sets.sharded->rank()) * part.count;
+    }
+    const bool has_feedback = (compression.has_codec(bucket) && compression.has_error_feedback) ||
+                              (setup_.hook.error_feedback && !is_complex(bucket.dtype));
+    if (!has_feedback) part = {};
+    parts.push_back(part);
+  }
+  residuals_.lay_out(buckets().buckets(), parts, tensors_, owed);
+}
+
+/// A codec owes what it has lost of a gradient in its bucket.
+std::vector<bool> GradientReducer::can_stay_sparse(std::vector<bool> sparse) const {
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    if (setup_.compression.codec != nullptr && parameters_[i].is_compressed) sparse[i] = false;
+  }
+  return sparse;
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,201 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "runtime/runtimes.hpp"
+#include "torch/sharding.hpp"
+#include "torch/small_training.hpp"
+#include "torch/training/checkpoint_image.hpp"
+
+/// What the tests of codecs in training share.
+namespace kolo::test::compression_test {
+
+inline std::vector<Compression> codecs() {
+  return {Compression::int8(), Compression::one_bit(), Compression::top_k(0.05),
+          Compression::random_k(0.1)};
+}
+
+/// Whether a codec encodes anything that this rank sends.
+inline bool is_coded(ShardScope scope = ShardScope::World) {
+  const Runtime& runtime = Runtime::current();
+  return scope == ShardScope::World ? runtime.size() > 1 : runtime.cross_size() > 1;
+}
+
+using Shapes = std::vector<std::vector<std::int64_t>>;
+
+/// Parameters that begin at zero and are trained with learning rate 1 by losses that are linear in
+/// them, so that their gradients are known: sums of what ranks were given must arrive.
+class LinearTraining {
+ public:
+  static Shapes shapes() { return {{40003}, {37, 11}, {1}, {300}}; }
+
+  explicit LinearTraining(DistributedOptimizer::Options options, const Shapes& sizes = shapes(),
+                          ProcessSet& set = Runtime::current().world())
+      : set_(set), op_(options.op) {
+    if (options.bucket_bytes == 0) options.bucket_bytes = 64 << 10;
+    options.process_set = &set;
+    DistributedOptimizer::NamedParameters names;
+    for (const auto& shape : sizes) {
+      const auto type = names.size() == 1 ? torch::kFloat64 : torch::kFloat32;
+      names.emplace_back("p" + std::to_string(names.size()),
+                         torch::zeros(shape, torch::dtype(type).requires_grad(true)));
+      parameters_.push_back(names.back().second);
+      given_.push_back(torch::zeros(shape, torch::kFloat64));
+    }
+    names.emplace_back("late", late_);
+    inner_ = std::make_unique<torch::optim::SGD>(parameters_, 1.0);
+    optimizer_ = std::make_unique<DistributedOptimizer>(*inner_, names, options);
+  }
+
+  DistributedOptimizer& optimizer() { return *optimizer_; }
+  const Parameters& parameters() const { return parameters_; }
+
+  static at::Tensor gradient(const at::Tensor& like, int rank, int step, std::size_t index) {
+    return (torch::arange(like.numel(), torch::kFloat64) * (0.37 * (rank + 2)) + step +
+            0.5 * static_cast<double>(index))
+        .sin()
+        .view(like.sizes());
+  }
+  /// Has the gradients of this rank in one step, times `factor`.
+  at::Tensor loss(int step, double factor = 1.0) {
+    at::Tensor loss = torch::zeros({}, torch::kFloat64);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor own = gradient(parameters_[i], set_.rank(), step, i) * factor;
+      loss = loss + (parameters_[i] * own.to(parameters_[i].dtype())).sum();
+    }
+    return loss;
+  }
+  void backward(int step, double factor = 1.0) { loss(step, factor).backward(); }
+  /// Counts the gradients of a step, which all ranks take, or one.
+  void count(int step) {
+    for (int rank = 0; rank < set_.size(); ++rank) count_of(step, rank);
+  }
+  void count_of(int step, int rank) { add_gradients(given_, step, rank); }
+  static void add_gradients(std::vector<at::Tensor>& given, int step, int rank) {
+    for (std::size_t i = 0; i < given.size(); ++i) given[i] += gradient(given[i], rank, step, i);
+  }
+  void run(int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      optimizer_->zero_grad();
+      backward(step);
+      optimizer_->step();
+      count(step);
+    }
+  }
+  /// Steps without a gradient, in which what is owed arrives.
+  void run_idle(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      optimizer_->zero_grad();
+      backward(0, 0.0);
+      optimizer_->step();
+    }
+  }
+  void add_late_parameter() {
+    inner_->add_param_group(torch::optim::OptimizerParamGroup({late_}));
+    parameters_.push_back(late_);
+    given_.push_back(torch::zeros(late_.sizes(), torch::kFloat64));
+  }
+
+  /// What all ranks owe of each parameter, as a checkpoint says. Of a set that is the world.
+  std::vector<at::Tensor> owed(const std::filesystem::path& folder) {
+    optimizer_->save(folder);
+    const CheckpointImage image = read_image(folder);
+    std::vector<at::Tensor> owed;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const bool is_late = parameters_[i].is_same(late_);
+      const std::string end = "." + (is_late ? "late" : "p" + std::to_string(i));
+      owed.push_back(torch::zeros(parameters_[i].sizes(), torch::kFloat64));
+      for (const auto& [key, tensor] : image.tensors) {
+        if (!key.starts_with("residual.") || !key.ends_with(end)) continue;
+        const at::Tensor values = torch::empty(parameters_[i].sizes());
+        std::memcpy(values.data_ptr(), tensor.bytes.data(), tensor.bytes.size());
+        owed.back() += values;
+      }
+    }
+    return owed;
+  }
+  static double largest(const std::vector<at::Tensor>& tensors) {
+    double largest = 0;
+    for (const at::Tensor& each : tensors) {
+      largest = std::max(largest, each.abs().max().item<double>());
+    }
+    return largest;
+  }
+
+  /// All that ranks were given has been applied or is `owed`, in gradients that are `scale` times
+  /// as large.
+  void expect_balance(const std::vector<at::Tensor>& owed, const std::string& what,
+                      double scale = 1.0) {
+    const double ranks = op_ == ReduceOp::Average ? set_.size() : 1;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor applied = parameters_[i].detach().to(torch::kFloat64) * -ranks;
+      EXPECT_LT(largest_difference(applied + owed[i] / scale, given_[i]),
+                2e-4 * Runtime::current().size())
+          << what << ", parameter " << i;
+    }
+  }
+  /// All that ranks were given has been applied, by averages of so many ranks.
+  void expect_applied(const std::vector<at::Tensor>& given, double ranks, const std::string& what) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor applied = parameters_[i].detach().to(torch::kFloat64) * -ranks;
+      EXPECT_LT(largest_difference(applied, given[i]), 2e-4 * Runtime::current().size())
+          << what << ", parameter " << i;
+    }
+  }
+  std::vector<at::Tensor> given() const {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& each : given_) copies.push_back(each.clone());
+    return copies;
+  }
+  void set_given(std::vector<at::Tensor> given) { given_ = std::move(given); }
+
+ private:
+  ProcessSet& set_;
+  ReduceOp op_;
+  Parameters parameters_;
+  at::Tensor late_ = torch::zeros({513}, torch::requires_grad());
+  std::vector<at::Tensor> given_;
+  std::unique_ptr<Optimizer> inner_;
+  std::unique_ptr<DistributedOptimizer> optimizer_;
+};
+
+class CompressionTest : public testing::TestWithParam<Shard> {
+ protected:
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+  bool is_last() const { return rank() == size() - 1; }
+  static DistributedOptimizer::Options summed(const Compression& compression) {
+    return {.op = ReduceOp::Sum, .compression = compression, .shard = GetParam()};
+  }
+
+  /// A set of the first `ranks` ranks, the same one each time.
+  ProcessSet& first(int ranks) {
+    if (ranks == size()) return runtime_.world();
+    ProcessSet*& set = sets_[static_cast<std::size_t>(ranks)];
+    if (set == nullptr) {
+      std::vector<int> members(static_cast<std::size_t>(ranks));
+      std::iota(members.begin(), members.end(), 0);
+      set = &runtime_.add_process_set(members);
+    }
+    return *set;
+  }
+
+  Runtime runtime_{in_test_world()};
+  CommonFolder folder_;
+  std::array<ProcessSet*, 8> sets_{};
+};
+
+}  // namespace kolo::test::compression_test

@@ -1,0 +1,173 @@
+// What codecs make of training: losses, bytes, memory, which parameters, refused options.
+#include "torch/compression/coded_training.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::test::compression_test {
+
+class CodedTrainingTest : public CompressionTest {};
+INSTANTIATE_TEST_SUITE_P(, CodedTrainingTest, testing::ValuesIn(all_modes()),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+/// The loss of a small model after 150 steps of descent.
+double trained_loss(DistributedOptimizer::Options options) {
+  constexpr std::int64_t kWidth = 9;
+  constexpr std::int64_t kRows = 8;
+  const Runtime& runtime = Runtime::current();
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, kWidth, 2);
+  torch::optim::SGD inner(model->parameters(), 0.05);
+  DistributedOptimizer optimizer(inner, *model, std::move(options));
+  const auto loss_of_step = [&](int step) {
+    const at::Tensor rows =
+        batch_rows(step % 5, kRows * runtime.rank(), kRows, kWidth, torch::kFloat32);
+    return loss_of(model, rows);
+  };
+  for (int step = 0; step < 150; ++step) {
+    optimizer.zero_grad();
+    loss_of_step(step).backward();
+    optimizer.step();
+  }
+  double loss = 0;
+  for (int step = 0; step < 5; ++step)
+    loss += allreduce(loss_of_step(step).detach()).item<double>();
+  return loss / 5;
+}
+
+TEST_P(CodedTrainingTest, ErrorFeedback_TrainsAsWithoutACodec) {
+  const double plain = trained_loss({.shard = GetParam()});
+  for (const Compression& compression : {Compression::int8(), Compression::one_bit(),
+                                         Compression::top_k(0.1), Compression::random_k(0.2)}) {
+    const double coded = trained_loss({.compression = compression, .shard = GetParam()});
+    EXPECT_LT(coded, 1.25 * plain) << compression.name();
+  }
+  const double lossy = trained_loss(
+      {.compression = Compression::top_k(0.02), .error_feedback = false, .shard = GetParam()});
+  EXPECT_EQ(lossy > 1.5 * plain, size() > 1) << lossy << " beside " << plain;
+}
+
+/// One parameter of several blocks for each rank.
+TEST_P(CodedTrainingTest, BytesEqualTheFormula) {
+  const auto ranks = static_cast<std::uint64_t>(size());
+  const std::uint64_t others = ranks - 1;
+  const std::uint64_t elements = 4 * 16384;  // of a rank's piece
+  const std::uint64_t blocks = 4;
+  const std::uint64_t kept = 820;    // a twentieth, rounded up
+  const std::uint64_t drawn = 1639;  // a tenth
+  const std::array<std::uint64_t, 4> own{elements / 256 * 260, elements / 256 * 40,
+                                         blocks * kept * 6, blocks * (8 + drawn * 4)};
+  const std::array<std::uint64_t, 4> sums{
+      own[0], own[1], std::min(own[2] * ranks, blocks * 65536),
+      blocks * std::min(6 * drawn * ranks, std::uint64_t{65536})};
+  const std::uint64_t plain = others * elements * 4;  // to reduce-scatter, and to gather
+  for (std::size_t i = 0; i < codecs().size(); ++i) {
+    LinearTraining training(summed(codecs()[i]), {{static_cast<std::int64_t>(elements * ranks)}});
+    training.run(0, 3);
+    const TrainingReport report = training.optimizer().report();
+    const bool is_whole = GetParam() == Shard::None;
+    const std::uint64_t coded = others * (own[i] + (is_whole ? sums[i] : 0));
+    const std::uint64_t gathered = report.expected_sent_per_step - coded;
+    if (is_whole) {
+      EXPECT_EQ(gathered, 0U);
+      if (i != 3 && size() > 1 && size() <= 4) {
+        EXPECT_GE(static_cast<double>(2 * plain) / static_cast<double>(coded), i == 0 ? 3.9 : 4.0);
+      }
+    } else {
+      const std::uint64_t most = (gathers_on_use() && GetParam() == Shard::Full ? 2 : 1) * plain;
+      EXPECT_LE(gathered, most);
+    }
+    EXPECT_EQ(report.expected.residuals,
+              is_coded() ? 8 * elements * ranks : report.expected.residuals);
+    EXPECT_EQ(report.now.residuals, report.expected.residuals);
+    // Beside the formula: the flags of one bucket, and how few of the gathered bytes move.
+    if (is_whole) {
+      EXPECT_GE(report.sent_per_step, coded);
+      EXPECT_LE(report.sent_per_step, coded + 1000 * others);
+    } else if (is_rank_ordered()) {
+      EXPECT_NEAR(static_cast<double>(report.sent_per_step),
+                  static_cast<double>(report.expected_sent_per_step), 1e4 * size());
+    }
+  }
+}
+
+TEST_P(CodedTrainingTest, Policies_LeaveParametersAsTheyAre) {
+  DistributedOptimizer::Options options = summed(Compression::top_k(0.05));
+  options.compression_policy = matrices(400);
+  LinearTraining training(options, {{90, 91}, {37, 11}, {513}, {7, 7}, {60, 60}});
+  training.run(0, 3);
+  const std::vector<at::Tensor> owed = training.owed(folder_.path());
+  training.expect_balance(owed, "with a policy");
+  for (std::size_t i = 0; i < owed.size(); ++i) {
+    const bool is_chosen = i == 0 || i == 1 || i == 4;
+    EXPECT_EQ(owed[i].abs().max().item<double>() > 1e-3, is_chosen && is_coded()) << i;
+  }
+}
+
+TEST_P(CodedTrainingTest, SparseGradients_AreMadeDense_UnlessAPolicyLeavesThemOut) {
+  for (const bool leaves_out : {false, true}) {
+    DistributedOptimizer::Options options = summed(Compression::top_k(0.3));
+    if (leaves_out) {
+      options.compression_policy = [](const std::string& name, const at::Tensor&) {
+        return name != "weight";
+      };
+    }
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(50, 3).sparse(true));
+    {
+      const torch::NoGradGuard no_grad;
+      table->weight.zero_();
+    }
+    torch::optim::SGD inner(table->parameters(), 1.0);
+    DistributedOptimizer optimizer(inner, *table, options);
+    at::Tensor given = torch::zeros({50, 3});
+    for (int step = 0; step < 12; ++step) {
+      optimizer.zero_grad();
+      const double weight = step < 3 ? 1.0 + step : 0.0;  // then what is owed arrives
+      (table->forward(torch::tensor({step % 3, 7 + rank()})) * weight).sum().backward();
+      optimizer.step();
+      const bool stays_sparse = leaves_out && GetParam() == Shard::None;
+      if (GetParam() == Shard::None && step > 0) {
+        EXPECT_EQ(table->weight.grad().is_sparse(), stays_sparse) << leaves_out;
+      }
+      given[step % 3] += weight * size();
+      for (int r = 0; r < size(); ++r) given[7 + r] += weight;
+    }
+    EXPECT_LT(largest_difference(table->weight.detach(), -given), 1e-4);
+  }
+}
+
+TEST_P(CodedTrainingTest, UnsuitableOptions_AreRefusedOnAllRanks) {
+  const auto text_of = [&](const DistributedOptimizer::Options& options) {
+    return text_thrown_by<Error>([&] { const LinearTraining training(options); });
+  };
+  DistributedOptimizer::Options options = summed(Compression::int8());
+  if (GetParam() == Shard::None) {
+    options.op = ReduceOp::Adasum;
+    expect_contains(text_of(options), "for Average and Sum, not Adasum");
+  }
+  options = summed(is_last() ? Compression::named("int7") : Compression::int8());
+  expect_contains(text_of(options), "int7");
+  options = summed(Compression::int8());
+  options.compression_policy = [&](const std::string&, const at::Tensor&) -> bool {
+    if (is_last()) throw std::runtime_error("no idea");
+    return true;
+  };
+  expect_contains(text_of(options), "compression_policy has thrown: no idea");
+  if (size() == 1) return;
+  options = summed(Compression::int8());
+  options.error_feedback = is_last();
+  expect_contains(text_of(options), "error_feedback is true");
+  options = summed(Compression::int8());
+  if (is_last()) options.compression_policy = matrices(400);
+  expect_contains(text_of(options), "not compressed");
+}
+
+}  // namespace kolo::test::compression_test

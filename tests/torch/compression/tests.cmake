@@ -1,0 +1,17 @@
+# Tests of codecs in training. Paths are those of tests/CMakeLists.txt, which includes this file.
+if(TARGET kolo)
+  kolo_add_mpi_test(compression_test
+    SOURCES
+      torch/compression/coded_training_test.cpp
+      torch/compression/error_feedback_test.cpp
+      torch/compression/saved_residuals_test.cpp
+    LIBRARIES kolo)
+  # By messages, with what is gathered on use; and on two nodes.
+  kolo_add_mpirun_test(compression_test.messages.np3 3 300 $<TARGET_FILE:compression_test>
+    --gtest_filter=-*EveryMode*)
+  set_property(TEST compression_test.messages.np3 APPEND PROPERTY ENVIRONMENT
+    KOLO_SHARED_MEMORY=off)
+  kolo_add_mpirun_test(compression_test.nodes.np4 4 300 $<TARGET_FILE:compression_test>
+    --gtest_filter=*Feedback*:SavedResiduals*)
+  set_property(TEST compression_test.nodes.np4 APPEND PROPERTY ENVIRONMENT KOLO_FAKE_NODES=2)
+endif()
