@@ -83,8 +83,8 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// Of a reduction by a codec that begins now; undefined without error feedback. A rank that has joined contributes zeros, and owes what it owes
-/// until it trains on.
+/// Of a reduction by a codec that begins now; undefined without error feedback. A rank that has
+/// joined contributes zeros, and owes what it owes until it trains on.
 at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const Bucket& plan = buckets_.buckets()[bucket];
   if (setup_.hook || !setup_.compression.has_codec(plan)) return {};
