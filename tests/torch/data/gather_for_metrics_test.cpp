@@ -59,7 +59,7 @@ TEST_F(GatherForMetricsTest, Rows_AreInTheOrderOfTheEpochWithoutPadding) {
 TEST_F(GatherForMetricsTest, DropLast_DropsNoRowThatWasSeen) {
   const std::size_t ranks = static_cast<std::size_t>(size());
   DistributedSampler sampler(5 * ranks + ranks - 1, {.shuffle = false, .drop_last = true});
-  const std::int64_t rows = 5 * size();
+  const std::int64_t rows = std::int64_t{5} * size();
   expect_equal(gather_for_metrics(take(sampler, 9), sampler), torch::arange(rows));
 }
 
