@@ -22,7 +22,7 @@ if(KOLO_BUILD_EXAMPLES AND NOT KOLO_SANITIZE)
       $<TARGET_FILE:kolo-restart> ${KOLO_MPIRUN})
   kolo_set_mpirun_properties(kolo-restart 2 120 SLEEPS)
 endif()
-if(TARGET 11_survive_failures AND NOT KOLO_SANITIZE)
+if(KOLO_BUILD_EXAMPLES AND TARGET kolo AND NOT KOLO_SANITIZE)
   string(JOIN " " mpirun_command ${KOLO_MPIRUN})
   add_test(NAME kolo-restart.kill
     COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/kill_test.py"
