@@ -8,9 +8,9 @@
 
 namespace kolo::tensors {
 
-/// The samples of every epoch in their order, by index in the data set. A function of seed and epoch
-/// alone, with the same result on every machine: nothing here uses the generators, shuffles or
-/// distributions of the standard library, which differ between implementations.
+/// The samples of every epoch in their order, by index in the data set. A function of seed and
+/// epoch alone, with the same result on every machine: nothing here uses the generators, shuffles
+/// or distributions of the standard library, which differ between implementations.
 struct EpochOrder {
   std::string name;         ///< tells orders apart: what it depends on besides size, seed and epoch
   std::size_t samples = 0;  ///< of an epoch

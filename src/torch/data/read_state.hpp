@@ -8,8 +8,8 @@
 
 namespace kolo::tensors {
 
-/// Parses the text of a state and hands its object to `read`, which takes the fields by at(). Throws
-/// InvalidArgument, with a text that begins with `what`, if it is damaged, or if `read` throws.
+/// Parses the text of a state and passes its object to `read`, which takes the fields by at().
+/// Throws InvalidArgument, with a text that begins with `what`, if it is damaged, or `read` throws.
 void read_state(const std::string& what, const std::string& text,
                 const std::function<void(const nlohmann::json& fields)>& read);
 

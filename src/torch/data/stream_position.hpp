@@ -6,7 +6,7 @@
 
 namespace kolo::tensors {
 
-/// Which elements of a stream are one rank's, and how many of them it has consumed. See StreamShard.
+/// Which elements of a stream are one rank's, and how many of them it has consumed: StreamShard.
 class StreamPosition {
  public:
   /// Throws InvalidArgument if `block` is 0.

@@ -108,7 +108,7 @@ TEST(EpochOrderTest, Weighted_RefusesWhatIsNoWeight) {
 }
 
 TEST(EpochOrderTest, Grouped_HasEverySampleOnceAndOtherGroupsInEveryEpoch) {
-  for (const std::size_t count : {0, 1, 7, 8, 50, 61, 1000}) {
+  for (const std::size_t count : {0U, 1U, 7U, 8U, 50U, 61U, 1000U}) {
     const EpochOrder order = tensors::grouped(lengths(count), 8, true);
     EXPECT_EQ(sorted(order.of(3, 0)), first(count));
     EXPECT_EQ(sorted(order.of(3, 1)), first(count));

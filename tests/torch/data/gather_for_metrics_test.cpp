@@ -59,7 +59,7 @@ TEST_F(GatherForMetricsTest, Rows_AreInTheOrderOfTheEpochWithoutPadding) {
 TEST_F(GatherForMetricsTest, DropLast_DropsNoRowThatWasSeen) {
   const std::size_t ranks = static_cast<std::size_t>(size());
   DistributedSampler sampler(5 * ranks + ranks - 1, {.shuffle = false, .drop_last = true});
-  const std::int64_t rows = 5 * size();
+  const std::int64_t rows = std::int64_t{5} * size();
   expect_equal(gather_for_metrics(take(sampler, 9), sampler), torch::arange(rows));
 }
 
@@ -96,11 +96,8 @@ TEST_F(GatherForMetricsTest, OtherRowsThanTheBatchHas_AreRefusedOnAllRanks) {
   DistributedSampler sampler(40, {});
   const at::Tensor numbers = take(sampler, 3);
   const std::string on = "on rank " + std::to_string(size() - 1) + ": a tensor ";
-  expect_refused(
-      [&] {
-        gather_for_metrics(is_last() ? torch::zeros({4, 2}) : numbers, sampler);
-      },
-      on + "has 4 rows, and the batch consumed last has 3 samples");
+  expect_refused([&] { gather_for_metrics(is_last() ? torch::zeros({4, 2}) : numbers, sampler); },
+                 on + "has 4 rows, and the batch consumed last has 3 samples");
   expect_refused([&] { gather_for_metrics(is_last() ? torch::zeros({}) : numbers, sampler); },
                  on + "is a scalar");
   expect_refused([&] { gather_for_metrics(is_last() ? at::Tensor() : numbers, sampler); },
