@@ -12,37 +12,38 @@ constexpr std::size_t kLongestLine = 4096;
 constexpr const char* kAborted = "Per user-direction, the job has been aborted";
 
 using Name = std::array<char, 256>;
+using Number = std::array<char, 10>;  // as text
 
 std::optional<Cause> find_signal(const char* text) {
-  int rank = 0;
-  int signal = 0;
+  Number rank{};
+  Number signal{};
   Name node{};
-  // NOLINTNEXTLINE(cert-err34-c): numbers that mpirun has printed
   if (std::sscanf(text,
-                  "noticed that process rank %9d with PID %*s on node %255s exited on signal %9d",
-                  &rank, node.data(), &signal) != 3) {
+                  "noticed that process rank %9[0-9] with PID %*s on node %255s exited on signal "
+                  "%9[0-9]",
+                  rank.data(), node.data(), signal.data()) != 3) {
     return std::nullopt;
   }
   const std::string where = node.data();
-  return Cause{.text = "rank " + std::to_string(rank) + " on node " + where + " ended by signal " +
-                       std::to_string(signal) + " (" + ::strsignal(signal) + ")",
+  const int number = std::stoi(signal.data());
+  return Cause{.text = std::string("rank ") + rank.data() + " on node " + where +
+                       " ended by signal " + signal.data() + " (" + ::strsignal(number) + ")",
                .node = where,
-               .may_be_node = signal == SIGKILL || signal == SIGBUS};
+               .may_be_node = number == SIGKILL || number == SIGBUS};
 }
 
 std::optional<Cause> find_exit(const char* text) {
-  int rank = 0;
-  int code = 0;
+  Number rank{};
+  Number code{};
   // "[[123,1],2]" in version 4, "[prterun-name-123@1,2]" in version 5.
-  // NOLINTBEGIN(cert-err34-c)
-  if (std::sscanf(text, "Process name: [[%*[^]]],%9d] Exit code: %9d", &rank, &code) != 2 &&
-      std::sscanf(text, "Process name: [%*[^],],%9d] Exit code: %9d", &rank, &code) != 2) {
-    return std::nullopt;
+  for (const char* const format : {"Process name: [[%*[^]]],%9[0-9]] Exit code: %9[0-9]",
+                                   "Process name: [%*[^],],%9[0-9]] Exit code: %9[0-9]"}) {
+    if (std::sscanf(text, format, rank.data(), code.data()) != 2) continue;
+    return Cause{
+        .text = std::string("rank ") + rank.data() + " ended with exit status " + code.data(),
+        .node = ""};
   }
-  // NOLINTEND(cert-err34-c)
-  return Cause{
-      .text = "rank " + std::to_string(rank) + " ended with exit status " + std::to_string(code),
-      .node = ""};
+  return std::nullopt;
 }
 
 std::optional<Cause> find_failed_start(const char* text) {

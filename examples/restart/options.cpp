@@ -94,7 +94,7 @@ CLI::Option* add_duration(CLI::App& app, const char* name, std::chrono::millisec
       ->transform(CLI::AsNumberWithUnit(
           units, static_cast<CLI::AsNumberWithUnit::Options>(CLI::AsNumberWithUnit::CASE_SENSITIVE |
                                                              CLI::AsNumberWithUnit::UNIT_REQUIRED)))
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{24 * 3'600'000}))
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{86'400'000}))
       ->option_text("TIME");
 }
 

@@ -12,7 +12,7 @@ std::string Plan::note_failure(std::string_view node, std::string_view here) {
   const auto blamed = std::ranges::find_if(hosts_, [&](const Host& host) {
     return !node.empty() && is_same_host(host.name, node, here);
   });
-  const std::string name = blamed == hosts_.end() ? "" : blamed->name;
+  std::string name = blamed == hosts_.end() ? "" : blamed->name;
   failures_ = name == blamed_ ? failures_ + 1 : 1;
   blamed_ = name;
   if (name.empty() || failures_ < limits_.host_failures) return "";

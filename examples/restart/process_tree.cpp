@@ -1,6 +1,6 @@
 #include "restart/process_tree.hpp"
 
-#include <cstdlib>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -35,8 +35,10 @@ std::vector<pid_t> find_descendants() {
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
-    const pid_t process = std::atoi(entry->path().filename().c_str());  // 0: another file
-    if (process == 0) continue;
+    const std::string name = entry->path().filename();
+    pid_t process = 0;
+    std::from_chars(name.data(), name.data() + name.size(), process);
+    if (process == 0) continue;  // another file
     if (const auto parent = parent_of(entry->path())) children.emplace(*parent, process);
   }
   std::vector<pid_t> found{::getpid()};

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Trains under kolo-restart while ranks and mpirun are killed at random, and expects the end of a
 run that nobody has killed.
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -49,6 +50,19 @@ class Restart(unittest.TestCase):
         output, errors = job.wait()
         self.assertEqual(job.pids(), [])
         return job.process.returncode, output, errors
+
+    def start_at_a_terminal(self, *arguments, program):
+        """Returns the terminal's other end, and the job."""
+        terminal, its_end = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        # A session of its own, whose terminal it becomes.
+        take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " \
+               "os.execv(sys.argv[1], sys.argv[1:])"
+        job = Job([sys.executable, "-c", take, PROGRAM, *arguments, "--mpirun", self.mpirun, "--",
+                   *program], {"KOLO_TEST_FOLDER": str(self.folder)}, stdin=its_end)
+        self.addCleanup(job.end)
+        os.close(its_end)
+        return terminal, job
 
     def own_lines(self, errors):
         start = "kolo-restart: "
@@ -114,15 +128,8 @@ class Jobs(Restart):
         self.assertEqual((self.own_lines(errors), self.starts(), job.pids()), ([], 1, []))
 
     def test_control_c_at_a_terminal_ends_the_job(self):
-        terminal, its_end = pty.openpty()
-        self.addCleanup(os.close, terminal)
-        # A session of its own, whose terminal it becomes.
-        take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " \
-               "os.execv(sys.argv[1], sys.argv[1:])"
-        job = Job([sys.executable, "-c", take, PROGRAM, "-np", "2", "--mpirun", self.mpirun, "--",
-                   *self.script("sleep 60; exit 1")], stdin=its_end)
-        self.addCleanup(job.end)
-        os.close(its_end)
+        terminal, job = self.start_at_a_terminal("-np", "2",
+                                                 program=self.script("sleep 60; exit 1"))
         self.wait_for_ranks(2)
         os.write(terminal, b"\x03")
         _, errors = job.wait()
@@ -349,13 +356,13 @@ class FakeJobs(Restart):
 
     def test_ignored_signal_stays_ignored(self):
         """As under nohup."""
-        self.jobs("touch $f/ready; until [ -e $f/go ]; do sleep 0.01; done")
+        self.jobs("trap 'exit 0' USR1; touch $f/ready; while :; do sleep 0.01; done")
         job = Job(["sh", "-c", 'trap "" HUP; exec "$@"', "x", PROGRAM, "-np", "1", "--mpirun",
                    self.mpirun, "--", "echo"], {"KOLO_TEST_FOLDER": str(self.folder)})
         self.addCleanup(job.end)
         self.assertTrue(wait_for(self.path("ready").exists))
         os.kill(job.process.pid, signal.SIGHUP)
-        self.path("go").touch()
+        os.kill(job.process.pid, signal.SIGUSR1)  # comes after it
         job.wait()
         self.assertEqual(job.process.returncode, 0)
 
@@ -371,6 +378,16 @@ class FakeJobs(Restart):
                        env={**os.environ, "KOLO_TEST_FOLDER": str(self.folder),
                             "f": str(self.folder)})
         self.assertEqual(self.path("code").read_text(), "0\n")
+
+
+class Documentation(unittest.TestCase):
+    def test_table_has_every_flag(self):
+        text = subprocess.run([PROGRAM, "--help"], stdout=subprocess.PIPE, text=True,
+                              check=True).stdout
+        page = pathlib.Path(__file__).resolve().parents[2] / "docs/restart.md"
+        rows = re.findall(r"^\| `(-[^|]+) \|", page.read_text(), re.M)
+        self.assertEqual(sorted(re.findall(r"^  (?:-\w,)?(--[a-z-]+)", text, re.M)),
+                         sorted(["--help", *re.findall(r"--[a-z-]+", " ".join(rows))]))
 
 
 if __name__ == "__main__":
