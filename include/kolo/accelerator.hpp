@@ -51,8 +51,8 @@ struct AcceleratorOptions {
   GradScalerOptions scaler{};  ///< with Precision::Float16
 };
 
-/// Trains in a loop without plumbing, on any number of ranks: it owns what Hugging Face Accelerate's
-/// Accelerator owns. docs/accelerator.md compares them.
+/// Trains in a loop without plumbing, on any number of ranks: it owns what the Accelerator of
+/// Hugging Face Accelerate owns. docs/accelerator.md compares them.
 ///
 ///   kolo::Runtime runtime;
 ///   kolo::Accelerator accelerator({.shard = kolo::Shard::Gradients,
@@ -71,14 +71,15 @@ struct AcceleratorOptions {
 ///   }
 ///
 /// A pass is what lies before each step(): one batch. In all passes but the last of
-/// gradient_accumulation_steps, gradients stay on their rank and step() does nothing, so the loop is
-/// the same with and without accumulation. At an epoch's end a step may have fewer passes.
+/// gradient_accumulation_steps, gradients stay on their rank and step() does nothing, so the loop
+/// is the same with and without accumulation. At an epoch's end a step may have fewer passes.
 ///
 /// A step uses the mean of the loss over all samples of its passes on all ranks, each counted once,
 /// also where a batch is smaller or shares differ. So the number of ranks changes nothing but
 /// rounding errors: a run may go on with another one.
 ///
-/// All ranks of the set call its functions alike; those that are collective say so. Not thread-safe.
+/// All ranks of the set call its functions alike; those that are collective say so. Not
+/// thread-safe.
 class Accelerator {
  public:
   using Options = AcceleratorOptions;
@@ -96,9 +97,9 @@ class Accelerator {
   /// @param batches of the training data
   /// @param schedule of the learning rates
   /// @return the training batches: a loop over them is an epoch
-  /// @throws InvalidArgument on all ranks if this was prepared before, an option is out of range, or
-  ///   the data set has no size or fewer samples than there are ranks; MismatchError on all ranks
-  ///   if options or sizes differ; the errors of DistributedOptimizer's constructor
+  /// @throws InvalidArgument on all ranks if this was prepared before, an option is out of range,
+  ///   or the data set has no size or fewer samples than there are ranks; MismatchError on all
+  ///   ranks if options or sizes differ; the errors of DistributedOptimizer's constructor
   template <IndexedDataset Dataset>
   Batches<Dataset> prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                            Dataset dataset, const BatchOptions& batches, Schedule schedule = {}) {
@@ -126,7 +127,7 @@ class Accelerator {
   /// @return the epoch of the loop over training batches, or of the next one; from 0
   std::int64_t epoch() const;
 
-  /// While it lives, operators run as mixed_precision says; backward() of a function does it itself.
+  /// While it lives, operators run as mixed_precision says; backward() of a function has its own.
   Autocast autocast() const;
 
   /// Runs a pass: adds the gradients of this rank's mean loss to those of the step. In its last

@@ -16,7 +16,7 @@ TrainingFeed::TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares sha
       current_(std::move(current)) {}
 
 void TrainingFeed::begin_loop() {
-  has_ended_ = epoch_ < sequence_.epoch();
+  has_ended_ = std::exchange(resumes_at_end_, false);
   if (!has_ended_) {
     sequence_.begin();
     epoch_ = sequence_.epoch();
@@ -89,6 +89,7 @@ void TrainingFeed::end_epoch(std::int64_t epoch) {
   if (epoch_ != epoch) return;
   if (sequence_.epoch() == epoch) sequence_.end_epoch();
   epoch_ = sequence_.epoch();
+  resumes_at_end_ = false;
   taken_ = 0;
   passes_done_ = 0;
   leave_batch();
@@ -117,6 +118,7 @@ void TrainingFeed::restore(const nlohmann::json& state) {
                           std::to_string(sequence_.epoch()));
   }
   epoch_ = epoch;
+  resumes_at_end_ = epoch < sequence_.epoch();
   taken_ = 0;
   passes_done_ = 0;
   leave_batch();

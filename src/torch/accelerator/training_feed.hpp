@@ -60,10 +60,12 @@ class TrainingFeed final : public BatchFeed {
   CurrentBatch batch_{};                   // of this one
 
   std::int64_t epoch_ = 0;
-  bool has_ended_ = false;  // the loop of an epoch whose last step was taken before a restart
-  std::size_t place_ = 0;   // samples of the epoch up to the end of the current batch
-  std::size_t end_ = 0;     // of the samples that the loop takes
-  std::size_t taken_ = 0;   // batches since the last step
+  // After a restart, the loop of an epoch whose last step was taken before it is empty.
+  bool resumes_at_end_ = false;  // with such a loop
+  bool has_ended_ = false;       // in it
+  std::size_t place_ = 0;        // samples of the epoch up to the end of the current batch
+  std::size_t end_ = 0;          // of the samples that the loop takes
+  std::size_t taken_ = 0;        // batches since the last step
   std::uint64_t step_number_ = 0;
   std::size_t passes_done_ = 0;   // of the step
   std::size_t step_passes_ = 0;   // in all

@@ -152,6 +152,23 @@ TEST_F(AcceleratorTest, LeftLoop_DropsTheGradientsOfItsStep) {
   EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
+TEST_F(AcceleratorTest, LoopLeftAtItsLastBatch_IsFollowedByTheNextEpoch) {
+  Weights model(8);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator;
+  auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
+  int seen = 0;
+  for (int loop = 0; loop < 3; ++loop) {
+    for (auto& batch : batches) {
+      accelerator.backward(model.mean_weight(batch.target));
+      accelerator.step();
+      if (++seen == 2) break;
+    }
+  }
+  EXPECT_EQ(seen, 6);
+  EXPECT_EQ(accelerator.epoch(), 3);
+}
+
 TEST_F(AcceleratorTest, Prepare_GivesAllTheFirstRanksParameters) {
   Weights model(5, 1.0 + rank());
   SGD sgd(model.parameters(), SGDOptions(1.0));
