@@ -87,7 +87,7 @@ class Algorithms:
 
 
 def is_needed(path):
-    return not re.match("build_info|cuda_|library_versions|nccl_", path.name)
+    return not re.match("build_info|cuda_|nccl_", path.name)
 
 
 class Device(Algorithms):
