@@ -86,7 +86,7 @@ bool LossNormalization::has_gradients() const {
 
 /// Equal on all ranks, as options and dtypes are.
 bool LossNormalization::needs_agreement() const {
-  if (reference_) return false;
+  if (context_.step.loss_reference) return false;
   if (context_.options.compression == Compression::fp16()) return true;
   return std::ranges::any_of(batches_, [](const auto& reducer) {
     return std::ranges::any_of(reducer->parameters(), [](const ReducedParameter& parameter) {
@@ -101,7 +101,8 @@ void LossNormalization::agree_on_reference(std::int64_t count) {
                 context_.prefix + ".first backward(loss_sum, count)");
   all.wait();
   const double passes = context_.options.backward_passes_per_step;
-  reference_ = power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks());
+  set_reference(
+      power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks()));
   if (count_ == 0) return;
   const at::NoGradGuard no_grad;  // passes under no_sync have not been divided by it
   for (const auto& reducer : batches_) {
@@ -153,7 +154,14 @@ void LossNormalization::finish(bool have_succeeded) {
     const bool is_active_mean = context_.options.join_divisor == JoinDivisor::Active;
     factor_ *= is_active_mean ? active : context_.set.size();
   }
-  reference_ = power_of_two_near(total / active);
+  set_reference(power_of_two_near(total / active));
+}
+
+/// What is owed of earlier gradients was divided by the old one.
+void LossNormalization::set_reference(std::optional<double> reference) {
+  const double before = this->reference();
+  context_.step.loss_reference = reference;
+  if (this->reference() != before) batches_.rescale_residuals(before / this->reference());
 }
 
 /// Otherwise there are no gradients, so that nobody uses them.

@@ -47,10 +47,11 @@ class LossNormalization {
   /// is a step even without gradients.
   bool has_counted() const { return has_counted_; }
   /// After a join, on all ranks: some have not seen the last counts.
-  void forget_reference() { reference_.reset(); }
+  void forget_reference() { set_reference({}); }
 
  private:
-  double reference() const { return reference_.value_or(1.0); }
+  double reference() const { return context_.step.loss_reference.value_or(1.0); }
+  void set_reference(std::optional<double> reference);
   bool needs_agreement() const;
   void agree_on_reference(std::int64_t count);
   bool has_gradients() const;
@@ -60,7 +61,6 @@ class LossNormalization {
 
   TrainingContext& context_;
   ParameterBatches& batches_;
-  std::optional<double> reference_;
   bool is_counting_ = false;                   // backward() runs
   bool has_common_passes_ = false;             // not under no_sync
   bool has_uncounted_alone_ = false;           // passes under no_sync, whose gradients may be gone

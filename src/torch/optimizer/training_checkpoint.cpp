@@ -182,6 +182,7 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
                          {"layout", layout()},
                          {"extras", options.extras}};
   if (options.scaler != nullptr) details["scaler"] = describe(*options.scaler);
+  if (context_.step.loss_reference) details["loss_reference"] = *context_.step.loss_reference;
   if (context_.compression.has_error_feedback || context_.hook.error_feedback) {
     details["residual_ranks"] = context_.set.size();
   }
@@ -212,6 +213,7 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
     OptionSync::apply(details.groups, context_.groups);
     option_sync_.merge(context_.groups, context_.wrapped.groups());
     context_.steps = details.steps;
+    context_.step.loss_reference = details.loss_reference;
   }
   if (options.scaler != nullptr && details.scaler) options.scaler->set_state(*details.scaler);
   return {.path = checkpoint.path(), .steps = details.steps, .extras = details.extras};

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "kolo/distributed_optimizer.hpp"
@@ -33,6 +34,8 @@ struct StepState {
   int active_ranks = 0;   ///< in this step's reductions, of a sharded optimizer
   PassKinds own_passes;   ///< of this rank since the last step
   PassKinds all_passes;   ///< of all ranks, according to this step's reductions
+  /// Of backward(loss_sum, count): what losses are divided by, equal on all ranks, for now.
+  std::optional<double> loss_reference;
   Clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;
 

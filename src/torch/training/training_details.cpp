@@ -1,5 +1,6 @@
 #include "torch/training/training_details.hpp"
 
+#include <cmath>
 #include <utility>
 
 #include "kolo/error.hpp"
@@ -93,6 +94,14 @@ GradScaler::State to_scaler(const Json& json) {
   return state;
 }
 
+double to_power_of_two(const Json& json) {
+  const double value = to_double(json);
+  if (!(value >= 1.0 && value <= 0x1p63) || value != std::exp2(std::ilogb(value))) {
+    throw InvalidArgument(std::to_string(value) + " is not a power of two");
+  }
+  return value;
+}
+
 std::vector<std::string> to_names(const Json& json) { return to_list(json, to_text); }
 std::map<std::string, std::string> to_texts(const Json& json) { return to_map(json, to_text); }
 
@@ -113,6 +122,9 @@ TrainingDetails parse_training_details(const Json& json) {
   details.state = field(json, "state", [](const Json& all) { return to_map(all, to_state); });
   if (json.contains("residual_ranks")) {
     details.residual_ranks = field(json, "residual_ranks", to_count);
+  }
+  if (json.contains("loss_reference")) {
+    details.loss_reference = field(json, "loss_reference", to_power_of_two);
   }
   if (json.contains("scaler")) details.scaler = field(json, "scaler", to_scaler);
   return details;

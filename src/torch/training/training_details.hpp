@@ -35,6 +35,7 @@ struct TrainingDetails {
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::map<std::string, State> state;          ///< of parameters
   std::optional<GradScaler::State> scaler;
+  std::optional<double> loss_reference;  ///< of losses normalised by counts
   std::int64_t residual_ranks = 0;  ///< over which residuals were owed; 0: there are none
 };
 
