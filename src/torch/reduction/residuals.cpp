@@ -128,7 +128,7 @@ Residuals::ByParameter Residuals::at_rest() {
     if (!residual.now.defined()) continue;
     if (!residual.is_open) settle(residual);
     const at::Tensor& kept = residual.is_open ? residual.before : residual.now;
-    const at::Tensor all = residual.pending == 1.0 ? kept : kept.mul(residual.pending);
+    const at::Tensor all = residual.pending == 1.0 ? kept : kept * residual.pending;
     for_each_member(i, [&](const at::Tensor& parameter, std::int64_t first, std::int64_t place,
                            std::int64_t count) {
       const at::Tensor own = all.narrow(0, place, count);
