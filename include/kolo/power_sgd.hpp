@@ -47,9 +47,9 @@ struct PowerSgdOptions {
 /// steps that are not used leave them as they were. Checkpoints hold residuals and Qs; register the
 /// hook before load().
 ///
-/// The optimizer's `op`, `compression` and `join_divisor` have no effect: PowerSGD averages over all
-/// ranks of the set, and those that have joined count as zeros. With shard = None only, as every
-/// hook.
+/// The optimizer's `op`, `compression` and `join_divisor` have no effect: PowerSGD averages over
+/// all ranks of the set, and those that have joined count as zeros. With shard = None only, as
+/// every hook.
 class PowerSgd {
  public:
   using Options = PowerSgdOptions;

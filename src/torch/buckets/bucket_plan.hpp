@@ -51,8 +51,9 @@ struct BucketPlan {
 
 /// Fills buckets with the parameters in `order`, separately for each dtype and for those that are
 /// compressed, up to `bucket_bytes`; a larger parameter has a bucket of its own. The first bucket
-/// is closed at a quarter of that, so that the first reduction starts early. A group makes one bucket
-/// for each dtype, of any size, and a second one if only some of its parameters are compressed.
+/// is closed at a quarter of that, so that the first reduction starts early. A group makes one
+/// bucket for each dtype, of any size, and a second one if only some of its parameters are
+/// compressed.
 /// Gradients are padded so that they divide into `shards` equal shards; shards and buckets begin at
 /// multiples of `alignment`, which is a multiple of 64.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
