@@ -42,14 +42,14 @@ struct PowerSgdOptions {
 /// it would send n m. All other gradients of a bucket are averaged as they are, in one operation.
 ///
 /// P and Q are float32, or float64 for float64 gradients; complex gradients are not compressed, and
-/// one rank alone compresses nothing. Gradients that are not finite come out as NaN on all ranks, as
-/// a GradScaler expects. The optimizer keeps residuals, in float32 (BucketHook::error_feedback):
+/// one rank alone compresses nothing. Gradients that are not finite come out as NaN on all ranks,
+/// as a GradScaler expects. The optimizer keeps residuals, in float32 (BucketHook::error_feedback):
 /// steps that are not used leave them as they were. Checkpoints hold residuals and Qs; register the
 /// hook before load().
 ///
-/// The optimizer's `op`, `compression` and `join_divisor` have no effect: PowerSGD averages over all
-/// ranks of the set, and those that have joined count as zeros. With shard = None only, as every
-/// hook.
+/// The optimizer's `op`, `compression` and `join_divisor` have no effect: PowerSGD averages over
+/// all ranks of the set, and those that have joined count as zeros. With shard = None only, as
+/// every hook.
 class PowerSgd {
  public:
   using Options = PowerSgdOptions;

@@ -30,7 +30,8 @@ struct TrainingReport {
   /// For P bytes of parameters with G bytes of gradients and S bytes of state on n sharers:
   /// P + G + S with Shard::None, P + G + S / n with Shard::Optimizer, P + G / n + S / n with
   /// Shard::Gradients, (P + G + S) / n with Shard::Full, without buckets. G is P unless
-  /// reduce_dtype is wider. A codec's error feedback adds two floats for each element that a rank encodes.
+  /// reduce_dtype is wider. A codec's error feedback adds two floats for each element that a rank
+  /// encodes.
   /// Before the first step of a sharded optimizer it predicts what will be kept.
   Kept expected;
   std::size_t peak_resident = 0;         ///< of the process so far, with shared memory

@@ -53,8 +53,7 @@ class ParameterBatches {
   /// Reduces the gradients of the step that are not reduced yet. Throws the first error after all
   /// buckets have completed.
   void reduce_all();
-  /// The reduced gradients of this step are used, or are not: then codecs owe what they owed
-  /// before.
+  /// The reduced gradients of this step are used, or not: then codecs owe what they owed before.
   void settle_residuals(bool is_used);
   /// From now on gradients are `factor` times as large.
   void rescale_residuals(double factor);
