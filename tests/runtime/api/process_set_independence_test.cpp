@@ -103,6 +103,7 @@ TEST(IndependenceOnGpusTest, OperationHeldOnTheCpu_HoldsUpNoOtherSet) {
     run_runtimes(setting, [&](Runtime& runtime) {
       ProcessSet& held = runtime.add_process_set({0, 1, 2});
       ProcessSet& other = runtime.add_process_set({0, 1, 2});
+      expect_sum_works(held, "connects");
       Tensor tensor(5);
       tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
       float row = 1.0F;
