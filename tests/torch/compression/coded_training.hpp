@@ -95,6 +95,17 @@ class LinearTraining {
       count(step);
     }
   }
+  /// The same by backward(loss_sum, count), whose results are equal for ReduceOp::Sum.
+  void run_counted(int begin, int end) {
+    constexpr std::int64_t kCount = 64;
+    const double ranks = op_ == ReduceOp::Average ? 1.0 : set_.size();
+    for (int step = begin; step < end; ++step) {
+      optimizer_->zero_grad();
+      optimizer_->backward(loss(step, static_cast<double>(kCount) * ranks), kCount);
+      optimizer_->step();
+      count(step);
+    }
+  }
   /// Steps without a gradient, in which what is owed arrives.
   void run_idle(int steps) {
     for (int step = 0; step < steps; ++step) {

@@ -91,6 +91,18 @@ TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveWhatIsOwed) {
   }
 }
 
+/// The first step's losses are divided by 1, the others' by the count of a rank.
+TEST_P(ErrorFeedbackTest, CountedLosses_OweWhatTheySum) {
+  for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
+    DistributedOptimizer::Options options = summed(Compression::top_k(0.05));
+    options.op = op;
+    LinearTraining training(options);
+    training.run_counted(0, 4);
+    training.expect_balance(training.owed(folder_.path()), "counted",
+                            op == ReduceOp::Average ? 1 : size());
+  }
+}
+
 TEST_P(ErrorFeedbackTest, AddedParameters_TakePart) {
   LinearTraining training(summed(Compression::one_bit()));
   training.run(0, 2);

@@ -33,6 +33,19 @@ TEST_P(SavedResidualsTest, Training_ResumesExactly) {
   }
 }
 
+TEST_P(SavedResidualsTest, CountedTraining_ResumesExactly) {
+  LinearTraining before(summed(Compression::top_k(0.05)));
+  before.run_counted(0, 3);
+  before.optimizer().save(folder_.path());
+  before.run_counted(3, 5);
+  LinearTraining after(summed(Compression::top_k(0.05)));
+  after.optimizer().load(folder_.path());
+  after.run_counted(3, 5);
+  for (std::size_t i = 0; i < before.parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(after.parameters()[i], before.parameters()[i])) << "parameter " << i;
+  }
+}
+
 TEST_P(SavedResidualsTest, EveryMode_TakesOver) {
   LinearTraining before(summed(Compression::top_k(0.05)));
   before.run(0, 3);
