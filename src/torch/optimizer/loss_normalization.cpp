@@ -101,8 +101,7 @@ void LossNormalization::agree_on_reference(std::int64_t count) {
                 context_.prefix + ".first backward(loss_sum, count)");
   all.wait();
   const double passes = context_.options.backward_passes_per_step;
-  set_reference(
-      power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks()));
+  set_reference(power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks()));
   if (count_ == 0) return;
   const at::NoGradGuard no_grad;  // passes under no_sync have not been divided by it
   for (const auto& reducer : batches_) {

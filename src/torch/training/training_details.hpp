@@ -36,7 +36,7 @@ struct TrainingDetails {
   std::map<std::string, State> state;          ///< of parameters
   std::optional<GradScaler::State> scaler;
   std::optional<double> loss_reference;  ///< of losses normalised by counts
-  std::int64_t residual_ranks = 0;  ///< over which residuals were owed; 0: there are none
+  std::int64_t residual_ranks = 0;       ///< over which residuals were owed; 0: there are none
 };
 
 /// Throws InvalidArgument, naming the field, if one is missing or has a wrong type or value.
