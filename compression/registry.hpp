@@ -26,8 +26,8 @@ class Registry {
   /// names the choices, if there is neither.
   const Compressor& find(std::string_view name) const;
   /// The codec of that name, a built-in one with its fraction; null for the name of a compressor.
-  /// Throws as find(). Any thread may call it.
-  const Codec* find_codec(std::string_view name) const;
+  /// Throws as find(). Any thread may call it. libkolo.so does.
+  [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }
 

@@ -43,12 +43,6 @@ std::size_t coded_segment_length(const CollectiveCall& call) {
   return std::max(block, call.segment_bytes / sizeof(float) / block * block);
 }
 
-std::size_t coded_bytes(const Codec& codec, std::size_t count, int terms) {
-  const std::size_t rest = count % codec.block();
-  return count / codec.block() * codec.payload_bytes(codec.block(), terms) +
-         (rest > 0 ? codec.payload_bytes(rest, terms) : 0);
-}
-
 CodedContributions::CodedContributions(const CollectiveCall& call, std::vector<Range> pieces,
                                        int tag)
     : call_(call),

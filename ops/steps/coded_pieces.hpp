@@ -14,7 +14,11 @@ namespace kolo::ops {
 std::size_t coded_segment_length(const CollectiveCall& call);
 
 /// Bytes of the payload of `count` elements, block by block.
-std::size_t coded_bytes(const Codec& codec, std::size_t count, int terms);
+inline std::size_t coded_bytes(const Codec& codec, std::size_t count, int terms) {
+  const std::size_t rest = count % codec.block();
+  return count / codec.block() * codec.payload_bytes(codec.block(), terms) +
+         (rest > 0 ? codec.payload_bytes(rest, terms) : 0);
+}
 
 /// A direct exchange (see contributions.hpp) of encoded pieces: every rank encodes its part of each
 /// piece for the rank that is responsible for it, which decodes and adds them up in float32, in

@@ -68,8 +68,9 @@ void log_version() {
 /// ever.
 void abort_elsewhere(NcclComm communicator, int device) noexcept {
   if (communicator == nullptr) return;
+  ncclComm_t const handle = communicator.release();  // the thread's, or leaked where there is none
   try {
-    std::thread([handle = communicator.get(), device] {
+    std::thread([handle, device] {
       NcclComm aborted(handle);
       try {
         const CudaDeviceGuard guard(device);  // NCCL would use, and so open, GPU 0
@@ -81,7 +82,6 @@ void abort_elsewhere(NcclComm communicator, int device) noexcept {
   } catch (const std::exception& error) {
     log_device_error(error.what());
   }
-  static_cast<void>(communicator.release());  // the thread's, or leaked
 }
 
 bool are_equal(std::span<const std::size_t> counts) {
