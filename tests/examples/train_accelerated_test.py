@@ -3,8 +3,6 @@
     train_accelerated_test.py <train_accelerated> <mpirun>... <flag for ranks>
 """
 
-import array
-import json
 import os
 import pathlib
 import re
@@ -16,19 +14,9 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cases  # noqa: E402
+from safetensors_file import float32_tensors, largest_difference  # noqa: E402
 
 PROGRAM, *LAUNCH = sys.argv[1:]
-
-
-def parameters(path):
-    """The elements of all float32 tensors of a safetensors file, by name."""
-    data = pathlib.Path(path).read_bytes()
-    begin = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:begin])
-    header.pop("__metadata__", None)
-    return {name: array.array("f", data[begin + entry["data_offsets"][0]:
-                                        begin + entry["data_offsets"][1]])
-            for name, entry in header.items() if entry["dtype"] == "F32"}
 
 
 class TrainAccelerated(unittest.TestCase):
@@ -59,12 +47,9 @@ class TrainAccelerated(unittest.TestCase):
         self.assertIn(f"digest: {digest}\n", self.train(2, "part", "--epochs", "3"))
         resumed = self.train(3, "other", "--epochs", "3")
         self.assertEqual(re.findall("epoch .:", resumed), ["epoch 2:", "epoch 3:"])
-        expected = parameters(os.path.join(self.folder.name, "whole.safetensors"))
-        found = parameters(os.path.join(self.folder.name, "other.safetensors"))
-        self.assertEqual(found.keys(), expected.keys())
-        for name, values in expected.items():
-            difference = max(abs(a - b) for a, b in zip(values, found[name], strict=True))
-            self.assertLess(difference, 1e-5, name)
+        whole, other = (float32_tensors(os.path.join(self.folder.name, f"{name}.safetensors"))
+                        for name in ("whole", "other"))
+        self.assertLess(largest_difference(whole, other), 1e-5)
 
     def test_all_ranks_stop_early(self):
         output = self.train(2, "short", "--epochs", "5", "--stop-at", "50")

@@ -10,14 +10,15 @@ that stands for {folder} in its arguments, if there is one, and it saves checkpo
 goes. At its end rank 0 prints a line
 
     digest: <any text>    the same whenever the run has ended with the same parameters
-    loss: <number>        only needed with --other-np
+    loss: <number>        only needed with --other-np, unless {export} stands in its arguments for a
+                          file, into which it writes its parameters as float32 safetensors
 
 First the program runs without kolo-restart. Then it runs under kolo-restart, in a new folder, while
 this script sends SIGKILL to one of its ranks, or to mpirun, at a random moment after each start;
 and so again until `rounds` have been killed. Each run must end with exit status 0 and the digest of
 the first. With --other-np all of this follows once more, where every second start has that many
-ranks instead: the digest may differ then, since sums are rounded differently, but not the loss by
-more than --tolerance (relative).
+ranks instead: the digest may differ then, since sums are rounded differently, but no parameter by
+more than 1e-5, or else the loss by more than --tolerance (relative).
 
 Prints the seed of the random moments; KOLO_TEST_SEED chooses it.
 """
@@ -37,8 +38,10 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 from jobs import Job, wait_for  # noqa: E402
+from safetensors_file import float32_tensors, largest_difference  # noqa: E402
 
 LONGEST_S = 600  # of one run
+MOST_DIFFERENCE = 1e-5  # of a parameter
 
 
 class Problem(Exception):
@@ -60,6 +63,14 @@ def parse_arguments():
     return arguments
 
 
+class Ending:
+    """What a run has printed and, if it was asked to, the parameters that it has written."""
+
+    def __init__(self, text, export):
+        self.text = text
+        self.parameters = float32_tensors(export) if export.exists() else None
+
+
 def value_of(name, output):
     found = re.findall(rf"^{name}: (.+)$", output, re.M)
     if not found:
@@ -75,20 +86,25 @@ class KilledRuns:
         self.reference_s = 0.0
 
     def program(self, folder):
-        return [word.replace("{folder}", folder) for word in shlex.split(self.arguments.program)]
+        """The command, and where it writes its parameters if it does."""
+        export = pathlib.Path(folder, "parameters.safetensors")
+        command = [word.replace("{folder}", str(pathlib.Path(folder, "checkpoints")))
+                   .replace("{export}", str(export))
+                   for word in shlex.split(self.arguments.program)]
+        return command, export
 
     def run_undisturbed(self):
-        """Returns what it has printed."""
         with tempfile.TemporaryDirectory(prefix="kolo-kill-") as folder:
+            command, export = self.program(folder)
             started = time.monotonic()
             result = subprocess.run([*shlex.split(self.arguments.mpirun), "-np",
-                                     str(self.arguments.np), *self.program(folder)],
+                                     str(self.arguments.np), *command],
                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                                     check=False, timeout=LONGEST_S)
             self.reference_s = time.monotonic() - started
-        if result.returncode != 0:
-            raise Problem(f"without a kill it ends with exit status {result.returncode}")
-        return result.stdout
+            if result.returncode != 0:
+                raise Problem(f"without a kill it ends with exit status {result.returncode}")
+            return Ending(result.stdout, export)
 
     def mpirun(self, folder):
         """What kolo-restart is to call; with other_np a script that changes every second -np."""
@@ -104,9 +120,9 @@ exec {self.arguments.mpirun} "$@"
         return str(script)
 
     def run_and_kill(self, most):
-        """One run under kolo-restart. Returns its output, and how many processes were killed."""
+        """One run under kolo-restart. Returns its ending, and how many processes were killed."""
         with tempfile.TemporaryDirectory(prefix="kolo-kill-") as folder:
-            program = self.program(str(pathlib.Path(folder, "checkpoints")))
+            program, export = self.program(folder)
             with open(pathlib.Path(folder, "output"), "w+", encoding="utf-8") as output:
                 job = Job([self.arguments.restart, "-np", self.arguments.np, "--mpirun",
                            self.mpirun(folder), "--max-restarts", 10 * most + 10, "--backoff",
@@ -119,11 +135,11 @@ exec {self.arguments.mpirun} "$@"
                 finally:
                     job.end()
                 text = pathlib.Path(output.name).read_text(errors="replace")
-        if left:
-            raise Problem(f"processes are left: {left}")
-        if job.process.returncode != 0:
-            raise Problem(f"exit status {job.process.returncode}:\n{text[-5000:]}")
-        return text, kills
+            if left:
+                raise Problem(f"processes are left: {left}")
+            if job.process.returncode != 0:
+                raise Problem(f"exit status {job.process.returncode}:\n{text[-5000:]}")
+            return Ending(text, export), kills
 
     def kill_while_it_runs(self, job, program, most):
         kills = 0
@@ -146,29 +162,35 @@ exec {self.arguments.mpirun} "$@"
             kills += 1
         return kills
 
-    def check(self, reference, text):
-        if self.other_np is None:
-            expected, found = (value_of("digest", output) for output in (reference, text))
-            if expected != found:
-                raise Problem(f"digest {found}, not {expected}:\n{text[-5000:]}")
-        else:
-            expected, found = (float(value_of("loss", output)) for output in (reference, text))
-            if not math.isclose(expected, found, rel_tol=self.arguments.tolerance):
-                raise Problem(f"loss {found}, not {expected}:\n{text[-5000:]}")
+    def check(self, reference, ending):
+        """Returns how it has ended."""
+        if self.other_np is not None and reference.parameters is not None:
+            if ending.parameters is None:
+                raise Problem("the program has not written its parameters")
+            difference = largest_difference(reference.parameters, ending.parameters)
+            if not difference <= MOST_DIFFERENCE:
+                raise Problem(f"a parameter differs by {difference}:\n{ending.text[-5000:]}")
+            return f"parameters within {difference:.1e}"
+        name = "digest" if self.other_np is None else "loss"
+        expected, found = (value_of(name, each.text) for each in (reference, ending))
+        is_equal = expected == found if self.other_np is None else math.isclose(
+            float(expected), float(found), rel_tol=self.arguments.tolerance)
+        if not is_equal:
+            raise Problem(f"{name} {found}, not {expected}:\n{ending.text[-5000:]}")
+        return f"{name} {found}"
 
     def run(self):
         reference = self.run_undisturbed()
-        value_of("digest", reference)
+        value_of("digest", reference.text)
         done = runs = 0
         while done < self.arguments.rounds:
-            text, kills = self.run_and_kill(self.arguments.rounds - done)
-            self.check(reference, text)
+            ending, kills = self.run_and_kill(self.arguments.rounds - done)
+            result = self.check(reference, ending)
             done += kills
             runs += 1
-            starts = len(re.findall(r"^kolo-restart: attempt \d+ of \d+ on .* starts", text, re.M))
-            print(f"{kills} killed, {starts} restarts: ends with "
-                  f"{'loss' if self.other_np else 'digest'} "
-                  f"{value_of('loss' if self.other_np else 'digest', text)}", flush=True)
+            starts = len(re.findall(r"^kolo-restart: attempt \d+ of \d+ on .* starts", ending.text,
+                                    re.M))
+            print(f"{kills} killed, {starts} restarts: ends with {result}", flush=True)
         ranks = f"{self.arguments.np}" + (f" and {self.other_np}" if self.other_np else "")
         print(f"{done} killed in {runs} runs on {ranks} ranks, all ended as without; one run takes "
               f"{self.reference_s:.1f} s", flush=True)
