@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """After a lost peer nothing writes to memory whose handle is ready.
 
     freed_memory_test.py [--runs 4] [--seed N] <freed_memory> <mpirun>...

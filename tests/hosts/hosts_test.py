@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Kolo on two and three hosts, which are namespaces of this machine: collectives, every shard mode,
 checkpoints, join, a rank that dies, a host that vanishes, and networks that are slow or lossy.
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Whatever moment DistributedOptimizer::save() is killed at, the checkpoint before it or the new
 one can be loaded, whole.
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Python reads the files of a checkpoint, and a safetensors file of whole tensors.
 
 python3 python_test.py plain <checkpoint_writer> <mpirun>...

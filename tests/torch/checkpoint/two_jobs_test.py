@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Two jobs save into one folder, as a requeued job beside its survivors: whatever is paused or
 killed, a whole checkpoint is always there, load() finds it, and no save that has ended is lost.
 
