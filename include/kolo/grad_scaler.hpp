@@ -61,8 +61,8 @@ class GradScaler {
   ///   hold the result
   at::Tensor scale(const at::Tensor& loss);
 
-  /// Blocks until the optimizer's gradients are reduced, and divides them by the scale. At most
-  /// once for each optimizer between two calls of update(), before its step().
+  /// Blocks until the optimizer's gradients are reduced, and, if enabled, divides them by the
+  /// scale. At most once for each optimizer between two calls of update(), before its step().
   /// @throws InvalidArgument on all ranks if parameters are float16: keep them in float32 and run
   ///   the model under Autocast
   void unscale_(DistributedOptimizer& optimizer);

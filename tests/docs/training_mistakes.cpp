@@ -46,6 +46,12 @@ void backward_twice() {
   training.backward();
 }
 
+void clips_too_early() {
+  Training training;
+  training.backward();
+  torch::nn::utils::clip_grad_norm_(training.model->parameters(), 1.0);
+}
+
 void forgets_broadcast() { Training().optimizer.check_replicas(); }
 
 void counts_on_one_rank() {
@@ -116,6 +122,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"another_model", another_model},
     {"another_option", another_option},
     {"backward_twice", backward_twice},
+    {"clips_too_early", clips_too_early},
     {"complex_tensor", complex_tensor},
     {"converts_model", converts_model},
     {"counts_on_one_rank", counts_on_one_rank},

@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "torch/tensors/storage_access.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -105,6 +106,31 @@ void GradientBuckets::zero_gaps(const Bucket& bucket) {
     end = member.offset + views_[member.parameter].nbytes();
   }
   zero_up_to(bucket.flags_offset);
+}
+
+void GradientBuckets::set_refusals(const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    if (is_sparse(i)) continue;
+    set_refusal(views_[i].storage(),
+                "DistributedOptimizer: the gradient of parameter '" + names[i] +
+                    "' is being reduced over the ranks: it can be neither read nor changed. Call "
+                    "synchronize() of the DistributedOptimizer first. Its clip_grad_norm_() and "
+                    "step() do that; those of LibTorch do not.");
+  }
+}
+
+void GradientBuckets::refuse_access(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    tensors::refuse_access(views_[member.parameter].storage());
+  }
+}
+
+void GradientBuckets::allow_access(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    tensors::allow_access(views_[member.parameter].storage());
+  }
 }
 
 void GradientBuckets::assign_gradients(const Bucket& bucket) {

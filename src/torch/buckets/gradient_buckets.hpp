@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -68,6 +69,11 @@ class GradientBuckets {
   /// with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
+  /// While a bucket is reduced, each access to its gradients throws c10::Error, which names the
+  /// parameter by `names`. Its flat() may be used.
+  void set_refusals(const std::vector<std::string>& names);
+  void refuse_access(const Bucket& bucket);
+  void allow_access(const Bucket& bucket);
 
   /// After the reduction: makes the views the gradients of parameters that any rank has one for.
   void assign_gradients(const Bucket& bucket);

@@ -49,7 +49,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 }
 
 void GradScaler::unscale_(DistributedOptimizer& optimizer) {
-  if (!options_.enabled) return;
+  if (!options_.enabled) return optimizer.synchronize();
   require_scaled("unscale_()");
   if (const Progress* progress = progress_of(optimizer)) {
     require(!progress->overflow,

@@ -47,7 +47,9 @@ StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets, R
       names_(std::move(names)),
       parameter_names_(std::move(parameter_names)),
       states_(buckets.buckets().size()),
-      later_passes_(buckets.plan().slots) {}
+      later_passes_(buckets.plan().slots) {
+  buckets_.set_refusals(parameter_names_);
+}
 
 void StepReductions::note_stream(std::size_t bucket) {
   std::vector<ProgramStream>& streams = states_[bucket].streams;
@@ -77,6 +79,7 @@ void StepReductions::submit(std::size_t bucket) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding,
                             bound_hook(bucket, coding.residual));
   }
+  buckets_.refuse_access(plan);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
     const std::size_t parameter = plan.members[i].parameter;
@@ -123,14 +126,16 @@ GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& grad
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
     const auto& [parameter, offset] = plan.members[i];
     if (buckets_.is_sparse(parameter)) continue;
-    const at::Tensor& view = buckets_.view(parameter);
-    given.parameters.push_back(buckets_.parameters()[parameter]);
-    given.parameter_names.push_back(parameter_names_[parameter]);
-    given.views.push_back(view);
-    members.push_back(i);
-    if (!residual.defined()) continue;
+    const at::Tensor& tensor = buckets_.parameters()[parameter];
     const auto first = static_cast<std::int64_t>((offset - plan.offset) / size_of(plan.dtype));
-    given.residuals.push_back(residual.narrow(0, first, view.numel()).view(view.sizes()));
+    const auto part_of = [&](const at::Tensor& all) {
+      return all.narrow(0, first, tensor.numel()).view(tensor.sizes());
+    };
+    given.parameters.push_back(tensor);
+    given.parameter_names.push_back(parameter_names_[parameter]);
+    given.views.push_back(part_of(gradients));
+    members.push_back(i);
+    if (residual.defined()) given.residuals.push_back(part_of(residual));
   }
   given.is_present = [this, &plan, members = std::move(members)](std::size_t i) {
     return buckets_.is_present(plan, members[i]);
@@ -160,8 +165,14 @@ void StepReductions::complete(std::size_t bucket) {
   State& state = states_[bucket];
   if (state.is_complete) return;
   state.is_complete = true;  // even if it fails
-  state.reduction->wait();
   const Bucket& plan = buckets_.buckets()[bucket];
+  try {
+    state.reduction->wait();
+  } catch (...) {
+    buckets_.allow_access(plan);
+    throw;
+  }
+  buckets_.allow_access(plan);
   setup_.step.all_passes.add(buckets_.reduced_kinds(plan));
   if (shards_ == nullptr) {
     if (setup_.options.shard != Shard::None) correct_divisor(bucket, buckets_.flat(plan));

@@ -17,22 +17,32 @@ struct AccessFlag {
 };
 template struct AccessFlag<&at::StorageImpl::throw_on_immutable_data_ptr_>;
 
+void set_elements(at::StorageImpl& storage, at::DataPtr elements, bool are_refused) {
+  refuses_access(storage) = are_refused;
+  storage.set_data_ptr_noswap(std::move(elements));  // this, too, puts the flag into effect
+}
+
+void set_access(const c10::Storage& storage, bool is_refused) {
+  at::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+  set_elements(impl, std::move(impl._mutable_data_ptr_no_checks()), is_refused);
+}
+
 }  // namespace
 
 void set_refusal(const c10::Storage& storage, const std::string& text) {
   storage.unsafeGetStorageImpl()->get_extra_meta().custom_data_ptr_error_msg_ = text;
 }
 
+void refuse_access(const c10::Storage& storage) { set_access(storage, true); }
+void allow_access(const c10::Storage& storage) { set_access(storage, false); }
+
 void take_elements(const c10::Storage& storage, c10::DeleterFnPtr kind) {
-  at::StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  refuses_access(impl) = true;
-  impl.set_data_ptr_noswap(at::DataPtr(nullptr, nullptr, kind, storage.device()));
+  set_elements(*storage.unsafeGetStorageImpl(),
+               at::DataPtr(nullptr, nullptr, kind, storage.device()), true);
 }
 
 void give_elements(const c10::Storage& storage, at::DataPtr elements) {
-  at::StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  refuses_access(impl) = false;
-  impl.set_data_ptr_noswap(std::move(elements));
+  set_elements(*storage.unsafeGetStorageImpl(), std::move(elements), false);
 }
 
 bool has_deleter(const c10::Storage& storage, c10::DeleterFnPtr kind) {
