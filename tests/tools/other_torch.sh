@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds Kolo with another LibTorch from PyPI, and tests the training layer on it:
 #   tests/tools/other_torch.sh 2.6.0|2.15.0|... [<regular expression of tests>]
-# Nothing outside of the cache folder and build/ is changed.
+# Nothing outside of the cache folder and build/ is changed. Before 2.7, LibTorch's wheels have the
+# old ABI of libstdc++, so that GoogleTest is built with it, too, from Debian's libgtest-dev.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -50,9 +51,23 @@ if [ ! -e "$folder/complete" ]; then
   rm -rf "$partial"
 fi
 
+prefixes="$folder/torch"
+flags=""
+if ! nm --dynamic "$folder/torch/lib/libc10.so" | grep 'torchCheckFail.*cxx11' >/dev/null; then
+  flags="-D_GLIBCXX_USE_CXX11_ABI=0"
+  googletest="$kolo_cache/other/googletest-old-abi"
+  if [ ! -e "$googletest/lib" ]; then
+    cmake -S /usr/src/googletest -B "$googletest/build" -DCMAKE_CXX_FLAGS="$flags" \
+      -DCMAKE_INSTALL_PREFIX="$googletest" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
+    cmake --build "$googletest/build" --parallel "$(nproc)" --target install >/dev/null
+  fi
+  prefixes="$googletest;$prefixes"
+fi
+
 build="$root/build/torch-$version"
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
-  -DKOLO_WITH_CUDA=OFF -DCMAKE_PREFIX_PATH="$folder/torch" | grep -e '-- Kolo:'
+  -DCMAKE_CXX_FLAGS="$flags" -DKOLO_WITH_CUDA=OFF -DCMAKE_PREFIX_PATH="$prefixes" |
+  grep -e '-- Kolo:'
 if ! log="$(cmake --build "$build" --parallel "$(nproc)" \
   --target torch_test checkpoint_test wrapped_optimizer_test examples/all)"; then
   printf '%s\n' "$log" >&2
