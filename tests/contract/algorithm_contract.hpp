@@ -26,6 +26,9 @@ namespace kolo::test {
 #if defined(__SANITIZE_THREAD__)
 inline constexpr int kContractWorlds[] = {1, 3};  // ten times slower; races need no more
 inline constexpr int kContractWorldsOfNodes[] = {2, 6};
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr int kContractWorlds[] = {1, 2, 3, 5};  // the least with two levels and a rest
+inline constexpr int kContractWorldsOfNodes[] = {2, 3, 6};
 #else
 inline constexpr int kContractWorlds[] = {1, 2, 3, 4, 7};
 inline constexpr int kContractWorldsOfNodes[] = {2, 3, 4, 6, 9};  // see scattered_nodes
