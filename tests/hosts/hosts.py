@@ -169,6 +169,8 @@ class Hosts:
                            check=False, capture_output=True)
 
     def end(self):
+        for name in self.names:
+            run("ip", "link", "del", name)  # with its namespace, it might outlive this
         for process in self._processes:
             process.kill()
             process.wait()
