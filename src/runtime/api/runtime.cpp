@@ -19,6 +19,7 @@
 #include "comm/world.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
+#include "runtime/api/operation_checks.hpp"
 #include "runtime/api/submit.hpp"
 #include "runtime/control/agree_on_start.hpp"
 #include "runtime/lane/final_message.hpp"

@@ -8,6 +8,7 @@
 
 #include "kolo/shared_buffer.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "runtime/api/operation_checks.hpp"
 #include "runtime/api/submit.hpp"
 
 namespace kolo {

@@ -37,9 +37,6 @@ TensorMemory& add_tensor(Operation& operation, const TensorView& tensor);
 /// Adds a tensor whose first dimension may differ between ranks.
 TensorMemory& add_rows(Operation& operation, const TensorView& tensor);
 
-/// Records that the arguments are invalid; the first text counts.
-void add_invalid_reason(Operation& operation, std::string text);
-
 /// Sets the members of a process set, ascending world ranks in a world of `world_size`.
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size);
 

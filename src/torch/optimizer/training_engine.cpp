@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/utils/clip_grad.h>
 
@@ -13,7 +12,6 @@
 #include "kolo/runtime.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
-#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -76,8 +74,6 @@ TrainingEngine::~TrainingEngine() {
 }
 
 void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapped_->groups()); }
-
-// --- gradients ---
 
 void TrainingEngine::backward(const at::Tensor& loss_sum, std::int64_t count) {
   forget_dropped();
@@ -209,91 +205,6 @@ GlobalGradients::Found TrainingEngine::found_in_gradients() {
   if (!gradients_.has_found()) commands_.announce(FindOverflowCommand{});
   const Found found = gradients_.found();
   return found == Found::NoGradients && normalization_.has_counted() ? Found::Finite : found;
-}
-
-// --- the update ---
-
-at::Tensor TrainingEngine::step(const LossClosure& closure) {
-  guards_.require_untouched();
-  merge_options();
-  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
-  batches_.settle_residuals(/*is_used=*/true);
-  ++context_.steps;
-  guards_.step();
-  reporter_.step();
-  end_step();
-  return loss;
-}
-
-at::Tensor TrainingEngine::step_whole(const LossClosure& closure) {
-  if (closure) {
-    return wrapped_->step([&] {
-      at::Tensor loss = closure();
-      make_gradients_ready();
-      return loss;
-    });
-  }
-  make_gradients_ready();
-  return wrapped_->step(nullptr);
-}
-
-at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
-  at::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode enable(true);
-    loss = closure();
-  }
-  make_gradients_ready();
-  if (context_.have_some_joined()) {
-    commands_.announce(UpdateCommand{OptionSync::describe(context_.groups)});
-  }
-  update_shards();
-  return loss;
-}
-
-/// Bucket by bucket: one may be gathered while the next is stepped.
-void TrainingEngine::update_shards() {
-  const WritesAllowed writes;
-  std::exception_ptr error;
-  for (const auto& reducer : batches_) {
-    const ParameterShards& shards = *reducer->shards();
-    shards.memory().begin_update();
-    for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
-      try {
-        std::vector<at::Tensor> leaves = shards.begin_update(i);
-        if (!error && !leaves.empty()) {
-          wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
-          shards.end_update(i);
-        }
-      } catch (...) {
-        error = std::current_exception();  // the other ranks go on even so
-      }
-      shards.memory().end_bucket(i);
-    }
-  }
-  for (const auto& reducer : batches_) reducer->shards()->memory().end_update();
-  batches_.clear_gradients();
-  expect_all_active();
-  if (error) std::rethrow_exception(error);
-}
-
-/// Ends a step without an update and without counting it.
-void TrainingEngine::skip_step() {
-  if (context_.step.is_active) commands_.announce(SkipCommand{});
-  if (context_.is_sharded()) batches_.clear_gradients();
-  batches_.settle_residuals(/*is_used=*/false);
-  expect_all_active();
-  end_step();
-}
-
-/// After an update, or a step that was skipped.
-void TrainingEngine::end_step() {
-  StepPhases& phases = context_.step.phases;
-  const bool is_common = local_.is_on() || phases.current() == StepPhase::Synchronized;
-  phases.restart();
-  const bool is_due = local_.end_step();
-  if (is_due) average_parameters();
-  if (is_common) replica_check_.end_step(/*can_differ=*/local_.is_on() && !is_due);
 }
 
 void TrainingEngine::set_hook(BucketHook hook) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kolo/collectives.hpp"
+#include "kolo/process_set.hpp"
+#include "kolo/tensor_view.hpp"
+#include "runtime/data/operation.hpp"
+
+/// What can be wrong with this rank's arguments to a collective. Each check records what it finds
+/// in the request, from which all ranks learn it.
+namespace kolo::runtime {
+
+/// Records that the arguments are invalid; the first text counts.
+void add_invalid_reason(Operation& operation, std::string text);
+
+void check_memory(Operation& operation, const TensorView& tensor);
+void check_reduction(Operation& operation, const TensorView& tensor,
+                     const AllreduceOptions& options);
+void check_output(Operation& operation, const InputOutput& tensor, const ProcessSet& set);
+
+/// Returns equal splits, or checks those of the caller.
+std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,
+                                         std::vector<std::int64_t> splits, int size);
+
+}  // namespace kolo::runtime
