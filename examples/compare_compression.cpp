@@ -66,8 +66,8 @@ Json compare(const compression::Options& options, const gpt::Corpus& corpus) {
       corpus.training, corpus.held_out, length, kEvaluatedBytes / length + 1);
   std::vector<std::unique_ptr<compression::Training>> trainings;
   for (compression::Case& kind : compression::chosen_cases(options.settings, options.cases)) {
-    trainings.push_back(std::make_unique<compression::Training>(std::move(kind), options.training,
-                                                                corpus.training));
+    trainings.push_back(
+        std::make_unique<compression::Training>(std::move(kind), options, corpus.training));
   }
   compression::race(trainings, options.training.steps);
   Json cases = Json::array();
@@ -79,6 +79,7 @@ Json compare(const compression::Options& options, const gpt::Corpus& corpus) {
         compression::judge(*training, *trainings.front(), loss, none_loss, first_step(options)));
   }
   return {{"preset", options.preset},
+          {"optimizer", options.optimizer},
           {"parameters", examples::count_parameters(*trainings.front()->model())},
           {"ranks", kolo::size()},
           {"steps", options.training.steps},

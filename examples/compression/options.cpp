@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kLargest = 1 << 20;
 constexpr int kDefaultSteps = 300;
+constexpr double kSgdRate = 0.1;  // the highest, as that of gpt::Options for AdamW
 
 /// For a look at the program rather than at losses.
 gpt::Options tiny_preset() {
@@ -50,6 +51,9 @@ void add_training_options(CLI::App& app, Options& options) {
   app.add_option("--batch", options.training.batch, "windows of text of each rank in a step")
       ->check(count)
       ->capture_default_str();
+  app.add_option("--optimizer", options.optimizer, "adamw, or sgd with momentum 0.9")
+      ->check(CLI::IsMember({"adamw", "sgd"}))
+      ->capture_default_str();
   app.add_option("--seed", options.training.seed, "of initial weights and batches")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()))
       ->capture_default_str();
@@ -86,7 +90,13 @@ std::optional<examples::Exit> parse_options(int argc, const char* const* argv, O
       ->capture_default_str();
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   app.add_option("--svg", options.svg, "draw the results into this file")->type_name("FILE");
-  return examples::parse_command_line(app, argc, argv);
+  const CLI::Option* const rate =
+      app.add_option("--lr", options.training.learning_rate,
+                     "peak learning rate; default: that of train_gpt, with sgd 0.1")
+          ->check(CLI::Range(1e-9, 1e3));
+  const std::optional<examples::Exit> exit = examples::parse_command_line(app, argc, argv);
+  if (options.optimizer == "sgd" && rate->empty()) options.training.learning_rate = kSgdRate;
+  return exit;
 }
 
 }  // namespace compression

@@ -20,6 +20,7 @@ struct Settings {
 
 struct Options {
   std::string preset = "small";
+  std::string optimizer = "adamw";
   gpt::Options training;  ///< the model, and how it learns
   Settings settings;
   std::vector<std::string> cases;  ///< empty: all

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
 
 #include "common/agreement.hpp"
 #include "common/statistics.hpp"
@@ -20,19 +21,25 @@ double bytes_sent() {
   return static_cast<double>(kolo::Runtime::current().world().metrics().bytes_sent);
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_sgd(const gpt::Gpt& model, double learning_rate) {
+  return std::make_unique<torch::optim::SGD>(model->parameters(),
+                                             torch::optim::SGDOptions(learning_rate).momentum(0.9));
+}
+
 std::vector<double> from(const std::vector<double>& values, std::size_t first) {
   return {values.begin() + static_cast<std::ptrdiff_t>(first), values.end()};
 }
 
 }  // namespace
 
-Training::Training(Case kind, const gpt::Options& options, std::string_view text)
+Training::Training(Case kind, const Options& options, std::string_view text)
     : kind_(std::move(kind)),
-      options_(options),
-      model_(gpt::make_model(options)),
-      adamw_(gpt::make_optimizer(model_, options)),
-      optimizer_(*adamw_, *model_, kind_.optimizer),
-      batches_(options, text) {
+      options_(options.training),
+      model_(gpt::make_model(options_)),
+      inner_(options.optimizer == "sgd" ? make_sgd(model_, options_.learning_rate)
+                                        : gpt::make_optimizer(model_, options_)),
+      optimizer_(*inner_, *model_, kind_.optimizer),
+      batches_(options_, text) {
   if (!kind_.power_sgd) return;
   power_sgd_.emplace(*kind_.power_sgd);
   optimizer_.register_bucket_hook(power_sgd_->hook());

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "compression/cases.hpp"
+#include "compression/options.hpp"
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
 #include "gpt/training.hpp"
@@ -23,7 +23,7 @@ namespace compression {
 class Training {
  public:
   /// `text` outlives this.
-  Training(Case kind, const gpt::Options& options, std::string_view text);
+  Training(Case kind, const Options& options, std::string_view text);
 
   /// Takes one step of options.steps, which all ranks begin together.
   void step(int step);
@@ -40,7 +40,7 @@ class Training {
   const Case kind_;
   const gpt::Options options_;
   gpt::Gpt model_;
-  std::unique_ptr<torch::optim::Optimizer> adamw_;
+  std::unique_ptr<torch::optim::Optimizer> inner_;
   kolo::DistributedOptimizer optimizer_;
   std::optional<kolo::PowerSgd> power_sgd_;
   gpt::Batches batches_;

@@ -70,6 +70,12 @@ class CompareCompression(unittest.TestCase):
         for case in results["cases"]:
             self.assertEqual((case["loss_difference_percent"], case["formula_bytes"]), (0, 0))
 
+    def test_sgd_learns_otherwise(self):
+        adamw, sgd = (compare(1, "--optimizer", name, "--cases", "fp16")[1]
+                      for name in ("adamw", "sgd"))
+        self.assertEqual((adamw["optimizer"], sgd["optimizer"]), ("adamw", "sgd"))
+        self.assertNotEqual(*(results["cases"][0]["validation_loss"] for results in (adamw, sgd)))
+
     def test_wrong_input_is_refused(self):
         for flags, text in [(["--cases", "none,zip"], "zip"),
                             (["--text", "/no/such/file"], "/no/such/file"),
