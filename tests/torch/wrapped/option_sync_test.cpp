@@ -34,19 +34,22 @@ void PrintTo(const OptionCase& which, std::ostream* stream) { *stream << which.n
 template <class Class, class Options>
 OptionCase option_case(const char* name, const Options& one, const Options& other) {
   const auto options = [=](Set set) { return set == Set::One ? one : other; };
-  return {
-      name,
-      [=](const Parameters& parameters, Set first) {
-        const Set second = first == Set::One ? Set::Other : Set::One;
-        std::vector<OptimizerParamGroup> groups;
-        groups.emplace_back(Parameters{parameters[0]}, std::make_unique<Options>(options(first)));
-        groups.emplace_back(Parameters{parameters[1]}, std::make_unique<Options>(options(second)));
-        return std::make_unique<Class>(std::move(groups), one);
-      },
-      [=](OptimizerOptions& of, Set set) { static_cast<Options&>(of) = options(set); },
-      [=](const OptimizerOptions& of, Set set) {  // LibTorch's operators compare all fields
-        return static_cast<const Options&>(of) == options(set);
-      }};
+  return {name,
+          [=](const Parameters& parameters, Set first) {
+            const Set second = first == Set::One ? Set::Other : Set::One;
+            std::vector<OptimizerParamGroup> groups;
+            for (const at::Tensor& parameter : parameters)
+              groups.emplace_back(Parameters{parameter});
+            auto optimizer = std::make_unique<Class>(std::move(groups), one);
+            // The constructor of newer LibTorch replaces fields that have the class's default.
+            static_cast<Options&>(optimizer->param_groups()[0].options()) = options(first);
+            static_cast<Options&>(optimizer->param_groups()[1].options()) = options(second);
+            return optimizer;
+          },
+          [=](OptimizerOptions& of, Set set) { static_cast<Options&>(of) = options(set); },
+          [=](const OptimizerOptions& of, Set set) {  // LibTorch's operators compare all fields
+            return static_cast<const Options&>(of) == options(set);
+          }};
 }
 
 template <class Class, class Options>
