@@ -95,6 +95,7 @@ if(TARGET kolo)
       torch/optimizer/local_steps_test.cpp
       torch/optimizer/loss_normalization_misuse_test.cpp
       torch/optimizer/loss_normalization_test.cpp
+      torch/optimizer/owned_optimizer_test.cpp
       torch/optimizer/replica_check_test.cpp
       torch/optimizer/training_grid_test.cpp
     LIBRARIES kolo)
@@ -128,6 +129,8 @@ if(TARGET kolo)
         torch/cuda/fake_cuda_order_test.cpp
         torch/cuda/fake_cuda_test.cpp
         torch/cuda/fake_cuda_training_test.cpp
+      LIBRARIES kolo_fake_cuda kolo)
+    kolo_add_test(cuda_accelerator_test SOURCES torch/cuda/cuda_accelerator_test.cpp
       LIBRARIES kolo_fake_cuda kolo)
   endif()
   # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
