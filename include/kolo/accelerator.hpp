@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -56,14 +57,39 @@ struct AcceleratorOptions {
   GradScalerOptions scaler{};  ///< with Precision::Float16
 };
 
+/// The optimizer that an Accelerator prepares. What it converts from can be given in its place:
+///
+///   accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3));
+///
+///   torch::optim::AdamW adamw(model->parameters(), 1e-3);
+///   accelerator.prepare(*model, adamw);
+class PreparedOptimizer {
+ public:
+  /// @param optimizer must outlive the Accelerator
+  PreparedOptimizer(torch::optim::Optimizer& optimizer)  // NOLINT(google-explicit-constructor)
+      : optimizer_(&optimizer) {}
+  /// The Accelerator owns it.
+  template <std::derived_from<torch::optim::Optimizer> Own>
+  PreparedOptimizer(std::unique_ptr<Own> optimizer)  // NOLINT(google-explicit-constructor)
+      : owned_(std::move(optimizer)), optimizer_(owned_.get()) {}
+  template <std::derived_from<torch::optim::Optimizer> Own>
+  PreparedOptimizer(Own&& optimizer)  // NOLINT(google-explicit-constructor)
+      : PreparedOptimizer(std::make_unique<Own>(std::move(optimizer))) {}
+
+ private:
+  friend class Accelerator;
+  std::unique_ptr<torch::optim::Optimizer> owned_;
+  torch::optim::Optimizer* optimizer_;
+};
+
 /// Trains in a loop without plumbing, on any number of ranks: it owns what the Accelerator of
 /// Hugging Face Accelerate owns. docs/accelerator.md compares them.
 ///
 ///   kolo::Accelerator accelerator({.shard = kolo::Shard::Gradients,
 ///                                  .gradient_accumulation_steps = 4});
 ///   Net model;
-///   torch::optim::AdamW adamw(model->parameters(), 1e-3);
-///   auto batches = accelerator.prepare(*model, adamw, data, {.batch_size = 64});
+///   auto batches = accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3), data,
+///                                      {.batch_size = 64});
 ///   accelerator.load_state(folder);  // does nothing at the first start
 ///   for (const std::int64_t epoch : accelerator.epochs(10)) {
 ///     for (auto& batch : batches) {
@@ -100,7 +126,8 @@ class Accelerator {
   /// Gives all ranks the parameters and buffers of the first one, wraps the optimizer in a
   /// DistributedOptimizer, and cuts the data into batches, which go to the model's device.
   /// Collective and blocking. Does not move the model: do so before.
-  /// @param model must outlive this, as `optimizer` must
+  /// @param model must outlive this
+  /// @param optimizer of parameters of the model
   /// @param dataset of LibTorch, of samples that have an index; the same on all ranks
   /// @param batches of the training data
   /// @param schedule of the learning rates
@@ -109,20 +136,20 @@ class Accelerator {
   ///   or the data set has no size or fewer samples than there are ranks; MismatchError on all
   ///   ranks if options or sizes differ; the errors of DistributedOptimizer's constructor
   template <IndexedDataset Dataset>
-  Batches<Dataset> prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                           Dataset dataset, const BatchOptions& batches, Schedule schedule = {}) {
-    auto feed = prepare_with(model, optimizer, dataset.size(), batches, std::move(schedule));
+  Batches<Dataset> prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Dataset dataset,
+                           const BatchOptions& batches, Schedule schedule = {}) {
+    auto feed =
+        prepare_with(model, std::move(optimizer), dataset.size(), batches, std::move(schedule));
     return Batches<Dataset>(std::move(dataset), std::move(feed), batches.workers);
   }
   /// The same for programs with batches of their own, of equal size on all ranks and in all passes,
   /// whose position they save themselves.
-  void prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-               Schedule schedule = {});
+  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Schedule schedule = {});
   /// The same for a model that trains on batches of another Accelerator, inside its loops, such as
   /// the generator of a GAN.
   /// @throws InvalidArgument also if gradient_accumulation_steps of one of them is not 1
-  void prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-               const Accelerator& other, Schedule schedule = {});
+  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, const Accelerator& other,
+               Schedule schedule = {});
 
   /// Cuts other data into batches, to evaluate: a loop over them is one pass over the data, always
   /// the same. May run inside a loop over training batches. Collective, and blocking.
@@ -225,13 +252,13 @@ class Accelerator {
 
  private:
   std::shared_ptr<tensors::BatchFeed> prepare_with(torch::nn::Module& model,
-                                                   torch::optim::Optimizer& optimizer,
+                                                   PreparedOptimizer optimizer,
                                                    std::optional<std::size_t> samples,
                                                    const BatchOptions& batches, Schedule schedule);
   std::shared_ptr<tensors::BatchFeed> evaluation_feed(std::optional<std::size_t> samples,
                                                       const BatchOptions& options);
-  void agree_on_prepare(const Schedule& schedule, std::vector<tensors::Fact> facts,
-                        std::string problem) const;
+  void agree_on_prepare(const PreparedOptimizer& optimizer, const Schedule& schedule,
+                        std::vector<tensors::Fact> facts, std::string problem) const;
   void print_line(const std::string& line) const;
   tensors::AcceleratedTraining& training(const char* call) const;
   ProcessSet& set() const;
@@ -239,6 +266,7 @@ class Accelerator {
   Options options_;
   std::unique_ptr<tensors::QuietOutput> quiet_;
   c10::Device device_ = c10::kCPU;
+  std::unique_ptr<torch::optim::Optimizer> owned_;
   std::unique_ptr<tensors::AcceleratedTraining> training_;
 };
 

@@ -68,48 +68,54 @@ tensors::AcceleratedTraining& Accelerator::training(const char* call) const {
   return *training_;
 }
 
-void Accelerator::prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
                           Schedule schedule) {
-  agree_on_prepare(schedule, {}, {});
+  agree_on_prepare(optimizer, schedule, {}, {});
   training_ = std::make_unique<tensors::AcceleratedTraining>(
-      model, optimizer, schedule, options_, nullptr, std::make_shared<tensors::CurrentBatch>());
+      model, *optimizer.optimizer_, schedule, options_, nullptr,
+      std::make_shared<tensors::CurrentBatch>());
+  owned_ = std::move(optimizer.owned_);
 }
 
-void Accelerator::prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
                           const Accelerator& other, Schedule schedule) {
   const tensors::AcceleratedTraining& shared = other.training("prepare() of another Accelerator");
   std::string problem;
   if (options_.gradient_accumulation_steps != 1 ||
       other.options_.gradient_accumulation_steps != 1) {
     problem =
-        "gradient_accumulation_steps is not 1, and several Accelerators share batches, in "
-        "each of which they take a step. Leave it 1 in all of them";
+        "gradient_accumulation_steps is not 1, and several Accelerators share batches, in each of "
+        "which they take a step. Leave it 1 in all of them";
   }
-  agree_on_prepare(schedule, {}, problem);
-  training_ = std::make_unique<tensors::AcceleratedTraining>(model, optimizer, schedule, options_,
-                                                             nullptr, shared.current_batch());
+  agree_on_prepare(optimizer, schedule, {}, problem);
+  training_ = std::make_unique<tensors::AcceleratedTraining>(
+      model, *optimizer.optimizer_, schedule, options_, nullptr, shared.current_batch());
+  owned_ = std::move(optimizer.owned_);
 }
 
 std::shared_ptr<tensors::BatchFeed> Accelerator::prepare_with(torch::nn::Module& model,
-                                                              torch::optim::Optimizer& optimizer,
+                                                              PreparedOptimizer optimizer,
                                                               std::optional<std::size_t> samples,
                                                               const BatchOptions& batches,
                                                               Schedule schedule) {
   tensors::BatchPlan plan = plan_batches(samples, batches, tensors::Purpose::Training, set());
-  agree_on_prepare(schedule, std::move(plan.facts), std::move(plan.problem));
+  agree_on_prepare(optimizer, schedule, std::move(plan.facts), std::move(plan.problem));
   auto current = std::make_shared<tensors::CurrentBatch>();
   auto feed = std::make_shared<tensors::TrainingFeed>(
       std::move(plan.order), batches.seed, std::move(plan.shares),
       options_.gradient_accumulation_steps, current, tensors::device_of(model));
-  training_ = std::make_unique<tensors::AcceleratedTraining>(model, optimizer, schedule, options_,
-                                                             feed, current);
+  training_ = std::make_unique<tensors::AcceleratedTraining>(model, *optimizer.optimizer_, schedule,
+                                                             options_, feed, current);
+  owned_ = std::move(optimizer.owned_);
   return feed;
 }
 
-void Accelerator::agree_on_prepare(const Schedule& schedule, std::vector<Fact> facts,
-                                   std::string problem) const {
+void Accelerator::agree_on_prepare(const PreparedOptimizer& optimizer, const Schedule& schedule,
+                                   std::vector<Fact> facts, std::string problem) const {
   if (training_ != nullptr) {
     problem = "it has prepared a model already. Make another Accelerator";
+  } else if (optimizer.optimizer_ == nullptr) {
+    problem = "the optimizer is a null pointer. Give one";
   } else if (problem.empty()) {
     problem = problem_with(options_);
   }

@@ -97,6 +97,25 @@ TEST_F(AcceleratorTest, SharedBatches_AreOfOnePassEach) {
                  "gradient_accumulation_steps is not 1");
 }
 
+TEST_F(AcceleratorTest, Optimizer_MayBelongToTheAccelerator) {
+  const auto train = [](PreparedOptimizer optimizer, Weights& model) {
+    Accelerator accelerator;
+    auto batches = accelerator.prepare(model, std::move(optimizer), numbers(8),
+                                       {.batch_size = 4, .shuffle = false});
+    for (auto& batch : batches) {
+      accelerator.backward(model.mean_weight(batch.target));
+      accelerator.step();
+    }
+    return model.value();
+  };
+  Weights model(8), pointed_to(8);
+  expect_equal(train(SGD(model.parameters(), SGDOptions(1.0)), model), torch::full({8}, -0.25));
+  auto sgd = std::make_unique<SGD>(pointed_to.parameters(), SGDOptions(1.0));
+  expect_equal(train(std::move(sgd), pointed_to), torch::full({8}, -0.25));
+  Accelerator accelerator;
+  expect_refused([&] { accelerator.prepare(model, std::unique_ptr<SGD>()); }, "a null pointer");
+}
+
 TEST_F(AcceleratorTest, SecondBackward_IsRefusedBeforeItChangesGradients) {
   for (const int passes : {1, 2}) {
     Weights model(8);

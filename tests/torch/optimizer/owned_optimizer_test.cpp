@@ -1,5 +1,6 @@
 // A DistributedOptimizer that owns the optimizer it wraps.
 #include <memory>
+#include <string>
 
 #include <torch/torch.h>
 
@@ -52,8 +53,9 @@ TEST_F(OwnedOptimizerTest, Training_HasTheSameBitsWhoeverOwnsTheOptimizer) {
       return std::make_unique<DistributedOptimizer>(std::make_unique<AdamW>(adamw(model)), *model,
                                                     with(shard));
     });
-    expect_equal(moved, referred, name_of(shard));
-    expect_equal(pointed_to, referred, name_of(shard));
+    const std::string mode(name_of(shard));
+    expect_equal(moved, referred, mode);
+    expect_equal(pointed_to, referred, mode);
   }
 }
 
