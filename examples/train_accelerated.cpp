@@ -32,8 +32,7 @@ int main(int argc, char** argv) {
   const torch::data::transforms::Stack<> stack;
   auto batches = accelerator.prepare(
       *model, torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-      known.map(stack), {.batch_size = 24},
-      [](std::int64_t step) { return std::pow(0.99, step); });
+      known.map(stack), {.batch_size = 24}, [](std::int64_t step) { return std::pow(0.99, step); });
   auto held_out = accelerator.batches(unknown.map(stack), {.batch_size = 100});
   accelerator.load_state(folder);  // does nothing at the first start
   for (const std::int64_t epoch : accelerator.epochs(epochs)) {

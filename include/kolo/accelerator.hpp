@@ -88,8 +88,8 @@ class PreparedOptimizer {
 ///   kolo::Accelerator accelerator({.shard = kolo::Shard::Gradients,
 ///                                  .gradient_accumulation_steps = 4});
 ///   Net model;
-///   auto batches = accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3), data,
-///                                      {.batch_size = 64});
+///   torch::optim::AdamW adamw(model->parameters(), 1e-3);
+///   auto batches = accelerator.prepare(*model, adamw, data, {.batch_size = 64});
 ///   accelerator.load_state(folder);  // does nothing at the first start
 ///   for (const std::int64_t epoch : accelerator.epochs(10)) {
 ///     for (auto& batch : batches) {

@@ -59,10 +59,10 @@ class GradScaler;
 ///
 /// All ranks of the set must use it alike: each calls step() equally often, whether or not its loss
 /// depends on any parameter, and steps several optimizers in the same order. Where shard = Full
-/// gathers parameters, all ranks must also use them in the same order. A parameter belongs to
-/// one of them at a time. The model, and an optimizer that it refers to, must outlive it; parameters must not
-/// be replaced, nor moved to another dtype or device. Not thread-safe. Errors of reductions
-/// (kolo/collectives.hpp) are thrown by backward(), step(), synchronize() or zero_grad().
+/// gathers parameters, all ranks must also use them in the same order. A parameter belongs to one
+/// of them at a time. The model, and an optimizer that it refers to, must outlive it; parameters
+/// must not be replaced, nor moved to another dtype or device. Not thread-safe. Errors of
+/// reductions (kolo/collectives.hpp) are thrown by backward(), step(), synchronize(), zero_grad().
 class DistributedOptimizer : public torch::optim::Optimizer {
  public:
   using Options = DistributedOptimizerOptions;
