@@ -1,6 +1,5 @@
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -23,6 +22,7 @@
 #include "kolo/checkpoint.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/grad_scaler.hpp"
+#include "kolo/prepared_optimizer.hpp"
 #include "kolo/schedule.hpp"
 #include "kolo/shard.hpp"
 
@@ -55,31 +55,6 @@ struct AcceleratorOptions {
   /// backward_passes_per_step, which stand above.
   DistributedOptimizerOptions optimizer{};
   GradScalerOptions scaler{};  ///< with Precision::Float16
-};
-
-/// The optimizer that an Accelerator prepares. What it converts from can be given in its place:
-///
-///   accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3));
-///
-///   torch::optim::AdamW adamw(model->parameters(), 1e-3);
-///   accelerator.prepare(*model, adamw);
-class PreparedOptimizer {
- public:
-  /// @param optimizer must outlive the Accelerator
-  PreparedOptimizer(torch::optim::Optimizer& optimizer)  // NOLINT(google-explicit-constructor)
-      : optimizer_(&optimizer) {}
-  /// The Accelerator owns it.
-  template <std::derived_from<torch::optim::Optimizer> Own>
-  PreparedOptimizer(std::unique_ptr<Own> optimizer)  // NOLINT(google-explicit-constructor)
-      : owned_(std::move(optimizer)), optimizer_(owned_.get()) {}
-  template <std::derived_from<torch::optim::Optimizer> Own>
-  PreparedOptimizer(Own&& optimizer)  // NOLINT(google-explicit-constructor)
-      : PreparedOptimizer(std::make_unique<Own>(std::move(optimizer))) {}
-
- private:
-  friend class Accelerator;
-  std::unique_ptr<torch::optim::Optimizer> owned_;
-  torch::optim::Optimizer* optimizer_;
 };
 
 /// Trains in a loop without plumbing, on any number of ranks: it owns what the Accelerator of

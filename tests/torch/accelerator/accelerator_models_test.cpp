@@ -81,8 +81,8 @@ TEST_F(AcceleratorTest, TwoModels_ShareTheBatchesOfOne) {
   }
 }
 
-/// The sum over samples and their number are those of the batch. Of the last one of 2 samples, ranks
-/// that have none get the first.
+/// The sum over samples and their number are those of the batch. Of the last one, with 2 samples,
+/// ranks that have none get the first.
 TEST_F(AcceleratorTest, TwoModels_MayCountSamples) {
   Weights model(10), other(10);
   SGD sgd(model.parameters(), SGDOptions(1.0)), other_sgd(other.parameters(), SGDOptions(1.0));

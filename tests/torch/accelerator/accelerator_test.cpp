@@ -15,8 +15,8 @@ using torch::optim::SGDOptions;
 
 // --- the mean over samples ---
 
-/// Weights of 23 samples after two steps, with batches of 4, three a step, in order: steps of 12 and
-/// of 11 samples. The last batch has 3, so that one of four ranks has none.
+/// Weights of 23 samples after two steps, with batches of 4, three a step, in order: steps of 12
+/// and of 11 samples. The last batch has 3, so that one of four ranks has none.
 at::Tensor after_two_steps(
     Shard shard,
     const std::function<void(Accelerator&, Weights&, const at::Tensor& samples)>& backward) {
