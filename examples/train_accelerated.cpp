@@ -10,8 +10,8 @@
 #include "kolo/kolo.hpp"
 
 int main(int argc, char** argv) {
-  kolo::Runtime runtime;
-  examples::share_cores(runtime.local_size());
+  kolo::Accelerator accelerator({.gradient_accumulation_steps = 2, .progress_bar = true});
+  examples::share_cores(kolo::local_size());
   std::string folder, exported;
   std::int64_t epochs = 4, save_every = 20;
   double enough = 101;
@@ -27,13 +27,12 @@ int main(int argc, char** argv) {
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Flatten(), torch::nn::Linear(28 * 28, 64),
                               torch::nn::ReLU(), torch::nn::Linear(64, 10));
-  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  kolo::Accelerator accelerator({.gradient_accumulation_steps = 2, .progress_bar = true});
   drawn::Pictures known(drawn::Alphabet::Digits, /*first=*/0, /*count=*/2000);
   drawn::Pictures unknown(drawn::Alphabet::Digits, /*first=*/1'000'000, /*count=*/500);
   const torch::data::transforms::Stack<> stack;
-  auto batches = accelerator.prepare(*model, sgd, known.map(stack), {.batch_size = 24},
-                                     [](std::int64_t step) { return std::pow(0.99, step); });
+  auto batches = accelerator.prepare(
+      *model, torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+      known.map(stack), {.batch_size = 24}, [](std::int64_t step) { return std::pow(0.99, step); });
   auto held_out = accelerator.batches(unknown.map(stack), {.batch_size = 100});
   accelerator.load_state(folder);  // does nothing at the first start
   for (const std::int64_t epoch : accelerator.epochs(epochs)) {

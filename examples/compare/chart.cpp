@@ -1,25 +1,24 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
+#include "common/bar_panel.hpp"
 #include "common/drawing.hpp"
+#include "common/formatted.hpp"
 #include "compare/report.hpp"
 
 namespace compare {
 namespace {
 
+using examples::BarPanel;
 using examples::Drawing;
+using examples::formatted;
 using Json = nlohmann::ordered_json;
 
-constexpr double kLeft = 40;
-constexpr double kTop = 70;
 constexpr double kPanelWidth = 340;
-constexpr double kPanelHeight = 260;
 constexpr double kBarWidth = 20;
 constexpr double kGroupGap = 24;
-constexpr double kRoom = 1.15;  // above the highest bar, for its label
 
 /// One quantity of all models, relative to none.
 struct Panel {
@@ -37,53 +36,44 @@ void draw(Drawing& drawing, const Panel& panel, double left, const Json& models)
       highest = std::max(highest, mode[panel.key].get<double>());
     }
   }
-  const double scale = kPanelHeight / (kRoom * highest);
-  const double bottom = kTop + kPanelHeight;
-  drawing.text(left, kTop - 12, panel.title);
-  double x = left;
+  BarPanel bars(drawing, left, panel.title, highest);
   for (const Json& model : models) {
-    const double begin = x;
+    const double begin = bars.right();
     std::size_t number = 0;
     for (const Json& mode : model["modes"]) {
       const double value = mode[panel.key].get<double>();
-      drawing.bar(x, bottom - value * scale, kBarWidth - 2, value * scale,
-                  Drawing::kColours[number++]);
-      std::array<char, 16> label{};
-      std::snprintf(label.data(), label.size(), "%.2f", value);
-      drawing.text(x + kBarWidth / 2, bottom - value * scale - 4, label.data(),
-                   "text-anchor=\"middle\" font-size=\"8\"");
-      x += kBarWidth;
+      bars.bar(kBarWidth, value, Drawing::kColours[number++], formatted("%.2f", value));
     }
-    drawing.text((begin + x) / 2, bottom + 18, model["model"].get<std::string>(),
-                 "text-anchor=\"middle\" font-size=\"11\"");
-    x += kGroupGap;
+    drawing.text((begin + bars.right()) / 2, BarPanel::kBottom + 18,
+                 model["model"].get<std::string>(), "text-anchor=\"middle\" font-size=\"11\"");
+    bars.skip(kGroupGap);
   }
-  drawing.line(left, bottom - scale, left + kPanelWidth - kGroupGap, bottom - scale,
-               "stroke=\"#555555\" stroke-dasharray=\"4 4\"");
-  drawing.line(left, bottom, left + kPanelWidth - kGroupGap, bottom, "stroke=\"#000000\"");
+  const double end = left + kPanelWidth - kGroupGap;
+  bars.level(1, end, "stroke=\"#555555\" stroke-dasharray=\"4 4\"");
+  bars.level(0, end, "stroke=\"#000000\"");
 }
 
 }  // namespace
 
 std::string to_svg(const Json& models) {
   Drawing drawing;
-  drawing.text(kLeft, 28,
+  drawing.text(BarPanel::kLeft, 28,
                "Modes of sharding on " + std::to_string(models.front()["ranks"].get<int>()) +
                    " ranks, AdamW in fp32",
                "font-size=\"15\"");
-  double left = kLeft;
+  double left = BarPanel::kLeft;
   for (const Panel& panel : kPanels) {
     draw(drawing, panel, left, models);
     left += kPanelWidth;
   }
-  double x = kLeft;
+  double x = BarPanel::kLeft;
   std::size_t number = 0;
   for (const Json& mode : models.front()["modes"]) {
-    drawing.bar(x, kTop + kPanelHeight + 40, 12, 12, Drawing::kColours[number++]);
-    drawing.text(x + 18, kTop + kPanelHeight + 51, mode["shard"].get<std::string>());
+    drawing.bar(x, BarPanel::kBottom + 40, 12, 12, Drawing::kColours[number++]);
+    drawing.text(x + 18, BarPanel::kBottom + 51, mode["shard"].get<std::string>());
     x += 110;
   }
-  return drawing.finish(left, kTop + kPanelHeight + 70);
+  return drawing.finish(left, BarPanel::kBottom + 70);
 }
 
 }  // namespace compare

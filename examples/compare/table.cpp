@@ -1,25 +1,18 @@
-#include <cstdio>
-
 #include <nlohmann/json.hpp>
 
+#include "common/formatted.hpp"
 #include "compare/report.hpp"
 
 namespace compare {
 namespace {
 
+using examples::formatted;
 using Json = nlohmann::ordered_json;
 
 constexpr double kLessMemory = 0.55;
 constexpr double kLargerModels = 1.7;
 
 double number(const Json& object, const char* key) { return object[key].get<double>(); }
-
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  char line[256];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
 
 std::string row(const Json& mode) {
   return formatted("%-9s  %8.1f MB  %5.2f  %8.1f ms  %5.3f (%.3f to %.3f)  %8.2f M  %5.2f\n",

@@ -1,22 +1,15 @@
-#include <cstdio>
-
 #include <nlohmann/json.hpp>
 
+#include "common/formatted.hpp"
 #include "compression/report.hpp"
 
 namespace compression {
 namespace {
 
+using examples::formatted;
 using Json = nlohmann::ordered_json;
 
 double number(const Json& object, const char* key) { return object[key].get<double>(); }
-
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  char line[256];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
 
 }  // namespace
 

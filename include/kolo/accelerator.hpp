@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -21,11 +22,13 @@
 #include "kolo/checkpoint.hpp"
 #include "kolo/distributed_optimizer.hpp"
 #include "kolo/grad_scaler.hpp"
+#include "kolo/prepared_optimizer.hpp"
 #include "kolo/schedule.hpp"
 #include "kolo/shard.hpp"
 
 namespace kolo::tensors {
 class AcceleratedTraining;
+class QuietOutput;
 struct Fact;
 }  // namespace kolo::tensors
 
@@ -45,6 +48,9 @@ struct AcceleratorOptions {
   int gradient_accumulation_steps = 1;  ///< passes, of a batch each, whose gradients make one step
   Precision mixed_precision = Precision::None;
   bool progress_bar = false;  ///< on the first rank, if its output is a terminal
+  /// Whether what processes of all ranks but the first write to standard output, by std::cout,
+  /// printf or anything else, is lost until the Accelerator is destroyed.
+  bool quiet_ranks = false;
   /// All else: compression, local_sgd, process_set and so on; without `shard` and
   /// backward_passes_per_step, which stand above.
   DistributedOptimizerOptions optimizer{};
@@ -54,7 +60,6 @@ struct AcceleratorOptions {
 /// Trains in a loop without plumbing, on any number of ranks: it owns what the Accelerator of
 /// Hugging Face Accelerate owns. docs/accelerator.md compares them.
 ///
-///   kolo::Runtime runtime;
 ///   kolo::Accelerator accelerator({.shard = kolo::Shard::Gradients,
 ///                                  .gradient_accumulation_steps = 4});
 ///   Net model;
@@ -84,15 +89,20 @@ class Accelerator {
  public:
   using Options = AcceleratorOptions;
 
+  /// Starts Kolo by init() if the program has not, which is collective and blocking. If the node
+  /// has several ranks, makes the CUDA device of the local rank the current one of the thread, if
+  /// there is any.
+  /// @throws the errors of Runtime's constructor
   explicit Accelerator(Options options = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;  // hooks refer to it
   Accelerator& operator=(const Accelerator&) = delete;
 
   /// Gives all ranks the parameters and buffers of the first one, wraps the optimizer in a
-  /// DistributedOptimizer, and cuts the data into batches. Collective and blocking. Moves no
-  /// tensors: move the model to its device before the optimizer is made.
-  /// @param model must outlive this, as `optimizer` must
+  /// DistributedOptimizer, and cuts the data into batches, which go to the model's device.
+  /// Collective and blocking. Does not move the model: do so before.
+  /// @param model must outlive this
+  /// @param optimizer of parameters of the model
   /// @param dataset of LibTorch, of samples that have an index; the same on all ranks
   /// @param batches of the training data
   /// @param schedule of the learning rates
@@ -101,14 +111,19 @@ class Accelerator {
   ///   or the data set has no size or fewer samples than there are ranks; MismatchError on all
   ///   ranks if options or sizes differ; the errors of DistributedOptimizer's constructor
   template <IndexedDataset Dataset>
-  Batches<Dataset> prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                           Dataset dataset, const BatchOptions& batches, Schedule schedule = {}) {
-    auto feed = prepare_with(model, optimizer, dataset.size(), batches, std::move(schedule));
-    return Batches<Dataset>(std::move(dataset), std::move(feed), batches);
+  Batches<Dataset> prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Dataset dataset,
+                           const BatchOptions& batches, Schedule schedule = {}) {
+    auto feed =
+        prepare_with(model, std::move(optimizer), dataset.size(), batches, std::move(schedule));
+    return Batches<Dataset>(std::move(dataset), std::move(feed), batches.workers);
   }
   /// The same for programs with batches of their own, of equal size on all ranks and in all passes,
   /// whose position they save themselves.
-  void prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Schedule schedule = {});
+  /// The same for a model that trains on batches of another Accelerator, inside its loops, such as
+  /// the generator of a GAN.
+  /// @throws InvalidArgument also if gradient_accumulation_steps of one of them is not 1
+  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, const Accelerator& other,
                Schedule schedule = {});
 
   /// Cuts other data into batches, to evaluate: a loop over them is one pass over the data, always
@@ -117,7 +132,7 @@ class Accelerator {
   template <IndexedDataset Dataset>
   Batches<Dataset> batches(Dataset dataset, const BatchOptions& options) {
     auto feed = evaluation_feed(dataset.size(), options);
-    return Batches<Dataset>(std::move(dataset), std::move(feed), options);
+    return Batches<Dataset>(std::move(dataset), std::move(feed), options.workers);
   }
 
   /// The epochs that are left of `count`, for a loop around that over the training batches. Begins
@@ -131,9 +146,11 @@ class Accelerator {
   Autocast autocast() const;
 
   /// Runs a pass: adds the gradients of this rank's mean loss to those of the step. In its last
-  /// pass they are reduced meanwhile. Call it once in a pass.
+  /// pass they are reduced meanwhile. Once in a pass: add up several losses of a batch. Drops
+  /// gradients of earlier steps, so a loop needs no zero_grad().
   /// @param loss the mean over the samples of the batch; a scalar that requires gradients
-  /// @throws InvalidArgument before prepare(), or outside a loop over the training batches
+  /// @throws InvalidArgument before prepare(), outside a loop over the training batches, the second
+  ///   time before step(), or if the program has dropped the gradients of the step's earlier passes
   void backward(const at::Tensor& loss);
   /// The same for what `loss` returns. It is called under autocast(), backward() is not.
   /// @return the loss, detached
@@ -194,6 +211,9 @@ class Accelerator {
   ///   then
   std::optional<Loaded> load_state(const std::filesystem::path& path);
 
+  /// Where this rank computes, before prepare() too: a CUDA device, or the CPU if there is none.
+  c10::Device device() const { return device_; }
+
   /// Prints a line of all `parts` on the first rank, above the progress bar.
   template <class... Parts>
   void print(const Parts&... parts) const {
@@ -207,17 +227,21 @@ class Accelerator {
 
  private:
   std::shared_ptr<tensors::BatchFeed> prepare_with(torch::nn::Module& model,
-                                                   torch::optim::Optimizer& optimizer,
+                                                   PreparedOptimizer optimizer,
                                                    std::optional<std::size_t> samples,
                                                    const BatchOptions& batches, Schedule schedule);
   std::shared_ptr<tensors::BatchFeed> evaluation_feed(std::optional<std::size_t> samples,
                                                       const BatchOptions& options);
-  void agree_on_prepare(const Schedule& schedule, std::vector<tensors::Fact> facts,
-                        std::string problem) const;
+  void agree_on_prepare(const PreparedOptimizer& optimizer, const Schedule& schedule,
+                        std::vector<tensors::Fact> facts, std::string problem) const;
   void print_line(const std::string& line) const;
   tensors::AcceleratedTraining& training(const char* call) const;
+  ProcessSet& set() const;
 
   Options options_;
+  std::unique_ptr<tensors::QuietOutput> quiet_;
+  c10::Device device_ = c10::kCPU;
+  std::unique_ptr<torch::optim::Optimizer> owned_;
   std::unique_ptr<tensors::AcceleratedTraining> training_;
 };
 

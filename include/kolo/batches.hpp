@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <torch/data/dataloader.h>
+#include <torch/data/example.h>
 #include <torch/data/samplers/base.h>
 
 #pragma GCC visibility push(default)
@@ -27,6 +30,12 @@ struct BatchOptions {
   std::uint64_t seed = 0;         ///< of the orders
   bool drop_last = false;         ///< leave out a smaller last batch
   std::size_t workers = 0;        ///< threads that load batches ahead; each has a copy of the data
+  /// Given: an epoch draws as many samples as there are at random, with replacement, as often as
+  /// their weights say. Finite, not negative, and one at least positive.
+  std::vector<double> weights{};
+  /// Given: batches of samples of similar length, so that little is lost to padding; shares of a
+  /// batch have about equal lengths in total. Not together with `weights`.
+  std::vector<std::size_t> lengths{};
 };
 
 namespace tensors {
@@ -34,7 +43,8 @@ namespace tensors {
 /// What a loop over batches asks and tells, whatever the data are.
 class BatchFeed {
  public:
-  BatchFeed() = default;
+  /// @param device of the batches
+  explicit BatchFeed(c10::Device device) : device_(device) {}
   virtual ~BatchFeed() = default;
   BatchFeed(const BatchFeed&) = delete;  // loaders refer to it
   BatchFeed& operator=(const BatchFeed&) = delete;
@@ -45,7 +55,29 @@ class BatchFeed {
   virtual void take() = 0;  ///< the program gets the next batch
   virtual void end_loop() = 0;
   virtual std::size_t batches() const = 0;  ///< of an epoch
+  c10::Device device() const { return device_; }
+
+ private:
+  c10::Device device_;
 };
+
+/// Moves the tensors of a batch; does nothing for values of other classes.
+template <class Value>
+void move_to(const c10::Device& /*device*/, Value& /*value*/) {}
+inline void move_to(const c10::Device& device, at::Tensor& tensor) {
+  if (tensor.defined()) tensor = tensor.to(device);
+}
+template <class Value>
+void move_to(const c10::Device& device, std::vector<Value>& values);
+template <class Data, class Target>
+void move_to(const c10::Device& device, torch::data::Example<Data, Target>& example) {
+  move_to(device, example.data);
+  if constexpr (!std::is_void_v<Target>) move_to(device, example.target);
+}
+template <class Value>
+void move_to(const c10::Device& device, std::vector<Value>& values) {
+  for (auto&& value : values) move_to(device, value);
+}
 
 /// Lets a loader of LibTorch draw from a feed.
 class FeedSampler final : public torch::data::samplers::Sampler<> {
@@ -75,6 +107,7 @@ concept IndexedDataset =
 ///
 ///   for (auto& batch : batches) { … batch.data, batch.target … }
 ///
+/// Tensors of a batch, also those in an Example or a std::vector, are on the model's device.
 /// A loop over training batches that follows load_state goes on where the checkpoint was saved. One
 /// loop at a time. If a smaller last batch has no sample for this rank, the rank gets one that is
 /// another's, which counts for nothing.
@@ -107,7 +140,9 @@ class Batches {
     }
     void arrive() {
       has_ended_ = inner_ == end_;
-      has_ended_ ? feed_->end_loop() : feed_->take();
+      if (has_ended_) return feed_->end_loop();
+      feed_->take();
+      tensors::move_to(feed_->device(), *inner_);
     }
 
     mutable torch::data::Iterator<Batch> inner_;
@@ -121,22 +156,25 @@ class Batches {
     loader_.reset();  // of a loop that was left, with the batches that it has loaded ahead
     feed_->begin_loop();
     loader_ = std::make_unique<Loader>(dataset_, tensors::FeedSampler(feed_),
-                                       torch::data::DataLoaderOptions(1).workers(options_.workers));
+                                       torch::data::DataLoaderOptions(1).workers(workers_));
     return Iterator(*loader_, *feed_);
   }
   std::default_sentinel_t end() const { return {}; }
+
+  /// @return this, for loops over what make_data_loader() has returned before: `: *batches`
+  Batches& operator*() { return *this; }
 
   /// @return how many there are in an epoch, the same on all ranks
   std::size_t size() const { return feed_->batches(); }
 
  private:
   friend class Accelerator;
-  Batches(Dataset dataset, std::shared_ptr<tensors::BatchFeed> feed, const BatchOptions& options)
-      : dataset_(std::move(dataset)), feed_(std::move(feed)), options_(options) {}
+  Batches(Dataset dataset, std::shared_ptr<tensors::BatchFeed> feed, std::size_t workers)
+      : dataset_(std::move(dataset)), feed_(std::move(feed)), workers_(workers) {}
 
   Dataset dataset_;
   std::shared_ptr<tensors::BatchFeed> feed_;
-  BatchOptions options_;
+  std::size_t workers_;
   std::unique_ptr<Loader> loader_;
 };
 

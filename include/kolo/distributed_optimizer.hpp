@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -29,14 +30,18 @@ class GradScaler;
 /// Trains data-parallel: wraps an optimizer, and reduces the gradients of its parameters over all
 /// ranks while backward() still runs.
 ///
-///   torch::optim::Adam adam(model->parameters(), 1e-3);
-///   kolo::DistributedOptimizer optimizer(adam, *model);
+///   kolo::DistributedOptimizer optimizer(torch::optim::Adam(model->parameters(), 1e-3), *model);
 ///   kolo::broadcast_parameters(*model, 0);
 ///   for (const auto& batch : batches) {
 ///     optimizer.zero_grad();
 ///     loss_of(model->forward(batch.rows), batch.labels).backward();
 ///     optimizer.step();
 ///   }
+///
+/// It owns the optimizer that it wraps, or refers to one of the program's:
+///
+///   torch::optim::Adam adam(model->parameters(), 1e-3);
+///   kolo::DistributedOptimizer optimizer(adam, *model);
 ///
 /// It is a torch::optim::Optimizer over the same parameters, so schedulers and functions that take
 /// one work with it. Options such as the learning rate may be changed on the wrapped optimizer or
@@ -55,10 +60,10 @@ class GradScaler;
 ///
 /// All ranks of the set must use it alike: each calls step() equally often, whether or not its loss
 /// depends on any parameter, and steps several optimizers in the same order. Where shard = Full
-/// gathers parameters, all ranks must also use them in the same order. A parameter belongs to
-/// one of them at a time. The wrapped optimizer and the model must outlive it; parameters must not
-/// be replaced, nor moved to another dtype or device. Not thread-safe. Errors of reductions
-/// (kolo/collectives.hpp) are thrown by backward(), step(), synchronize() or zero_grad().
+/// gathers parameters, all ranks must also use them in the same order. A parameter belongs to one
+/// of them at a time. The model, and an optimizer that it refers to, must outlive it; parameters
+/// must not be replaced, nor moved to another dtype or device. Not thread-safe. Errors of
+/// reductions (kolo/collectives.hpp) are thrown by backward(), step(), synchronize(), zero_grad().
 class DistributedOptimizer : public torch::optim::Optimizer {
  public:
   using Options = DistributedOptimizerOptions;
@@ -79,6 +84,14 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// The same with names instead of a model, and without buffers.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        Options options = {});
+  /// The same for an optimizer that this then owns.
+  /// @throws InvalidArgument if `optimizer` is null
+  DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
+                       const torch::nn::Module& model, Options options = {});
+  template <std::derived_from<torch::optim::Optimizer> Wrapped>
+  DistributedOptimizer(Wrapped&& optimizer, const torch::nn::Module& model, Options options = {})
+      : DistributedOptimizer(std::make_unique<Wrapped>(std::move(optimizer)), model,
+                             std::move(options)) {}
   ~DistributedOptimizer() override;
   DistributedOptimizer(const DistributedOptimizer&) = delete;  // hooks refer to it
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
@@ -255,6 +268,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
                        const NamedParameters& buffers, Options options);
 
   friend class GradScaler;  // it stands between backward() and step()
+  std::unique_ptr<torch::optim::Optimizer> owned_;
   std::unique_ptr<tensors::TrainingEngine> engine_;
 };
 

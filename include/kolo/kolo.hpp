@@ -20,6 +20,7 @@
 #include "kolo/parameter_filter.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "kolo/power_sgd.hpp"
+#include "kolo/prepared_optimizer.hpp"
 #include "kolo/progress_bar.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/schedule.hpp"

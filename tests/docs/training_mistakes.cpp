@@ -52,6 +52,26 @@ void clips_too_early() {
   torch::nn::utils::clip_grad_norm_(training.model->parameters(), 1.0);
 }
 
+void accelerates_twice() {
+  Linear model(4, 1);
+  kolo::Accelerator accelerator;
+  accelerator.prepare(*model, torch::optim::Adam(model->parameters(), 1e-2));
+  const at::Tensor loss = model->forward(torch::ones({2, 4})).sum();
+  accelerator.backward(loss);
+  accelerator.backward(loss);
+}
+
+void drops_passes() {
+  Linear model(4, 1);
+  kolo::Accelerator accelerator({.gradient_accumulation_steps = 2});
+  accelerator.prepare(*model, torch::optim::Adam(model->parameters(), 1e-2));
+  for (int pass = 0; pass < 2; ++pass) {
+    model->zero_grad();
+    accelerator.backward(model->forward(torch::ones({2, 4})).sum());
+    accelerator.step();
+  }
+}
+
 void forgets_broadcast() { Training().optimizer.check_replicas(); }
 
 void counts_on_one_rank() {
@@ -119,6 +139,7 @@ void another_option() { Training(4, {.backward_passes_per_step = kolo::rank() + 
 void complex_tensor() { kolo::allreduce(torch::zeros({2}, at::kComplexHalf), {.name = "waves"}); }
 
 const std::map<std::string, std::function<void()>> kMistakes{
+    {"accelerates_twice", accelerates_twice},
     {"another_model", another_model},
     {"another_option", another_option},
     {"backward_twice", backward_twice},
@@ -126,6 +147,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"complex_tensor", complex_tensor},
     {"converts_model", converts_model},
     {"counts_on_one_rank", counts_on_one_rank},
+    {"drops_passes", drops_passes},
     {"forgets_broadcast", forgets_broadcast},
     {"lbfgs", lbfgs},
     {"no_checkpoint", no_checkpoint},

@@ -96,6 +96,7 @@ if(TARGET kolo)
       torch/optimizer/local_steps_test.cpp
       torch/optimizer/loss_normalization_misuse_test.cpp
       torch/optimizer/loss_normalization_test.cpp
+      torch/optimizer/owned_optimizer_test.cpp
       torch/optimizer/replica_check_test.cpp
       torch/optimizer/training_grid_test.cpp
     LIBRARIES kolo)
@@ -130,6 +131,12 @@ if(TARGET kolo)
         torch/cuda/fake_cuda_test.cpp
         torch/cuda/fake_cuda_training_test.cpp
       LIBRARIES kolo_fake_cuda kolo)
+    kolo_add_test(cuda_accelerator_test SOURCES torch/cuda/cuda_accelerator_test.cpp
+      LIBRARIES kolo_fake_cuda kolo)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # g++ takes values of LibTorch's data loaders for uninitialized.
+      target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
+    endif()
   endif()
   # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
   # know of none of these, and with the optimizers that make a difference to what is sent: without

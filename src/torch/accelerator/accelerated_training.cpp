@@ -1,9 +1,11 @@
 #include "torch/accelerator/accelerated_training.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
-#include <vector>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -36,11 +38,6 @@ GradScalerOptions scaler_options(const AcceleratorOptions& options) {
   GradScalerOptions complete = options.scaler;
   complete.enabled = complete.enabled && options.mixed_precision == Precision::Float16;
   return complete;
-}
-
-c10::DeviceType device_of(const torch::nn::Module& model) {
-  const std::vector<at::Tensor> parameters = model.parameters();
-  return parameters.empty() ? c10::kCPU : parameters.front().device().type();
 }
 
 }  // namespace
@@ -76,7 +73,7 @@ TrainingFeed& AcceleratedTraining::feed(const char* call) const {
 
 Autocast AcceleratedTraining::autocast() const {
   const bool is_half = options_.mixed_precision == Precision::Float16;
-  return Autocast(is_half ? at::kHalf : at::kBFloat16, device_,
+  return Autocast(is_half ? at::kHalf : at::kBFloat16, device_.type(),
                   options_.mixed_precision != Precision::None);
 }
 
@@ -85,9 +82,16 @@ bool AcceleratedTraining::is_last_pass() const {
   return passes_done_ + 1 >= options_.gradient_accumulation_steps;
 }
 
+/// That of the pass, if an Accelerator has cut it.
+const CurrentBatch& AcceleratedTraining::batch() const {
+  return feed_ != nullptr ? feed_->batch() : *current_;
+}
+
 /// Of the gradients of this pass in the average over ranks.
 double AcceleratedTraining::weight() const {
-  return feed_ == nullptr ? 1.0 / options_.gradient_accumulation_steps : feed_->weight();
+  if (feed_ != nullptr) return feed_->weight();
+  const double weight = 1.0 / options_.gradient_accumulation_steps;
+  return batch() ? weight * batch()->part_of_mean(set_.size()) : weight;
 }
 
 void AcceleratedTraining::require_pass(const char* call) const {
@@ -97,17 +101,44 @@ void AcceleratedTraining::require_pass(const char* call) const {
                         "what prepare() has returned.");
 }
 
+void AcceleratedTraining::require_usable_gradients() const {
+  if (has_run_backward_) {
+    throw InvalidArgument(
+        "Accelerator: a second backward() before step(). Call step() after each: a pass has one "
+        "loss. Add up the losses of a batch and call backward() of the sum. For several batches in "
+        "a step give gradient_accumulation_steps, and call step() after each of them.");
+  }
+  if (accumulating_.defined() && !accumulating_.grad().defined()) {
+    throw InvalidArgument(
+        "Accelerator: backward(): the gradients of the step's earlier passes are gone. Call no "
+        "zero_grad() in the loop: backward() drops gradients when a step begins.");
+  }
+}
+
+void AcceleratedTraining::remember_gradients() {
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      accumulating_ = parameter;
+      return;
+    }
+  }
+}
+
 /// Gradients of all passes but the last stay on this rank.
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
   if (gradients_of_ != step_number()) drop_gradients();
   gradients_of_ = step_number();
+  require_usable_gradients();
+  has_run_backward_ = true;
   if (is_last_pass()) {
     backward();
   } else {
     const auto guard = optimizer_.no_sync();
     backward();
+    remember_gradients();
   }
 }
 
@@ -121,7 +152,7 @@ void AcceleratedTraining::backward(const at::Tensor& loss) {
 
 void AcceleratedTraining::backward(const at::Tensor& loss_sum, std::int64_t count) {
   run_pass([&] {
-    const bool is_padding = feed_ != nullptr && feed_->batch()->own == 0;
+    const bool is_padding = batch() && batch()->own == 0;
     const bool is_defined = loss_sum.defined();
     optimizer_.backward(is_defined ? scaler_.scale(loss_sum) : loss_sum, is_padding ? 0 : count);
   });
@@ -159,9 +190,11 @@ void AcceleratedTraining::end_pass() {
   const bool is_last = is_last_pass();
   if (feed_ != nullptr) feed_->end_pass();
   passes_done_ = is_last ? 0 : passes_done_ + 1;
+  has_run_backward_ = false;
   if (!is_last) return;
   ++own_step_number_;
   gradients_of_.reset();
+  accumulating_.reset();
   is_unscaled_ = false;
 }
 
@@ -175,6 +208,8 @@ void AcceleratedTraining::drop_gradients() {
   if (is_unscaled_ && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
   is_unscaled_ = false;
   passes_done_ = 0;
+  has_run_backward_ = false;
+  accumulating_.reset();
   gradients_of_.reset();
 }
 
@@ -197,8 +232,19 @@ at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
               (tensor.dim() == 0 ? "no rows" : std::to_string(tensor.size(0)) + " rows");
   }
   agree(set_, name + ".rows", "Accelerator: gather_for_metrics()", {}, problem);
-  return kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
-                         {.name = name, .process_set = &set_});
+  const at::Tensor rows =
+      kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
+                      {.name = name, .process_set = &set_});
+  return (*current_)->dealing == Dealing::InARow ? rows : in_order(rows);
+}
+
+/// Rows of all ranks of the batch, one rank after another.
+at::Tensor AcceleratedTraining::in_order(const at::Tensor& rows) const {
+  const auto ranks = static_cast<std::size_t>(set_.size());
+  at::Tensor places = at::empty({rows.size(0)}, at::kLong);
+  std::ranges::copy(places_by_rank((*current_)->all, ranks, (*current_)->dealing),
+                    places.mutable_data_ptr<std::int64_t>());
+  return at::empty_like(rows).index_copy_(0, places.to(rows.device()), rows);
 }
 
 bool AcceleratedTraining::should_stop(bool local) {
@@ -229,10 +275,8 @@ void AcceleratedTraining::show_progress() {
   }
 }
 
-void AcceleratedTraining::print_line(const std::string& line) {
-  if (set_.rank() != 0) return;
+void AcceleratedTraining::clear_progress() {
   if (bar_ != nullptr) bar_->clear();
-  std::cout << line << std::endl;
 }
 
 }  // namespace kolo::tensors

@@ -9,6 +9,7 @@
 
 #include "kolo/accelerator.hpp"
 #include "kolo/progress_bar.hpp"
+#include "torch/accelerator/device.hpp"
 #include "torch/accelerator/rate_source.hpp"
 #include "torch/accelerator/training_feed.hpp"
 
@@ -40,15 +41,18 @@ class AcceleratedTraining {
   bool should_stop(bool local);
   void save_state(const std::filesystem::path& folder, SaveOptions options);
   std::optional<Loaded> load_state(const std::filesystem::path& path);
-  void print_line(const std::string& line);
+  void clear_progress();
 
   DistributedOptimizer& optimizer() { return optimizer_; }
-  ProcessSet& set() { return set_; }
+  c10::Device device() const { return device_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void require_pass(const char* call) const;
+  const CurrentBatch& batch() const;
+  void require_usable_gradients() const;
+  void remember_gradients();
   template <class Backward>
   void run_pass(const Backward& backward);
   double weight() const;
@@ -57,12 +61,13 @@ class AcceleratedTraining {
   void drop_gradients();
   void end_pass();
   void show_progress();
+  at::Tensor in_order(const at::Tensor& rows) const;
   bool has_checkpoint(const std::filesystem::path& path, const std::string& name);
   void restore(const std::string& state);
 
   ProcessSet& set_;
   AcceleratorOptions options_;
-  c10::DeviceType device_;
+  c10::Device device_;
   DistributedOptimizer optimizer_;
   GradScaler scaler_;
   std::shared_ptr<RateSource> rates_;
@@ -75,6 +80,8 @@ class AcceleratedTraining {
 
   std::optional<std::uint64_t> gradients_of_{};  // the step that they are of
   bool is_unscaled_ = false;
+  bool has_run_backward_ = false;  // in this pass
+  at::Tensor accumulating_;        // a parameter with a gradient of the passes before
   std::int64_t steps_ = 0;
 
   at::Tensor last_loss_;

@@ -1,13 +1,18 @@
 #include "kolo/accelerator.hpp"
 
+#include <iostream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/accelerator/accelerated_training.hpp"
+#include "torch/accelerator/batch_plan.hpp"
+#include "torch/accelerator/device.hpp"
 #include "torch/accelerator/evaluation_feed.hpp"
+#include "torch/accelerator/quiet_output.hpp"
 #include "torch/tensors/agreement.hpp"
 
 namespace kolo {
@@ -43,49 +48,17 @@ std::string problem_with(const AcceleratorOptions& options) {
   return {};
 }
 
-std::string problem_with(const std::optional<std::size_t>& samples, const BatchOptions& options,
-                         const ProcessSet& set) {
-  const auto ranks = static_cast<std::size_t>(set.size());
-  const std::string sharers = " the " + std::to_string(ranks) + " ranks that share a batch";
-  if (!samples) return "the data set has no size. Give one of datasets::Dataset";
-  if (options.batch_size < ranks) {
-    return "batch_size is " + std::to_string(options.batch_size) + ", less than" + sharers +
-           ". It counts the samples of all of them: give more";
-  }
-  const std::size_t least = options.drop_last ? options.batch_size : ranks;
-  if (*samples < least) {
-    return "the data set has " + std::to_string(*samples) + " samples, and " +
-           (options.drop_last ? "drop_last leaves no batch of them" : "fewer than" + sharers);
-  }
-  return {};
-}
-
-/// `is_shuffled` unless the options say otherwise.
-tensors::EpochOrder order_of(std::size_t samples, const BatchOptions& options, bool is_shuffled) {
-  return options.shuffle.value_or(is_shuffled) ? tensors::shuffled(samples)
-                                               : tensors::by_index(samples);
-}
-
-std::vector<Fact> facts_of(const std::optional<std::size_t>& samples, const BatchOptions& options) {
-  const auto shuffle = [&] {
-    if (!options.shuffle) return "not given";
-    return *options.shuffle ? "true" : "false";
-  };
-  return {{"the number of samples", std::to_string(samples.value_or(0))},
-          {"batch_size", std::to_string(options.batch_size)},
-          {"shuffle", shuffle()},
-          {"seed", std::to_string(options.seed)},
-          {"drop_last", options.drop_last ? "true" : "false"}};
-}
-
-tensors::BatchShares shares_of(const BatchOptions& options, const ProcessSet& set) {
-  return {options.batch_size, options.drop_last, set.rank(), set.size()};
-}
-
 }  // namespace
 
-Accelerator::Accelerator(Options options) : options_(std::move(options)) {}
+Accelerator::Accelerator(Options options) : options_(std::move(options)) {
+  if (!Runtime::has_current()) init();
+  if (options_.quiet_ranks && set().rank() != 0) quiet_ = std::make_unique<tensors::QuietOutput>();
+  device_ = tensors::choose_device();
+}
+
 Accelerator::~Accelerator() = default;
+
+ProcessSet& Accelerator::set() const { return runtime::chosen(options_.optimizer.process_set); }
 
 tensors::AcceleratedTraining& Accelerator::training(const char* call) const {
   if (training_ == nullptr) {
@@ -95,34 +68,54 @@ tensors::AcceleratedTraining& Accelerator::training(const char* call) const {
   return *training_;
 }
 
-void Accelerator::prepare(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
                           Schedule schedule) {
-  agree_on_prepare(schedule, {}, {});
+  agree_on_prepare(optimizer, schedule, {}, {});
   training_ = std::make_unique<tensors::AcceleratedTraining>(
-      model, optimizer, schedule, options_, nullptr, std::make_shared<tensors::CurrentBatch>());
+      model, *optimizer.optimizer_, schedule, options_, nullptr,
+      std::make_shared<tensors::CurrentBatch>());
+  owned_ = std::move(optimizer.owned_);
+}
+
+void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
+                          const Accelerator& other, Schedule schedule) {
+  const tensors::AcceleratedTraining& shared = other.training("prepare() of another Accelerator");
+  std::string problem;
+  if (options_.gradient_accumulation_steps != 1 ||
+      other.options_.gradient_accumulation_steps != 1) {
+    problem =
+        "gradient_accumulation_steps is not 1, and several Accelerators share batches, in each of "
+        "which they take a step. Leave it 1 in all of them";
+  }
+  agree_on_prepare(optimizer, schedule, {}, problem);
+  training_ = std::make_unique<tensors::AcceleratedTraining>(
+      model, *optimizer.optimizer_, schedule, options_, nullptr, shared.current_batch());
+  owned_ = std::move(optimizer.owned_);
 }
 
 std::shared_ptr<tensors::BatchFeed> Accelerator::prepare_with(torch::nn::Module& model,
-                                                              torch::optim::Optimizer& optimizer,
+                                                              PreparedOptimizer optimizer,
                                                               std::optional<std::size_t> samples,
                                                               const BatchOptions& batches,
                                                               Schedule schedule) {
-  ProcessSet& set = runtime::chosen(options_.optimizer.process_set);
-  agree_on_prepare(schedule, facts_of(samples, batches), problem_with(samples, batches, set));
+  tensors::BatchPlan plan = plan_batches(samples, batches, tensors::Purpose::Training, set());
+  agree_on_prepare(optimizer, schedule, std::move(plan.facts), std::move(plan.problem));
   auto current = std::make_shared<tensors::CurrentBatch>();
   auto feed = std::make_shared<tensors::TrainingFeed>(
-      order_of(*samples, batches, /*is_shuffled=*/true), batches.seed, shares_of(batches, set),
-      options_.gradient_accumulation_steps, current);
-  training_ = std::make_unique<tensors::AcceleratedTraining>(model, optimizer, schedule, options_,
-                                                             feed, current);
+      std::move(plan.order), batches.seed, std::move(plan.shares),
+      options_.gradient_accumulation_steps, current, tensors::device_of(model));
+  training_ = std::make_unique<tensors::AcceleratedTraining>(model, *optimizer.optimizer_, schedule,
+                                                             options_, feed, current);
+  owned_ = std::move(optimizer.owned_);
   return feed;
 }
 
-void Accelerator::agree_on_prepare(const Schedule& schedule, std::vector<Fact> facts,
-                                   std::string problem) const {
-  ProcessSet& set = runtime::chosen(options_.optimizer.process_set);
+void Accelerator::agree_on_prepare(const PreparedOptimizer& optimizer, const Schedule& schedule,
+                                   std::vector<Fact> facts, std::string problem) const {
   if (training_ != nullptr) {
     problem = "it has prepared a model already. Make another Accelerator";
+  } else if (optimizer.optimizer_ == nullptr) {
+    problem = "the optimizer is a null pointer. Give one";
   } else if (problem.empty()) {
     problem = problem_with(options_);
   }
@@ -130,18 +123,18 @@ void Accelerator::agree_on_prepare(const Schedule& schedule, std::vector<Fact> f
       {"gradient_accumulation_steps", std::to_string(options_.gradient_accumulation_steps)});
   facts.push_back({"mixed_precision", std::string(name_of(options_.mixed_precision))});
   facts.push_back({"the schedule", schedule.source()->kind()});
-  tensors::agree(set, set.next_name("accelerator"), "Accelerator: prepare()", facts, problem);
+  tensors::agree(set(), set().next_name("accelerator"), "Accelerator: prepare()", facts, problem);
 }
 
 std::shared_ptr<tensors::BatchFeed> Accelerator::evaluation_feed(std::optional<std::size_t> samples,
                                                                  const BatchOptions& options) {
-  tensors::AcceleratedTraining& training = this->training("batches()");
-  ProcessSet& set = training.set();
-  tensors::agree(set, set.next_name("accelerator"), "Accelerator: batches()",
-                 facts_of(samples, options), problem_with(samples, options, set));
-  return std::make_shared<tensors::EvaluationFeed>(
-      order_of(*samples, options, /*is_shuffled=*/false), options.seed, shares_of(options, set),
-      training.current_batch());
+  const tensors::AcceleratedTraining& training = this->training("batches()");
+  tensors::BatchPlan plan = plan_batches(samples, options, tensors::Purpose::Evaluation, set());
+  tensors::agree(set(), set().next_name("accelerator"), "Accelerator: batches()", plan.facts,
+                 plan.problem);
+  return std::make_shared<tensors::EvaluationFeed>(std::move(plan.order), options.seed,
+                                                   std::move(plan.shares), training.current_batch(),
+                                                   training.device());
 }
 
 Accelerator::Epochs Accelerator::epochs(std::int64_t count) {
@@ -209,7 +202,9 @@ std::optional<Loaded> Accelerator::load_state(const std::filesystem::path& path)
 }
 
 void Accelerator::print_line(const std::string& line) const {
-  training("print()").print_line(line);
+  if (set().rank() != 0) return;
+  if (training_ != nullptr) training_->clear_progress();
+  std::cout << line << std::endl;
 }
 
 DistributedOptimizer& Accelerator::optimizer() { return training("optimizer()").optimizer(); }

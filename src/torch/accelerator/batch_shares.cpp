@@ -1,15 +1,39 @@
 #include "torch/accelerator/batch_shares.hpp"
 
 namespace kolo::tensors {
+namespace {
+
+/// The places in a batch of what one rank has.
+std::vector<std::size_t> places_of(std::size_t rank, std::size_t samples, std::size_t ranks,
+                                   Dealing dealing) {
+  std::vector<std::size_t> places;
+  if (dealing == Dealing::InTurns) {
+    for (std::size_t place = rank; place < samples; place += ranks) places.push_back(place);
+    return places;
+  }
+  const std::size_t end = samples * (rank + 1) / ranks;
+  for (std::size_t place = samples * rank / ranks; place < end; ++place) places.push_back(place);
+  return places;
+}
+
+}  // namespace
+
+std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks, Dealing dealing) {
+  std::vector<std::size_t> all;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::vector<std::size_t> own = places_of(rank, samples, ranks, dealing);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
 
 std::optional<std::vector<std::size_t>> BatchShares::next(SampleSequence& sequence) {
   const std::optional<std::vector<std::size_t>> batch = sequence.next(batch_size_);
   if (!batch || (drop_last_ && batch->size() < batch_size_)) return std::nullopt;
-  const std::size_t begin = batch->size() * rank_ / ranks_;
-  const std::size_t end = batch->size() * (rank_ + 1) / ranks_;
-  std::vector<std::size_t> own;
-  for (std::size_t i = begin; i < end; ++i) own.push_back((*batch)[i]);
-  BatchShare share{.all = batch->size(), .own = own.size(), .given = own.size()};
+  std::vector<std::size_t> own = places_of(rank_, batch->size(), ranks_, dealing_);
+  for (std::size_t& sample : own) sample = (*batch)[sample];
+  BatchShare share{
+      .all = batch->size(), .own = own.size(), .given = own.size(), .dealing = dealing_};
   if (own.empty()) {  // no loader has an empty batch
     own.push_back(batch->front());
     share.given = 1;

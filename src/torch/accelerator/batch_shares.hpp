@@ -9,12 +9,25 @@
 
 namespace kolo::tensors {
 
+/// Which samples of a batch a rank gets: those in a row, or one of every N for N ranks.
+enum class Dealing : bool { InARow, InTurns };
+
 /// How many samples a batch has.
 struct BatchShare {
   std::size_t all = 0;    ///< on all ranks
   std::size_t own = 0;    ///< of these this rank's
   std::size_t given = 0;  ///< what this rank loads: one that does not count if it has none
+  Dealing dealing = Dealing::InARow;
+
+  /// What the mean over this rank's samples counts for in the mean of such means over ranks, if
+  /// that shall be the mean over the samples of the batch.
+  double part_of_mean(int ranks) const {
+    return static_cast<double>(own) * ranks / static_cast<double>(all);
+  }
 };
+
+/// The places in a batch of `samples` of what the ranks have, one rank after another.
+std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks, Dealing dealing);
 
 /// The batch that the program has taken last, in the innermost loop over batches.
 using CurrentBatch = std::optional<BatchShare>;
@@ -22,9 +35,10 @@ using CurrentBatch = std::optional<BatchShare>;
 /// Cuts batches of all ranks into shares, and remembers those that loaders have loaded ahead.
 class BatchShares {
  public:
-  BatchShares(std::size_t batch_size, bool drop_last, int rank, int ranks)
+  BatchShares(std::size_t batch_size, bool drop_last, Dealing dealing, int rank, int ranks)
       : batch_size_(batch_size),
         drop_last_(drop_last),
+        dealing_(dealing),
         rank_(static_cast<std::size_t>(rank)),
         ranks_(static_cast<std::size_t>(ranks)) {}
 
@@ -47,6 +61,7 @@ class BatchShares {
  private:
   std::size_t batch_size_;
   bool drop_last_;
+  Dealing dealing_;
   std::size_t rank_;
   std::size_t ranks_;
   std::deque<BatchShare> ahead_;

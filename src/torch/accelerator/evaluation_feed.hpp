@@ -15,8 +15,9 @@ namespace kolo::tensors {
 class EvaluationFeed final : public BatchFeed {
  public:
   EvaluationFeed(EpochOrder order, std::uint64_t seed, BatchShares shares,
-                 std::shared_ptr<CurrentBatch> current)
-      : order_(std::move(order)),
+                 std::shared_ptr<CurrentBatch> current, c10::Device device)
+      : BatchFeed(device),
+        order_(std::move(order)),
         seed_(seed),
         shares_(std::move(shares)),
         current_(std::move(current)) {}

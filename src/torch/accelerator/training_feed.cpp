@@ -9,8 +9,9 @@
 namespace kolo::tensors {
 
 TrainingFeed::TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares shares, int passes,
-                           std::shared_ptr<CurrentBatch> current)
-    : sequence_(std::move(order), seed, /*drop_last=*/false, /*rank=*/0, /*ranks=*/1),
+                           std::shared_ptr<CurrentBatch> current, c10::Device device)
+    : BatchFeed(device),
+      sequence_(std::move(order), seed, /*drop_last=*/false, /*rank=*/0, /*ranks=*/1),
       shares_(std::move(shares)),
       passes_(static_cast<std::size_t>(passes)),
       current_(std::move(current)) {}

@@ -18,7 +18,7 @@ namespace kolo::tensors {
 class TrainingFeed final : public BatchFeed {
  public:
   TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares shares, int passes,
-               std::shared_ptr<CurrentBatch> current);
+               std::shared_ptr<CurrentBatch> current, c10::Device device);
 
   void begin_loop() override;
   std::optional<std::vector<std::size_t>> next() override;

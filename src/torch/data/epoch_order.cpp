@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "base/random.hpp"
@@ -73,21 +72,8 @@ std::string fingerprint(const std::vector<Value>& values) {
 }
 
 std::vector<double> cumulative(const std::vector<double>& weights) {
-  constexpr std::string_view kWhat = "DistributedSampler::weighted: ";
-  std::vector<double> sums;
-  double sum = 0.0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (!(weights[i] >= 0.0)) {
-      throw InvalidArgument(std::string(kWhat) + "the weight of sample " + std::to_string(i) +
-                            " is " + std::to_string(weights[i]) + ". Give weights of 0 or more.");
-    }
-    sums.push_back(sum += weights[i]);
-  }
-  if (sum == 0.0 || !std::isfinite(sum)) {
-    throw InvalidArgument(std::string(kWhat) + "the weights of " + std::to_string(weights.size()) +
-                          " samples add up to " + std::to_string(sum) +
-                          ". Give weights with a finite, positive sum.");
-  }
+  std::vector<double> sums(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
   return sums;
 }
 
@@ -127,7 +113,21 @@ EpochOrder shuffled(std::size_t samples) {
           }};
 }
 
+std::string problem_with_weights(const std::vector<double>& weights) {
+  const auto bad = std::ranges::find_if(weights, [](double weight) { return !(weight >= 0.0); });
+  if (bad != weights.end()) {
+    return "the weight of sample " + std::to_string(bad - weights.begin()) + " is " +
+           std::to_string(*bad) + ". Give weights of 0 or more";
+  }
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (sum > 0.0 && std::isfinite(sum)) return {};
+  return "the weights of " + std::to_string(weights.size()) + " samples add up to " +
+         std::to_string(sum) + ". Give weights with a finite, positive sum";
+}
+
 EpochOrder weighted(const std::vector<double>& weights, std::size_t samples) {
+  const std::string problem = problem_with_weights(weights);
+  if (!problem.empty()) throw InvalidArgument("DistributedSampler::weighted: " + problem + ".");
   const auto draw = [sums = cumulative(weights), samples](std::uint64_t seed, std::int64_t epoch) {
     Random random(seed, epoch);
     // The product may round up to the sum itself: then the last one with a weight.

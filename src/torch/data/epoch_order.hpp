@@ -23,6 +23,9 @@ EpochOrder by_index(std::size_t samples);
 /// Every sample once, shuffled.
 EpochOrder shuffled(std::size_t samples);
 
+/// What is wrong with weights of samples; empty if nothing is.
+std::string problem_with_weights(const std::vector<double>& weights);
+
 /// Sample i is drawn with probability weights[i] / (sum of weights) each time. Throws
 /// InvalidArgument for negative and infinite weights, or if none is positive.
 EpochOrder weighted(const std::vector<double>& weights, std::size_t samples);

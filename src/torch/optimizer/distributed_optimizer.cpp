@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
+#include "kolo/error.hpp"
 #include "torch/optimizer/module_units.hpp"
 #include "torch/optimizer/training_engine.hpp"
 #include "torch/wrapped/libtorch_optimizer.hpp"
@@ -22,6 +23,11 @@ DistributedOptimizerOptions with_units(DistributedOptimizerOptions options,
   return options;
 }
 
+torch::optim::Optimizer& require_optimizer(torch::optim::Optimizer* optimizer) {
+  if (optimizer != nullptr) return *optimizer;
+  throw InvalidArgument("DistributedOptimizer: the optimizer is a null pointer. Give one to wrap.");
+}
+
 }  // namespace
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
@@ -29,6 +35,12 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
     : DistributedOptimizer(optimizer, model.named_parameters().pairs(),
                            model.named_buffers().pairs(),
                            with_units(std::move(options), model, optimizer)) {}
+
+DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
+                                           const torch::nn::Module& model, Options options)
+    : DistributedOptimizer(require_optimizer(optimizer.get()), model, std::move(options)) {
+  owned_ = std::move(optimizer);
+}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names, Options options)

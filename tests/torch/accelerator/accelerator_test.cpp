@@ -1,5 +1,6 @@
 // What steps of an Accelerator do, and what ranks tell each other.
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -14,28 +15,37 @@ using torch::optim::SGDOptions;
 
 // --- the mean over samples ---
 
-/// 23 samples in batches of 4, three a step, in order: steps of 12 and of 11, of which the last
-/// batch has 3 samples, so that one of four ranks has none.
+/// Weights of 23 samples after two steps, with batches of 4, three a step, in order: steps of 12
+/// and of 11 samples. The last batch has 3, so that one of four ranks has none.
+at::Tensor after_two_steps(
+    Shard shard,
+    const std::function<void(Accelerator&, Weights&, const at::Tensor& samples)>& backward) {
+  Weights model(23);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
+  auto batches = accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
+  EXPECT_EQ(batches.size(), 6U);
+  std::vector<bool> steps;
+  for (auto& batch : batches) {
+    backward(accelerator, model, batch.target);
+    EXPECT_EQ(accelerator.is_accumulating(), steps.size() % 3 != 2);
+    steps.push_back(accelerator.step());
+  }
+  EXPECT_EQ(steps, (std::vector<bool>{false, false, true, false, false, true}));
+  EXPECT_EQ(accelerator.steps(), 2);
+  EXPECT_EQ(accelerator.epoch(), 1);
+  return model.value();
+}
+
 TEST_F(AcceleratorTest, Step_UsesTheMeanOverTheSamplesOfItsPasses) {
+  const at::Tensor expected =
+      -torch::cat({torch::full({12}, 1.0 / 12), torch::full({11}, 1.0 / 11)}).to(torch::kFloat32);
   for (const Shard shard : all_modes()) {
-    Weights model(23);
-    SGD sgd(model.parameters(), SGDOptions(1.0));
-    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
-    auto batches =
-        accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
-    EXPECT_EQ(batches.size(), 6U);
-    std::vector<bool> steps;
-    for (auto& batch : batches) {
-      accelerator.backward(model.mean_weight(batch.target));
-      EXPECT_EQ(accelerator.is_accumulating(), steps.size() % 3 != 2);
-      steps.push_back(accelerator.step());
-    }
-    EXPECT_EQ(steps, (std::vector<bool>{false, false, true, false, false, true}));
-    EXPECT_EQ(accelerator.steps(), 2);
-    EXPECT_EQ(accelerator.epoch(), 1);
-    const at::Tensor expected =
-        -torch::cat({torch::full({12}, 1.0 / 12), torch::full({11}, 1.0 / 11)}).to(torch::kFloat32);
-    EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
+    const at::Tensor got = after_two_steps(
+        shard, [](Accelerator& accelerator, Weights& model, const at::Tensor& samples) {
+          accelerator.backward(model.mean_weight(samples));
+        });
+    EXPECT_LT(largest_difference(got, expected), 1e-6) << name_of(shard);
   }
 }
 
@@ -101,22 +111,16 @@ TEST_F(AcceleratorTest, Accumulation_EqualsTheLargeBatchOfOneProcess) {
 
 /// Sample i counts i % 3 tokens.
 TEST_F(AcceleratorTest, LossPerToken_IsDividedByAllTokensOfTheStep) {
+  const at::Tensor tokens = torch::arange(23).remainder(3);
+  const at::Tensor expected = -torch::cat({tokens.slice(0, 0, 12) / 12, tokens.slice(0, 12) / 10});
   for (const Shard shard : all_modes()) {
-    Weights model(23);
-    SGD sgd(model.parameters(), SGDOptions(1.0));
-    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 3});
-    auto batches =
-        accelerator.prepare(model, sgd, numbers(23), {.batch_size = 4, .shuffle = false});
-    for (auto& batch : batches) {
-      const at::Tensor tokens = batch.target.remainder(3);
-      accelerator.backward((model.weights.index_select(0, batch.target) * tokens).sum(),
-                           tokens.sum().item<std::int64_t>());
-      accelerator.step();
-    }
-    const at::Tensor tokens = torch::arange(23).remainder(3).to(torch::kFloat32);
-    const at::Tensor expected =
-        -torch::cat({tokens.slice(0, 0, 12) / 12, tokens.slice(0, 12) / 10});
-    EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
+    const at::Tensor got = after_two_steps(
+        shard, [&](Accelerator& accelerator, Weights& model, const at::Tensor& samples) {
+          const at::Tensor own = tokens.index_select(0, samples);
+          accelerator.backward((model.weights.index_select(0, samples) * own).sum(),
+                               own.sum().item<std::int64_t>());
+        });
+    EXPECT_LT(largest_difference(got, expected), 1e-6) << name_of(shard);
   }
 }
 

@@ -8,7 +8,9 @@ kolo_add_test(progress_bar_test
 if(TARGET kolo)
   kolo_add_mpi_test(accelerator_test
     SOURCES
+      torch/accelerator/accelerator_batches_test.cpp
       torch/accelerator/accelerator_errors_test.cpp
+      torch/accelerator/accelerator_models_test.cpp
       torch/accelerator/accelerator_state_test.cpp
       torch/accelerator/accelerator_test.cpp
     LIBRARIES kolo)

@@ -1,0 +1,69 @@
+#include "torch/accelerator/batch_plan.hpp"
+
+namespace kolo::tensors {
+namespace {
+
+/// For a value of each sample, as `what` says, if values are given.
+std::string problem_with_count(const char* what, std::size_t values, std::size_t samples) {
+  if (values == 0 || values == samples) return {};
+  return std::string(what) + " has " + std::to_string(values) + " values, and the data set " +
+         std::to_string(samples) + " samples. Give one for each";
+}
+
+std::string problem_with_order(std::size_t samples, const BatchOptions& options) {
+  if (!options.weights.empty() && !options.lengths.empty()) {
+    return "weights and lengths are given, which order samples in different ways. Give one of them";
+  }
+  if (!options.weights.empty() && !options.shuffle.value_or(true)) {
+    return "weights are given, by which samples are drawn at random, and shuffle is false. Leave "
+           "one of them out";
+  }
+  std::string problem = problem_with_count("weights", options.weights.size(), samples);
+  if (problem.empty()) problem = problem_with_count("lengths", options.lengths.size(), samples);
+  if (problem.empty() && !options.weights.empty()) problem = problem_with_weights(options.weights);
+  return problem;
+}
+
+std::string problem_with(const std::optional<std::size_t>& samples, const BatchOptions& options,
+                         const ProcessSet& set) {
+  const auto ranks = static_cast<std::size_t>(set.size());
+  const std::string sharers = " the " + std::to_string(ranks) + " ranks that share a batch";
+  if (!samples) return "the data set has no size. Give one of datasets::Dataset";
+  if (options.batch_size < ranks) {
+    return "batch_size is " + std::to_string(options.batch_size) + ", less than" + sharers +
+           ". It counts the samples of all of them: give more";
+  }
+  const std::size_t least = options.drop_last ? options.batch_size : ranks;
+  if (*samples < least) {
+    return "the data set has " + std::to_string(*samples) + " samples, and " +
+           (options.drop_last ? "drop_last leaves no batch of them" : "fewer than" + sharers);
+  }
+  return problem_with_order(*samples, options);
+}
+
+EpochOrder order_of(std::size_t samples, const BatchOptions& options, Purpose purpose) {
+  const bool is_shuffled = options.shuffle.value_or(purpose == Purpose::Training);
+  if (!options.weights.empty()) return weighted(options.weights, samples);
+  if (!options.lengths.empty()) return grouped(options.lengths, options.batch_size, is_shuffled);
+  return is_shuffled ? shuffled(samples) : by_index(samples);
+}
+
+}  // namespace
+
+BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOptions& options,
+                       Purpose purpose, const ProcessSet& set) {
+  const Dealing dealing = options.lengths.empty() ? Dealing::InARow : Dealing::InTurns;
+  BatchPlan plan{.shares = {options.batch_size, options.drop_last, dealing, set.rank(), set.size()},
+                 .problem = problem_with(samples, options, set),
+                 .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
+                           {"batch_size", std::to_string(options.batch_size)},
+                           {"seed", std::to_string(options.seed)},
+                           {"drop_last", options.drop_last ? "true" : "false"}}};
+  if (plan.problem.empty()) {
+    plan.order = order_of(*samples, options, purpose);
+    plan.facts.push_back({"the order of samples", plan.order.name});
+  }
+  return plan;
+}
+
+}  // namespace kolo::tensors

@@ -1,0 +1,152 @@
+// Which samples an Accelerator puts into batches, and where.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "torch/accelerator/accelerator_fixture.hpp"
+#include "torch/data/epoch_order.hpp"
+
+namespace kolo::test::accelerator_test {
+
+using Samples = std::vector<std::size_t>;
+
+at::Tensor to_tensor(const Samples& samples) {
+  return torch::tensor(std::vector<std::int64_t>(samples.begin(), samples.end()), torch::kLong);
+}
+
+/// Of which no two are equal, in no order.
+Samples lengths(std::size_t count) {
+  Samples all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back(7 + i * 37 % 1009);
+  return all;
+}
+
+class AcceleratorBatchesTest : public AcceleratorTest {
+ protected:
+  /// What all ranks see in a loop over `batches`, in the order of the batches.
+  template <class Dataset>
+  at::Tensor seen_in(Batches<Dataset>& batches) {
+    std::vector<at::Tensor> seen;
+    for (auto& batch : batches) seen.push_back(accelerator_.gather_for_metrics(batch.target));
+    return torch::cat(seen);
+  }
+
+  Weights model_{22};
+  torch::optim::SGD sgd_{model_.parameters(), torch::optim::SGDOptions(1.0)};
+  Accelerator accelerator_;
+};
+
+TEST_F(AcceleratorBatchesTest, Loop_LooksLikeThatOverALoader) {
+  auto batches =
+      accelerator_.prepare(model_, sgd_, numbers(22), {.batch_size = 5, .shuffle = false});
+  std::vector<at::Tensor> seen;
+  for (const torch::data::Example<>& batch : *batches) {
+    seen.push_back(accelerator_.gather_for_metrics(batch.target));
+  }
+  expect_equal(torch::cat(seen), torch::arange(22));
+}
+
+TEST_F(AcceleratorBatchesTest, Weights_SayHowOftenSamplesAreDrawn) {
+  std::vector<double> weights(22, 0.0);
+  weights[3] = 1.0;
+  weights[20] = 2.5;
+  weights[21] = 0.5;
+  auto batches = accelerator_.prepare(model_, sgd_, numbers(22),
+                                      {.batch_size = 5, .seed = 7, .weights = weights});
+  EXPECT_EQ(batches.size(), 5U);
+  for (const std::int64_t epoch : {0, 1}) {
+    expect_equal(seen_in(batches), to_tensor(tensors::weighted(weights, 22).of(7, epoch)));
+  }
+}
+
+/// Of the last batch of 2, two of four ranks have none.
+TEST_F(AcceleratorBatchesTest, Lengths_GroupSamplesAndAreDealtOutInTurns) {
+  const Samples all = lengths(22);
+  auto batches =
+      accelerator_.prepare(model_, sgd_, numbers(22), {.batch_size = 5, .seed = 7, .lengths = all});
+  for (const std::int64_t epoch : {0, 1}) {
+    expect_equal(seen_in(batches), to_tensor(tensors::grouped(all, 5, true).of(7, epoch)));
+  }
+  auto held_out = accelerator_.batches(numbers(22), {.batch_size = 5, .lengths = all});
+  expect_equal(seen_in(held_out), to_tensor(tensors::grouped(all, 5, false).of(0, 0)));
+}
+
+TEST_F(AcceleratorBatchesTest, SharesOfABatch_HaveAboutEqualLengths) {
+  const Samples all = lengths(24);
+  auto batches =
+      accelerator_.prepare(model_, sgd_, numbers(24), {.batch_size = 12, .lengths = all});
+  const at::Tensor length_of = to_tensor(all);
+  for (auto& batch : batches) {
+    const at::Tensor own = length_of.index_select(0, batch.target);
+    const at::Tensor totals = allgather(own.sum().view({1}));
+    const at::Tensor whole = accelerator_.gather_for_metrics(own);
+    EXPECT_EQ(whole.size(0), 12);
+    EXPECT_LE((totals.max() - totals.min()).item<std::int64_t>(),
+              (whole.max() - whole.min()).item<std::int64_t>());
+  }
+}
+
+/// Steps of 5, 5, 5, 5 and 2 samples, whatever the shares.
+TEST_F(AcceleratorBatchesTest, StepOfDealtSamples_UsesTheirMean) {
+  const Samples all = lengths(22);
+  auto batches = accelerator_.prepare(model_, sgd_, numbers(22),
+                                      {.batch_size = 5, .shuffle = false, .lengths = all});
+  for (auto& batch : batches) {
+    accelerator_.backward(model_.mean_weight(batch.target));
+    accelerator_.step();
+  }
+  const at::Tensor order = to_tensor(tensors::grouped(all, 5, false).of(0, 0));
+  at::Tensor expected = torch::full({22}, -0.2);
+  expected.index_fill_(0, order.slice(0, 20), -0.5);
+  EXPECT_LT(largest_difference(model_.value(), expected), 1e-6);
+}
+
+TEST_F(AcceleratorBatchesTest, Orders_ThatCannotBe) {
+  const auto refuse = [&](BatchOptions options, const std::string& text) {
+    options.batch_size = 4;
+    Accelerator accelerator;
+    expect_refused([&] { accelerator.prepare(model_, sgd_, numbers(22), options); }, text);
+  };
+  std::vector<double> weights(22, 1.0);
+  if (is_last()) weights[3] = -1.0;
+  const std::string last = "on rank " + std::to_string(size() - 1);
+  refuse({.weights = weights}, "prepare(): " + last + ": the weight of sample 3 is -1");
+  refuse({.weights = std::vector<double>(22, 0.0)}, "the weights of 22 samples add up to 0");
+  refuse({.weights = std::vector<double>(21, 1.0)},
+         "weights has 21 values, and the data set 22 samples");
+  refuse({.lengths = lengths(23)}, "lengths has 23 values, and the data set 22 samples");
+  refuse({.shuffle = false, .weights = std::vector<double>(22, 1.0)}, "shuffle is false");
+  refuse({.weights = std::vector<double>(22, 1.0), .lengths = lengths(22)},
+         "weights and lengths are given");
+  if (size() == 1) return;
+  Samples other = lengths(22);
+  if (is_last()) ++other[5];
+  Accelerator accelerator;
+  expect_refused<MismatchError>(
+      [&] { accelerator.prepare(model_, sgd_, numbers(22), {.batch_size = 4, .lengths = other}); },
+      "the order of samples is grouped by 4");
+}
+
+/// Moved to the device 'meta', whose tensors have no elements, which stands for a GPU.
+TEST_F(AcceleratorBatchesTest, TensorsOfABatch_AreMoved) {
+  const c10::Device meta("meta");
+  std::vector<torch::data::Example<>> examples(2, {torch::ones({3}), torch::Tensor()});
+  torch::data::Example<std::vector<at::Tensor>, std::string> mixed({torch::ones({2})}, "name");
+  torch::data::TensorExample no_target(torch::ones({1}));
+  int number = 3;
+  tensors::move_to(meta, examples);
+  tensors::move_to(meta, mixed);
+  tensors::move_to(meta, no_target);
+  tensors::move_to(meta, number);
+  for (const auto& example : examples) {
+    EXPECT_EQ(example.data.device(), meta);
+    EXPECT_FALSE(example.target.defined());
+  }
+  EXPECT_EQ(mixed.data[0].device(), meta);
+  EXPECT_EQ(mixed.target, "name");
+  EXPECT_EQ(no_target.data.device(), meta);
+  EXPECT_EQ(number, 3);
+}
+
+}  // namespace kolo::test::accelerator_test
