@@ -198,6 +198,53 @@ TEST_F(NcclCommunicatorTest, RefusesWhatNcclCannotReduce) {
   EXPECT_TRUE(communicator_->ready());  // nothing was begun
 }
 
+TEST_F(NcclCommunicatorTest, GroupsAreOneOperation) {
+  DeviceFloats one(257);
+  DeviceFloats other(3);
+  one.set(ramp(257, 0.5F));
+  other.set(ramp(3, 2.0F));
+  const std::vector<std::size_t> counts{3};
+  DeviceFloats gathered(3);
+  DeviceGroup group(*communicator_);
+  communicator_->all_reduce(one.data(), one.data(), 257, DType::Float32, {ReduceOp::Sum, 0.5},
+                            stream_.get());
+  communicator_->all_gather(other.data(), gathered.data(), counts, DType::Float32, stream_.get());
+  group.end();
+  finish();
+  EXPECT_EQ(gathered.get(), ramp(3, 2.0F));
+  std::vector<float> halves = ramp(257, 0.5F);
+  for (float& value : halves) value *= 0.5F;
+  EXPECT_EQ(one.get(), halves);
+}
+
+TEST_F(NcclCommunicatorTest, GroupThatFailsIsClosed) {
+  DeviceFloats memory(1);
+  EXPECT_THROW(
+      {
+        const DeviceGroup group(*communicator_);
+        communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Int16, {ReduceOp::Sum},
+                                  stream_.get());
+      },
+      InvalidArgument);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // none is open
+}
+
+TEST_F(NcclCommunicatorTest, RegisteredMemoryIsUsedAsAnyOther) {
+  DeviceFloats memory(257);
+  memory.set(ramp(257, 0.5F));
+  void* const registration =
+      communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
+  communicator_->all_reduce(memory.data(), memory.data(), 257, DType::Float32, {ReduceOp::Sum},
+                            stream_.get());
+  finish();
+  EXPECT_EQ(memory.get(), ramp(257, 0.5F));
+  communicator_->deregister(registration);
+  EXPECT_TRUE(communicator_->ready());
+  communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
+  communicator_->abort("on purpose");  // with a registration
+  communicator_->deregister(registration);
+}
+
 TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
   communicator_->abort("rank 3 died");
   communicator_->abort("another reason");
