@@ -1,5 +1,7 @@
 #include "runtime/device/device_backend.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -188,6 +190,12 @@ void DeviceBackend::launch_move(Collective collective, const CollectiveCall& cal
                               device_.stream);
     }
   }
+}
+
+std::vector<std::shared_ptr<void>> DeviceBackend::take_owners() {
+  std::vector<std::shared_ptr<void>> owners = staging_.take_outgrown();
+  std::ranges::move(buffers_.take_unused(), std::back_inserter(owners));
+  return owners;
 }
 
 /// The program's allocator orders memory by the program's stream, on which earlier uses of it may

@@ -15,6 +15,7 @@
 #include "runtime/device/device_plan.hpp"
 #include "runtime/device/device_staging.hpp"
 #include "runtime/device/event_pool.hpp"
+#include "runtime/device/known_buffers.hpp"
 
 namespace kolo::runtime {
 
@@ -29,6 +30,7 @@ class DeviceBackend final : public Backend {
                 comm::DeviceStream stream, RingTraffic& traffic)
       : path_(path),
         staging_(gpu, communicator),
+        buffers_(communicator),
         device_{gpu, communicator, stream, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
@@ -41,8 +43,14 @@ class DeviceBackend final : public Backend {
   Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation& operation) override;
 
-  /// See DeviceStaging.
-  std::vector<std::shared_ptr<void>> take_outgrown() { return staging_.take_outgrown(); }
+  /// Before a batch: lets the communicator know the lasting memory that it uses.
+  void prepare(const Operations& batch) {
+    for (const auto& operation : batch) {
+      for (const LastingMemory& memory : operation->lasting) buffers_.use(memory);
+    }
+  }
+  /// After one: owners of memory until what was launched so far has ended.
+  std::vector<std::shared_ptr<void>> take_owners();
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
@@ -66,6 +74,7 @@ class DeviceBackend final : public Backend {
 
   const DataPath& path_;
   DeviceStaging staging_;
+  KnownBuffers buffers_;
   const DevicePath device_;
   DeviceExchange exchange_{device_};
   EventPool events_{&comm::Gpu::make_event};

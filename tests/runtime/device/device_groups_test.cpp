@@ -1,6 +1,7 @@
 // How often collectives are launched on GPUs, and which memory the communicator knows.
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/shared_buffer.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -163,6 +165,20 @@ std::vector<int> everybody(int size) {
   return ranks;
 }
 
+/// Repeats `step` on all ranks until each of them is done, for half a minute at most.
+void repeat_until(const std::function<bool()>& is_done, const std::function<void()>& step) {
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (true) {
+    Tensor goes_on(1);
+    goes_on.fill([&](std::size_t) {
+      return is_done() || std::chrono::steady_clock::now() > until ? 0.0 : 1.0;
+    });
+    allreduce(goes_on.view(), goes_on.view(), {.op = ReduceOp::Max, .name = "goes on"});
+    if (goes_on.at(0) == 0.0) return;
+    step();
+  }
+}
+
 int live(const FakeRegistrations::Count& count) { return count.made - count.ended; }
 
 TEST_P(DeviceGroupsTest, StagingIsRegisteredAsLongAsItLives) {
@@ -180,13 +196,41 @@ TEST_P(DeviceGroupsTest, StagingIsRegisteredAsLongAsItLives) {
     }
     EXPECT_GT(count().made, 3);
     // The GPU may not have ended with the earlier ones when the next batch looks.
-    const auto until = std::chrono::steady_clock::now() + 30s;
-    while (live(count()) > 1 && std::chrono::steady_clock::now() < until) {
-      reduce_packed(program, added, 10);
-    }
+    repeat_until([&] { return live(count()) == 1; }, [&] { reduce_packed(program, added, 10); });
     EXPECT_EQ(live(count()), 1);
     runtime.remove_process_set(added);
     EXPECT_EQ(live(count()), 0);
+  });
+}
+
+/// As buckets of gradients are.
+TEST_P(DeviceGroupsTest, SharedBufferIsRegisteredWhileTheProgramHasIt) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto count = [&] { return world.hub()->registrations(runtime.rank()); };
+    const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .stream = program.stream()};
+    auto memory = program.allocate(100);
+    std::weak_ptr<std::byte> alive = memory;
+    auto buffer =
+        std::make_unique<SharedBuffer>("bucket", program.view(memory, 100), std::move(memory));
+    for (int step = 0; step < 5; ++step) {
+      program.write(alive.lock(), 100, 1.0F);
+      allreduce(*buffer, 0, 60, DType::Float32, options);
+      allreduce(*buffer, 240, 40, DType::Float32, options);
+      EXPECT_EQ(program.read(alive.lock(), 100), std::vector<float>(100, ranks()));
+      EXPECT_EQ(count(), (FakeRegistrations::Count{1, 0}));
+    }
+    buffer.reset();
+    // Operations own the buffer until somebody sees that the GPU has ended with them.
+    const auto other = program.allocate(10);
+    program.write(other, 10, 1.0F);
+    repeat_until([&] { return alive.expired(); },
+                 [&] {
+                   allreduce(program.view(other, 10), program.view(other, 10), options);
+                   program.synchronize();
+                 });
+    EXPECT_TRUE(alive.expired());
+    EXPECT_EQ(count(), (FakeRegistrations::Count{1, 1}));
   });
 }
 
