@@ -301,6 +301,9 @@ class Controlling(Bench):
                     self.assertTrue(report["gpu"][field], field)
                 for row in report["rows"]:
                     self.assertEqual(row["placement"], "device")
+                for choice in ("ring", "auto"):  # in processes of its own each
+                    self.assertTrue(any(row["is_baseline"] and choice in row["algorithm"].split()
+                                        for row in report["rows"]), choice)
 
     def test_a_file_that_cannot_be_written_is_found_first(self):
         result = self.run_bench(*LONG, "--plot", "/no/such/folder/x")
