@@ -111,7 +111,8 @@ on() {
   step "$limit" "$name, $ranks ranks" mpirun --oversubscribe -np "$ranks" "$program" "$@"
 }
 
-# bench <ranks> <seconds> <name> <argument>...: kolo-bench on GPUs, with NCCL in processes of its own.
+# bench <ranks> <seconds> <name> <argument>...: kolo-bench on GPUs, and NCCL in processes of its
+# own.
 bench() {
   local ranks="$1" limit="$2" name="$3"
   shift 3
@@ -173,7 +174,7 @@ done
 say "4 Speed"
 for ranks in 1 2; do
   for algo in ring auto; do
-    lines=60 KOLO_NCCL_ALGO="$algo" bench "$ranks" 300 "Kolo by $algo beside NCCL by ring and auto" \
+    lines=60 KOLO_NCCL_ALGO="$algo" bench "$ranks" 300 "Kolo by $algo, NCCL by ring and auto" \
       allreduce --max 256MB
   done
   # NCCL copies where it knows no buffers.
@@ -198,13 +199,15 @@ NCCL_LAUNCH_ORDER_IMPLICIT=0 on 2 300 "process sets, ordered by events" tests/ru
   --gtest_filter="$late"
 # Kolo's communicator does not block, for which NCCL starts a thread in each call; theirs does.
 for group in 1 16; do
-  lines=30 bench 2 180 "latency, groups of $group small tensors" allreduce --max 4KB --group "$group"
+  lines=30 bench 2 180 "latency, groups of $group small tensors" allreduce --max 4KB \
+    --group "$group"
 done
 on 4 300 "collectives" tests/runtime_gpu_test --gtest_filter="-$late"
 
 if $is_built_here; then
   say "6 From nothing but the driver"
-  lines=20 step 3600 "examples/run.sh --device cuda" "$root/examples/run.sh" --device cuda --steps 20
+  lines=20 step 3600 "examples/run.sh --device cuda" "$root/examples/run.sh" --device cuda \
+    --steps 20
 fi
 
 say ""
