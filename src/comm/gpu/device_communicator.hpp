@@ -60,9 +60,10 @@ class DeviceCommunicator {
                           std::span<const std::size_t> received, DType dtype,
                           DeviceStream stream) = 0;
 
-  /// Until `end_group` operations are only collected; it launches them as one, for which NCCL starts
-  /// one thread and one kernel. They run in no order, so none uses memory that another one writes.
-  /// Meanwhile this thread asks for nothing else and puts nothing on the stream. See DeviceGroup.
+  /// Until `end_group` operations are only collected; it launches them as one, for which NCCL
+  /// starts one thread and one kernel. They run in no order, so none uses memory that another one
+  /// writes. Meanwhile this thread asks for nothing else and puts nothing on the stream. See
+  /// DeviceGroup.
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 

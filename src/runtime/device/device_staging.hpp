@@ -11,12 +11,12 @@
 
 namespace kolo::runtime {
 
-/// Scratch memory of a GPU for the operations of one stream, registered with the communicator, which
-/// outlives it. It ends, or the communicator is aborted before, once no operation uses it.
+/// Scratch memory of a GPU for the operations of one stream, registered with the communicator,
+/// which outlives it. It ends once no operation uses it, or after the communicator was aborted.
 ///
-/// For the thread that launches. Memory that is outgrown is deregistered there too, once the GPU has
-/// ended with it, but freed by the owners of what `take_outgrown` returns: that may wait for the
-/// GPU.
+/// For the thread that launches. Memory that is outgrown is deregistered there too, once the GPU
+/// has ended with it, but freed by the owners of what `take_outgrown` returns: that may wait for
+/// the GPU.
 class DeviceStaging {
  public:
   DeviceStaging(comm::Gpu& gpu, comm::DeviceCommunicator& communicator)
