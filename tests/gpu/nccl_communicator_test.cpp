@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/gpu/cuda_handles.hpp"
+#include "comm/gpu/nccl_registration.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
 #include "gpu/skip_without_gpu.hpp"
@@ -287,6 +288,16 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
   }
   EXPECT_NO_THROW(KOLO_NCCL_TRY(ncclInProgress));
   EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
+}
+
+/// NCCL refuses to work without a communicator, if it is asked.
+TEST(NcclRegistrationTest, FunctionsAreFoundAtRunTime) {
+  int version = 0;
+  KOLO_NCCL_TRY(ncclGetVersion(&version));
+  if (version < NCCL_VERSION(2, 19, 0)) GTEST_SKIP() << "NCCL " << version << " has none";
+  float memory = 0.0F;
+  EXPECT_EQ(register_with_nccl(nullptr, &memory, sizeof(memory)), nullptr);
+  EXPECT_THROW(deregister_with_nccl(nullptr, &memory), BackendError);
 }
 
 /// Even after an error: a group that stays open would swallow all later calls.
