@@ -23,7 +23,7 @@ while [ "$#" -gt 0 ]; do
       shift
       ;;
     --report) report="${2:?--report needs a file}"; shift ;;
-    *) sed -n '2,13p' "${BASH_SOURCE[0]}" | cut -c3-; exit 2 ;;
+    *) sed -n '2,10p' "${BASH_SOURCE[0]}" | cut -c3-; exit 2 ;;
   esac
   shift
 done
