@@ -11,7 +11,8 @@
 namespace kolo::runtime {
 
 /// The program's lasting memory, registered with a communicator, which outlives it, from its first
-/// use until only this object owns it. For the thread that launches.
+/// use until only this object owns it, or others of other process sets. For the thread that
+/// launches.
 class KnownBuffers {
  public:
   explicit KnownBuffers(comm::DeviceCommunicator& communicator) : communicator_(communicator) {}

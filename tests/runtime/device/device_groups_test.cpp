@@ -234,6 +234,37 @@ TEST_P(DeviceGroupsTest, SharedBufferIsRegisteredWhileTheProgramHasIt) {
   });
 }
 
+/// Neither set may keep what the other one knows, too.
+TEST_P(DeviceGroupsTest, SharedBufferOfTwoSetsIsFreedWhenTheProgramHasItNoLonger) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    ProcessSet& added = runtime.add_process_set(everybody(size()));
+    auto memory = program.allocate(100);
+    const std::weak_ptr<std::byte> alive = memory;
+    auto buffer =
+        std::make_unique<SharedBuffer>("bucket", program.view(memory, 100), std::move(memory));
+    const auto reduce_in = [&](ProcessSet& set, const std::string& name) {
+      const AllreduceOptions options{
+          .op = ReduceOp::Max, .name = name, .process_set = &set, .stream = program.stream()};
+      if (buffer != nullptr) allreduce(*buffer, 0, 100, DType::Float32, options);
+      const auto other = program.allocate(10);
+      program.write(other, 10, 1.0F);
+      allreduce(program.view(other, 10), program.view(other, 10), options);
+      program.synchronize();
+    };
+    program.write(alive.lock(), 100, 1.0F);
+    for (ProcessSet* const set : {&runtime.world(), &added}) reduce_in(*set, "both");
+    EXPECT_EQ(world.hub()->registrations(runtime.rank()), (FakeRegistrations::Count{2, 0}));
+    buffer.reset();
+    repeat_until([&] { return alive.expired(); },
+                 [&] {
+                   for (ProcessSet* const set : {&runtime.world(), &added}) reduce_in(*set, "x");
+                 });
+    EXPECT_TRUE(alive.expired());
+    EXPECT_EQ(world.hub()->registrations(runtime.rank()), (FakeRegistrations::Count{2, 2}));
+  });
+}
+
 /// NCCL's abort ends registrations, after which NCCL knows the communicator no longer.
 TEST(DeviceFailureTest, AbortEndsAllRegistrations) {
   Config config = test_config();
