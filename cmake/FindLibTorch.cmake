@@ -6,16 +6,17 @@
 # libtorch_cuda with libc10_cuda, for CUDA tensors, where they lie beside them and KOLO_WITH_CUDA is
 # not OFF.
 
-if(NOT DEFINED KOLO_CACHE_DIR)
-  if(DEFINED ENV{XDG_CACHE_HOME} AND NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
-    set(KOLO_CACHE_DIR "$ENV{XDG_CACHE_HOME}/kolo")
-  else()
-    set(KOLO_CACHE_DIR "$ENV{HOME}/.cache/kolo")
-  endif()
-endif()
+include("${CMAKE_CURRENT_LIST_DIR}/KoloCache.cmake")
 file(GLOB _places "${KOLO_CACHE_DIR}/libtorch-*/complete")
 list(SORT _places COMPARE NATURAL ORDER DESCENDING)
 list(TRANSFORM _places REPLACE "complete$" "torch")
+# The one with a part for CUDA is large, and only for builds that need it.
+set(_with_cuda ${_places})
+list(FILTER _with_cuda INCLUDE REGEX "-cuda/torch$")
+list(FILTER _places EXCLUDE REGEX "-cuda/torch$")
+if("${KOLO_WITH_CUDA}" STREQUAL "ON")
+  list(PREPEND _places ${_with_cuda})
+endif()
 
 # PyTorch's own torch.utils.cmake_prefix_path is the folder share/cmake of a LibTorch.
 string(REPLACE ":" ";" _prefixes "$ENV{CMAKE_PREFIX_PATH}")

@@ -17,6 +17,17 @@ find_package(nlohmann_json REQUIRED)
 
 set(KOLO_CUDA OFF)
 if(NOT KOLO_WITH_CUDA STREQUAL "OFF")
+  # The toolkit that came with the LibTorch of cmake/setup.sh --cuda, see FindLibTorch.
+  if(KOLO_WITH_CUDA STREQUAL "ON" AND NOT DEFINED CUDAToolkit_ROOT
+      AND NOT DEFINED ENV{CUDAToolkit_ROOT})
+    include(KoloCache)
+    file(GLOB places "${KOLO_CACHE_DIR}/libtorch-*-cuda/nvidia/cu*/bin/nvcc")
+    list(SORT places COMPARE NATURAL ORDER DESCENDING)
+    if(places)
+      list(GET places 0 nvcc)
+      get_filename_component(CUDAToolkit_ROOT "${nvcc}/../.." ABSOLUTE)
+    endif()
+  endif()
   find_package(CUDAToolkit 12.4 QUIET)
   find_package(NCCL 2.18 QUIET)
   if(CUDAToolkit_FOUND AND NCCL_FOUND)

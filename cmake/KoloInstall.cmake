@@ -40,7 +40,7 @@ endif()
 configure_package_config_file(cmake/koloConfig.cmake.in koloConfig.cmake
   INSTALL_DESTINATION "${package_install_dir}")
 write_basic_package_version_file(koloConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-set(find_modules cmake/FindLibTorch.cmake cmake/FindNCCL.cmake)
+set(find_modules cmake/FindLibTorch.cmake cmake/FindNCCL.cmake cmake/KoloCache.cmake)
 file(COPY ${find_modules} DESTINATION "${PROJECT_BINARY_DIR}")
 install(FILES "${PROJECT_BINARY_DIR}/koloConfig.cmake"
               "${PROJECT_BINARY_DIR}/koloConfigVersion.cmake" ${find_modules}

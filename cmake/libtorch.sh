@@ -24,6 +24,13 @@ named_torch() {
   done < <(printf '%s\n' "${Torch_DIR:+$Torch_DIR/../../..}" && named_prefixes)
 }
 
+# Prints the same if it has a part for CUDA.
+named_cuda_torch() {
+  local torch
+  torch="$(named_torch)"
+  if [ -e "$torch/lib/libtorch_cuda.so" ]; then printf '%s\n' "$torch"; fi
+}
+
 # Unpacks what a C++ program on the CPU needs out of the wheels $1/*.whl into $1/unpacked.
 unpack_wheels() {
   "$kolo_tools/bin/python3" - "$1" <<'PYTHON'
@@ -45,28 +52,42 @@ PYTHON
 
 has_torch() { [ -e "$torch_dir/complete" ]; }
 
+# require_room <MiB>
+require_room() {
+  local free_mib
+  free_mib="$(df -Pm "$kolo_cache" | awk 'NR == 2 { print $4 }')"
+  [ "$free_mib" -ge "$1" ] || fail "$kolo_cache has $free_mib MiB free, $1 are needed"
+}
+
+# download_wheels <folder> <requirement>...
+download_wheels() {
+  local folder="$1"
+  shift
+  TMPDIR="$folder" pip download --no-cache-dir --only-binary=:all: --dest "$folder" "$@"
+}
+
+# download_torch_wheel <folder>: the one for one fixed Python, of which only its C++ part is used,
+# whatever Python this machine has.
+download_torch_wheel() {
+  local platform=() tag
+  for tag in 2_28 2_27 2_24 2_17; do platform+=(--platform "manylinux_${tag}_$(uname -m)"); done
+  download_wheels "$1" --no-deps "${platform[@]}" --python-version 3.11 --implementation cp \
+    --abi cp311 "torch==$torch_version"
+}
+
 # Everything happens in a folder aside, which gets its name when it is complete.
 install_torch() {
-  local free_mib partial="$kolo_cache/partial-libtorch"
-  local tag arch
-  arch="$(uname -m)"
+  local partial="$kolo_cache/partial-libtorch"
   if [ -e "$partial" ] || [ -e "$torch_dir" ]; then
     say "an earlier download of LibTorch was interrupted: starting it again"
     rm -rf "$partial" "$torch_dir"
   fi
   say "downloading LibTorch $torch_version (about 550 MB) into $torch_dir"
-  free_mib="$(df -Pm "$kolo_cache" | awk 'NR == 2 { print $4 }')"
-  [ "$free_mib" -ge "$free_mib_needed" ] ||
-    fail "$kolo_cache has $free_mib MiB free, $free_mib_needed are needed"
+  require_room "$free_mib_needed"
   mkdir "$partial"
-  # The wheel for one fixed Python: only its C++ part is used, whatever Python this machine has.
-  local platform=()
-  for tag in 2_28 2_27 2_24 2_17; do platform+=(--platform "manylinux_${tag}_$arch"); done
-  TMPDIR="$partial" pip download --no-deps --no-cache-dir --only-binary=:all: \
-    "${platform[@]}" --python-version 3.11 --implementation cp --abi cp311 \
-    --dest "$partial" "torch==$torch_version"
-  TMPDIR="$partial" pip download --no-deps --no-cache-dir --only-binary=:all: \
-    --dest "$partial" "nvidia-cuda-runtime==$cuda_series.*" "nvidia-cuda-cupti==$cuda_series.*"
+  download_torch_wheel "$partial"
+  download_wheels "$partial" --no-deps \
+    "nvidia-cuda-runtime==$cuda_series.*" "nvidia-cuda-cupti==$cuda_series.*"
   say "unpacking"
   unpack_wheels "$partial"
   touch "$partial/unpacked/complete"

@@ -6,6 +6,8 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 . "$here/environment.sh"
 # shellcheck source=cmake/libtorch.sh
 . "$here/libtorch.sh"
+# shellcheck source=cmake/cuda.sh
+. "$here/cuda.sh"
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
@@ -14,7 +16,7 @@ mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 
 usage() {
   cat <<TEXT
-Usage: cmake/setup.sh [--core] [--tests] [--check]
+Usage: cmake/setup.sh [--core] [--cuda] [--tests] [--check]
 
 Installs what Kolo's build needs and this machine lacks:
   - compiler, CMake, Ninja, Open MPI, Highway, FlatBuffers, xxHash, CLI11, nlohmann_json,
@@ -22,6 +24,10 @@ Installs what Kolo's build needs and this machine lacks:
     Ninja and Open MPI come from PyPI, and what else is missing is listed;
   - LibTorch $torch_version (CPU) from its PyPI wheel into $torch_dir,
     unless CMAKE_PREFIX_PATH or Torch_DIR names a LibTorch;
+  - with --cuda, instead: LibTorch $torch_version with its CUDA part, CUDA $cuda_series with its
+    compiler, and NCCL, in the versions that LibTorch's wheel names, from PyPI into
+    $cuda_torch_dir, where CMake finds them with
+    KOLO_WITH_CUDA=ON; the GPU's driver, $oldest_driver or newer, must be there to run programs;
   - for one test, which is skipped without them: the Python packages safetensors and NumPy, from
     PyPI into $kolo_python, unless python3 has them;
   - with --tests, for tests that are skipped without them, from PyPI: clang-format $format_version
@@ -30,6 +36,7 @@ Installs what Kolo's build needs and this machine lacks:
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
   --core   no LibTorch, and no Python packages: enough for kolo::core and kolo-bench
+  --cuda   what builds for GPUs: about 2.5 GB to download, 4 GB on the disk
   --tests  clang-format, clang-tidy and MPICH as well
   --check  only report; exit status 1 if something is missing
   --help   show this text
@@ -201,6 +208,27 @@ install_mpich() {
 
 # --- the ways to call it -----------------------------------------------------------------------
 
+report_cuda_torch() {
+  if [ -n "$(named_cuda_torch)" ]; then
+    printf '%-20s found in %s\n' "LibTorch for CUDA" "$(named_torch)"
+  elif has_cuda_torch; then
+    printf '%-20s found in %s\n' "LibTorch for CUDA" "$cuda_torch_dir/torch"
+  else
+    printf '%-20s missing (PyPI: torch %s and what it names)\n' "LibTorch for CUDA" \
+      "$torch_version"
+    return 1
+  fi
+}
+
+report_gpu() {
+  local text
+  if text="$(has_gpu 2>&1)"; then
+    printf '%-20s found\n' GPU
+  else
+    printf '%-20s missing, to run programs: %s\n' GPU "$(head -n 1 <<<"$text")"
+  fi
+}
+
 report_torch() {
   local torch
   torch="$(named_torch)"
@@ -246,8 +274,12 @@ check() {
       status=1
     fi
   done < <(requirements)
+  if [ -n "$with_cuda" ]; then
+    report_cuda_torch || status=1
+    report_gpu
+  fi
   if [ -z "$core_only" ]; then
-    report_torch || status=1
+    if [ -z "$with_cuda" ]; then report_torch || status=1; fi
     report_packages
   fi
   if [ -n "$with_tests" ]; then
@@ -257,15 +289,19 @@ check() {
   return $status
 }
 
-needs_torch() { [ -z "$core_only" ] && [ -z "$named" ] && ! has_torch; }
+needs_torch() { [ -z "$core_only$with_cuda" ] && [ -z "$named" ] && ! has_torch; }
+needs_cuda_torch() { [ -n "$with_cuda" ] && [ -z "$named" ] && ! has_cuda_torch; }
 needs_packages() { [ -z "$core_only" ] && [ -z "$(test_python)" ]; }
 needs_linters() { [ -n "$with_tests" ] && ! has_linters; }
 needs_mpich() { [ -n "$with_tests" ] && ! has_mpich; }
 
 setup() {
   named="$(named_torch)" # on a line of its own: it may fail
-  if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_packages && ! needs_linters &&
-    ! needs_mpich; then
+  if [ -n "$with_cuda" ] && [ -n "$named" ] && [ -z "$(named_cuda_torch)" ]; then
+    fail "--cuda: the LibTorch in $named has no CUDA part, lib/libtorch_cuda.so"
+  fi
+  if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_cuda_torch && ! needs_packages &&
+    ! needs_linters && ! needs_mpich; then
     return 0
   fi
   mkdir -p "$kolo_cache"
@@ -273,6 +309,7 @@ setup() {
   flock -n "$lock" || { say "waiting for another set-up to end" && flock "$lock"; }
   install_packages
   if needs_torch; then install_torch; fi
+  if needs_cuda_torch; then install_cuda_torch; fi
   if needs_packages; then install_test_python; fi
   if needs_linters; then install_linters; fi
   if needs_mpich; then install_mpich; fi
@@ -280,11 +317,13 @@ setup() {
 }
 
 core_only=
+with_cuda=
 with_tests=
 action=setup
 for argument in "$@"; do
   case "$argument" in
     --core) core_only=yes ;;
+    --cuda) with_cuda=yes ;;
     --tests) with_tests=yes ;;
     --check) action=check ;;
     --help) action=usage ;;

@@ -2,9 +2,27 @@
 # The main job: sets up, builds, and trains a small language model with NP processes (default 2).
 # Without arguments it fails if the model is not good enough on text that it has not seen.
 #   NP=4 examples/run.sh --help
+#   examples/run.sh --device cuda      # on all GPUs here; a driver is all that they need
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+# shellcheck source=cmake/environment.sh
+. "$root/cmake/environment.sh"
+# shellcheck source=cmake/libtorch.sh
+. "$root/cmake/libtorch.sh"
+# shellcheck source=cmake/cuda.sh
+. "$root/cmake/cuda.sh"
 program=train_gpt
+build=release
+setup=("$root/cmake/setup.sh")
+if wants_gpu "$@"; then
+  has_gpu || {
+    printf 'run.sh: error: --device cuda cannot run on this machine\n' >&2
+    exit 2
+  }
+  build=cuda
+  setup+=(--cuda)
+  NP="${NP:-$(nvidia-smi -L | wc -l)}"
+fi
 ranks="${NP:-2}"
 case "$ranks" in
   '' | *[!0-9]* | 0*)
@@ -13,10 +31,11 @@ case "$ranks" in
     ;;
 esac
 
-"$root/cmake/setup.sh"
+"${setup[@]}"
+# Again: the set-up may have brought tools.
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
-kolo_build release "$program"
+kolo_build "$build" "$program"
 
 cores="$(lscpu --parse=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)"
 usable="$(nproc)"
@@ -29,4 +48,4 @@ if [ "$ranks" -gt "$cores" ] && mpirun --version 2>&1 | grep -q 'Open MPI'; then
   launch+=(--oversubscribe)
 fi
 if [ "$#" -eq 0 ]; then set -- --require-loss 1.8; fi
-exec "${launch[@]}" "$root/build/release/examples/$program" "$@"
+exec "${launch[@]}" "$root/build/$build/examples/$program" "$@"

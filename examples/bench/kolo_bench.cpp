@@ -2,6 +2,7 @@
 //
 //   kolo-bench allreduce --np 2 --baseline mpi
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -53,14 +54,24 @@ bool first_rank_succeeded(bool success) {
   return answer != 0;
 }
 
-/// A rank of Kolo's cases and, on the CPU where `with_mpi` says so, MPI's beside them.
-bench::Worker make_worker(const bench::Options& options, bool with_mpi) {
-  if (options.is_on_gpu()) return bench::make_device_worker(options);
+/// What a rank on a GPU measures: all, where no other processes do, and otherwise what it is told.
+bench::DeviceRole device_role(const bench::Options& options, bool is_alone) {
+  if (is_alone) return {true, options.has_baseline() ? bench::kNcclBesideKolo : ""};
+  const char* const nccl = std::getenv(bench::kNcclVariable);
+  if (nccl == nullptr) return {};
+  return {false, nccl};
+}
+
+/// A rank of Kolo's cases and, where there are no other processes, the baseline's beside them.
+bench::Worker make_worker(const bench::Options& options, bool is_alone) {
+  if (options.is_on_gpu()) {
+    return bench::make_device_worker(options, device_role(options, is_alone));
+  }
   const auto kolo = std::make_shared<bench::KoloCases>(options);
   const auto mpi = std::make_shared<bench::MpiCases>();
   const auto make = [=](const bench::Workload& workload) {
     std::vector<bench::Case> cases = kolo->make(workload);
-    if (with_mpi) {
+    if (is_alone) {
       for (bench::Case& one : mpi->make(workload)) cases.push_back(std::move(one));
     }
     return cases;
@@ -85,8 +96,9 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
   if (!first_rank_succeeded(files.has_value())) return kWrongUsage;
   try {
     bench::LocalJob job(make_worker(options, true));
-    const std::string baseline =
-        options.is_on_gpu() ? options.baseline : "mpi in the same processes";
+    const std::string baseline = !options.is_on_gpu()     ? "mpi in the same processes"
+                                 : options.has_baseline() ? "nccl in the same processes"
+                                                          : "";
     return bench::control(options, baseline, {&job}, files ? &*files : nullptr);
   } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
     return examples::leave({kWrongUsage, "kolo-bench: " + std::string(error.what()) + '\n'},

@@ -49,6 +49,8 @@ if(KOLO_BUILD_EXAMPLES)
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench_script_test.py"
         $<TARGET_FILE:kolo-bench>)
     kolo_set_mpirun_properties(bench_script 2 120)
+    add_test(NAME gpu_scripts
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/gpu_scripts_test.py")
   endif()
   # kolo_add_example_test(<case of numbered_examples_test.py>): on 1, 2 and 3 ranks.
   function(kolo_add_example_test case)

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/gpu/cuda_handles.hpp"
+#include "comm/gpu/nccl_registration.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
 #include "gpu/skip_without_gpu.hpp"
@@ -198,6 +199,53 @@ TEST_F(NcclCommunicatorTest, RefusesWhatNcclCannotReduce) {
   EXPECT_TRUE(communicator_->ready());  // nothing was begun
 }
 
+TEST_F(NcclCommunicatorTest, GroupsAreOneOperation) {
+  DeviceFloats one(257);
+  DeviceFloats other(3);
+  one.set(ramp(257, 0.5F));
+  other.set(ramp(3, 2.0F));
+  const std::vector<std::size_t> counts{3};
+  DeviceFloats gathered(3);
+  DeviceGroup group(*communicator_);
+  communicator_->all_reduce(one.data(), one.data(), 257, DType::Float32, {ReduceOp::Sum, 0.5},
+                            stream_.get());
+  communicator_->all_gather(other.data(), gathered.data(), counts, DType::Float32, stream_.get());
+  group.end();
+  finish();
+  EXPECT_EQ(gathered.get(), ramp(3, 2.0F));
+  std::vector<float> halves = ramp(257, 0.5F);
+  for (float& value : halves) value *= 0.5F;
+  EXPECT_EQ(one.get(), halves);
+}
+
+TEST_F(NcclCommunicatorTest, GroupThatFailsIsClosed) {
+  DeviceFloats memory(1);
+  EXPECT_THROW(
+      {
+        const DeviceGroup group(*communicator_);
+        communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Int16, {ReduceOp::Sum},
+                                  stream_.get());
+      },
+      InvalidArgument);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // none is open
+}
+
+TEST_F(NcclCommunicatorTest, RegisteredMemoryIsUsedAsAnyOther) {
+  DeviceFloats memory(257);
+  memory.set(ramp(257, 0.5F));
+  void* const registration =
+      communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
+  communicator_->all_reduce(memory.data(), memory.data(), 257, DType::Float32, {ReduceOp::Sum},
+                            stream_.get());
+  finish();
+  EXPECT_EQ(memory.get(), ramp(257, 0.5F));
+  communicator_->deregister(registration);
+  EXPECT_TRUE(communicator_->ready());
+  communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
+  communicator_->abort("on purpose");  // with a registration
+  communicator_->deregister(registration);
+}
+
 TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
   communicator_->abort("rank 3 died");
   communicator_->abort("another reason");
@@ -240,6 +288,16 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
   }
   EXPECT_NO_THROW(KOLO_NCCL_TRY(ncclInProgress));
   EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
+}
+
+/// NCCL refuses to work without a communicator, if it is asked.
+TEST(NcclRegistrationTest, FunctionsAreFoundAtRunTime) {
+  int version = 0;
+  KOLO_NCCL_TRY(ncclGetVersion(&version));
+  if (version < NCCL_VERSION(2, 19, 0)) GTEST_SKIP() << "NCCL " << version << " has none";
+  float memory = 0.0F;
+  EXPECT_EQ(register_with_nccl(nullptr, &memory, sizeof(memory)), nullptr);
+  EXPECT_THROW(deregister_with_nccl(nullptr, &memory), BackendError);
 }
 
 /// Even after an error: a group that stays open would swallow all later calls.

@@ -99,7 +99,7 @@ class Device(Algorithms):
                [f"tests/runtime/{name}_test.cpp" for name in
                 ("api/allreduce", "api/collectives", "api/join", "api/process_set",
                  "api/process_set_independence", "device/device", "device/device_errors",
-                 "device/device_exchange", "device/device_life")])
+                 "device/device_exchange", "device/device_groups", "device/device_life")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 

@@ -18,6 +18,9 @@ struct Tensor {
   std::size_t count;  ///< as in Workload
 };
 
+/// The reference that is one call on all tensors of a group, as one tensor.
+inline constexpr const char* kFlat = "flat";
+
 /// How a case is told from others; the same on all ranks.
 struct Label {
   std::string algorithm;

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "bench/workload/bucket_layout.hpp"
 
 namespace bench {
 namespace {
-
-constexpr const char* kReference = "NCCL";
 
 /// What is called for each tensor.
 const char* name_of_call(Operation operation) {
@@ -24,13 +23,15 @@ const char* name_of_call(Operation operation) {
 
 }  // namespace
 
-DeviceCases::DeviceCases(const Options& options, const kolo::Runtime& runtime, Gpu& gpu)
+DeviceCases::DeviceCases(const Options& options, DeviceRole role, int rank, int ranks, Gpu& gpu)
     : options_(options),
-      runtime_(runtime),
+      role_(std::move(role)),
+      rank_(rank),
+      ranks_(ranks),
       gpu_(gpu),
       memory_([&gpu](std::size_t bytes) { return gpu.allocate(bytes); }) {
-  connect_kolo();
-  if (options.has_baseline()) raw_ = gpu.connect();
+  if (role_.has_kolo) connect_kolo();
+  if (!role_.nccl.empty()) raw_ = gpu.connect();
 }
 
 /// Before anything else: where ranks share a GPU, Kolo says so, and NCCL little.
@@ -53,8 +54,8 @@ std::vector<Case> DeviceCases::make(const Workload& workload) {
   std::vector<Case> cases;
   for (const bool in_place : {true, false}) {
     if (!options_.wants(workload.operation, in_place)) continue;
-    add_kolo(workload, in_place, cases);
-    if (options_.is_gradients() && in_place) add_buckets(workload, cases);
+    if (role_.has_kolo) add_kolo(workload, in_place, cases);
+    if (role_.has_kolo && options_.is_gradients() && in_place) add_buckets(workload, cases);
     if (raw_ != nullptr) add_raw(workload, in_place, cases);
   }
   return cases;
@@ -102,10 +103,12 @@ void DeviceCases::add_buckets(const Workload& workload, std::vector<Case>& cases
 }
 
 void DeviceCases::add_raw(const Workload& workload, bool in_place, std::vector<Case>& cases) {
+  std::string name = name_of_call(workload.operation);
+  if (role_.nccl != kNcclBesideKolo) name += ' ' + role_.nccl;
   const auto add = [&](const std::string& suffix, const std::string& reference,
                        const Workload& what, bool as_group) {
     const std::vector<Tensor> tensors = layout_of(what, in_place).at(memory_.data());
-    cases.push_back({{.algorithm = name_of_call(what.operation) + suffix,
+    cases.push_back({{.algorithm = name + suffix,
                       .placement = kDevice,
                       .in_place = in_place,
                       .reference = reference},
@@ -115,26 +118,28 @@ void DeviceCases::add_raw(const Workload& workload, bool in_place, std::vector<C
                      }});
   };
   if (workload.counts.size() == 1) {
-    add("", kReference, workload, false);
+    add("", role_.nccl, workload, false);
     return;
   }
-  add(" each", kReference, workload, false);
-  add(" group", kReference, workload, true);
+  add(" each", role_.nccl, workload, false);
+  add(" group", role_.nccl, workload, true);
   Workload flat = workload;
   flat.counts = {std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0})};
-  add(" flat", "flat", flat, false);
+  add(" flat", kFlat, flat, false);
 }
 
 Layout DeviceCases::layout_of(const Workload& workload, bool in_place) const {
-  return plan_layout(workload, in_place, runtime_.rank(), runtime_.size());
+  return plan_layout(workload, in_place, rank_, ranks_);
 }
 
 Calls DeviceCases::calls_of(const Workload& workload, const Label& label) const {
-  return {
-      workload.operation, workload.dtype,
-      runtime_.size(),    label.algorithm + (label.in_place ? "." : ".apart.") + label.compression,
-      label.compression,  gpu_.device(),
-      gpu_.stream()};
+  return {workload.operation,
+          workload.dtype,
+          ranks_,
+          label.algorithm + (label.in_place ? "." : ".apart.") + label.compression,
+          label.compression,
+          gpu_.device(),
+          gpu_.stream()};
 }
 
 bool DeviceCases::is_wanted(const std::string& algorithm) const {

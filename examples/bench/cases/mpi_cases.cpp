@@ -118,7 +118,7 @@ Case MpiCases::make_flat(const Workload& workload) {
   flat.counts = {std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0})};
   Case bench_case = make_one(flat, can_be_in_place(flat.operation));
   bench_case.label.algorithm += " flat";
-  bench_case.label.reference = "flat";
+  bench_case.label.reference = kFlat;
   return bench_case;
 }
 

@@ -1,32 +1,39 @@
 #include "bench/cases/raw_nccl.hpp"
 
-#include <string>
-
+#include <mpi.h>
 #include <nccl.h>
 
 #include "bench/cases/public_calls.hpp"
 #include "comm/gpu/nccl_handles.hpp"
 #include "comm/gpu/nccl_types.hpp"
-#include "kolo/objects.hpp"
-#include "kolo/runtime.hpp"
 
 namespace bench {
 namespace {
 
 /// Rank 0's, on all ranks.
-ncclUniqueId invitation() {
+ncclUniqueId invitation(int rank) {
   ncclUniqueId id{};
-  if (kolo::rank() == 0) KOLO_NCCL_TRY(ncclGetUniqueId(&id));
-  const std::string bytes =
-      kolo::broadcast_object(std::string(id.internal, sizeof(id.internal)), kRoot);
-  bytes.copy(id.internal, sizeof(id.internal));
+  if (rank == 0) KOLO_NCCL_TRY(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD);
   return id;
 }
 
-kolo::comm::NcclComm join() {
-  const ncclUniqueId id = invitation();
+int rank_in_the_world() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+int size_of_the_world() {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+kolo::comm::NcclComm join(int rank, int ranks) {
+  const ncclUniqueId id = invitation(rank);
   ncclComm_t communicator = nullptr;
-  const ncclResult_t code = ncclCommInitRank(&communicator, kolo::size(), id, kolo::rank());
+  const ncclResult_t code = ncclCommInitRank(&communicator, ranks, id, rank);
   kolo::comm::NcclComm owner(communicator);
   KOLO_NCCL_TRY(code);
   return owner;
@@ -35,7 +42,9 @@ kolo::comm::NcclComm join() {
 class RawNccl final : public RawCollectives {
  public:
   explicit RawNccl(cudaStream_t stream)
-      : stream_(stream), ranks_(kolo::size()), communicator_(join()) {}
+      : stream_(stream),
+        ranks_(size_of_the_world()),
+        communicator_(join(rank_in_the_world(), ranks_)) {}
 
   void start(Operation operation, kolo::DType dtype, const std::vector<Tensor>& tensors,
              bool as_group) override {

@@ -9,7 +9,7 @@
 namespace bench {
 
 /// NCCL as most programs have it: a communicator that blocks, of the calling thread's current
-/// devices on all ranks of the current Runtime. Collective.
+/// devices on all ranks of MPI's world. Collective.
 std::unique_ptr<RawCollectives> connect_raw_nccl(cudaStream_t stream);
 
 }  // namespace bench

@@ -3,13 +3,14 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
-#include <optional>
+#include <list>
 #include <string>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
+#include "bench/cases/device_cases.hpp"
 #include "bench/jobs/controller.hpp"
 #include "bench/jobs/remote_job.hpp"
 #include "bench/report/machine.hpp"
@@ -37,9 +38,14 @@ class Launch {
     command_.insert(command_.end(), {"--bind-to", is_bound_ ? "core" : "none"});
   }
 
-  std::vector<std::string> command(const std::filesystem::path& program) const {
+  /// Starts `program` with what precedes it and these arguments.
+  std::vector<std::string> command(const std::filesystem::path& program,
+                                   const std::vector<std::string>& arguments = {},
+                                   const std::vector<std::string>& before = {}) const {
     std::vector<std::string> command = command_;
+    command.insert(command.end(), before.begin(), before.end());
     command.push_back(program);
+    command.insert(command.end(), arguments.begin(), arguments.end());
     return command;
   }
 
@@ -60,24 +66,36 @@ class Launch {
   std::vector<std::string> command_;
 };
 
+/// How NCCL's ranks are started, by their reference: NCCL reads NCCL_ALGO once for a process.
+const std::vector<std::pair<std::string, std::vector<std::string>>>& nccl_environments() {
+  static const std::vector<std::pair<std::string, std::vector<std::string>>> all{
+      {kNcclRing, {"env", "NCCL_ALGO=Ring", kNcclVariable + ("=" + std::string(kNcclRing))}},
+      {kNcclAuto, {"env", "-u", "NCCL_ALGO", kNcclVariable + ("=" + std::string(kNcclAuto))}}};
+  return all;
+}
+
 int drive_under(const Interrupts& interrupts, const Options& options, int argc, char** argv) {
   OutputFiles files(options);
   const int ranks = options.ranks_to_start();
   const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have threads of their own
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  std::vector<std::string> kolo_command = launch.command(program);
-  kolo_command.insert(kolo_command.end(), argv + 1, argv + argc);
-  RemoteJob kolo("Kolo's ranks", kolo_command, launch.environment(), ranks, interrupts);
-  std::optional<RemoteJob> mpi;
-  std::vector<Job*> jobs{&kolo};
-  if (options.has_baseline() && !options.is_on_gpu()) {
-    mpi.emplace("plain MPI's ranks", launch.command(program.parent_path() / "kolo-bench-mpi"),
-                launch.environment(), ranks, interrupts);
-    jobs.push_back(&*mpi);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::list<RemoteJob> jobs;
+  const auto start = [&](const std::string& name, const std::vector<std::string>& command) {
+    jobs.emplace_back(name, command, launch.environment(), ranks, interrupts);
+  };
+  start("Kolo's ranks", launch.command(program, arguments));
+  if (options.has_baseline() && options.is_on_gpu()) {
+    for (const auto& [reference, environment] : nccl_environments()) {
+      start("NCCL's ranks, " + reference, launch.command(program, arguments, environment));
+    }
+  } else if (options.has_baseline()) {
+    start("plain MPI's ranks", launch.command(program.parent_path() / "kolo-bench-mpi"));
   }
-  const int status = control(options, options.baseline, jobs, &files);
-  if (mpi) mpi->finish();
-  kolo.finish();
+  std::vector<Job*> all;
+  for (RemoteJob& job : jobs) all.push_back(&job);
+  const int status = control(options, options.baseline, all, &files);
+  for (RemoteJob& job : jobs) job.finish();
   return status;
 }
 

@@ -53,7 +53,7 @@ double percentile_99(std::vector<double> values) {
   return values[rank - 1];
 }
 
-/// By reference, in their order: the fastest of the entries that stand for it.
+/// By reference, in their order, the flat one last: the fastest of the entries that stand for it.
 std::vector<const Entry*> find_references(const std::vector<Entry>& entries) {
   std::vector<const Entry*> found;
   for (const Entry& entry : entries) {
@@ -66,6 +66,8 @@ std::vector<const Entry*> find_references(const std::vector<Entry>& entries) {
       *same = &entry;
     }
   }
+  std::ranges::stable_partition(found,
+                                [](const Entry* entry) { return entry->label.reference != kFlat; });
   return found;
 }
 

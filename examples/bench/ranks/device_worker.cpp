@@ -1,33 +1,61 @@
 #include "bench/ranks/device_worker.hpp"
 
 #include <memory>
+#include <optional>
 
 #include <mpi.h>
 
 #include "bench/cases/device_cases.hpp"
 #include "bench/ranks/device_timer.hpp"
 #include "bench/ranks/gpu.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
+#include "kolo/config.hpp"
 #include "kolo/runtime.hpp"
 
 namespace bench {
 namespace {
 
+/// This process among MPI's.
+struct Place {
+  Place() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm node = MPI_COMM_NULL;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+    MPI_Comm_rank(node, &local_rank);
+    MPI_Comm_free(&node);
+  }
+
+  int rank = 0;
+  int ranks = 1;
+  int local_rank = 0;
+};
+
 /// What a rank has besides its timer.
 struct Equipment {
-  explicit Equipment(const Options& options) : cases(options, runtime, *gpu) {}
+  Equipment(const Options& options, const DeviceRole& role) {
+    if (role.has_kolo) {
+      runtime.emplace();
+    } else if (kolo::Config::from_environment().share_gpu) {
+      kolo::comm::let_ranks_share_gpus();
+    }
+    gpu = open_gpu(place.local_rank);
+    cases.emplace(options, role, place.rank, place.ranks, *gpu);
+  }
 
-  kolo::Runtime runtime;
-  std::unique_ptr<Gpu> gpu = open_gpu(runtime.local_rank());
-  DeviceCases cases;
+  Place place;
+  std::optional<kolo::Runtime> runtime;
+  std::unique_ptr<Gpu> gpu;
+  std::optional<DeviceCases> cases;
 };
 
 }  // namespace
 
-Worker make_device_worker(const Options& options) {
-  const auto rank = std::make_shared<Equipment>(options);
-  return {[rank](const Workload& workload) { return rank->cases.make(workload); },
-          std::make_unique<DeviceTimer>(*rank->gpu, rank->cases.memory(), rank->runtime.rank(),
-                                        rank->runtime.size(), [] { MPI_Barrier(MPI_COMM_WORLD); })};
+Worker make_device_worker(const Options& options, const DeviceRole& role) {
+  const auto rank = std::make_shared<Equipment>(options, role);
+  return {[rank](const Workload& workload) { return rank->cases->make(workload); },
+          std::make_unique<DeviceTimer>(*rank->gpu, rank->cases->memory(), rank->place.rank,
+                                        rank->place.ranks, [] { MPI_Barrier(MPI_COMM_WORLD); })};
 }
 
 }  // namespace bench

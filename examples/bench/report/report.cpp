@@ -75,9 +75,7 @@ nlohmann::ordered_json to_json(const GpuDescription& gpu) {
           {"nccl_algo", gpu.nccl_algo}};
 }
 
-bool has_mpi_baseline(const Report& report) {
-  return !report.baseline.empty() && report.baseline != "nccl";
-}
+bool has_mpi_baseline(const Report& report) { return report.baseline.starts_with("mpi"); }
 
 std::string describe(const MpiDescription& mpi) {
   return "MPI: " + mpi.library + ", single copy inside the node: " + mpi.single_copy;
@@ -86,6 +84,13 @@ std::string describe(const MpiDescription& mpi) {
 std::string describe(const GpuDescription& gpu) {
   return gpu.name + ", driver " + gpu.driver + ", CUDA " + gpu.cuda + ", NCCL " + gpu.nccl +
          " with NCCL_ALGO=" + gpu.nccl_algo;
+}
+
+/// The heads of the ratios, in the order of their references.
+std::vector<const char*> ratio_columns(const Report& report) {
+  if (report.baseline.empty()) return {};
+  if (report.baseline == "nccl") return {"x ring", "x auto"};
+  return {report.options.is_on_gpu() ? "x NCCL" : "x MPI"};
 }
 
 }  // namespace
@@ -101,6 +106,10 @@ std::string table_head(const Report& report) {
   if (report.baseline == "mpi") {
     text += "; x MPI: time / that of plain MPI in processes of its own, with its 95 % interval";
   } else if (report.baseline == "nccl") {
+    text +=
+        "; x ring, x auto: time / that of NCCL's own calls in processes of its own, with rings "
+        "and with what NCCL chooses, with its 95 % interval";
+  } else if (options.is_on_gpu() && !report.baseline.empty()) {
     text += "; x NCCL: time / that of NCCL's own calls on the same memory, with its 95 % interval";
   } else if (!report.baseline.empty()) {
     text += "; x MPI: time / that of MPI in the same processes, with its 95 % interval";
@@ -112,8 +121,8 @@ std::string table_head(const Report& report) {
       format("%11s %11s  %-24s %-14s %11s %11s %11s %8s %8s %6s %7s", "bytes", "count", "algorithm",
              "placement", "min us", "median us", options.is_on_gpu() ? "host us" : "p99 us",
              "alg GB/s", "bus GB/s", "wrong", "cpu s");
-  if (!report.baseline.empty()) {
-    text += format(" %7s %15s", options.is_on_gpu() ? "x NCCL" : "x MPI", "interval");
+  for (const char* const column : ratio_columns(report)) {
+    text += format(" %7s %15s", column, "interval");
   }
   if ((options.is_gradients() || options.group > 1) && !report.baseline.empty()) {
     text += format(" %8s %15s", "x flat", "interval");

@@ -13,9 +13,9 @@ namespace bench {
 struct Report {
   const Options& options;
   int ranks;
-  std::string
-      baseline;  ///< "mpi": in processes of its own; "mpi in the same processes"; "nccl"; or
-                 ///< nothing
+  /// "mpi", "nccl": in processes of its own; "mpi in the same processes", "nccl in the same
+  /// processes"; or nothing
+  std::string baseline;
   Machine machine;
   std::vector<Row> rows{};
   GpuDescription gpu{};

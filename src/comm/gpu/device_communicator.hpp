@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "comm/gpu/gpu.hpp"
 #include "kolo/dtype.hpp"
@@ -58,10 +60,48 @@ class DeviceCommunicator {
                           std::span<const std::size_t> received, DType dtype,
                           DeviceStream stream) = 0;
 
+  /// Until `end_group` operations are only collected; it launches them as one, for which NCCL
+  /// starts one thread and one kernel. They run in no order, so none uses memory that another one
+  /// writes. Meanwhile this thread asks for nothing else and puts nothing on the stream. See
+  /// DeviceGroup.
+  virtual void begin_group() = 0;
+  virtual void end_group() = 0;
+
+  /// Tells the underlying library that operations will use `memory` again and again: it may then
+  /// let other GPUs and the network reach it without a copy. Concerns this rank alone.
+  /// @return null if the library cannot use that
+  virtual void* register_memory(std::byte* memory, std::size_t bytes) = 0;
+  /// Before the memory is freed and the communicator ends, once no operation uses the memory. An
+  /// abort ends all registrations; afterwards this does nothing.
+  virtual void deregister(void* registration) noexcept = 0;
+
   /// Aborts operations in progress on this rank. From then on every call throws BackendError with
   /// the reason, the first one that there was. May take as long as a GPU or a peer does not answer:
   /// for a thread on which nothing depends.
   virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+/// The operations that are called while it lives are launched as one by `end`. All ranks make the
+/// same groups: NCCL divides the GPU among the operations of a group.
+class DeviceGroup {
+ public:
+  explicit DeviceGroup(DeviceCommunicator& communicator) : communicator_(&communicator) {
+    communicator.begin_group();
+  }
+  DeviceGroup(const DeviceGroup&) = delete;  // it ends once
+  DeviceGroup& operator=(const DeviceGroup&) = delete;
+  ~DeviceGroup() {
+    if (communicator_ == nullptr) return;
+    try {
+      communicator_->end_group();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a first one is on its way
+    }
+  }
+
+  void end() { std::exchange(communicator_, nullptr)->end_group(); }
+
+ private:
+  DeviceCommunicator* communicator_;  // null: it has ended
 };
 
 }  // namespace kolo::comm

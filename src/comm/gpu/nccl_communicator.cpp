@@ -15,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/outgoing.hpp"
 #include "comm/gpu/cuda_device_guard.hpp"
+#include "comm/gpu/nccl_registration.hpp"
 #include "comm/gpu/nccl_types.hpp"
 #include "kolo/error.hpp"
 
@@ -116,7 +117,7 @@ NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUni
   log_version();
   const CudaDeviceGuard guard(device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = 0;  // see the class
   ncclComm_t communicator = nullptr;
   const ncclResult_t code = ncclCommInitRankConfig(&communicator, size, id, rank, &config);
   if (code == ncclSuccess || code == ncclInProgress) {
@@ -260,6 +261,32 @@ void NcclCommunicator::all_to_all(const void* input, std::span<const std::size_t
     }
     group.end();
   });
+}
+
+void NcclCommunicator::begin_group() {
+  launch([&](ncclComm_t) { group_ = std::make_unique<NcclGroup>(); });
+}
+
+/// The group ends also where the communicator has failed meanwhile: it belongs to the thread.
+void NcclCommunicator::end_group() {
+  const std::unique_ptr<NcclGroup> group = std::move(group_);
+  launch([&](ncclComm_t) { group->end(); });
+}
+
+void* NcclCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
+  require_alive();
+  const CudaDeviceGuard guard(device_);
+  return register_with_nccl(communicator_.get(), memory, bytes);
+}
+
+void NcclCommunicator::deregister(void* registration) noexcept {
+  if (!reason_.empty() || registration == nullptr) return;  // NCCL's abort ends all
+  try {
+    const CudaDeviceGuard guard(device_);
+    deregister_with_nccl(communicator_.get(), registration);
+  } catch (const std::exception& error) {
+    log_device_error(error.what());
+  }
 }
 
 void NcclCommunicator::abort(const std::string& reason) noexcept {

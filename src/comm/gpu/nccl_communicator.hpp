@@ -12,8 +12,11 @@
 
 namespace kolo::comm {
 
-/// A DeviceCommunicator over NCCL, used in its non-blocking mode throughout. Its algorithms are
-/// those of the environment; see set_up_nccl.
+/// A DeviceCommunicator over NCCL. Its algorithms are those of the environment; see set_up_nccl.
+///
+/// NCCL's communicator does not block, in any call. One that blocks would hold the thread that
+/// makes progress while NCCL connects to a peer, and for ever if that peer has died: nobody would
+/// notice the loss. The price is a thread that NCCL starts for each group of operations.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Connects the ranks of `communicator`, which have a GPU each, CUDA device `device` on this one,
@@ -43,6 +46,10 @@ class NcclCommunicator final : public DeviceCommunicator {
                  DeviceStream stream) override;
   void all_to_all(const void* input, std::span<const std::size_t> sent, void* output,
                   std::span<const std::size_t> received, DType dtype, DeviceStream stream) override;
+  void begin_group() override;
+  void end_group() override;
+  void* register_memory(std::byte* memory, std::size_t bytes) override;
+  void deregister(void* registration) noexcept override;
   void abort(const std::string& reason) noexcept override;
 
  private:
@@ -58,7 +65,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   int size_;
   int device_;
   NcclComm communicator_;
-  std::string reason_;  // why it has failed or was aborted; empty: neither
+  std::unique_ptr<NcclGroup> group_;  // open; null: none
+  std::string reason_;                // why it has failed or was aborted; empty: neither
 };
 
 }  // namespace kolo::comm

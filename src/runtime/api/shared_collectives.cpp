@@ -33,7 +33,9 @@ class Stretch {
   /// On this rank.
   const TensorView& view() const { return view_; }
   std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
-  const std::shared_ptr<void>& owner() const { return buffer_.owner(); }
+  runtime::LastingMemory whole() const {
+    return {buffer_.data(), buffer_.size_bytes(), buffer_.owner()};
+  }
 
   /// Addresses on all ranks; empty for private memory.
   std::vector<std::byte*> peers(const ProcessSet& set) const {
@@ -81,11 +83,6 @@ class Stretch {
 
 std::vector<std::int64_t> elements(std::size_t count) { return {static_cast<std::int64_t>(count)}; }
 
-void keep_alive(Operation& operation, const std::shared_ptr<void>& owner) {
-  using Owners = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
-  operation.keep_alive = std::make_shared<Owners>(owner, std::move(operation.keep_alive));
-}
-
 /// Places the operation's only tensor in shared memory.
 Submission placed(Submission submission, const Stretch& stretch) {
   Operation& operation = *submission.operation;
@@ -93,7 +90,7 @@ Submission placed(Submission submission, const Stretch& stretch) {
   operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = stretch.place();
   operation.tensors.front().peer_buffers = stretch.peers(submission.set);
-  keep_alive(operation, stretch.owner());
+  operation.lasting.push_back(stretch.whole());
   return submission;
 }
 
@@ -174,7 +171,7 @@ Submission make_alltoall(const Stretch& input, const Stretch& output,
         operation, "the output at " + output.place() + " overlaps the input at " + input.place());
   }
   operation.request.placement += " to " + output.place();
-  keep_alive(operation, output.owner());
+  operation.lasting.push_back(output.whole());
   return submission;
 }
 

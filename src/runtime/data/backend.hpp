@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "kolo/algorithm.hpp"
 #include "kolo/task.hpp"
@@ -10,6 +11,12 @@
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
+
+/// An all-gather, a broadcast or an all-to-all of one tensor.
+struct Move {
+  CollectiveCall call;
+  std::size_t bytes;  ///< by which the algorithm is chosen, the same on all ranks
+};
 
 /// Moves and combines the elements of a lane's tensors in one kind of memory: the host's or a
 /// GPU's. dispatch() decides what is moved; a new collective that combines nothing is a case there
@@ -25,14 +32,14 @@ class Backend {
   virtual Task all_reduce(const Request& request, std::span<const ReductionItem> items,
                           JoinedRanks joined) = 0;
 
-  /// Combines `item`, of which every rank keeps its part.
-  /// @param counts elements that each rank keeps
-  virtual Task reduce_scatter(const Request& request, ReductionItem item,
-                              std::span<const std::size_t> counts, JoinedRanks joined) = 0;
+  /// Combines each of `items`, of which every rank keeps its part.
+  /// @param counts elements that each rank keeps, for each item
+  virtual Task reduce_scatter(const Request& request, std::span<const ReductionItem> items,
+                              std::span<const std::vector<std::size_t>> counts,
+                              JoinedRanks joined) = 0;
 
-  /// Runs an all-gather, a broadcast or an all-to-all.
-  /// @param bytes size by which the algorithm is chosen, the same on all ranks
-  virtual Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) = 0;
+  /// Runs all-gathers, broadcasts or all-to-alls, which use different memory.
+  virtual Task move(Collective collective, std::span<const Move> moves) = 0;
 
   /// Makes what follows wait until an output that was just allocated for `operation` may be
   /// written.

@@ -69,9 +69,7 @@ void multiply(std::vector<std::size_t>& counts, std::size_t factor) {
   for (std::size_t& count : counts) count *= factor;
 }
 
-Task all_gather(const Dispatched& run, std::size_t index, const TensorRows& rows) {
-  std::vector<std::size_t> counts = rows.received;
-  multiply(counts, run.type(index).count());
+Move all_gather(const Dispatched& run, std::size_t index, const std::vector<std::size_t>& counts) {
   const std::vector<ops::Range> places = ops::ranges_of(counts);
   CollectiveCall call = run.make_call(index);
   call.counts = counts;
@@ -81,55 +79,76 @@ Task all_gather(const Dispatched& run, std::size_t index, const TensorRows& rows
     call.input = call.output + places[own].begin * size_of(call.dtype);
   }
   const std::size_t total = places.back().begin + places.back().length;
-  co_await run.backend.move(Collective::AllGather, call, total * size_of(call.dtype));
+  return {call, total * size_of(call.dtype)};
 }
 
-Task broadcast(const Dispatched& run, std::size_t index) {
+Move broadcast(const Dispatched& run, std::size_t index) {
   const std::vector<int>& ranks = run.path.world_ranks;
   const auto root = std::find(ranks.begin(), ranks.end(), run.operation.request.root);
   CollectiveCall call = run.make_call(index);
   call.count = run.type(index).count();
   call.root = static_cast<int>(root - ranks.begin());
-  co_await run.backend.move(Collective::Broadcast, call, run.type(index).size_bytes());
+  return {call, run.type(index).size_bytes()};
 }
 
-Task reduce_scatter(const Dispatched& run, std::size_t index) {
-  const TensorType& type = run.type(index);
+Move all_to_all(const Dispatched& run, std::size_t index, const TensorRows& elements) {
+  CollectiveCall call = run.make_call(index);
+  call.send_counts = elements.sent;
+  call.receive_counts = elements.received;
+  // Splits differ between ranks; the size of a row does not.
+  return {call, run.type(index).size_bytes()};
+}
+
+Move make_move(const Dispatched& run, std::size_t index, const TensorRows& elements) {
+  switch (run.operation.request.collective) {
+    case Collective::AllGather: return all_gather(run, index, elements.received);
+    case Collective::Broadcast: return broadcast(run, index);
+    default: return all_to_all(run, index, elements);
+  }
+}
+
+Task move_all(const Dispatched& run, const std::vector<TensorRows>& rows) {
+  std::vector<TensorRows> elements = rows;
+  std::vector<Move> moves;
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    multiply(elements[i].sent, run.type(i).count());
+    multiply(elements[i].received, run.type(i).count());
+    moves.push_back(make_move(run, i, elements[i]));
+  }
+  co_await run.backend.move(run.operation.request.collective, moves);
+}
+
+/// Elements of a tensor that each rank keeps of a reduce-scatter.
+std::vector<std::size_t> kept_counts(const TensorType& type, int ranks) {
   const auto rows = static_cast<std::size_t>(type.shape.front());
   const std::size_t row = rows > 0 ? type.count() / rows : 0;
   std::vector<std::size_t> counts;
-  for (int rank = 0; rank < run.path.communicator->size(); ++rank) {
-    counts.push_back(ops::piece_of(rows, run.path.communicator->size(), rank).length * row);
+  for (int rank = 0; rank < ranks; ++rank) {
+    counts.push_back(ops::piece_of(rows, ranks, rank).length * row);
   }
-  const ReductionItem item{&type, &run.memory(index)};
-  const JoinedRanks joined = joined_of(run.path, run.absent);
-  co_await run.backend.reduce_scatter(run.operation.request, item, counts, joined);
+  return counts;
 }
 
-Task all_to_all(const Dispatched& run, std::size_t index, const TensorRows& rows) {
-  const TensorType& row = run.type(index);
-  std::vector<std::size_t> sent = rows.sent;
-  std::vector<std::size_t> received = rows.received;
-  multiply(sent, row.count());
-  multiply(received, row.count());
-  CollectiveCall call = run.make_call(index);
-  call.send_counts = sent;
-  call.receive_counts = received;
-  // Splits differ between ranks; the size of a row does not.
-  co_await run.backend.move(Collective::AllToAll, call, row.size_bytes());
+Task reduce_scatter(const Dispatched& run) {
+  std::vector<ReductionItem> items;
+  std::vector<std::vector<std::size_t>> counts;
+  for (std::size_t i = 0; i < run.operation.tensors.size(); ++i) {
+    items.push_back({&run.type(i), &run.memory(i)});
+    counts.push_back(kept_counts(run.type(i), run.path.communicator->size()));
+  }
+  const JoinedRanks joined = joined_of(run.path, run.absent);
+  co_await run.backend.reduce_scatter(run.operation.request, items, counts, joined);
 }
 
 Task run_one(const DataPath& path, Backend& backend, Operation& operation, const Bits& absent,
              const std::vector<TensorRows>& rows) {
   const Dispatched run{path, backend, operation, absent};
-  for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
-    switch (operation.request.collective) {
-      case Collective::AllGather: co_await all_gather(run, i, rows[i]); break;
-      case Collective::Broadcast: co_await broadcast(run, i); break;
-      case Collective::ReduceScatter: co_await reduce_scatter(run, i); break;
-      case Collective::AllToAll: co_await all_to_all(run, i, rows[i]); break;
-      default: break;  // a barrier and the like move nothing
-    }
+  switch (operation.request.collective) {
+    case Collective::AllGather:
+    case Collective::Broadcast:
+    case Collective::AllToAll: co_await move_all(run, rows); break;
+    case Collective::ReduceScatter: co_await reduce_scatter(run); break;
+    default: break;  // a barrier and the like move nothing
   }
 }
 

@@ -74,20 +74,32 @@ Task HostBackend::all_reduce_packed(const Request& request, std::span<const Redu
   }
 }
 
-Task HostBackend::reduce_scatter(const Request& request, ReductionItem item,
-                                 std::span<const std::size_t> counts, JoinedRanks joined) {
+Task HostBackend::reduce_scatter(const Request& request, std::span<const ReductionItem> items,
+                                 std::span<const std::vector<std::size_t>> counts,
+                                 JoinedRanks joined) {
   const auto own = static_cast<std::size_t>(path_.communicator->rank());
-  const auto before = counts.first(own);
-  const Buffer buffer{
-      .dtype = item.type->dtype,
-      .input = item.memory->input,
-      .output = item.memory->output,
-      .count = item.type->count(),
-      .peer_buffers = item.memory->peer_buffers,
-      .counts = counts,
-      .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[own]},
-      .residual = item.memory->residual};
-  co_await reduce(Collective::ReduceScatter, request, buffer, joined);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto [type, memory] = items[i];
+    const auto before = std::span(counts[i]).first(own);
+    const Buffer buffer{
+        .dtype = type->dtype,
+        .input = memory->input,
+        .output = memory->output,
+        .count = type->count(),
+        .peer_buffers = memory->peer_buffers,
+        .counts = counts[i],
+        .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[i][own]},
+        .residual = memory->residual};
+    co_await reduce(Collective::ReduceScatter, request, buffer, joined);
+  }
+}
+
+Task HostBackend::move(Collective collective, std::span<const Move> moves) {
+  for (const auto& [call, bytes] : moves) {
+    const bool has_peer_buffers = !call.peer_buffers.empty();
+    co_await path_.choose(collective, bytes, ReduceOp::Sum, has_peer_buffers, call.shares_output)
+        .run(call);
+  }
 }
 
 CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buffer,

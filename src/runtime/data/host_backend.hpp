@@ -24,13 +24,10 @@ class HostBackend final : public Backend {
 
   Task all_reduce(const Request& request, std::span<const ReductionItem> items,
                   JoinedRanks joined) override;
-  Task reduce_scatter(const Request& request, ReductionItem item,
-                      std::span<const std::size_t> counts, JoinedRanks joined) override;
-  Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override {
-    const bool has_peer_buffers = !call.peer_buffers.empty();
-    return path_.choose(collective, bytes, ReduceOp::Sum, has_peer_buffers, call.shares_output)
-        .run(call);
-  }
+  Task reduce_scatter(const Request& request, std::span<const ReductionItem> items,
+                      std::span<const std::vector<std::size_t>> counts,
+                      JoinedRanks joined) override;
+  Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation&) override {}
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }

@@ -31,6 +31,13 @@ struct TensorMemory {
   std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
+/// Memory that the program's operations use again and again: all of a SharedBuffer.
+struct LastingMemory {
+  std::byte* data = nullptr;
+  std::size_t size_bytes = 0;
+  std::shared_ptr<void> owner;
+};
+
 /// How an operation on a GPU is ordered with the program's own work there.
 struct DeviceOrder {
   int gpu = 0;  ///< that its tensors lie on
@@ -67,7 +74,8 @@ struct Operation {
   int process_set_number = 0;                   ///< add process set
   int last_joined = 0;                          ///< join: the world rank that joined last
 
-  std::shared_ptr<void> keep_alive;  ///< owns whatever memory above needs an owner
+  std::vector<LastingMemory> lasting;  ///< that its tensor lies in
+  std::shared_ptr<void> keep_alive;    ///< owns whatever other memory above needs an owner
 
   Clock::time_point started{};  ///< when its data began to move
   Clock::time_point ended{};

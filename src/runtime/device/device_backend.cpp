@@ -1,6 +1,9 @@
 #include "runtime/device/device_backend.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "compression/registry.hpp"
@@ -56,6 +59,7 @@ DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRan
 
 Task DeviceBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
                                JoinedRanks joined) {
+  std::vector<InPlace> in_place;
   while (!items.empty()) {
     const std::size_t length =
         path_.config.fusion ? fused_run(items, path_.config.fusion_bytes) : 1;
@@ -65,27 +69,23 @@ Task DeviceBackend::all_reduce(const Request& request, std::span<const Reduction
     if (plan.is_staged) bytes_packed_ += count_of(run) * size_of(plan.wire);
     if (plan.is_direct) {
       co_await exchange_.all_reduce(plan, run);
+    } else if (plan.is_staged) {
+      co_await all_reduce_staged(plan, run);
     } else {
-      co_await all_reduce_run(plan, run);
+      const auto [type, memory] = run.front();
+      in_place.push_back({plan, type->dtype, memory->input, memory->output, {}, type->count()});
     }
     items = items.subspan(length);
   }
+  co_await reduce_in_place(in_place);
 }
 
-Task DeviceBackend::all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items) {
+/// One after another: they share the staging memory.
+Task DeviceBackend::all_reduce_staged(const DevicePlan& plan,
+                                      std::span<const ReductionItem> items) {
   const DType dtype = items.front().type->dtype;
   const std::size_t count = count_of(items);
   device_.traffic.add_round(2 * count * size_of(plan.wire));
-  if (!plan.is_staged) {
-    const TensorMemory& memory = *items.front().memory;
-    device_.communicator.all_reduce(memory.input, memory.output, count, dtype, plan.reduction,
-                                    device_.stream);
-    co_await device_.communicator;
-    if (!plan.changes(dtype)) co_return;
-    const comm::DeviceRun in_place{memory.output, memory.output, count};
-    device_.gpu.convert({&in_place, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
-    co_return;
-  }
   const auto [staging] = staging_.take<1>({count * size_of(plan.wire)});
   pack(device_, items, {dtype, plan.wire, plan.before}, staging);
   device_.communicator.all_reduce(staging, staging, count, plan.wire, plan.reduction,
@@ -94,53 +94,83 @@ Task DeviceBackend::all_reduce_run(const DevicePlan& plan, std::span<const Reduc
   unpack(device_, staging, {plan.wire, dtype, plan.after, plan.divisor}, items);
 }
 
-Task DeviceBackend::reduce_scatter(const Request& request, ReductionItem item,
-                                   std::span<const std::size_t> counts, JoinedRanks joined) {
-  const DevicePlan plan = plan_of(request, item.type->dtype, joined, false);
-  std::vector<std::size_t> part_counts;
-  if (const std::size_t parts = parts_of(item.type->dtype); parts > 1) {
-    for (const std::size_t count : counts) part_counts.push_back(count * parts);
-    counts = part_counts;
+/// All in one group.
+Task DeviceBackend::reduce_in_place(std::span<const InPlace> reductions) {
+  if (reductions.empty()) co_return;
+  comm::DeviceCommunicator& communicator = device_.communicator;
+  comm::DeviceGroup group(communicator);
+  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
+    if (counts.empty()) {
+      device_.traffic.add_round(2 * kept * size_of(dtype));
+      communicator.all_reduce(input, output, kept, dtype, plan.reduction, device_.stream);
+    } else {
+      device_.traffic.add_round(std::reduce(counts.begin(), counts.end()) * size_of(dtype));
+      communicator.reduce_scatter(input, output, counts, dtype, plan.reduction, device_.stream);
+    }
   }
-  const RealItems real({&item, 1});
-  item = real.get().front();
-  if (plan.is_staged) bytes_packed_ += item.type->count() * size_of(plan.wire);
-  if (plan.is_direct) {
-    co_await exchange_.reduce_scatter(plan, item, counts);
-  } else {
-    co_await reduce_scatter_rows(plan, item, counts);
+  group.end();
+  co_await communicator;
+  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
+    if (!plan.changes(dtype)) continue;
+    const comm::DeviceRun run{output, output, kept};
+    device_.gpu.convert({&run, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
   }
 }
 
-Task DeviceBackend::reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
-                                        std::span<const std::size_t> counts) {
+Task DeviceBackend::reduce_scatter(const Request& request, std::span<const ReductionItem> items,
+                                   std::span<const std::vector<std::size_t>> counts,
+                                   JoinedRanks joined) {
+  std::vector<InPlace> in_place;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const DType dtype = items[i].type->dtype;
+    const DevicePlan plan = plan_of(request, dtype, joined, false);
+    std::vector<std::size_t> parts = counts[i];
+    for (std::size_t& count : parts) count *= parts_of(dtype);
+    const RealItems real(items.subspan(i, 1));
+    const ReductionItem item = real.get().front();
+    if (plan.is_staged) bytes_packed_ += item.type->count() * size_of(plan.wire);
+    if (plan.is_direct) {
+      co_await exchange_.reduce_scatter(plan, item, parts);
+    } else if (plan.is_staged) {
+      co_await reduce_scatter_staged(plan, item, parts);
+    } else {
+      const std::size_t kept = parts[static_cast<std::size_t>(path_.communicator->rank())];
+      const auto [type, memory] = item;
+      in_place.push_back(
+          {plan, type->dtype, memory->input, memory->output, std::move(parts), kept});
+    }
+  }
+  co_await reduce_in_place(in_place);
+}
+
+Task DeviceBackend::reduce_scatter_staged(const DevicePlan& plan, ReductionItem item,
+                                          std::span<const std::size_t> counts) {
   const DType dtype = item.type->dtype;
   const std::size_t count = item.type->count();
   const std::size_t element = size_of(plan.wire);
   const ops::Range own =
       ops::ranges_of(counts)[static_cast<std::size_t>(path_.communicator->rank())];
-  const TensorMemory& memory = *item.memory;
   device_.traffic.add_round(count * element);
-  if (!plan.is_staged) {
-    device_.communicator.reduce_scatter(memory.input, memory.output, counts, dtype, plan.reduction,
-                                        device_.stream);
-    co_await device_.communicator;
-    if (!plan.changes(dtype)) co_return;
-    const comm::DeviceRun in_place{memory.output, memory.output, own.length};
-    device_.gpu.convert({&in_place, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
-    co_return;
-  }
   const auto [staging] = staging_.take<1>({count * element});
   std::byte* const place = staging + own.begin * element;
   pack(device_, {&item, 1}, {dtype, plan.wire, plan.before}, staging);
   device_.communicator.reduce_scatter(staging, place, counts, plan.wire, plan.reduction,
                                       device_.stream);
   co_await device_.communicator;
-  const comm::DeviceRun out{place, memory.output, own.length};
+  const comm::DeviceRun out{place, item.memory->output, own.length};
   device_.gpu.convert({&out, 1}, {plan.wire, dtype, plan.after, plan.divisor}, device_.stream);
 }
 
-Task DeviceBackend::move(Collective collective, const CollectiveCall& call, std::size_t bytes) {
+Task DeviceBackend::move(Collective collective, std::span<const Move> moves) {
+  if (moves.empty()) co_return;
+  comm::DeviceGroup group(device_.communicator);
+  for (const auto& [call, bytes] : moves) launch_move(collective, call, bytes);
+  group.end();
+  co_await device_.communicator;
+}
+
+void DeviceBackend::launch_move(Collective collective, const CollectiveCall& call,
+                                std::size_t bytes) {
   comm::DeviceCommunicator& communicator = device_.communicator;
   switch (collective) {
     case Collective::AllGather:
@@ -151,18 +181,21 @@ Task DeviceBackend::move(Collective collective, const CollectiveCall& call, std:
       device_.traffic.add_round(bytes);
       communicator.broadcast(call.output, call.count, call.dtype, call.root, device_.stream);
       break;
-    case Collective::AllToAll: {
+    default: {
       const std::span<const std::size_t> sent = call.send_counts;
       const auto own = static_cast<std::size_t>(communicator.rank());
       const std::size_t all = std::accumulate(sent.begin(), sent.end(), std::size_t{0});
       device_.traffic.add_sent((all - sent[own]) * size_of(call.dtype));
       communicator.all_to_all(call.input, sent, call.output, call.receive_counts, call.dtype,
                               device_.stream);
-      break;
     }
-    default: co_return;
   }
-  co_await communicator;
+}
+
+std::vector<std::shared_ptr<void>> DeviceBackend::take_owners() {
+  std::vector<std::shared_ptr<void>> owners = staging_.take_outgrown();
+  std::ranges::move(buffers_.take_unused(), std::back_inserter(owners));
+  return owners;
 }
 
 /// The program's allocator orders memory by the program's stream, on which earlier uses of it may

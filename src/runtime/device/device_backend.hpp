@@ -15,41 +15,66 @@
 #include "runtime/device/device_plan.hpp"
 #include "runtime/device/device_staging.hpp"
 #include "runtime/device/event_pool.hpp"
+#include "runtime/device/known_buffers.hpp"
 
 namespace kolo::runtime {
 
 /// Puts the collectives of a lane on its stream, as a communicator of GPUs or DeviceExchange runs
 /// them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
-/// left where they are. The communicator is ready when a Task begins and when it ends.
+/// left where they are, in one group of the communicator's, as all tensors are that are only moved.
+/// The communicator is ready when a Task begins and when it ends.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
   DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
                 comm::DeviceStream stream, RingTraffic& traffic)
-      : path_(path), staging_(gpu), device_{gpu, communicator, stream, traffic, staging_} {}
+      : path_(path),
+        staging_(gpu, communicator),
+        buffers_(communicator),
+        device_{gpu, communicator, stream, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
   Task all_reduce(const Request& request, std::span<const ReductionItem> items,
                   JoinedRanks joined) override;
-  Task reduce_scatter(const Request& request, ReductionItem item,
-                      std::span<const std::size_t> counts, JoinedRanks joined) override;
-  Task move(Collective collective, const CollectiveCall& call, std::size_t bytes) override;
+  Task reduce_scatter(const Request& request, std::span<const ReductionItem> items,
+                      std::span<const std::vector<std::size_t>> counts,
+                      JoinedRanks joined) override;
+  Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation& operation) override;
 
-  /// See DeviceStaging.
-  std::vector<std::shared_ptr<std::byte>> take_outgrown() { return staging_.take_outgrown(); }
+  /// Before a batch: lets the communicator know the lasting memory that it uses.
+  void prepare(const Operations& batch) {
+    for (const auto& operation : batch) {
+      for (const LastingMemory& memory : operation->lasting) buffers_.use(memory);
+    }
+  }
+  /// After one: owners of memory until what was launched so far has ended.
+  std::vector<std::shared_ptr<void>> take_owners();
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
  private:
+  /// A reduction of one tensor without staging.
+  struct InPlace {
+    DevicePlan plan;
+    DType dtype;
+    const std::byte* input;
+    std::byte* output;
+    std::vector<std::size_t> counts;  // reduce-scatter
+    std::size_t kept;                 // elements of the output
+  };
+
   DevicePlan plan_of(const Request& request, DType dtype, JoinedRanks joined, bool is_fused) const;
-  Task all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items);
-  Task reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
-                           std::span<const std::size_t> counts);
+  Task all_reduce_staged(const DevicePlan& plan, std::span<const ReductionItem> items);
+  Task reduce_scatter_staged(const DevicePlan& plan, ReductionItem item,
+                             std::span<const std::size_t> counts);
+  Task reduce_in_place(std::span<const InPlace> reductions);
+  void launch_move(Collective collective, const CollectiveCall& call, std::size_t bytes);
 
   const DataPath& path_;
   DeviceStaging staging_;
+  KnownBuffers buffers_;
   const DevicePath device_;
   DeviceExchange exchange_{device_};
   EventPool events_{&comm::Gpu::make_event};

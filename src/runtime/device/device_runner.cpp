@@ -171,6 +171,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   std::shared_ptr<void> mark = gpu_->mark(batch.front()->request.name);
   const std::shared_ptr<CUevent_st> began = timers_.take(*gpu_);
   gpu_->record(began.get(), stream_.get());
+  backend_->prepare(batch);
   co_await dispatch(path_, *backend_, batch, absent, rows);
   const std::shared_ptr<CUevent_st> done = timers_.take(*gpu_);
   gpu_->record(done.get(), stream_.get());
@@ -178,8 +179,8 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   // A set of one rank waits for nobody, and its event would say nothing about the others.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  launched_.add(*gpu_, {began, done, std::move(mark), give_up_at, std::move(batch),
-                        backend_->take_outgrown()});
+  launched_.add(
+      *gpu_, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_owners()});
 }
 
 /// A collective occupies its GPU until its peers' have started, so collectives that overlap must

@@ -1,20 +1,29 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <utility>
+#include <mutex>
 #include <vector>
 
+#include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 
 namespace kolo::runtime {
 
-/// Scratch memory of a GPU for the operations of one stream.
+/// Scratch memory of a GPU for the operations of one stream, registered with the communicator,
+/// which outlives it. It ends once no operation uses it, or after the communicator was aborted.
+///
+/// For the thread that launches. Memory that is outgrown is deregistered there too, once the GPU
+/// has ended with it, but freed by the owners of what `take_outgrown` returns: that may wait for
+/// the GPU.
 class DeviceStaging {
  public:
-  explicit DeviceStaging(comm::Gpu& gpu) : gpu_(gpu) {}
+  DeviceStaging(comm::Gpu& gpu, comm::DeviceCommunicator& communicator)
+      : gpu_(gpu), communicator_(communicator) {}
+  DeviceStaging(const DeviceStaging&) = delete;  // registrations end once
+  DeviceStaging& operator=(const DeviceStaging&) = delete;
+  ~DeviceStaging();
 
   /// Returns places of these sizes in bytes, aligned for any kernel. Operations that were launched
   /// before may still use the same memory.
@@ -24,34 +33,39 @@ class DeviceStaging {
     for (const std::size_t size : sizes) total += rounded_up(size);
     reserve(total);
     std::array<std::byte*, kPlaces> places{};
-    std::byte* next = memory_.get();
+    std::byte* next = block_.memory.get();
     for (std::size_t i = 0; i < kPlaces; next += rounded_up(sizes[i++])) places[i] = next;
     return places;
   }
 
-  /// Returns the blocks that larger ones have replaced since the last call; launched work may still
-  /// use them.
-  std::vector<std::shared_ptr<std::byte>> take_outgrown() { return std::exchange(outgrown_, {}); }
+  /// Owners of the memory that larger one has replaced, until what was launched so far has ended.
+  std::vector<std::shared_ptr<void>> take_outgrown();
 
  private:
+  struct Block {
+    std::shared_ptr<std::byte> memory;
+    std::size_t bytes = 0;
+    void* registration = nullptr;
+  };
+  /// Blocks that the GPU has ended with, whoever notices that.
+  struct Ended {
+    std::mutex lock;
+    std::vector<Block> blocks;
+  };
+
   static constexpr std::size_t kAlignment = 256;
 
   static std::size_t rounded_up(std::size_t size) {
     return (size + kAlignment - 1) / kAlignment * kAlignment;
   }
-
-  void reserve(std::size_t bytes) {
-    if (bytes <= bytes_) return;
-    if (memory_ != nullptr) outgrown_.push_back(std::move(memory_));
-    bytes_ = std::max(bytes,
-                      bytes_ + bytes_ / 2);  // tensors that grow slowly must not cost a block each
-    memory_ = gpu_.allocate(bytes_);
-  }
+  void reserve(std::size_t bytes);
+  std::vector<Block> take_ended();
 
   comm::Gpu& gpu_;
-  std::shared_ptr<std::byte> memory_;
-  std::size_t bytes_ = 0;
-  std::vector<std::shared_ptr<std::byte>> outgrown_;
+  comm::DeviceCommunicator& communicator_;
+  Block block_;
+  std::vector<Block> outgrown_;
+  std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
 };
 
 }  // namespace kolo::runtime

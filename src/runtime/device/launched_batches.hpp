@@ -27,7 +27,7 @@ class LaunchedBatches {
     std::shared_ptr<void> mark;  // for profilers
     Operation::Clock::time_point give_up_at;
     Operations operations;
-    std::vector<std::shared_ptr<std::byte>> outgrown;
+    std::vector<std::shared_ptr<void>> owners;  // of other memory
   };
 
   LaunchedBatches() = default;

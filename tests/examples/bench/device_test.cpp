@@ -130,10 +130,11 @@ class FakeBenchGpu final : public bench::Gpu {
 
 /// What a rank measures with.
 struct Rank {
-  Rank(const bench::Options& wanted, Runtime& runtime, FakeWorld& world)
+  Rank(const bench::Options& wanted, Runtime& runtime, FakeWorld& world,
+       bench::DeviceRole role = {true, bench::kNcclBesideKolo})
       : options(wanted),
         gpu(world),
-        cases(options, runtime, gpu),
+        cases(options, std::move(role), runtime.rank(), runtime.size(), gpu),
         timer(gpu, cases.memory(), runtime.rank(), runtime.size(), [] { barrier(); }) {}
 
   bench::Options options;
@@ -226,13 +227,28 @@ TEST_P(BenchOnGpu, GradientsGoLooseAsAGroupAndInBuckets) {
 }
 
 TEST_P(BenchOnGpu, WithoutBaselineThereIsKoloAlone) {
-  bench::Options options = gpu_options();
-  options.baseline = "";
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
-    Rank rank(options, runtime, world);
+    Rank rank(gpu_options(), runtime, world, {});
     EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {5}}),
               std::multiset<std::string>{"kolo"});
   });
+}
+
+/// As in processes of its own, which must not connect Kolo's GPUs.
+TEST_P(BenchOnGpu, NcclAloneSaysWhichAlgorithmsItMayTake) {
+  for (const char* const nccl : {bench::kNcclRing, bench::kNcclAuto}) {
+    const std::string name = nccl;
+    run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
+      Rank rank(gpu_options(), runtime, world, {false, name});
+      EXPECT_EQ(world.hub()->holding(runtime.rank()).communicators, 1);
+      EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {5}}),
+                std::multiset<std::string>{"ncclAllReduce " + name + " = " + name});
+      EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {100, 7}}),
+                (std::multiset<std::string>{"ncclAllReduce " + name + " each = " + name,
+                                            "ncclAllReduce " + name + " group = " + name,
+                                            "ncclAllReduce " + name + " flat = flat"}));
+    });
+  }
 }
 
 TEST_P(BenchOnGpu, NobodyWaitsInsideABlock) {

@@ -285,6 +285,24 @@ class Controlling(Bench):
         self.assertEqual(result.stdout, "")
         self.assert_nothing_is_left()
 
+    def test_nccl_has_processes_of_its_own(self):
+        fake = {"KOLO_MPIRUN": str(pathlib.Path(__file__).with_name("fake_mpirun.py")),
+                "FAKE_MPIRUN_LOG": self.path("log"), "NCCL_ALGO": "Tree"}
+        result = self.run_bench("--device", "cuda", "--baseline", "nccl", "--np", "2", *TINY,
+                                "--json", self.path("json"), **fake)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"x ring +interval +x auto +interval\n")
+        with open(self.path("log"), encoding="utf-8") as log:
+            started = [tuple(json.loads(line)) for line in log]
+        self.assertEqual(started, [(None, "Tree"), ("ring", "Ring"), ("auto", None)])
+        with open(self.path("json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["baseline"], report["gpu"]["nccl_algo"]), ("nccl", "Tree"))
+        self.assertEqual([(row["algorithm"], row["ratio"], row["ratio_to_auto"])
+                          for row in report["rows"][:3]],
+                         [("kolo", 1.5, 2), ("ncclAllReduce ring", 1, 2 / 1.5),
+                          ("ncclAllReduce auto", 0.75, 1)])
+
     def test_cuda_beside_nccl(self):
         for arguments in (["allreduce", "--out-of-place"], ["alltoall"], ["broadcast"],
                           ["allgather", "--dtype", "bfloat16"], ["reduce_scatter", "--group", "3"],
@@ -301,6 +319,9 @@ class Controlling(Bench):
                     self.assertTrue(report["gpu"][field], field)
                 for row in report["rows"]:
                     self.assertEqual(row["placement"], "device")
+                for choice in ("ring", "auto"):  # in processes of its own each
+                    self.assertTrue(any(row["is_baseline"] and choice in row["algorithm"].split()
+                                        for row in report["rows"]), choice)
 
     def test_a_file_that_cannot_be_written_is_found_first(self):
         result = self.run_bench(*LONG, "--plot", "/no/such/folder/x")

@@ -158,7 +158,10 @@ TEST(Report, OfAGpuNamesItAndTellsTheHostsTime) {
   FakeJob job(
       "g",
       {{{"kolo", bench::kDevice}, {3}},
-       {{.algorithm = "ncclAllReduce", .placement = bench::kDevice, .reference = "NCCL"}, {2}}},
+       {{.algorithm = "ncclAllReduce ring", .placement = bench::kDevice, .reference = "ring"}, {2}},
+       {{.algorithm = "ncclAllReduce flat", .placement = bench::kDevice, .reference = "flat"}, {4}},
+       {{.algorithm = "ncclAllReduce auto", .placement = bench::kDevice, .reference = "auto"},
+        {1.5}}},
       log);
   const auto rows = bench::measure({&job}, kWorkload, {.warmup = 0, .rounds = 1});
   bench::Options options;
@@ -170,7 +173,7 @@ TEST(Report, OfAGpuNamesItAndTellsTheHostsTime) {
       head.find("\nH, driver 570.1 (CUDA 12.8), CUDA 13.0, NCCL 2.28.9 with NCCL_ALGO=Ring\n"),
       std::string::npos)
       << head;
-  for (const char* const column : {"host us", "bus GB/s", "x NCCL"}) {
+  for (const char* const column : {"host us", "bus GB/s", "x ring", "x auto"}) {
     EXPECT_NE(head.find(column), std::string::npos) << column;
   }
   EXPECT_NE(bench::table_line(report, rows[0]).find(" 1.5 "), std::string::npos);
@@ -180,6 +183,14 @@ TEST(Report, OfAGpuNamesItAndTellsTheHostsTime) {
   EXPECT_EQ(json["baseline"], "nccl");
   EXPECT_EQ(json["rows"][0]["host_us"], 1.5);
   EXPECT_EQ(json["rows"][0]["ratio"], 1.5);
+  EXPECT_EQ(json["rows"][0]["ratio_to_auto"], 2);
+  EXPECT_EQ(json["rows"][0]["ratio_to_flat"], 0.75);
+  std::vector<std::string> order;  // that of the columns
+  for (const auto& [reference, ratio] : rows[0].ratios) order.push_back(reference);
+  EXPECT_EQ(order, (std::vector<std::string>{"ring", "auto", "flat"}));
+  const bench::Report beside{options, 2, "nccl in the same processes", {}, rows};
+  EXPECT_NE(bench::table_head(beside).find("x NCCL"), std::string::npos);
+  EXPECT_EQ(bench::table_head(beside).find("MPI"), std::string::npos);
 }
 
 TEST(Lead, WrongElementsMakeTheExitStatus) {

@@ -174,6 +174,27 @@ std::string misplacement_of(const FakeCall& call, int rank) {
          "it may";
 }
 
+std::string conflict_among(std::span<const FakeCall> calls, int rank) {
+  const auto touches = [](const std::vector<ByteRange>& some,
+                          const std::vector<ByteRange>& others) {
+    return std::any_of(some.begin(), some.end(), [&](ByteRange one) {
+      return std::any_of(others.begin(), others.end(),
+                         [&](ByteRange other) { return overlap(one, other); });
+    });
+  };
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const MemoryOperation later = accesses_of(calls[i], rank);
+    for (std::size_t j = 0; j < i; ++j) {
+      const MemoryOperation earlier = accesses_of(calls[j], rank);
+      if (touches(later.writes, earlier.writes) || touches(later.writes, earlier.reads) ||
+          touches(later.reads, earlier.writes)) {
+        return "group: '" + earlier.name + "' and '" + later.name + "' use the same memory";
+      }
+    }
+  }
+  return {};
+}
+
 std::string disagreement_among(std::span<const FakeCall> calls) {
   const auto differ = [&](std::size_t one, std::size_t other) {
     return "ranks disagree: '" + describe(calls[one]) + "' on member " + std::to_string(one) +

@@ -25,6 +25,12 @@ struct FakeCall {
   int root = 0;
 };
 
+/// The calls of a group, or one.
+struct FakeLaunch {
+  std::vector<FakeCall> calls{};
+  comm::DeviceStream stream = nullptr;
+};
+
 /// For example "all_reduce of 5 float32 by Sum".
 std::string describe(const FakeCall& call);
 
@@ -36,6 +42,10 @@ MemoryOperation accesses_of(const FakeCall& call, int rank);
 
 /// Why input and output may not overlap like this; empty if they may.
 std::string misplacement_of(const FakeCall& call, int rank);
+
+/// Which calls of one group of `rank` are in each other's way; empty if none are. A group has no
+/// order.
+std::string conflict_among(std::span<const FakeCall> calls, int rank);
 
 /// What differs between the calls of two ranks; empty if all match.
 std::string disagreement_among(std::span<const FakeCall> calls);

@@ -40,17 +40,19 @@ FakeDeviceCommunicator::~FakeDeviceCommunicator() {
     }
     std::this_thread::yield();
   }
+  hub_->check_deregistered(group_, member_);
 }
 
 bool FakeDeviceCommunicator::ready() {
   require_alive();
+  if (open_group_) hub_->report("group: 'ready' was asked inside of one");
   const std::string failure = hub_->failure_of(group_, member_);
   if (!failure.empty() && !reason_) reason_ = failure;
   require_alive();
   if (!hub_->is_complete(group_)) return false;
   if (!on_its_way_) return true;
-  if (!std::exchange(on_its_way_->was_looked_for, true)) return false;
-  hub_->launch(group_, member_, rank_, std::move(on_its_way_->call), on_its_way_->stream);
+  if (!std::exchange(was_looked_for_, true)) return false;
+  hub_->launch(group_, member_, rank_, std::move(*on_its_way_));
   on_its_way_.reset();
   return true;
 }
@@ -128,12 +130,46 @@ void FakeDeviceCommunicator::require_alive() const {
 void FakeDeviceCommunicator::launch(FakeCall call, comm::DeviceStream stream) {
   require_alive();
   check_call(call, size_);
-  if (on_its_way_) hub_->report("not ready: '" + describe(call) + "' was called");
+  if (!open_group_) return launch_all({{std::move(call)}, stream});
+  if (open_group_->calls.empty()) hub_->collect(rank_, stream);
+  open_group_->stream = stream;
+  open_group_->calls.push_back(std::move(call));
+}
+
+void FakeDeviceCommunicator::launch_all(FakeLaunch group) {
+  if (on_its_way_) hub_->report("not ready: '" + describe(group.calls.front()) + "' was called");
   if (hub_->late_launches()) {
-    on_its_way_ = {std::move(call), stream};
+    on_its_way_ = std::move(group);
+    was_looked_for_ = false;
   } else {
-    hub_->launch(group_, member_, rank_, std::move(call), stream);
+    hub_->launch(group_, member_, rank_, std::move(group));
   }
+}
+
+void FakeDeviceCommunicator::begin_group() {
+  require_alive();
+  if (open_group_) hub_->report("group: begun inside of one");
+  open_group_.emplace();
+}
+
+void FakeDeviceCommunicator::end_group() {
+  FakeLaunch group = *std::exchange(open_group_, std::nullopt);
+  if (group.calls.empty()) return;
+  hub_->end_collecting(rank_, group.stream);
+  require_alive();
+  launch_all(std::move(group));
+}
+
+void* FakeDeviceCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
+  require_alive();
+  if (on_its_way_ || open_group_) hub_->report("not ready: memory was registered");
+  return hub_->register_memory(group_, member_, rank_, {memory, bytes});
+}
+
+void FakeDeviceCommunicator::deregister(void* registration) noexcept {
+  if (reason_ || registration == nullptr) return;
+  if (on_its_way_ || open_group_) hub_->report("not ready: memory was deregistered");
+  hub_->deregister(group_, member_, registration);
 }
 
 }  // namespace kolo::test

@@ -39,11 +39,17 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
                   std::span<const std::size_t> received, DType dtype,
                   comm::DeviceStream stream) override;
 
+  void begin_group() override;
+  void end_group() override;
+  void* register_memory(std::byte* memory, std::size_t bytes) override;
+  void deregister(void* registration) noexcept override;
+
   void abort(const std::string& reason) noexcept override;
 
  private:
   void require_alive() const;
   void launch(FakeCall call, comm::DeviceStream stream);
+  void launch_all(FakeLaunch group);
 
   std::shared_ptr<FakeGpuHub> hub_;
   std::size_t group_;
@@ -52,13 +58,9 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
   int rank_;                           // in the world
   std::optional<std::string> reason_;  // why it has failed or was aborted
   bool is_aborted_ = false;
-  /// Called, but not on its stream yet.
-  struct OnItsWay {
-    FakeCall call;
-    comm::DeviceStream stream;
-    bool was_looked_for = false;
-  };
-  std::optional<OnItsWay> on_its_way_;
+  std::optional<FakeLaunch> open_group_;
+  std::optional<FakeLaunch> on_its_way_;  // called, but not on its stream yet
+  bool was_looked_for_ = false;           // what is on its way
 };
 
 }  // namespace kolo::test

@@ -17,6 +17,7 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
       groups_(streams_, ranks, options.starts_in_order),
+      launches_(static_cast<std::size_t>(ranks)),
       allocations_(static_cast<std::size_t>(ranks)),
       holdings_(static_cast<std::size_t>(ranks)),
       held_(static_cast<std::size_t>(ranks)) {}
@@ -34,6 +35,7 @@ void FakeGpuHub::free(int rank, std::byte* memory) {
   const std::lock_guard guard(lock_);
   streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
   holdings_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
+  check_not_registered(memory);
   memory_.spoil(memory);
 }
 
@@ -60,6 +62,7 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
                  [this, block = memory_.block_at(memory), order = streams_.next_order(),
                   memory](FakeStreams::Timeline timeline) {
                    streams_.graph().free(timeline, block, order);
+                   check_not_registered(memory);
                    memory_.spoil(memory);
                    return true;
                  });
@@ -90,12 +93,14 @@ std::shared_ptr<CUevent_st> FakeGpuHub::make_event() {
 void FakeGpuHub::record(int rank, comm::DeviceEvent event, comm::DeviceStream stream) {
   const std::lock_guard guard(lock_);
   check_not_captured(rank, stream, "record");
+  check_not_collecting(rank, stream, "record");
   streams_.record(rank, event, stream);
 }
 
 void FakeGpuHub::wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event) {
   const std::lock_guard guard(lock_);
   check_not_captured(rank, stream, "wait");
+  check_not_collecting(rank, stream, "wait");
   streams_.wait(rank, stream, event);
 }
 
@@ -136,6 +141,7 @@ bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
 
 void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) {
   const std::lock_guard guard(lock_);
+  check_not_collecting(rank, stream, kernel.name);
   MemoryOperation operation{.name = std::move(kernel.name),
                             .reads = std::move(kernel.reads),
                             .writes = std::move(kernel.writes)};
@@ -243,17 +249,21 @@ std::string FakeGpuHub::failure_of(std::size_t group, int member) {
   return groups_.failure_of(group, member);
 }
 
-void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeCall call,
-                        comm::DeviceStream stream) {
+void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch launch) {
   const std::lock_guard guard(lock_);
-  bool is_sound = check_memory(rank, accesses_of(call, member));
-  std::string hazard = misplacement_of(call, member);
-  if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";
-  if (!hazard.empty()) {
-    streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
-    is_sound = false;
+  ++launches_[static_cast<std::size_t>(rank)];
+  const std::string conflict = conflict_among(launch.calls, member);
+  if (!conflict.empty()) streams_.graph().report(conflict);
+  for (FakeCall& call : launch.calls) {
+    bool is_sound = check_memory(rank, accesses_of(call, member));
+    std::string hazard = misplacement_of(call, member);
+    if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";
+    if (!hazard.empty()) {
+      streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
+      is_sound = false;
+    }
+    groups_.put(group, member, std::move(call), launch.stream, is_sound);
   }
-  groups_.put(group, member, std::move(call), stream, is_sound);
 }
 
 bool FakeGpuHub::has_pending(std::size_t group, int member) {
@@ -265,6 +275,7 @@ bool FakeGpuHub::has_pending(std::size_t group, int member) {
 void FakeGpuHub::drop(std::size_t group, int member) {
   const std::lock_guard guard(lock_);
   groups_.drop(group, member);
+  registrations_.drop(group, member);
 }
 
 bool FakeGpuHub::check_memory(int rank, const MemoryOperation& operation) {

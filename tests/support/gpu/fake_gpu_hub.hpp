@@ -14,6 +14,7 @@
 #include "comm/gpu/gpu.hpp"
 #include "support/gpu/fake_device_memory.hpp"
 #include "support/gpu/fake_groups.hpp"
+#include "support/gpu/fake_registrations.hpp"
 #include "support/gpu/fake_streams.hpp"
 #include "support/gpu/happens_before.hpp"
 
@@ -76,6 +77,10 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
     bool operator==(const Holding&) const = default;
   };
   Holding holding(int rank);
+  /// How often a rank has launched collectives, each time one or a group.
+  int launches(int rank);
+  /// Registrations of a rank's memory with communicators.
+  FakeRegistrations::Count registrations(int rank);
   /// How often a rank has allocated memory.
   int allocations(int rank);
   /// Puts `kernel` on a stream. It runs when somebody polls, at the latest in `synchronize`.
@@ -116,7 +121,13 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void join(std::size_t group, int member, int rank);
   bool is_complete(std::size_t group);
   std::string failure_of(std::size_t group, int member);
-  void launch(std::size_t group, int member, int rank, FakeCall call, comm::DeviceStream stream);
+  void launch(std::size_t group, int member, int rank, FakeLaunch launch);
+  /// From now on, until a group of calls ends, nothing else may be put on the stream.
+  void collect(int rank, comm::DeviceStream stream);
+  void end_collecting(int rank, comm::DeviceStream stream);
+  void* register_memory(std::size_t group, int member, int rank, ByteRange memory);
+  void deregister(std::size_t group, int member, void* registration);
+  void check_deregistered(std::size_t group, int member);
   bool has_pending(std::size_t group, int member);
   void drop(std::size_t group, int member);
   void leave(int rank);
@@ -126,12 +137,14 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
  private:
   void free(int rank, std::byte* memory);
+  void check_not_registered(const std::byte* memory);
   /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
   /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
   enum class Held : std::uint8_t { Nothing, Questions, Aborts };
   void wait_until_let_go(int rank, Held what);
   void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
+  void check_not_collecting(int rank, comm::DeviceStream stream, const std::string& operation);
   /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
   bool check_memory(int rank, const MemoryOperation& operation);
 
@@ -143,10 +156,13 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // of ranks
   int live_marks_ = 0;
-  std::vector<int> allocations_;                           // of ranks
-  std::vector<Holding> holdings_;                          // of ranks
-  std::vector<Held> held_;                                 // of ranks
-  std::set<std::pair<int, comm::DeviceStream>> captured_;  // of ranks
+  FakeRegistrations registrations_;
+  std::vector<int> launches_;                                // of ranks
+  std::vector<int> allocations_;                             // of ranks
+  std::vector<Holding> holdings_;                            // of ranks
+  std::vector<Held> held_;                                   // of ranks
+  std::set<std::pair<int, comm::DeviceStream>> captured_;    // of ranks
+  std::set<std::pair<int, comm::DeviceStream>> collecting_;  // of ranks
 };
 
 }  // namespace kolo::test

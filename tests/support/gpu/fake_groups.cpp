@@ -66,10 +66,24 @@ void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceS
 bool FakeGroups::has_pending(std::size_t group, int member) const {
   const auto index = static_cast<std::size_t>(member);
   const auto& meetings = groups_[group]->meetings;
+  return std::any_of(meetings.begin(), meetings.end(),
+                     [&](const auto& meeting) { return is_pending(meeting->arrivals[index]); });
+}
+
+bool FakeGroups::is_pending(const Arrival& arrival) {
+  return !arrival.is_done && arrival.state != Arrival::State::Expected &&
+         arrival.state != Arrival::State::Dropped;
+}
+
+bool FakeGroups::is_in_use(std::size_t group, int member, ByteRange memory) const {
+  const auto index = static_cast<std::size_t>(member);
+  const auto& meetings = groups_[group]->meetings;
+  const auto is_touched = [&](ByteRange range) { return overlap(range, memory); };
   return std::any_of(meetings.begin(), meetings.end(), [&](const auto& meeting) {
     const Arrival& arrival = meeting->arrivals[index];
-    return !arrival.is_done && arrival.state != Arrival::State::Expected &&
-           arrival.state != Arrival::State::Dropped;
+    const auto& [name, reads, writes, order] = arrival.accesses;
+    return is_pending(arrival) && (std::any_of(reads.begin(), reads.end(), is_touched) ||
+                                   std::any_of(writes.begin(), writes.end(), is_touched));
   });
 }
 

@@ -34,6 +34,8 @@ class FakeGroups {
   /// of the other members.
   void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_sound);
   bool has_pending(std::size_t group, int member) const;
+  /// Whether a pending operation of the member uses some of `memory`.
+  bool is_in_use(std::size_t group, int member, ByteRange memory) const;
   /// Removes the member's pending operations from their streams: they never run.
   void drop(std::size_t group, int member);
   /// Why an operation of the member has failed; empty if none has.
@@ -82,6 +84,7 @@ class FakeGroups {
     std::string failure;
   };
 
+  static bool is_pending(const Arrival& arrival);
   bool poll(Group& group, Meeting& meeting, std::size_t member, const Disturbance* disturbance,
             FakeStreams::Timeline timeline);
   /// Whether the arrival may start, given what its rank launched before.

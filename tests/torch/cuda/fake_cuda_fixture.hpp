@@ -48,6 +48,10 @@ class CudaRank {
   /// How often this rank's host has waited for its GPU in LibTorch: item(), copies to and from the
   /// CPU, synchronize(). Kolo itself should add none.
   int host_syncs() const { return gpu_->host_syncs(); }
+  /// Of this rank's memory with communicators.
+  FakeRegistrations::Count registrations() const {
+    return gpu_->hub().registrations(runtime_.rank());
+  }
 
  private:
   Runtime& runtime_;

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <list>
+#include <map>
+
+#include "support/gpu/happens_before.hpp"
+
+namespace kolo::test {
+
+/// The memory of GPUs that communicators know. Not for several threads at a time.
+class FakeRegistrations {
+ public:
+  struct Registration {
+    std::size_t group;
+    int member;
+    int rank;
+    ByteRange memory;
+  };
+  struct Count {
+    int made = 0;
+    int ended = 0;  ///< of these
+
+    bool operator==(const Count&) const = default;
+  };
+
+  Count count(int rank) const {
+    const auto found = counts_.find(rank);
+    return found == counts_.end() ? Count{} : found->second;
+  }
+
+  void* add(Registration registration) {
+    ++counts_[registration.rank].made;
+    return &live_.emplace_back(registration);
+  }
+
+  /// Its memory; empty where the member has no such registration.
+  ByteRange remove(std::size_t group, int member, void* registration) {
+    ByteRange memory;
+    end_if([&](const Registration& known) {
+      const bool is_it = &known == registration && known.group == group && known.member == member;
+      if (is_it) memory = known.memory;
+      return is_it;
+    });
+    return memory;
+  }
+
+  /// Ends all of a member's.
+  void drop(std::size_t group, int member) {
+    end_if(
+        [&](const Registration& known) { return known.group == group && known.member == member; });
+  }
+
+  bool has_some(std::size_t group, int member) const {
+    return std::any_of(live_.begin(), live_.end(), [&](const Registration& known) {
+      return known.group == group && known.member == member;
+    });
+  }
+  bool is_known(ByteRange memory) const {
+    return std::any_of(live_.begin(), live_.end(),
+                       [&](const Registration& known) { return overlap(known.memory, memory); });
+  }
+
+ private:
+  template <class Predicate>
+  void end_if(Predicate is_over) {
+    live_.remove_if([&](const Registration& known) {
+      if (!is_over(known)) return false;
+      ++counts_[known.rank].ended;
+      return true;
+    });
+  }
+
+  std::list<Registration> live_;
+  std::map<int, Count> counts_;  // by rank
+};
+
+}  // namespace kolo::test
