@@ -1,7 +1,9 @@
 // What a GradientReducer does about codecs and hooks, which lose something of the gradients.
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "kolo/collectives.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 
 namespace kolo::tensors {
@@ -11,7 +13,11 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
   std::vector<Residuals::Part> parts;
   for (const Bucket& bucket : buckets().buckets()) {
     Residuals::Part part{0, bucket.gradient_count()};
-    if (compression.is_between_nodes) {  // of this rank's shard
+    if (compression.is_piecewise() && !setup_.hook.error_feedback) {
+      const ElementRange piece =
+          encoded_between_nodes(static_cast<std::int64_t>(part.count), setup_.options.process_set);
+      part = {static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.count)};
+    } else if (compression.is_of_replicas) {  // of this rank's shard
       const auto sharers = static_cast<std::size_t>(setup_.sets.sharded->size());
       const bool has_replicas = shards_ && setup_.sets.replicas != nullptr;
       part.count = has_replicas ? part.count / sharers : 0;
