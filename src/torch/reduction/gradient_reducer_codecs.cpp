@@ -1,9 +1,8 @@
 // What a GradientReducer does about codecs and hooks, which lose something of the gradients.
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
-#include "kolo/collectives.hpp"
+#include "runtime/lane/lane.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 
 namespace kolo::tensors {
@@ -14,9 +13,9 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
   for (const Bucket& bucket : buckets().buckets()) {
     Residuals::Part part{0, bucket.gradient_count()};
     if (compression.is_piecewise() && !setup_.hook.error_feedback) {
-      const ElementRange piece =
-          encoded_between_nodes(static_cast<std::int64_t>(part.count), setup_.options.process_set);
-      part = {static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.count)};
+      const ops::NodePlaces places = setup_.options.process_set->lane()->node_places();
+      const ops::Range piece = places.own_piece(part.count);
+      part = {piece.begin, piece.length};
     } else if (compression.is_of_replicas) {  // of this rank's shard
       const auto sharers = static_cast<std::size_t>(setup_.sets.sharded->size());
       const bool has_replicas = shards_ && setup_.sets.replicas != nullptr;

@@ -84,8 +84,8 @@ TEST_P(BetweenNodesTrainingTest, BytesAndMemory_AreThoseOfPieces) {
 
 TEST_P(BetweenNodesTrainingTest, TrainsAsWithoutCompression) {
   const double plain = trained_loss({.shard = Shard::None});
-  for (const Compression& compression :
-       {Compression::int8(), Compression::one_bit(), Compression::top_k(0.1), Compression::bf16()}) {
+  for (const Compression& compression : {Compression::int8(), Compression::one_bit(),
+                                         Compression::top_k(0.1), Compression::bf16()}) {
     const double coded = trained_loss(between_nodes(compression, ReduceOp::Average));
     EXPECT_LT(coded, 1.25 * plain) << compression.name();
     if (!has_nodes()) {
