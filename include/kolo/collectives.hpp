@@ -67,7 +67,7 @@ struct AllreduceOptions {
   double prescale = 1.0;   ///< factor on every input; 1 with Custom
   double postscale = 1.0;  ///< factor on the result; 1 with Custom
   Compression compression = Compression::none();
-  /// Of an all-reduce; a reduce-scatter compresses everywhere.
+  /// BetweenNodes is for all-reduces, not for reduce-scatters.
   CompressionScope compression_scope = CompressionScope::Everywhere;
   /// Error feedback of a codec, or null: as many floats as the input has elements, zeros at first,
   /// which only the uses of this operation touch. They are added to the input before it is encoded,
@@ -119,10 +119,10 @@ struct ElementRange {
   std::int64_t count = 0;
 };
 
-/// The elements that this rank encodes in an all-reduce with CompressionScope::BetweenNodes: its
-/// piece of its node's sum. The ranks of a node encode pieces of almost equal length, which together
-/// are the tensor; where nodes have different numbers of ranks, as many of each node as the smallest
-/// has, and the others none. On one node they are cut in the same way, and not encoded.
+/// The elements that this rank encodes in an all-reduce with CompressionScope::BetweenNodes: a
+/// piece of its node's sum. The pieces of a node's ranks are almost equally long, and together the
+/// tensor; where nodes have different numbers of ranks, as many of each node as the smallest has
+/// get one, and the others none. On one node they are cut in the same way, and not encoded.
 ///
 /// @param count elements of the tensor
 /// @param process_set default: the world of Runtime::current()
