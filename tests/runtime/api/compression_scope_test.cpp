@@ -1,5 +1,6 @@
 // All-reduces with CompressionScope::BetweenNodes, as programs call them.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -92,6 +93,32 @@ TEST(CompressionScopePrecisionTest, InsideANode_SumsAreFloat32) {
           {.op = ReduceOp::Sum, .compression = compression, .compression_scope = kBetweenNodes});
       tensor.expect([&](std::size_t) { return is_cast ? 0.5 : 1.0; },
                     std::string(compression.name()));
+    }
+  });
+}
+
+/// Operations that wait at the same time run in one batch only if they compress alike.
+TEST(CompressionScopePrecisionTest, OperationsOfBothScopes_AreNotFused) {
+  run_runtimes(on_nodes("Even", 4, 2), [](Runtime& runtime) {
+    const double own =
+        std::array{257.0, -255.5, 0.0, -1.0}[static_cast<std::size_t>(runtime.rank())];
+    std::vector<Tensor> tensors;
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < 20; ++i) {
+      tensors.emplace_back(60);
+      tensors.back().fill([&](std::size_t) { return own; });
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      handles.push_back(allreduce_async(
+          tensors[i].view(), tensors[i].view(),
+          {.op = ReduceOp::Sum,
+           .compression = Compression::bf16(),
+           .compression_scope = i % 2 == 0 ? CompressionScope::Everywhere : kBetweenNodes,
+           .name = std::to_string(i)}));
+    }
+    for (Handle& handle : handles) handle.wait();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_EQ(tensors[i].at(7) == 0.5, i % 2 == 1) << i << ": " << tensors[i].at(7);
     }
   });
 }
