@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -198,7 +197,7 @@ TEST_P(BetweenNodesTest, ErrorFeedback_LosesNothing_AndBitsAreEqual) {
                 .residual = residuals[rank].data()};
       });
       for (const auto& buffer : buffers) {
-        ASSERT_EQ(std::memcmp(buffer.data(), buffers[0].data(), kCount * sizeof(float)), 0);
+        ASSERT_EQ(buffer, buffers[0]);
       }
       for (std::size_t i = 0; i < kCount; ++i) applied[i] += buffers[0][i];
     }

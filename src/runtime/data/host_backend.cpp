@@ -110,19 +110,23 @@ CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buff
 Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
                          JoinedRanks joined) {
   const compression::Registry& compressors = path_.choices.compressors;
-  const bool is_between_nodes = request.compression_scope == CompressionScope::BetweenNodes;
-  if (is_between_nodes && compresses(request, buffer.dtype) && path_.nodes) {
-    co_await reduce_between_nodes(request, buffer, joined);
-    co_return;
-  }
   const Codec* const codec = compressors.find_codec(request.compression);
-  if (codec != nullptr && !is_between_nodes && is_floating(buffer.dtype) &&
-      path_.communicator->size() > 1) {
-    co_await reduce_coded(collective, request, buffer, joined, *codec);
-    co_return;
+  if (request.compression_scope == CompressionScope::BetweenNodes) {
+    if (path_.nodes && compresses(request, buffer.dtype)) {
+      return reduce_between_nodes(request, buffer, joined);
+    }
+    return reduce_by_choice(collective, request, buffer, joined, compressors.find("none"));
   }
-  const Compressor& compressor =
-      compressors.find(is_between_nodes ? "none" : std::string_view(request.compression));
+  if (codec != nullptr && is_floating(buffer.dtype) && path_.communicator->size() > 1) {
+    return reduce_coded(collective, request, buffer, joined, *codec);
+  }
+  return reduce_by_choice(collective, request, buffer, joined,
+                          compressors.find(request.compression));
+}
+
+/// By the algorithm that is chosen.
+Task HostBackend::reduce_by_choice(Collective collective, const Request& request, Buffer buffer,
+                                   JoinedRanks joined, const Compressor& compressor) {
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
   const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
@@ -180,8 +184,7 @@ bool HostBackend::compresses(const Request& request, DType dtype) const {
 }
 
 /// Of 16-bit floats in a copy, as float32.
-Task HostBackend::reduce_between_nodes(const Request& request, const Buffer& buffer,
-                                       JoinedRanks joined) {
+Task HostBackend::reduce_between_nodes(const Request& request, Buffer buffer, JoinedRanks joined) {
   const compression::Registry& compressors = path_.choices.compressors;
   const Codec* const codec = compressors.find_codec(request.compression);
   const Compressor* const compressor =
