@@ -13,4 +13,8 @@ Compression Compression::with_fraction(const char* name, double fraction) {
   return Compression(std::string(name) + ":" + std::string(digits.data(), end));
 }
 
+std::string_view name_of(CompressionScope scope) {
+  return scope == CompressionScope::Everywhere ? "everywhere" : "between nodes";
+}
+
 }  // namespace kolo

@@ -6,6 +6,7 @@ namespace kolo::ops {
 
 /// The built-in algorithms, one a file of the same name, which explains it.
 Task allreduce_adasum(CollectiveCall call);
+Task allreduce_between_nodes(CollectiveCall call);
 Task allreduce_coded(CollectiveCall call);
 Task allreduce_direct(CollectiveCall call);
 Task allreduce_halving_doubling(CollectiveCall call);

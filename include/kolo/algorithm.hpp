@@ -74,7 +74,8 @@ struct CollectiveCall {
   /// AllReduce, ReduceScatter: compresses the elements before they are combined and sent. Null:
   /// no compression, as always for algorithms without the trait `compresses`.
   const Compressor* compressor = nullptr;
-  /// AllReduce, ReduceScatter by the coded algorithms alone, which the runtime calls itself.
+  /// AllReduce, ReduceScatter by the coded algorithms alone, which the runtime calls itself, as
+  /// that which compresses between nodes.
   const Codec* codec = nullptr;
   float* residual = nullptr;              ///< see AllreduceOptions::residual; of the input, or null
   int root = 0;                           ///< Broadcast

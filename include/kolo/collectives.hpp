@@ -67,10 +67,14 @@ struct AllreduceOptions {
   double prescale = 1.0;   ///< factor on every input; 1 with Custom
   double postscale = 1.0;  ///< factor on the result; 1 with Custom
   Compression compression = Compression::none();
+  /// BetweenNodes is for all-reduces, not for reduce-scatters.
+  CompressionScope compression_scope = CompressionScope::Everywhere;
   /// Error feedback of a codec, or null: as many floats as the input has elements, zeros at first,
   /// which only the uses of this operation touch. They are added to the input before it is encoded,
   /// and become what encoding has lost on this rank. For operations on one tensor. A reduce-scatter
-  /// encodes none of this rank's own rows, and adds what they are owed at once.
+  /// encodes none of this rank's own rows, and adds what they are owed at once. With BetweenNodes
+  /// there is one float for each element of encoded_between_nodes(), the first for the first of
+  /// them; on one node nothing is encoded, and none is touched.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;
@@ -108,6 +112,22 @@ Handle allreduce_async(const TensorView& input, const TensorView& output,
 /// Blocking allreduce_async.
 void allreduce(const TensorView& input, const TensorView& output,
                const AllreduceOptions& options = {});
+
+/// A run of elements of a tensor.
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+/// The elements that this rank encodes in an all-reduce with CompressionScope::BetweenNodes: a
+/// piece of its node's sum. The pieces of a node's ranks are almost equally long, and together the
+/// tensor; where nodes have different numbers of ranks, as many of each node as the smallest has
+/// get one, and the others none. On one node they are cut in the same way, and not encoded.
+///
+/// @param count elements of the tensor
+/// @param process_set default: the world of Runtime::current()
+/// @return the piece, which may be empty. Neither blocking nor collective
+ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set = nullptr);
 
 /// Reduces several tensors as one operation; see allreduce_async.
 ///

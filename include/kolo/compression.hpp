@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,17 @@ class Compression {
 
   std::string name_ = "none";
 };
+
+/// Where an all-reduce over several nodes compresses. All ranks name the same one.
+enum class CompressionScope : std::uint8_t {
+  Everywhere,  ///< all that ranks send one another
+  /// What nodes send one another alone. Within a node, tensors are reduced in their own precision,
+  /// 16-bit floats in float32, which shared memory does faster than any codec; on one node nothing
+  /// is compressed. For sums and averages in CPU memory.
+  BetweenNodes,
+};
+
+std::string_view name_of(CompressionScope scope);
 
 }  // namespace kolo
 #pragma GCC visibility pop

@@ -56,6 +56,10 @@ struct DistributedOptimizerOptions {
   /// Sum; with shard_scope = Node they encode what nodes send each other alone. Sparse gradients
   /// that a codec encodes are made dense. See docs/compression.md.
   Compression compression = Compression::none();
+  /// BetweenNodes: with shard = None, nodes reduce their gradients in full precision, and compress
+  /// what they send one another. With shards, for shard_scope = Node alone, of which codecs never
+  /// encode anything within a node. Without effect on one node.
+  CompressionScope compression_scope = CompressionScope::Everywhere;
   /// With a codec: what it loses of a gradient is added to the next one, for which each rank keeps
   /// two floats for each element that it encodes. A step that is not used leaves it as it was.
   bool error_feedback = true;

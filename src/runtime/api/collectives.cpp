@@ -38,6 +38,12 @@ void grouped_allreduce(const std::vector<InputOutput>& tensors, const AllreduceO
   run(make_reduction(Collective::AllReduce, tensors, options));
 }
 
+ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set) {
+  const ops::NodePlaces places = runtime::chosen(process_set).lane()->node_places();
+  const ops::Range piece = places.own_piece(static_cast<std::size_t>(count));
+  return {static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.length)};
+}
+
 std::int64_t scattered_rows(std::int64_t rows, int size, int rank) {
   return static_cast<std::int64_t>(
       ops::piece_of(static_cast<std::size_t>(rows), size, rank).length);

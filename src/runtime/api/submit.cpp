@@ -111,6 +111,7 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
   request.postscale = options.postscale;
   request.join_divisor = options.join_divisor;
   request.compression = options.compression.name();
+  request.compression_scope = options.compression_scope;
   if (collective == Collective::ReduceScatter && options.op == ReduceOp::Adasum) {
     add_invalid_reason(
         *operation,

@@ -51,8 +51,8 @@ Offset<wire::Request> pack(FlatBufferBuilder& builder, const Request& request) {
                              static_cast<std::uint8_t>(request.op), custom, request.prescale,
                              request.postscale, static_cast<std::uint8_t>(request.join_divisor),
                              request.root, static_cast<std::uint8_t>(request.device), compression,
-                             placement, rows, members, request.set_number, request.fusible, purpose,
-                             invalid_reason);
+                             static_cast<std::uint8_t>(request.compression_scope), placement, rows,
+                             members, request.set_number, request.fusible, purpose, invalid_reason);
 }
 
 Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {

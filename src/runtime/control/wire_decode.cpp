@@ -168,6 +168,8 @@ class Unpacker {
             packed.root(),
             unpack_enum(packed.device(), DeviceKind::Cuda, "device"),
             text(*packed.compression()),
+            unpack_enum(packed.compression_scope(), CompressionScope::BetweenNodes,
+                        "compression scope"),
             text(*packed.placement()),
             numbers(*packed.rows()),
             ranks(*packed.members(), kAnyRank),

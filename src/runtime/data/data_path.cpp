@@ -20,6 +20,21 @@ void check_codec(const Request& request) {
   }
 }
 
+void check_scope(const Request& request) {
+  const std::string scope = "compression_scope BetweenNodes ";
+  if (request.collective != Collective::AllReduce) {
+    throw InvalidArgument(scope + "is for all-reduces, not " +
+                          std::string(name_of(request.collective)) + ". Use Everywhere.");
+  }
+  if (request.op != ReduceOp::Average && request.op != ReduceOp::Sum) {
+    throw InvalidArgument(scope + "is for Average and Sum, not " +
+                          std::string(name_of(request.op)) + ". Use Everywhere.");
+  }
+  if (request.device != DeviceKind::Cpu) {
+    throw InvalidArgument(scope + "is for tensors in CPU memory. Use Everywhere.");
+  }
+}
+
 }  // namespace
 
 const CustomReduction& Choices::find_reduction(std::string_view name) const {
@@ -75,6 +90,7 @@ const Codec* DataPath::codec_of(const Request& request) const {
 
 void DataPath::check(const Request& request) const {
   if (codec_of(request) != nullptr) check_codec(request);
+  if (request.compression_scope == CompressionScope::BetweenNodes) check_scope(request);
   if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
   if (request.is_once_per_node() && (!has_nodes() || request.device != DeviceKind::Cpu)) {
     throw InvalidArgument(

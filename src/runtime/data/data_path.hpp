@@ -41,7 +41,7 @@ struct DataPath {
   std::vector<int> node_of_rank{};                    ///< of the members
   std::unique_ptr<Communicator> node_communicator{};  ///< among those of this node; may be null
   std::shared_ptr<SharedWindow> node_staging{};       ///< the same
-  std::optional<Nodes> nodes{};  ///< a view of the two, if there are several nodes
+  std::optional<Nodes> nodes{};  ///< a view of these, if there are several nodes
 
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
 

@@ -121,12 +121,24 @@ CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buff
 
 Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
                          JoinedRanks joined) {
-  const Codec* const codec = path_.choices.compressors.find_codec(request.compression);
-  if (codec != nullptr && is_floating(buffer.dtype) && path_.communicator->size() > 1) {
-    co_await reduce_coded(collective, request, buffer, joined, *codec);
-    co_return;
+  const compression::Registry& compressors = path_.choices.compressors;
+  const Codec* const codec = compressors.find_codec(request.compression);
+  if (request.compression_scope == CompressionScope::BetweenNodes) {
+    if (path_.nodes && compresses(request, buffer.dtype)) {
+      return reduce_between_nodes(request, buffer, joined);
+    }
+    return reduce_by_choice(collective, request, buffer, joined, compressors.find("none"));
   }
-  const Compressor& compressor = path_.choices.compressors.find(request.compression);
+  if (codec != nullptr && is_floating(buffer.dtype) && path_.communicator->size() > 1) {
+    return reduce_coded(collective, request, buffer, joined, *codec);
+  }
+  return reduce_by_choice(collective, request, buffer, joined,
+                          compressors.find(request.compression));
+}
+
+/// By the algorithm that is chosen.
+Task HostBackend::reduce_by_choice(Collective collective, const Request& request, Buffer buffer,
+                                   JoinedRanks joined, const Compressor& compressor) {
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
   const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
@@ -175,6 +187,39 @@ Task HostBackend::reduce_coded(Collective collective, const Request& request, co
   call.residual = buffer.residual;
   return collective == Collective::AllReduce ? ops::allreduce_coded(call)
                                              : ops::reduce_scatter_coded(call);
+}
+
+bool HostBackend::compresses(const Request& request, DType dtype) const {
+  const compression::Registry& compressors = path_.choices.compressors;
+  if (compressors.find_codec(request.compression) != nullptr) return is_floating(dtype);
+  return compressors.find(request.compression).wire_dtype(dtype) != dtype;
+}
+
+/// Of 16-bit floats in a copy, as float32.
+Task HostBackend::reduce_between_nodes(const Request& request, Buffer buffer, JoinedRanks joined) {
+  const compression::Registry& compressors = path_.choices.compressors;
+  const Codec* const codec = compressors.find_codec(request.compression);
+  const Compressor* const compressor =
+      codec == nullptr ? &compressors.find(request.compression) : nullptr;
+  const DType reduced = buffer.dtype == DType::Float64 ? DType::Float64 : DType::Float32;
+  ops::ReductionPlan plan =
+      ops::plan_reduction(compressor != nullptr ? compressor->wire_dtype(reduced) : DType::Float32,
+                          request.op, request.prescale, request.postscale, codec != nullptr,
+                          divisor_of(request, joined, path_.communicator->size()));
+  plan.wire = reduced;
+  CollectiveCall call = make_call(request, buffer, plan, nullptr);
+  call.compressor = compressor;
+  call.codec = codec;
+  call.residual = buffer.residual;
+  const Conversion conversion{buffer.dtype, reduced, nullptr};
+  if (buffer.dtype != reduced) {
+    co_await to_wire(conversion, {}, buffer.input, buffer.count);
+    call.input = call.output = wire_.data();
+  }
+  co_await ops::allreduce_between_nodes(call);
+  if (buffer.dtype != reduced) {
+    co_await from_wire(conversion, call.output, buffer.output, buffer.count);
+  }
 }
 
 // In pieces that stay in cache, with a yield after each, so that other lanes make progress.

@@ -55,8 +55,13 @@ class HostBackend final : public Backend {
   CollectiveCall make_call(const Request& request, const Buffer& buffer,
                            const ops::ReductionPlan& plan, const Compressor* compressor) const;
   Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
+  Task reduce_by_choice(Collective collective, const Request& request, Buffer buffer,
+                        JoinedRanks joined, const Compressor& compressor);
   Task reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
                     JoinedRanks joined, const Codec& codec);
+  /// Whether the request's compression changes tensors of that type.
+  bool compresses(const Request& request, DType dtype) const;
+  Task reduce_between_nodes(const Request& request, Buffer buffer, JoinedRanks joined);
   Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
                          JoinedRanks joined);
   Task to_wire(Conversion conversion, Reduction scale, const std::byte* tensor, std::size_t count);

@@ -15,6 +15,7 @@
 #include "base/home_process.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
+#include "ops/steps/node_places.hpp"
 #include "runtime/control/control_plane.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
@@ -49,6 +50,8 @@ class Lane {
   const Codec* codec_named(std::string_view name) const {
     return data_.choices.compressors.find_codec(name);
   }
+  /// The ranks by nodes, as all-reduces see them that compress between nodes.
+  ops::NodePlaces node_places() const { return {data_.node_of_rank, rank()}; }
   /// Whether the ranks of each of its nodes, which are several, can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 

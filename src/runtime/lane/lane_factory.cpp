@@ -33,6 +33,10 @@ std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>&
   return nodes;
 }
 
+bool has_several(const std::vector<int>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+}
+
 bool is_homogeneous(const std::vector<int>& nodes) {
   const auto members = [&](int node) { return std::count(nodes.begin(), nodes.end(), node); };
   return std::all_of(nodes.begin(), nodes.end(),
@@ -58,6 +62,9 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   parts.data.world_ranks = ranks;
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
   parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
+  if (has_several(parts.data.node_of_rank)) {
+    parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
+  }
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number);
   find_gpus(parts, number);
   return std::make_shared<Lane>(std::move(parts), world_);
@@ -80,8 +87,7 @@ void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
 }
 
 void LaneFactory::share_memory(Lane::Parts& parts, int number) {
-  const std::vector<int>& nodes = parts.data.node_of_rank;
-  if (std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; })) {
+  if (parts.data.nodes) {
     share_memory_inside_nodes(parts, number);
     return;
   }
@@ -102,7 +108,7 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
   path.node_communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
   path.node_staging =
       make_staging(*path.node_communicator, *parts.control.communicator, "data inside nodes");
-  path.nodes = Nodes{path.node_of_rank, is_homogeneous(path.node_of_rank), path.node_staging.get()};
+  path.nodes->window = path.node_staging.get();
 }
 
 /// Whether `holds` is true on all ranks of `communicator`. Collective.

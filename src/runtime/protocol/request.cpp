@@ -80,7 +80,8 @@ bool can_fuse(const Request& first, const Request& second) {
          first.tensors[0].dtype == second.tensors[0].dtype && first.op == second.op &&
          first.custom == second.custom && first.prescale == second.prescale &&
          first.postscale == second.postscale && first.join_divisor == second.join_divisor &&
-         first.device == second.device && first.compression == second.compression;
+         first.device == second.device && first.compression == second.compression &&
+         first.compression_scope == second.compression_scope;
 }
 
 Difference first_difference(const Request& first, const Request& second) {
@@ -113,6 +114,9 @@ Difference first_difference(const Request& first, const Request& second) {
   if (first.device != second.device) return {"device", named(first.device), named(second.device)};
   if (first.compression != second.compression) {
     return {"compression", first.compression, second.compression};
+  }
+  if (first.compression_scope != second.compression_scope) {
+    return {"compression scope", named(first.compression_scope), named(second.compression_scope)};
   }
   if (first.rows != second.rows) {
     return {"rows of each rank", list_of(first.rows), list_of(second.rows)};

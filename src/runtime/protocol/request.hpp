@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kolo/algorithm.hpp"
+#include "kolo/compression.hpp"
 #include "kolo/device.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
@@ -40,6 +41,7 @@ struct Request {
   int root = 0;  ///< broadcast; a world rank
   DeviceKind device = DeviceKind::Cpu;
   std::string compression = "none";  ///< reductions: a compressor's name
+  CompressionScope compression_scope = CompressionScope::Everywhere;  ///< all-reduce
   std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
   /// As `placement`: the ranks of a node have one output of an all-gather, or share memory.
   static constexpr std::string_view kOncePerNode = "once per node";

@@ -16,8 +16,12 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options) {
   } catch (const InvalidArgument&) {
     // problem_with_compression() says so on all ranks.
   }
-  compression.is_between_nodes = compression.codec != nullptr && options.shard != Shard::None &&
-                                 options.shard_scope == ShardScope::Node;
+  if (options.shard == Shard::None) {
+    compression.scope = options.compression_scope;
+  } else if (options.shard_scope == ShardScope::Node) {
+    compression.is_of_replicas =
+        compression.codec != nullptr || options.compression_scope == CompressionScope::BetweenNodes;
+  }
   compression.has_error_feedback = compression.codec != nullptr && options.error_feedback;
   return compression;
 }
@@ -33,6 +37,18 @@ std::string problem_with_compression(const DistributedOptimizerOptions& options)
          ", which is for Average and Sum, not Adasum. Use none, fp16 or bf16.";
 }
 
+std::string problem_with_compression_scope(const DistributedOptimizerOptions& options) {
+  const std::string scope = "compression_scope is BetweenNodes, ";
+  if (options.compression_scope == CompressionScope::Everywhere) return {};
+  if (options.op == ReduceOp::Adasum) {
+    return scope + "which is for Average and Sum, not Adasum. Use Everywhere.";
+  }
+  if (options.shard == Shard::None || options.shard_scope == ShardScope::Node) return {};
+  return scope + "and shard = " + std::string(name_of(*options.shard)) +
+         " with shard_scope = World scatters gradients over all ranks at once, without regard to "
+         "nodes. Use shard_scope = Node, shard = none, or compression_scope = Everywhere.";
+}
+
 std::string apply_compression_policy(const DistributedOptimizerOptions& options,
                                      const GradientCompression& compression,
                                      std::vector<ReducedParameter>& parameters) {
@@ -44,9 +60,16 @@ std::string apply_compression_policy(const DistributedOptimizerOptions& options,
     } catch (const std::exception& error) {
       return where + "compression_policy has thrown: " + error.what();
     }
-    if (compression.codec == nullptr) continue;
-    if (parameter.tensor.is_complex()) parameter.is_compressed = false;  // codecs are for floats
-    if (!parameter.is_compressed || parameter.tensor.is_cpu()) continue;
+    const bool is_between_nodes = compression.scope == CompressionScope::BetweenNodes;
+    if (compression.codec != nullptr && parameter.tensor.is_complex()) {
+      parameter.is_compressed = false;  // codecs are for floats
+    }
+    if (parameter.tensor.is_cpu()) continue;
+    if (is_between_nodes) {
+      return where + "it lies on " + parameter.tensor.device().str() +
+             ", and compression_scope BetweenNodes is for gradients in CPU memory. Use Everywhere.";
+    }
+    if (compression.codec == nullptr || !parameter.is_compressed) continue;
     return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
            std::string(options.compression.name()) +
            " is for gradients in CPU memory. Use none, fp16 or bf16.";

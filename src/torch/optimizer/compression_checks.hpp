@@ -14,6 +14,8 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options);
 
 /// What is wrong with the options' compression, and what to do; empty if nothing is.
 std::string problem_with_compression(const DistributedOptimizerOptions& options);
+/// The same of where they compress, which concerns compressors, too.
+std::string problem_with_compression_scope(const DistributedOptimizerOptions& options);
 
 /// Sets which parameters are compressed. Returns what is wrong with them; empty if nothing is.
 std::string apply_compression_policy(const DistributedOptimizerOptions& options,

@@ -218,8 +218,8 @@ std::string problem_with(WrappedOptimizer& optimizer,
   for (const std::string& problem :
        {optimizer.problem(), problem_with_scales(options), problem_with_local_steps(options),
         problem_with_precision(options), problem_with_compression(options),
-        problem_with_groups(optimizer, options), problem_with_names(names),
-        problem_with_sharding(optimizer, options)}) {
+        problem_with_compression_scope(options), problem_with_groups(optimizer, options),
+        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
   }
   return {};
@@ -277,6 +277,7 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
       {"check_replicas_every", std::to_string(options.check_replicas_every)},
       {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
       {"compression", std::string(options.compression.name())},
+      {"compression_scope", std::string(name_of(options.compression_scope))},
       {"error_feedback", options.error_feedback ? "true" : "false"},
       {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
       {"shard", std::string(name_of(*options.shard))},

@@ -10,6 +10,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/grad_scaler.hpp"
+#include "runtime/lane/lane.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/training/load_training.hpp"
 #include "torch/training/save_training.hpp"
@@ -116,13 +117,12 @@ TrainingView TrainingCheckpoint::view() const {
 
 /// Reads no bucket that is in flight.
 TrainingView::Residuals TrainingCheckpoint::residuals() const {
-  const ShardSets& sets = context_.sets;
-  const ProcessSet& holders = context_.compression.is_between_nodes && sets.replicas != nullptr
-                                  ? *sets.replicas
-                                  : context_.set;
+  const ops::NodePlaces nodes = context_.set.lane()->node_places();
+  const bool is_of_node =
+      context_.compression.has_residual_per_node() && !context_.hook.error_feedback;
   TrainingView::Residuals residuals{.own = {},
-                                    .copy = holders.rank(),
-                                    .copies = holders.size(),
+                                    .copy = is_of_node ? nodes.node() : context_.set.rank(),
+                                    .copies = is_of_node ? nodes.node_count() : context_.set.size(),
                                     .are_averaged = context_.options.op == ReduceOp::Average};
   for (const auto& reducer : batches_) {
     Residuals::ByParameter owed = reducer->residuals().at_rest();

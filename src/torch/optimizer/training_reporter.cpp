@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sys/resource.h>
 
+#include "runtime/lane/lane.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
@@ -59,6 +60,20 @@ struct ModelSize {
   }
 };
 
+/// Adds a bucket of which each rank encodes its piece of its node's sum.
+void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& context,
+               GradientTraffic& traffic) {
+  const ops::NodePlaces nodes = context.set.lane()->node_places();
+  const std::size_t piece = nodes.own_piece(bucket.gradient_count()).length;
+  const std::size_t element = size_of(bucket.dtype);
+  const std::size_t bytes_inside = bytes / element * std::max(element, sizeof(float));
+  const auto neighbours = static_cast<int>(nodes.neighbours().size());
+  traffic.coded_elements += piece;
+  traffic.coded_bytes +=
+      context.compression.allreduce_bytes(piece, nodes.node(), nodes.node_count()) +
+      2 * ring_bytes(bytes_inside, neighbours);
+}
+
 /// Adds the gradients of a reducer, in the buckets that it has now.
 void add_traffic(const GradientReducer& reducer, const TrainingContext& context,
                  GradientTraffic& traffic) {
@@ -76,7 +91,9 @@ void add_traffic(const GradientReducer& reducer, const TrainingContext& context,
     if (!compression.encodes_whole(bucket)) traffic.whole_bytes += bytes;
     if (!compression.has_codec(bucket)) {
       traffic.replica_bytes += bytes;
-    } else if (!compression.is_between_nodes) {
+    } else if (compression.is_piecewise()) {
+      add_piece(bucket, bytes, context, traffic);
+    } else if (!compression.is_of_replicas) {
       traffic.coded_elements += count;
       traffic.coded_bytes += context.is_sharded()
                                  ? compression.reduce_scatter_bytes(count, sharers)

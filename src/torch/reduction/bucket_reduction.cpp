@@ -63,6 +63,7 @@ BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t ind
     : stream_(ProgramStream::current(buckets.device())) {
   const Bucket& bucket = buckets.buckets()[index];
   AllreduceOptions all = reduction_of(options, coding.compression.of(bucket), name);
+  all.compression_scope = coding.compression.scope;
   all.stream = stream_.handle();
   const bool is_plain = !hook && options.op != ReduceOp::Adasum;
   if (is_plain && !buckets.has_separate_flags() && !coding.compression.encodes_whole(bucket)) {

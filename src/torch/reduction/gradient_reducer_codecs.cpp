@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "runtime/lane/lane.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 
 namespace kolo::tensors {
@@ -11,7 +12,11 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
   std::vector<Residuals::Part> parts;
   for (const Bucket& bucket : buckets().buckets()) {
     Residuals::Part part{0, bucket.gradient_count()};
-    if (compression.is_between_nodes) {  // of this rank's shard
+    if (compression.is_piecewise() && !setup_.hook.error_feedback) {
+      const ops::NodePlaces places = setup_.options.process_set->lane()->node_places();
+      const ops::Range piece = places.own_piece(part.count);
+      part = {piece.begin, piece.length};
+    } else if (compression.is_of_replicas) {  // of this rank's shard
       const auto sharers = static_cast<std::size_t>(setup_.sets.sharded->size());
       const bool has_replicas = shards_ && setup_.sets.replicas != nullptr;
       part.count = has_replicas ? part.count / sharers : 0;

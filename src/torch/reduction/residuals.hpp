@@ -39,6 +39,7 @@ class Residuals {
   /// Everything; nothing is left. No reduction may be in flight.
   ByParameter take();
 
+  const Part& part(std::size_t bucket) const { return parts_[bucket]; }
   /// The residual [n] of a bucket, for a reduction that begins now; undefined if it has none.
   at::Tensor begin(std::size_t bucket);
   /// The results of this step's reductions are used.

@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include "kolo/tensor_collectives.hpp"
+#include "runtime/lane/lane.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -98,12 +99,16 @@ at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   if (!setup_.compression.has_codec(plan)) return {};
   buckets_.zero_gaps(plan);
   at::Tensor residual = setup_.step.is_active ? residuals_.begin(bucket) : at::Tensor();
-  if (!residual.defined() || setup_.options.process_set->size() > 1) return residual;
-  // One rank encodes nothing. Of a checkpoint that more ranks have saved it may owe something.
+  const ProcessSet& set = *setup_.options.process_set;
+  const int encoders =
+      setup_.compression.is_piecewise() ? set.lane()->node_places().node_count() : set.size();
+  if (!residual.defined() || encoders > 1) return residual;
+  // One rank, or node, encodes nothing. Of a checkpoint of more it may owe something.
   const at::NoGradGuard no_grad;
-  buckets_.flat(plan).add_(residual);
+  const auto begin = static_cast<std::int64_t>(residuals_.part(bucket).begin);
+  buckets_.flat(plan).narrow(0, begin, residual.numel()).add_(residual);
   residual.zero_();
-  return residual;
+  return {};
 }
 
 BucketReduction::BoundHook StepReductions::bound_hook(std::size_t bucket,

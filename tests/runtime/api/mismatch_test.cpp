@@ -56,6 +56,8 @@ std::vector<Disagreement> all_disagreements() {
        reduce({3, 4}, {.join_divisor = JoinDivisor::Active})},
       {"Compression", "compression", "none", "bf16", usual,
        reduce({3, 4}, {.compression = Compression::bf16()})},
+      {"CompressionScope", "compression scope", "everywhere", "between nodes", usual,
+       reduce({3, 4}, {.compression_scope = CompressionScope::BetweenNodes})},
       {"Operation", "operation", "allreduce", "broadcast", usual, broadcast_from(0)},
       {"ReduceScatter", "operation", "allreduce", "reduce_scatter", usual, scatter({3, 4})},
       {"AllGather", "operation", "allreduce", "allgather", usual, gather({3, 4})},

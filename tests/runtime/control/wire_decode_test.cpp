@@ -46,6 +46,7 @@ struct RawRequest {
   std::uint8_t op = 0;
   std::uint8_t device = 0;
   std::uint8_t join_divisor = 0;
+  std::uint8_t compression_scope = 0;
   std::vector<int> members{};
 };
 
@@ -56,9 +57,9 @@ std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
     const std::vector<flatbuffers::Offset<wire::TensorType>> tensors{
         wire::CreateTensorTypeDirect(builder, raw.dtype, &shape)};
     const std::vector<std::int64_t> rows;
-    const auto request = wire::CreateRequestDirect(builder, "x", raw.collective, &tensors, raw.op,
-                                                   "", 1, 1, raw.join_divisor, 0, raw.device, "",
-                                                   "", &rows, &raw.members, 0, true, "", "");
+    const auto request = wire::CreateRequestDirect(
+        builder, "x", raw.collective, &tensors, raw.op, "", 1, 1, raw.join_divisor, 0, raw.device,
+        "", raw.compression_scope, "", &rows, &raw.members, 0, true, "", "");
     const std::vector<flatbuffers::Offset<wire::Addition>> added{
         wire::CreateAddition(builder, bit, request)};
     const std::vector<int> evicted;
@@ -181,6 +182,8 @@ std::vector<Rejection> rejections() {
       {"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
       {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 12"},
       {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
+      {"CompressionScope", craft_addition(0, {.compression_scope = 2}),
+       "unknown compression scope: 2"},
       {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
       {"Device", craft_addition(0, {.device = 2}), "unknown device: 2"},
       {"BitTooHigh", craft_addition(Header::kMaxBits, {}), "bit 8192, expected 0 to 8191"},

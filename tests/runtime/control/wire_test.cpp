@@ -49,6 +49,7 @@ Request odd_request() {
           -7,
           DeviceKind::Cuda,
           "fp16",
+          CompressionScope::BetweenNodes,
           "window 3 + 4096",
           {kHuge, 0, 4},
           {0, 2, 900},
