@@ -18,6 +18,9 @@ if(KOLO_CUDA)
       set_property(TEST runtime_gpu_test.np${ranks} PROPERTY SKIP_REGULAR_EXPRESSION "no GPU here")
     endforeach()
   endif()
+  kolo_add_test(coding_kernel_test
+    SOURCES gpu/coding_cases.cpp gpu/coding_kernel_test.cpp gpu/coding_on_cpu.cu
+    LIBRARIES CUDA::cudart)
   kolo_add_test(convert_kernel_test
     SOURCES gpu/conversion_cases.cpp gpu/convert_kernel_test.cpp gpu/convert_on_cpu.cu
     LIBRARIES CUDA::cudart)

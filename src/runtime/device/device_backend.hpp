@@ -10,6 +10,7 @@
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/reduction_items.hpp"
+#include "runtime/device/coded_exchange.hpp"
 #include "runtime/device/device_exchange.hpp"
 #include "runtime/device/device_path.hpp"
 #include "runtime/device/device_plan.hpp"
@@ -18,8 +19,8 @@
 
 namespace kolo::runtime {
 
-/// Puts the collectives of a lane on its stream, as a communicator of GPUs or DeviceExchange runs
-/// them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
+/// Puts the collectives of a lane on its stream, as a communicator of GPUs, DeviceExchange or
+/// CodedExchange run them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
 /// left where they are. The communicator is ready when a Task begins and when it ends.
 class DeviceBackend final : public Backend {
  public:
@@ -47,11 +48,14 @@ class DeviceBackend final : public Backend {
   Task all_reduce_run(const DevicePlan& plan, std::span<const ReductionItem> items);
   Task reduce_scatter_rows(const DevicePlan& plan, ReductionItem item,
                            std::span<const std::size_t> counts);
+  const base::CodecFormat* format_of(const Request& request, DType dtype) const;
+  double coded_scale(const Request& request, JoinedRanks joined) const;
 
   const DataPath& path_;
   DeviceStaging staging_;
   const DevicePath device_;
   DeviceExchange exchange_{device_};
+  CodedExchange coded_exchange_{device_};
   EventPool events_{&comm::Gpu::make_event};
   std::uint64_t bytes_packed_ = 0;
 };

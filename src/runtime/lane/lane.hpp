@@ -49,6 +49,10 @@ class Lane {
   const Codec* codec_named(std::string_view name) const {
     return data_.choices.compressors.find_codec(name);
   }
+  /// Whether GPUs have kernels for the codec.
+  static bool runs_on_gpus(const Codec& codec) {
+    return compression::Registry::format_of(codec) != nullptr;
+  }
   /// Whether the ranks of each of its nodes, which are several, can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 

@@ -47,9 +47,11 @@ std::string apply_compression_policy(const DistributedOptimizerOptions& options,
     if (compression.codec == nullptr) continue;
     if (parameter.tensor.is_complex()) parameter.is_compressed = false;  // codecs are for floats
     if (!parameter.is_compressed || parameter.tensor.is_cpu()) continue;
+    if (runtime::Lane::runs_on_gpus(*compression.codec)) continue;
     return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
            std::string(options.compression.name()) +
-           " is for gradients in CPU memory. Use none, fp16 or bf16.";
+           " is a codec of the program's, which has no kernels for GPUs. Use int8, one_bit, top_k, "
+           "random_k, fp16, bf16 or none.";
   }
   return {};
 }
