@@ -140,7 +140,9 @@ void expect_encoded_as_on_the_cpu(CodingOperations& operations) {
         run.to = got.data();
         run.residual = has_residual ? residual.data() : nullptr;
         operations.encode(codec, {&run, 1}, dtype);
-        expect_same_payloads(got, expected, text);
+        // The bits of a NaN, which random_k hashes, depend on how it is converted.
+        const bool has_own_nan = item.pattern == Pattern::Nan && item.format.is_sparse();
+        if (!has_own_nan || dtype == DType::Float32) expect_same_payloads(got, expected, text);
         expect_same(residual, expected_residual, text + ", residual");
         if (testing::Test::HasFatalFailure()) return;
       }
