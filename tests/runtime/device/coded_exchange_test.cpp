@@ -1,0 +1,328 @@
+// Reductions through codecs on the fake GPU: results in closed form, the bits of the CPU's, error
+// feedback, bytes on the wire, order of work, errors.
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "contract/reduce_case.hpp"
+#include "kolo/codec.hpp"
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/device/programs.hpp"
+#include "runtime/join_expectations.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::coded_exchange_test {
+
+constexpr DType kTypes[] = {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64};
+const std::array kCodecs{Compression::int8(),        Compression::one_bit(),
+                         Compression::top_k(0.01),   Compression::top_k(0.5),
+                         Compression::random_k(0.02)};
+
+Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
+  TensorPlace* const place = std::exchange(tensor_place, nullptr);
+  Tensor tensor(dtype, std::move(shape));
+  tensor_place = place;
+  return tensor;
+}
+
+float* floats_of(const Tensor& tensor) { return static_cast<float*>(tensor.view().data); }
+
+/// One rank's input, output and residual.
+struct Memory {
+  Tensor input;
+  Tensor output;
+  Tensor residual;
+};
+
+void expect_same(const Tensor& got, const Tensor& expected, const std::string& text) {
+  for (std::size_t i = 0; i < got.count(); ++i) {
+    ASSERT_EQ(got.at(i), expected.at(i)) << text << ", element " << i;
+  }
+}
+
+class CodedExchangeTest : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  void run(const std::function<void(Runtime&)>& body) const {
+    run_runtimes(setting_with_gpus(size()), body);
+  }
+  double sum_of_ranks() const { return size() * (size() + 1) / 2.0; }
+};
+INSTANTIATE_TEST_SUITE_P(, CodedExchangeTest, testing::Values(1, 2, 3, 4));
+
+/// Inputs that each codec encodes exactly, as it does their sum; n times as large on rank n - 1.
+struct ExactCase {
+  Compression compression;
+  double (*element)(std::size_t i);
+};
+const std::vector<ExactCase> kExactCases{
+    {Compression::int8(),
+     [](std::size_t i) { return static_cast<double>(i % 256 == 0 ? 0 : i % 255) - 127; }},
+    {Compression::one_bit(), [](std::size_t i) { return i % 3 == 1 ? -1.0 : 1.0; }},
+    {Compression::top_k(1.0), [](std::size_t i) { return static_cast<double>(i % 1001) - 300; }},
+    {Compression::top_k(0.02), [](std::size_t i) { return i % 50 == 7 ? static_cast<double>(i % 3 + 1) : 0.0; }},
+    {Compression::random_k(1.0), [](std::size_t i) { return static_cast<double>(i % 777) + 1; }},
+};
+
+TEST_P(CodedExchangeTest, SumsAndAverages_HaveTheValuesOfAllRanks) {
+  run([&](Runtime& runtime) {
+    for (const auto& [compression, element] : kExactCases) {
+      for (const std::int64_t count : {1000, 3072, 39'936}) {
+        const std::string text = std::string(compression.name()) + " " + std::to_string(count);
+        const auto input = [&](std::size_t i) { return (runtime.rank() + 1) * element(i); };
+        Tensor tensor(count);
+        tensor.fill(input);
+        allreduce(tensor.view(), tensor.view(),
+                  {.op = ReduceOp::Sum, .prescale = 0.5, .compression = compression});
+        tensor.expect([&](std::size_t i) { return 0.5 * sum_of_ranks() * element(i); }, text);
+        tensor.fill(input);
+        Tensor average(count);
+        allreduce(tensor.view(), average.view(), {.compression = compression});
+        average.expect([&](std::size_t i) { return sum_of_ranks() / size() * element(i); }, text,
+                       1e-6);
+        tensor.expect(input, text + ", the input");
+        Tensor part(scattered_rows(count, size(), runtime.rank()));
+        std::size_t begin = 0;
+        for (int rank = 0; rank < runtime.rank(); ++rank) {
+          begin += static_cast<std::size_t>(scattered_rows(count, size(), rank));
+        }
+        reduce_scatter(tensor.view(), part.view(),
+                       {.op = ReduceOp::Sum, .postscale = 2, .compression = compression});
+        if (compression == Compression::int8() && count == 1000) continue;  // other blocks
+        part.expect([&](std::size_t i) { return 2 * sum_of_ranks() * element(begin + i); },
+                    text + " scattered");
+      }
+    }
+  });
+}
+
+/// Several steps, so that residuals of one are in the next.
+void expect_bits_of_the_cpu(Runtime& runtime, DType dtype, std::int64_t count, bool scatters,
+                            AllreduceOptions options) {
+  const std::int64_t rows =
+      scatters ? scattered_rows(count, runtime.size(), runtime.rank()) : count;
+  const bool has_residual = runtime.size() > 1 && count % 2 == 1;
+  const bool is_in_place = !scatters && !has_residual;
+  Memory gpu{Tensor(dtype, {count}), Tensor(dtype, {rows}), Tensor(count)};
+  Memory cpu{on_cpu(dtype, {count}), on_cpu(dtype, {rows}), on_cpu(DType::Float32, {count})};
+  const std::string text = std::string(options.compression.name()) + " of " +
+                           std::to_string(count) + " " + std::string(name_of(dtype)) +
+                           (scatters ? ", scattered" : "");
+  for (Memory* const memory : {&gpu, &cpu}) memory->residual.fill([](std::size_t) { return 0; });
+  for (int step = 0; step < 3; ++step) {
+    for (Memory* const memory : {&gpu, &cpu}) {
+      memory->input.fill([&](std::size_t i) {
+        const std::size_t moved = i + static_cast<std::size_t>(step) * 7;
+        return reduce_value({.dtype = dtype}, runtime.rank(), moved) / 3;
+      });
+      options.residual = has_residual ? floats_of(memory->residual) : nullptr;
+      options.name = text + (memory == &gpu ? ", GPU" : ", CPU");
+      const Tensor& output = is_in_place ? memory->input : memory->output;
+      if (scatters) {
+        reduce_scatter(memory->input.view(), output.view(), options);
+      } else {
+        allreduce(memory->input.view(), output.view(), options);
+      }
+    }
+    if (is_in_place) {
+      expect_same(gpu.input, cpu.input, text);
+    } else {
+      expect_same(gpu.output, cpu.output, text);
+    }
+    expect_same(gpu.residual, cpu.residual, text + ", residual");
+  }
+}
+
+TEST_P(CodedExchangeTest, Results_HaveTheBitsOfTheCpu) {
+  run([&](Runtime& runtime) {
+    for (const Compression& compression : kCodecs) {
+      const bool has_large_blocks = compression.name().find(':') != std::string_view::npos;
+      for (const std::int64_t count : {0, 1, 5, 257, has_large_blocks ? 33'001 : 3000}) {
+        for (const bool scatters : {false, true}) {
+          const DType dtype = count == 257 ? kTypes[static_cast<std::size_t>(scatters)]
+                              : count == 5 ? DType::Float64
+                                           : DType::Float32;
+          expect_bits_of_the_cpu(runtime, dtype, count, scatters,
+                                 {.op = count == 1 ? ReduceOp::Average : ReduceOp::Sum,
+                                  .postscale = count == 5 ? 0.3 : 1.0,
+                                  .compression = compression});
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CodedExchangeTest, StepsThatAreNotFinite_LeaveWhatIsOwed) {
+  run([&](Runtime& runtime) {
+    if (size() == 1) return;
+    for (const Compression& compression : kCodecs) {
+      Tensor tensor(512);
+      Tensor residual(512);
+      residual.fill([](std::size_t) { return 0.25; });
+      tensor.fill([&](std::size_t i) {
+        return i == 3 ? std::numeric_limits<double>::infinity() : runtime.rank() + 1.0;
+      });
+      allreduce(tensor.view(), tensor.view(),
+                {.compression = compression, .residual = floats_of(residual)});
+      bool is_finite = true;
+      for (std::size_t i = 0; i < 256; ++i) is_finite &= std::isfinite(tensor.at(i));
+      EXPECT_FALSE(is_finite) << compression.name();
+      for (std::size_t i = 0; i < 256; ++i) {
+        ASSERT_EQ(residual.at(i), 0.25) << compression.name() << ", element " << i;
+      }
+    }
+  });
+}
+
+TEST_P(CodedExchangeTest, Groups_EncodeFloatsAlone) {
+  run([&](Runtime& runtime) {
+    Tensor floats(2560);
+    Tensor more(512);
+    const auto& exact = kExactCases.front();
+    for (Tensor* const tensor : {&floats, &more}) {
+      tensor->fill([&](std::size_t i) { return (runtime.rank() + 1) * exact.element(i); });
+    }
+    grouped_allreduce({{floats.view(), floats.view()}, {more.view(), more.view()}},
+                      {.op = ReduceOp::Sum, .compression = exact.compression});
+    for (Tensor* const tensor : {&floats, &more}) {
+      tensor->expect([&](std::size_t i) { return sum_of_ranks() * exact.element(i); }, "group");
+    }
+    Tensor integers(100, DType::Int32);
+    integers.fill([&](std::size_t i) { return input_value(runtime.rank(), i) + 1000; });
+    allreduce(integers.view(), integers.view(),
+              {.op = ReduceOp::Sum, .compression = exact.compression});
+    integers.expect([&](std::size_t i) { return input_sum(size(), i) + 1000 * size(); }, "integers");
+  });
+}
+
+TEST_P(CodedExchangeTest, JoinedRanks_SendZeros) {
+  run([&](Runtime& runtime) {
+    const auto& exact = kExactCases.front();
+    const int last = size() - 1;
+    if (runtime.rank() < last || size() == 1) {
+      if (size() > 1) joins::wait_until_joined("the last");
+      Tensor tensor(1024);
+      tensor.fill([&](std::size_t i) { return (runtime.rank() + 1) * exact.element(i); });
+      allreduce(tensor.view(), tensor.view(),
+                {.op = ReduceOp::Sum, .compression = exact.compression, .name = "x"});
+      const double sum = size() == 1 ? 1 : sum_of_ranks() - size();
+      tensor.expect([&](std::size_t i) { return sum * exact.element(i); }, "joined");
+    }
+    join();
+  });
+}
+
+/// A payload of the input to each other rank, and of the sum to all; multiples of 16 bytes.
+TEST_P(CodedExchangeTest, SendsPayloadsAlone) {
+  run([&](Runtime& runtime) {
+    const auto ranks = static_cast<std::uint64_t>(size());
+    const std::uint64_t others = size() == 1 ? 0 : ranks - 1;
+    const auto sent = [&] { return runtime.world().metrics().bytes_sent; };
+    const auto padded = [](std::uint64_t bytes) { return (bytes + 15) / 16 * 16; };
+    constexpr std::uint64_t kBlocks = 3;
+    constexpr std::uint64_t kKept = 164;  // of 16384, a hundredth
+    struct Formula {
+      Compression compression;
+      std::uint64_t block;
+      std::uint64_t own;
+      std::uint64_t sum;
+    };
+    for (const auto& [compression, block, own, sum] :
+         {Formula{Compression::int8(), 256, 260, 260}, Formula{Compression::one_bit(), 256, 40, 40},
+          Formula{Compression::top_k(), 16384, 6 * kKept, 6 * kKept * ranks},
+          Formula{Compression::random_k(), 16384, 8 + 4 * kKept, 6 * kKept * ranks}}) {
+      Tensor tensor(static_cast<std::int64_t>(kBlocks * block * ranks));
+      Tensor part(static_cast<std::int64_t>(kBlocks * block));
+      tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+      const std::uint64_t before = sent();
+      allreduce(tensor.view(), tensor.view(), {.compression = compression});
+      const std::uint64_t middle = sent();
+      EXPECT_EQ(middle - before, others * (padded(kBlocks * own) + padded(kBlocks * sum)))
+          << compression.name();
+      reduce_scatter(tensor.view(), part.view(), {.compression = compression});
+      EXPECT_EQ(sent() - middle, others * padded(kBlocks * own)) << compression.name();
+    }
+  });
+}
+
+TEST_P(CodedExchangeTest, ComesBetweenProducerAndConsumer_InMemoryThatStays) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    constexpr std::size_t kCount = 1000;
+    GpuProgram program(world);
+    const auto memory = program.allocate(kCount);
+    const auto residual = program.allocate(kCount);
+    const auto view = program.view(memory, kCount);
+    int allocations = 0;
+    for (const Compression& compression : {Compression::one_bit(), Compression::top_k(1.0)}) {
+      for (int step = 1; step <= 5; ++step) {
+        program.write(residual, kCount, 0.0F);
+        program.write(memory, kCount, static_cast<float>((runtime.rank() + 1) * step));
+        allreduce_async(
+            view, view,
+            {.op = ReduceOp::Sum,
+             .compression = compression,
+             .residual = size() > 1 ? reinterpret_cast<float*>(residual.get()) : nullptr,
+             .name = "x",
+             .stream = program.stream()})
+            .wait();
+        const auto sum = static_cast<float>(sum_of_ranks() * step);
+        EXPECT_EQ(program.read(memory, kCount), std::vector<float>(kCount, sum));
+        EXPECT_EQ(program.read(residual, kCount), std::vector<float>(kCount, 0.0F));
+        if (step == 1) allocations = world.hub()->allocations(runtime.rank());
+      }
+      EXPECT_EQ(world.hub()->allocations(runtime.rank()), allocations);
+    }
+  });
+}
+
+/// Sends each element as a whole number of bytes.
+class Whole final : public Codec {
+ public:
+  std::string_view name() const override { return "whole"; }
+  std::size_t block() const override { return 10; }
+  double error_bound() const override { return 0.5; }
+  std::size_t payload_bytes(std::size_t count, int) const override { return count; }
+  void encode(std::span<const float> values, int, std::byte* payload) const override {
+    for (std::size_t i = 0; i < values.size(); ++i) payload[i] = static_cast<std::byte>(values[i]);
+  }
+  void add_decoded(const std::byte* payload, int, std::span<float> values) const override {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += static_cast<float>(payload[i]);
+  }
+};
+
+TEST_P(CodedExchangeTest, CodecsOfTheProgram_AreRefusedOnAllRanks) {
+  static const Whole codec;
+  run_ranks(
+      size(),
+      [&](FakeWorld& world) {
+        InitOptions options = options_in(world, test_config());
+        options.codecs = {&codec};
+        Runtime runtime(std::move(options));
+        Runtime::set_thread_current(&runtime);
+        FakeTensorPlace place(world.hub(), world.topology().rank, world.topology().local_rank);
+        tensor_place = &place;
+        {
+          Tensor tensor(20);
+          const std::string text = text_thrown_by<InvalidArgument>([&] {
+            allreduce(tensor.view(), tensor.view(), {.compression = Compression::named("whole")});
+          });
+          expect_contains(text, "\"whole\" is a codec of the program's, and has no kernels for GPUs");
+          expect_contains(text, "Use int8, one_bit, top_k, random_k");
+          expect_sum_works(runtime, "afterwards");
+        }
+        tensor_place = nullptr;
+      },
+      setting_with_gpus(size()).network);
+}
+
+}  // namespace kolo::test::coded_exchange_test
