@@ -129,6 +129,8 @@ if(TARGET kolo)
         torch/cuda/fake_cuda_test.cpp
         torch/cuda/fake_cuda_training_test.cpp
       LIBRARIES kolo_fake_cuda kolo)
+    kolo_add_test(cuda_codec_test
+      SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo)
   endif()
   # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
   # know of none of these, and with the optimizers that make a difference to what is sent: without
