@@ -15,7 +15,7 @@
 #include "ops/kernels/coded_table.hpp"
 #include "support/gpu/fake_coding.hpp"
 
-namespace kolo::test {
+namespace kolo::test::coding {
 namespace {
 
 using base::CodecFormat;
@@ -244,4 +244,4 @@ void expect_many_runs_encoded(CodingOperations& operations) {
   }
 }
 
-}  // namespace kolo::test
+}  // namespace kolo::test::coding

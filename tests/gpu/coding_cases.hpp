@@ -19,6 +19,10 @@ class CodingOperations {
                          float* sum) = 0;
 };
 
+}  // namespace kolo::test
+
+namespace kolo::test::coding {
+
 // All of them for every codec, for lengths that fill blocks and tiles in part, for values among
 // which are zeros of both signs, equal magnitudes, the smallest and largest numbers, NaN and
 // infinities. They expect the bits of the CPU's codecs, and no change around the results.
@@ -32,4 +36,4 @@ void expect_payloads_added_as_on_the_cpu(CodingOperations& operations);
 /// As many as one launch takes, and more.
 void expect_many_runs_encoded(CodingOperations& operations);
 
-}  // namespace kolo::test
+}  // namespace kolo::test::coding

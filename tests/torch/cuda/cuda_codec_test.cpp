@@ -189,6 +189,29 @@ TEST_P(CudaCodecTest, Training_EndsNearThatWithoutACodec) {
   });
 }
 
+/// With shards in a node, what nodes send one another is encoded.
+TEST(CudaCodecNodesTest, ShardsOfANode_OweToTheirReplicas) {
+  for (const Shard shard : {Shard::Optimizer, Shard::Gradients, Shard::Full}) {
+    Setting setting = cuda_setting(4);
+    setting.network.nodes = 2;
+    setting.network.gpus_per_rank = 2;  // a rank's GPU has its number in the world
+    run_cuda_ranks(setting, [&](CudaRank& rank) {
+      LinearTraining training(rank, {.compression = Compression::top_k(0.3),
+                                     .shard = shard,
+                                     .shard_scope = ShardScope::Node});
+      for (int step = 0; step < 4; ++step) {
+        training.step(training.gradients(step));
+        training.count(step);
+      }
+      EXPECT_GT(training.missing(), 1e-3) << "nothing is lost";
+      std::vector<at::Tensor> zeros;
+      for (const at::Tensor& each : training.gradients(0)) zeros.push_back(torch::zeros_like(each));
+      for (int step = 0; step < 40; ++step) training.step(zeros);
+      EXPECT_LT(training.missing(), 1e-3);
+    });
+  }
+}
+
 TEST(CudaCodecCollectivesTest, TensorsAreReduced) {
   for (const int ranks : {1, 2, 3, 4}) {
     run_cuda_ranks(ranks, [&](CudaRank& rank) {
