@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -123,8 +124,8 @@ void expect_same_payloads(const Words& got, const Words& expected, const std::st
 void expect_encoded_as_on_the_cpu(CodingOperations& operations) {
   for_each_case([&](const Case& item) {
     for (const DType dtype : kTypes) {
-      for (const bool has_residual : {false, true}) {
-        const comm::DeviceCodec codec{item.format, has_residual ? 3 : 1};
+      for (const auto& [terms, has_residual] : {std::pair(1, false), {1, true}, {3, true}}) {
+        const comm::DeviceCodec codec{item.format, terms};
         const std::string text = item.text() + ", " + std::string(name_of(dtype));
         const std::vector<std::byte> elements = converted(values_of(item, 1), dtype);
         Floats expected_residual(item.count + 1, kUntouched);

@@ -53,7 +53,9 @@ inline void expect_bits_of_the_cpu(Runtime& runtime, DType dtype, std::int64_t c
   const std::string text = std::string(options.compression.name()) + " of " +
                            std::to_string(count) + " " + std::string(name_of(dtype)) +
                            (scatters ? ", scattered" : "");
-  for (CodedMemory* const memory : {&gpu, &cpu}) memory->residual.fill([](std::size_t) { return 0; });
+  for (CodedMemory* const memory : {&gpu, &cpu}) {
+    memory->residual.fill([](std::size_t i) { return 0.125 * static_cast<double>(i % 5); });
+  }
   for (int step = 0; step < 3; ++step) {
     for (CodedMemory* const memory : {&gpu, &cpu}) {
       memory->input.fill([&](std::size_t i) {
