@@ -46,7 +46,7 @@ std::string name_of_case(const testing::TestParamInfo<Case>& tried) {
 }
 
 const std::vector<Compression> kCodecs{Compression::int8(), Compression::one_bit(),
-                                       Compression::top_k(0.3), Compression::random_k(0.4)};
+                                       Compression::top_k(0.3), Compression::random_k(0.6)};
 
 /// Parameters that begin at zero and are trained with learning rate 1 by losses that are linear in
 /// them: what ranks were given must arrive.
