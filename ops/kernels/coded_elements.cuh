@@ -27,9 +27,7 @@ __host__ __device__ inline float load_element(const std::byte* elements, DType d
 __host__ __device__ inline void store_element(std::byte* elements, DType dtype, std::uint64_t i,
                                               float value) {
   switch (dtype) {
-    case DType::Float16:
-      reinterpret_cast<__half*>(elements)[i] = from_float<__half>(value);
-      return;
+    case DType::Float16: reinterpret_cast<__half*>(elements)[i] = from_float<__half>(value); return;
     case DType::BFloat16:
       reinterpret_cast<__nv_bfloat16*>(elements)[i] = from_float<__nv_bfloat16>(value);
       return;

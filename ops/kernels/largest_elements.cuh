@@ -71,6 +71,31 @@ __host__ __device__ inline std::uint32_t descend(const std::uint32_t* counters, 
   return which;
 }
 
+/// Adds up the bins in groups, and these in rows.
+template <class Team>
+__host__ __device__ void add_up_bins(const Team& team, SparseTile& tile) {
+  team.each([&](std::uint32_t thread) {
+    std::uint32_t sum = 0;
+    for (std::uint32_t i = 0; i < kGroupBins; ++i) sum += tile.bins[thread * kGroupBins + i];
+    tile.groups[thread] = sum;
+  });
+  team.each([&](std::uint32_t thread) {
+    if (thread >= kRows) return;
+    std::uint32_t sum = 0;
+    for (std::uint32_t i = 0; i < kRowThreads; ++i) sum += tile.groups[thread * kRowThreads + i];
+    tile.rows[thread] = sum;
+  });
+}
+
+/// The bin that holds the last of the `ties` elements that are sent; takes off those above it.
+__host__ __device__ inline std::uint32_t find_bin(const SparseTile& tile, std::uint32_t& ties) {
+  const std::uint32_t row = descend(tile.rows, kRows, ties);
+  const std::uint32_t first_group = row * kRowThreads;
+  const std::uint32_t group = first_group + descend(tile.groups + first_group, kRowThreads, ties);
+  const std::uint32_t first_bin = group * kGroupBins;
+  return first_bin + descend(tile.bins + first_bin, kGroupBins, ties);
+}
+
 /// Finds the magnitude of the least element that is sent, how many of that magnitude are, and
 /// whether all elements are finite.
 template <class Team>
@@ -94,17 +119,7 @@ __host__ __device__ void find_least(const Team& team, SparseTile& tile, const Ti
         if ((bits & known) == tile.least) team.add(tile.bins[bits >> digit.shift & mask], 1);
       }
     });
-    team.each([&](std::uint32_t thread) {
-      std::uint32_t sum = 0;
-      for (std::uint32_t i = 0; i < kGroupBins; ++i) sum += tile.bins[thread * kGroupBins + i];
-      tile.groups[thread] = sum;
-    });
-    team.each([&](std::uint32_t thread) {
-      if (thread >= kRows) return;
-      std::uint32_t sum = 0;
-      for (std::uint32_t i = 0; i < kRowThreads; ++i) sum += tile.groups[thread * kRowThreads + i];
-      tile.rows[thread] = sum;
-    });
+    add_up_bins(team, tile);
     team.each([&](std::uint32_t thread) {
       if (thread != 0) return;
       if (which == 0) {  // the first digit is the exponent and three bits more
@@ -112,15 +127,7 @@ __host__ __device__ void find_least(const Team& team, SparseTile& tile, const Ti
         for (std::uint32_t bin = kBins - 8; bin < kBins; ++bin) others += tile.bins[bin];
         tile.is_finite = others == 0 ? 1 : 0;
       }
-      std::uint32_t ties = tile.ties;
-      const std::uint32_t row = descend(tile.rows, kRows, ties);
-      const std::uint32_t first_group = row * kRowThreads;
-      const std::uint32_t group =
-          first_group + descend(tile.groups + first_group, kRowThreads, ties);
-      const std::uint32_t first_bin = group * kGroupBins;
-      const std::uint32_t bin = first_bin + descend(tile.bins + first_bin, kGroupBins, ties);
-      tile.least |= bin << digit.shift;
-      tile.ties = ties;
+      tile.least |= find_bin(tile, tile.ties) << digit.shift;
     });
     known |= mask << digit.shift;
   }

@@ -7,7 +7,7 @@
 
 #include "base/random.hpp"
 
-/// What the built-in codecs send, for CPUs and GPUs. compression/ explains each of them in its file.
+/// What the built-in codecs send, from CPUs and GPUs; the files of compression/ explain them.
 namespace kolo::base {
 
 enum class CodecKind : std::uint8_t { Int8, OneBit, TopK, RandomK };
@@ -33,9 +33,7 @@ struct CodecFormat {
   CodecKind kind = CodecKind::Int8;
   double fraction = 1.0;  ///< of the elements, in (0, 1]; of sparse codecs
 
-  constexpr bool is_sparse() const {
-    return kind == CodecKind::TopK || kind == CodecKind::RandomK;
-  }
+  constexpr bool is_sparse() const { return kind == CodecKind::TopK || kind == CodecKind::RandomK; }
   constexpr std::size_t block() const { return is_sparse() ? kSparseBlock : kSmallBlock; }
   /// Of sparse codecs: whether the payload has elements at random places, not the largest ones.
   constexpr bool is_random(int terms) const { return kind == CodecKind::RandomK && terms == 1; }
@@ -78,7 +76,8 @@ constexpr float int8_unit(float largest) {
 
 /// What an element adds to the hash of its block, from which random_k draws its places.
 constexpr std::uint64_t random_k_hash(float value, std::size_t index) {
-  std::uint64_t state = static_cast<std::uint64_t>(index) << 32 | std::bit_cast<std::uint32_t>(value);
+  std::uint64_t state =
+      static_cast<std::uint64_t>(index) << 32 | std::bit_cast<std::uint32_t>(value);
   return next_random(state);
 }
 /// The seed of a block of `count` elements; `hash` is the sum of what all elements add.

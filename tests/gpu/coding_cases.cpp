@@ -25,8 +25,8 @@ using Floats = std::vector<float>;
 
 constexpr DType kTypes[] = {DType::Float32, DType::Float16, DType::BFloat16, DType::Float64};
 constexpr CodecFormat kFormats[] = {
-    {CodecKind::Int8},          {CodecKind::OneBit},        {CodecKind::TopK, 0.01},
-    {CodecKind::TopK, 0.2},     {CodecKind::TopK, 1.0},     {CodecKind::RandomK, 0.01},
+    {CodecKind::Int8},         {CodecKind::OneBit},    {CodecKind::TopK, 0.01},
+    {CodecKind::TopK, 0.2},    {CodecKind::TopK, 1.0}, {CodecKind::RandomK, 0.01},
     {CodecKind::RandomK, 0.3},
 };
 constexpr float kUntouched = -1234.5F;
@@ -43,7 +43,7 @@ struct Case {
 
   std::string text() const {
     constexpr const char* kNames[] = {"int8", "one_bit", "top_k", "random_k"};
-    constexpr const char* kLooks[] = {"random", "equal", "zeros",  "tiny",
+    constexpr const char* kLooks[] = {"random", "equal", "zeros",   "tiny",
                                       "huge",   "NaN",   "infinite"};
     return std::string(kNames[static_cast<int>(format.kind)]) + " " +
            std::to_string(format.fraction) + " of " + std::to_string(count) + " elements, " +
@@ -203,7 +203,12 @@ void expect_payloads_added_as_on_the_cpu(CodingOperations& operations) {
         Floats owed = expected_owed;
         Floats expected(item.count + 1, kUntouched);
         Floats got = expected;
-        comm::CodedInputs inputs{payloads.data(), ranks, own, elements.data(), dtype, item.count,
+        comm::CodedInputs inputs{payloads.data(),
+                                 ranks,
+                                 own,
+                                 elements.data(),
+                                 dtype,
+                                 item.count,
                                  is_owed ? expected_owed.data() : nullptr};
         add_coded_inputs(item.format, inputs, expected.data());
         if (is_owed) inputs.owed = owed.data();

@@ -50,8 +50,7 @@ class CodingOnGpu final : public test::CodingOperations {
     const auto others = static_cast<std::size_t>(inputs.ranks - 1);
     moved.payloads = upload(memory, inputs.payloads,
                             others * DeviceCodec{format}.run_bytes(inputs.count), nullptr);
-    moved.elements =
-        upload(memory, inputs.elements, inputs.count * size_of(inputs.dtype), nullptr);
+    moved.elements = upload(memory, inputs.elements, inputs.count * size_of(inputs.dtype), nullptr);
     moved.owed = upload(memory, inputs.owed, inputs.count);
     float* const there = upload(memory, sum, inputs.count);
     gpu_->add_coded(format, moved, there, stream_.get());
@@ -97,9 +96,13 @@ class CudaCodecsTest : public testing::Test {
   std::unique_ptr<CodingOnGpu> operations_;
 };
 
-TEST_F(CudaCodecsTest, EncodesAsTheCpuDoes) { test::coding::expect_encoded_as_on_the_cpu(*operations_); }
+TEST_F(CudaCodecsTest, EncodesAsTheCpuDoes) {
+  test::coding::expect_encoded_as_on_the_cpu(*operations_);
+}
 
-TEST_F(CudaCodecsTest, DecodesAsTheCpuDoes) { test::coding::expect_decoded_as_on_the_cpu(*operations_); }
+TEST_F(CudaCodecsTest, DecodesAsTheCpuDoes) {
+  test::coding::expect_decoded_as_on_the_cpu(*operations_);
+}
 
 TEST_F(CudaCodecsTest, AddsUpPayloadsAsTheCpuDoes) {
   test::coding::expect_payloads_added_as_on_the_cpu(*operations_);

@@ -5,11 +5,13 @@ if(KOLO_CUDA)
     LIBRARIES CUDA::cudart NCCL::NCCL)
   kolo_add_test(cuda_gpu_test
     SOURCES gpu/coding_cases.cpp gpu/conversion_cases.cpp gpu/cuda_codecs_test.cpp
-    gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp gpu/vector_cases.cpp LIBRARIES CUDA::cudart NCCL::NCCL)
+    gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp gpu/vector_cases.cpp
+    LIBRARIES CUDA::cudart NCCL::NCCL)
   set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
   if(NOT KOLO_SANITIZE)
     kolo_add_mpi_test(runtime_gpu_test
-      SOURCES gpu/codecs_on_gpu_test.cpp gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp mpi/runtime_mpi_test.cpp
+      SOURCES gpu/codecs_on_gpu_test.cpp gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp
+      mpi/runtime_mpi_test.cpp
       LIBRARIES CUDA::cudart
       TIMEOUT 900)  # a Runtime and several communicators for each test, on a GPU that ranks share
     foreach(ranks IN ITEMS 1 2 3 4)

@@ -12,8 +12,8 @@ namespace {
 void check_codec(const Request& request, const Codec& codec) {
   const std::string text = "compression \"" + request.compression + "\" ";
   if (request.op != ReduceOp::Average && request.op != ReduceOp::Sum) {
-    throw InvalidArgument(text + "is for Average and Sum, not " +
-                          std::string(name_of(request.op)) + ". Use none, fp16 or bf16.");
+    throw InvalidArgument(text + "is for Average and Sum, not " + std::string(name_of(request.op)) +
+                          ". Use none, fp16 or bf16.");
   }
   if (request.device != DeviceKind::Cpu && compression::Registry::format_of(codec) == nullptr) {
     throw InvalidArgument(text +

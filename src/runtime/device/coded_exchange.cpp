@@ -30,9 +30,9 @@ Task CodedExchange::all_reduce(base::CodecFormat format, ReductionItem item, dou
   const comm::DeviceCodec result{format, path_.communicator.size()};
   const std::vector<std::size_t> result_bytes = bytes_of(result, pieces);
   const std::size_t own_bytes = input.run_bytes(own.length);
-  const auto [sent, received, sum, gathered] = path_.staging.take<4>(
-      {sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
-       own.length * sizeof(float), sum_of(result_bytes)});
+  const auto [sent, received, sum, gathered] =
+      path_.staging.take<4>({sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
+                             own.length * sizeof(float), sum_of(result_bytes)});
   const Staging staging{sent, received, floats(sum)};
   co_await contribute(format, item, pieces, staging);
   combine(format, item, own, staging, nullptr);
@@ -65,8 +65,8 @@ Task CodedExchange::reduce_scatter(base::CodecFormat format, ReductionItem item,
   const comm::DeviceCodec input{format};
   const std::size_t own_bytes = input.run_bytes(own.length);
   const auto [sent, received, sum] =
-      path_.staging.take<3>({sum_of(bytes_of(input, pieces)) - own_bytes,
-                             (size() - 1) * own_bytes, own.length * sizeof(float)});
+      path_.staging.take<3>({sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
+                             own.length * sizeof(float)});
   const Staging staging{sent, received, floats(sum)};
   co_await contribute(format, item, pieces, staging);
   float* const residual = item.memory->residual;
@@ -104,16 +104,15 @@ Task CodedExchange::contribute(base::CodecFormat format, ReductionItem item,
 /// Step 2.
 void CodedExchange::combine(base::CodecFormat format, ReductionItem item, ops::Range own,
                             Staging staging, float* owed) {
-  path_.gpu.add_coded(
-      format,
-      {.payloads = staging.received,
-       .ranks = path_.communicator.size(),
-       .own = path_.communicator.rank(),
-       .elements = item.memory->input + own.begin * size_of(item.type->dtype),
-       .dtype = item.type->dtype,
-       .count = own.length,
-       .owed = owed},
-      staging.sum, path_.stream);
+  path_.gpu.add_coded(format,
+                      {.payloads = staging.received,
+                       .ranks = path_.communicator.size(),
+                       .own = path_.communicator.rank(),
+                       .elements = item.memory->input + own.begin * size_of(item.type->dtype),
+                       .dtype = item.type->dtype,
+                       .count = own.length,
+                       .owed = owed},
+                      staging.sum, path_.stream);
 }
 
 }  // namespace kolo::runtime

@@ -20,8 +20,9 @@
 namespace kolo::runtime {
 
 /// Puts the collectives of a lane on its stream, as a communicator of GPUs, DeviceExchange or
-/// CodedExchange run them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
-/// left where they are. The communicator is ready when a Task begins and when it ends.
+/// CodedExchange run them. Reductions are packed where they are fused, with scale and cast in one
+/// pass, and otherwise left where they are. The communicator is ready when a Task begins and when
+/// it ends.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.

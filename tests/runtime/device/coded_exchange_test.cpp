@@ -41,7 +41,8 @@ const std::vector<ExactCase> kExactCases{
      [](std::size_t i) { return static_cast<double>(i % 256 == 0 ? 0 : i % 255) - 127; }},
     {Compression::one_bit(), [](std::size_t i) { return i % 3 == 1 ? -1.0 : 1.0; }},
     {Compression::top_k(1.0), [](std::size_t i) { return static_cast<double>(i % 1001) - 300; }},
-    {Compression::top_k(0.02), [](std::size_t i) { return i % 50 == 7 ? static_cast<double>(i % 3 + 1) : 0.0; }},
+    {Compression::top_k(0.02),
+     [](std::size_t i) { return i % 50 == 7 ? static_cast<double>(i % 3 + 1) : 0.0; }},
     {Compression::random_k(1.0), [](std::size_t i) { return static_cast<double>(i % 777) + 1; }},
 };
 
@@ -119,7 +120,8 @@ TEST_P(CodedExchangeTest, Groups_EncodeFloatsAlone) {
     integers.fill([&](std::size_t i) { return input_value(runtime.rank(), i) + 1000; });
     allreduce(integers.view(), integers.view(),
               {.op = ReduceOp::Sum, .compression = exact.compression});
-    integers.expect([&](std::size_t i) { return input_sum(size(), i) + 1000 * size(); }, "integers");
+    integers.expect([&](std::size_t i) { return input_sum(size(), i) + 1000 * size(); },
+                    "integers");
   });
 }
 
@@ -234,7 +236,8 @@ TEST_P(CodedExchangeTest, CodecsOfTheProgram_AreRefusedOnAllRanks) {
           const std::string text = text_thrown_by<InvalidArgument>([&] {
             allreduce(tensor.view(), tensor.view(), {.compression = Compression::named("whole")});
           });
-          expect_contains(text, "\"whole\" is a codec of the program's, and has no kernels for GPUs");
+          expect_contains(text,
+                          "\"whole\" is a codec of the program's, and has no kernels for GPUs");
           expect_contains(text, "Use int8, one_bit, top_k, random_k");
           expect_sum_works(runtime, "afterwards");
         }

@@ -17,9 +17,9 @@
 /// Reductions through codecs on a GPU beside the same ones on the CPU.
 namespace kolo::test {
 
-inline const std::array kTriedCodecs{Compression::int8(),        Compression::one_bit(),
-                         Compression::top_k(0.01),   Compression::top_k(0.5),
-                         Compression::random_k(0.02)};
+inline const std::array kTriedCodecs{Compression::int8(), Compression::one_bit(),
+                                     Compression::top_k(0.01), Compression::top_k(0.5),
+                                     Compression::random_k(0.02)};
 
 inline Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
   TensorPlace* const place = std::exchange(tensor_place, nullptr);
@@ -37,13 +37,14 @@ struct CodedMemory {
   Tensor residual;
 };
 
-inline void expect_same_elements(const Tensor& got, const Tensor& expected, const std::string& text) {
+inline void expect_same_elements(const Tensor& got, const Tensor& expected,
+                                 const std::string& text) {
   got.expect([&](std::size_t i) { return expected.at(i); }, text);
 }
 
 /// Several steps, so that residuals of one are in the next.
 inline void expect_bits_of_the_cpu(Runtime& runtime, DType dtype, std::int64_t count, bool scatters,
-                            AllreduceOptions options) {
+                                   AllreduceOptions options) {
   const std::int64_t rows =
       scatters ? scattered_rows(count, runtime.size(), runtime.rank()) : count;
   const bool has_residual = runtime.size() > 1 && count % 2 == 1;

@@ -181,12 +181,11 @@ void FakeGpu::add_coded(const base::CodecFormat& format, const comm::CodedInputs
   ops::check_coded_inputs(inputs);
   const std::size_t others = static_cast<std::size_t>(inputs.ranks - 1);
   const std::size_t bytes = comm::DeviceCodec{format}.run_bytes(inputs.count);
-  FakeKernel kernel{
-      .name = "sum of payloads",
-      .reads = {ByteRange(inputs.payloads, others * bytes),
-                ByteRange(inputs.elements, inputs.count * size_of(inputs.dtype))},
-      .writes = {range_of(sum, inputs.count)},
-      .run = [format, inputs, sum] { add_coded_inputs(format, inputs, sum); }};
+  FakeKernel kernel{.name = "sum of payloads",
+                    .reads = {ByteRange(inputs.payloads, others * bytes),
+                              ByteRange(inputs.elements, inputs.count * size_of(inputs.dtype))},
+                    .writes = {range_of(sum, inputs.count)},
+                    .run = [format, inputs, sum] { add_coded_inputs(format, inputs, sum); }};
   if (inputs.owed != nullptr) kernel.writes.push_back(range_of(inputs.owed, inputs.count));
   hub_->kernel(rank_, stream, std::move(kernel));
 }

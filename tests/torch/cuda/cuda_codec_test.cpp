@@ -53,8 +53,8 @@ const std::vector<Compression> kCodecs{Compression::int8(), Compression::one_bit
 struct LinearTraining {
   LinearTraining(CudaRank& rank, DistributedOptimizer::Options options) : rank_(rank) {
     DistributedOptimizer::NamedParameters names;
-    for (const std::vector<std::int64_t>& shape : std::vector<std::vector<std::int64_t>>{
-             {700}, {37, 11}, {1}, {5}}) {
+    for (const std::vector<std::int64_t>& shape :
+         std::vector<std::vector<std::int64_t>>{{700}, {37, 11}, {1}, {5}}) {
       parameters.push_back(torch::zeros(shape, rank.options()).requires_grad_());
       names.emplace_back("p" + std::to_string(names.size()), parameters.back());
       given.push_back(torch::zeros(shape, at::kDouble));
@@ -250,9 +250,8 @@ TEST(CudaCodecCollectivesTest, TensorsAreReduced) {
       const int waited = rank.host_syncs();
       std::vector<at::Tensor> got;
       for (const Compression& compression : {Compression::int8(), Compression::one_bit()}) {
-        const AllreduceOptions options{.op = ReduceOp::Sum,
-                                       .compression = compression,
-                                       .process_set = &rank.world()};
+        const AllreduceOptions options{
+            .op = ReduceOp::Sum, .compression = compression, .process_set = &rank.world()};
         got.push_back(allreduce_async(own, options).result());
         got.push_back(reduce_scatter_async(own, options).result());
       }
@@ -314,8 +313,8 @@ TEST(CudaPowerSgdTest, SmallMatrices_AreReducedAsOnTheCpu) {
       optimizer.zero_grad();
       (weight * (column * row * (rank.rank() + 1)).to(rank.device())).sum().backward();
       optimizer.step();
-      EXPECT_TRUE(at::allclose(weight.detach().cpu(), -column * row * (ranks + 1) / 2.0, 1e-3,
-                               1e-4));
+      EXPECT_TRUE(
+          at::allclose(weight.detach().cpu(), -column * row * (ranks + 1) / 2.0, 1e-3, 1e-4));
     });
   }
 }
