@@ -3,9 +3,25 @@
 #include <memory>
 #include <string>
 
+#include "base/codec_format.hpp"
 #include "kolo/codec.hpp"
 
 namespace kolo::compression {
+
+/// A codec whose format kernels on GPUs know, too.
+class BuiltInCodec : public Codec {
+ public:
+  explicit BuiltInCodec(base::CodecFormat format) : format_(format) {}
+
+  const base::CodecFormat& format() const { return format_; }
+  std::size_t block() const override { return format_.block(); }
+  std::size_t payload_bytes(std::size_t count, int terms) const override {
+    return format_.payload_bytes(count, terms);
+  }
+
+ private:
+  base::CodecFormat format_;
+};
 
 /// The built-in codecs, one a file, which explains it.
 const Codec& int8();

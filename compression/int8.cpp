@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #include "base/simd_lanes-inl.hpp"
 
@@ -86,20 +85,16 @@ HWY_EXPORT(largest_magnitude);
 HWY_EXPORT(encode_int8);
 HWY_EXPORT(add_int8);
 
-constexpr float kMostUnits = 127.0f;
-
-class Int8 final : public Codec {
+class Int8 final : public BuiltInCodec {
  public:
+  Int8() : BuiltInCodec({.kind = base::CodecKind::Int8}) {}
+
   std::string_view name() const override { return "int8"; }
-  std::size_t block() const override { return 256; }
   double error_bound() const override { return 1.0 / 253; }  // half a unit, and rounding
-  std::size_t payload_bytes(std::size_t count, int) const override { return sizeof(float) + count; }
 
   void encode(std::span<const float> values, int, std::byte* payload) const override {
     const float largest = HWY_DYNAMIC_DISPATCH(largest_magnitude)(values.data(), values.size());
-    // Units below the smallest normal number would be inexact or zero.
-    float unit = std::max(largest / kMostUnits, std::numeric_limits<float>::min());
-    if (!std::isfinite(largest)) unit = std::numeric_limits<float>::quiet_NaN();
+    const float unit = base::int8_unit(largest);
     std::memcpy(payload, &unit, sizeof unit);
     auto* const codes = reinterpret_cast<std::int8_t*>(payload + sizeof unit);
     if (std::isnan(unit)) {

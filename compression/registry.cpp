@@ -71,6 +71,11 @@ const Codec* Registry::find_codec(std::string_view name) const {
   return codec;
 }
 
+const base::CodecFormat* Registry::format_of(const Codec& codec) {
+  const auto* const built_in = dynamic_cast<const BuiltInCodec*>(&codec);
+  return built_in == nullptr ? nullptr : &built_in->format();
+}
+
 const Codec* Registry::make_with_fraction(std::string_view name) const {
   const std::lock_guard lock(mutex_);
   if (const Codec* const codec = find_by_name(with_fraction_, name)) return codec;

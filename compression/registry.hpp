@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/codec_format.hpp"
 #include "kolo/codec.hpp"
 #include "kolo/compressor.hpp"
 
@@ -28,6 +29,10 @@ class Registry {
   /// The codec of that name, a built-in one with its fraction; null for the name of a compressor.
   /// Throws as find(). Any thread may call it. libkolo.so does.
   [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
+
+  /// How GPUs know a codec; null for a program's own, for which they have no kernels. libkolo.so
+  /// calls it.
+  [[gnu::visibility("default")]] static const base::CodecFormat* format_of(const Codec& codec);
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }
 

@@ -1,21 +1,15 @@
 #include "compression/sparse_payload.hpp"
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
+
+#include "base/codec_format.hpp"
 
 namespace kolo::compression {
 namespace {
 
 using Place = std::uint16_t;
-
-bool is_dense(std::size_t count, std::size_t kept) {
-  return kept * (sizeof(Place) + sizeof(float)) >= count * sizeof(float);
-}
-
-/// Ordered like magnitudes; NaN above infinity.
-std::uint32_t magnitude(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF; }
 
 /// The magnitude of the element at position `kept` in descending order, and how many with exactly
 /// that magnitude are among the first `kept`.
@@ -33,7 +27,7 @@ Threshold find_threshold(std::span<const float> values, std::size_t kept) {
   for (unsigned shift = 32 - kDigitBits;; shift -= kDigitBits) {
     std::array<std::uint32_t, 1 << kDigitBits> counts{};
     for (const float value : values) {
-      const std::uint32_t bits = magnitude(value);
+      const std::uint32_t bits = base::magnitude_bits(value);
       if ((bits & known) == threshold.magnitude) ++counts[bits >> shift & (counts.size() - 1)];
     }
     std::size_t digit = counts.size() - 1;
@@ -46,12 +40,8 @@ Threshold find_threshold(std::span<const float> values, std::size_t kept) {
 
 }  // namespace
 
-std::size_t sparse_payload_bytes(std::size_t count, std::size_t kept) {
-  return is_dense(count, kept) ? count * sizeof(float) : kept * (sizeof(Place) + sizeof(float));
-}
-
 void write_largest(std::span<const float> values, std::size_t kept, std::byte* payload) {
-  if (is_dense(values.size(), kept)) {
+  if (base::is_dense(values.size(), kept)) {
     std::memcpy(payload, values.data(), values.size_bytes());
     return;
   }
@@ -59,7 +49,7 @@ void write_largest(std::span<const float> values, std::size_t kept, std::byte* p
   std::byte* place = payload;
   std::byte* value = payload + kept * sizeof(Place);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint32_t bits = magnitude(values[i]);
+    const std::uint32_t bits = base::magnitude_bits(values[i]);
     if (bits < least || (bits == least && ties == 0)) continue;
     if (bits == least) --ties;
     const auto index = static_cast<Place>(i);
@@ -72,7 +62,7 @@ void write_largest(std::span<const float> values, std::size_t kept, std::byte* p
 
 void add_sparse(const std::byte* payload, std::size_t kept, std::span<float> values) {
   float value = 0;
-  if (is_dense(values.size(), kept)) {
+  if (base::is_dense(values.size(), kept)) {
     for (float& sum : values) {
       std::memcpy(&value, payload, sizeof value);
       sum += value;

@@ -12,26 +12,23 @@
 namespace kolo::compression {
 namespace {
 
-class TopK final : public Codec {
+class TopK final : public BuiltInCodec {
  public:
-  TopK(std::string name, double fraction) : name_(std::move(name)), fraction_(fraction) {}
+  TopK(std::string name, double fraction)
+      : BuiltInCodec({.kind = base::CodecKind::TopK, .fraction = fraction}),
+        name_(std::move(name)) {}
 
   std::string_view name() const override { return name_; }
-  std::size_t block() const override { return kSparseBlock; }
   double error_bound() const override { return 1.0; }
-  std::size_t payload_bytes(std::size_t count, int terms) const override {
-    return sparse_payload_bytes(count, kept_elements(count, fraction_, terms));
-  }
   void encode(std::span<const float> values, int terms, std::byte* payload) const override {
-    write_largest(values, kept_elements(values.size(), fraction_, terms), payload);
+    write_largest(values, format().kept(values.size(), terms), payload);
   }
   void add_decoded(const std::byte* payload, int terms, std::span<float> values) const override {
-    add_sparse(payload, kept_elements(values.size(), fraction_, terms), values);
+    add_sparse(payload, format().kept(values.size(), terms), values);
   }
 
  private:
   std::string name_;
-  double fraction_;
 };
 
 }  // namespace

@@ -43,7 +43,7 @@ void add_training_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.add_option("--compression", options.compression,
                  "how gradients are compressed when they are sent")
-      ->check(CLI::IsMember({"none", "fp16", "bf16"}));
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "int8", "one_bit"}));
 }
 
 void add_task_options(CLI::App& app, Options& options) {

@@ -9,7 +9,7 @@ namespace kolo {
 
 /// Makes blocks of float32 smaller, with loss. Unlike those of a Compressor, payloads cannot be
 /// added up as they are: whoever receives them decodes them first. Stateless; threads may call it
-/// concurrently.
+/// concurrently. For tensors in CPU memory: GPUs have kernels for the built-in codecs alone.
 ///
 ///     class Halves final : public kolo::Codec { … };  // examples/10_own_codec.cpp
 ///

@@ -67,14 +67,14 @@ struct AllreduceOptions {
   double prescale = 1.0;   ///< factor on every input; 1 with Custom
   double postscale = 1.0;  ///< factor on the result; 1 with Custom
   Compression compression = Compression::none();
-  /// BetweenNodes is for all-reduces, not for reduce-scatters.
+  /// BetweenNodes is for all-reduces in CPU memory, not for reduce-scatters.
   CompressionScope compression_scope = CompressionScope::Everywhere;
-  /// Error feedback of a codec, or null: as many floats as the input has elements, zeros at first,
-  /// which only the uses of this operation touch. They are added to the input before it is encoded,
-  /// and become what encoding has lost on this rank. For operations on one tensor. A reduce-scatter
-  /// encodes none of this rank's own rows, and adds what they are owed at once. With BetweenNodes
-  /// there is one float for each element of encoded_between_nodes(), the first for the first of
-  /// them; on one node nothing is encoded, and none is touched.
+  /// Error feedback of a codec, or null: as many floats as the input has elements, on its device,
+  /// zeros at first, which only the uses of this operation touch. They are added to the input
+  /// before it is encoded, and become what encoding has lost on this rank. For operations on one
+  /// tensor. A reduce-scatter encodes none of this rank's rows, and adds what they are owed. With
+  /// BetweenNodes there is one float for each element of encoded_between_nodes(), the first for the
+  /// first of them; on one node nothing is encoded, and none is touched.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;

@@ -12,9 +12,9 @@ namespace kolo {
 ///
 /// none, fp16 and bf16 reduce tensors in the type that they are sent in, along every path. The
 /// others are codecs: each rank sends encoded pieces to the rank that adds them up, in float32, and
-/// gets the encoded sum. They are for sums and averages in CPU memory, and for a
-/// DistributedOptimizer in every shard mode; integers, complex numbers and worlds of one rank are
-/// reduced without them. See docs/compression.md.
+/// gets the encoded sum. They are for sums and averages, and for a DistributedOptimizer in every
+/// shard mode; a program's own ones are for CPU memory alone. Integers, complex numbers and worlds
+/// of one rank are reduced without them. See docs/compression.md.
 class Compression {
  public:
   Compression() = default;  ///< none

@@ -47,6 +47,22 @@ __host__ __device__ To from_float(float value) {
   }
 }
 
+/// Rounded, whatever is added to it.
+__host__ __device__ inline float product(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+__host__ __device__ inline double product(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 /// Elements that one instruction loads or stores.
 template <class T, std::uint32_t kWidth>
 struct alignas(kWidth * sizeof(T)) Vector {

@@ -20,22 +20,6 @@ __host__ __device__ T from_sum(Sum value) {
   }
 }
 
-/// Rounded, whatever is added to it.
-__host__ __device__ inline float product(float a, float b) {
-#ifdef __CUDA_ARCH__
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-__host__ __device__ inline double product(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
 /// Adds up a vector's width of elements from `i` on.
 template <class Sum, bool kIsWhole, class T>
 __host__ __device__ void add_up_at(const VectorsOf<T>& vectors, comm::DeviceWeights weights, T* to,

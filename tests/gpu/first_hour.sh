@@ -170,6 +170,14 @@ for ranks in 1 2; do
     rm -f "$work/gpu.json"
   done
 done
+for codec in int8 one_bit; do
+  for device in cpu cuda; do
+    on 2 180 "train_gpt --compression $codec, $device" examples/train_gpt "${tiny[@]}" \
+      --device "$device" --compression "$codec" --json "$work/$device.json"
+  done
+  with_gpu 20 "    beside the CPU" python3 "$work/compare.py" "$work/cuda.json" "$work/cpu.json"
+  rm -f "$work/cuda.json"
+done
 
 say "4 Speed"
 for ranks in 1 2; do

@@ -4,12 +4,14 @@ if(KOLO_CUDA)
   kolo_add_test(nccl_test SOURCES gpu/nccl_communicator_test.cpp gpu/nccl_types_test.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)
   kolo_add_test(cuda_gpu_test
-    SOURCES gpu/conversion_cases.cpp gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp
-    gpu/vector_cases.cpp LIBRARIES CUDA::cudart NCCL::NCCL)
+    SOURCES gpu/coding_cases.cpp gpu/conversion_cases.cpp gpu/cuda_codecs_test.cpp
+    gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp gpu/vector_cases.cpp
+    LIBRARIES CUDA::cudart NCCL::NCCL)
   set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
   if(NOT KOLO_SANITIZE)
     kolo_add_mpi_test(runtime_gpu_test
-      SOURCES gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp mpi/runtime_mpi_test.cpp
+      SOURCES gpu/codecs_on_gpu_test.cpp gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp
+      mpi/runtime_mpi_test.cpp
       LIBRARIES CUDA::cudart
       TIMEOUT 900)  # a Runtime and several communicators for each test, on a GPU that ranks share
     foreach(ranks IN ITEMS 1 2 3 4)
@@ -18,6 +20,9 @@ if(KOLO_CUDA)
       set_property(TEST runtime_gpu_test.np${ranks} PROPERTY SKIP_REGULAR_EXPRESSION "no GPU here")
     endforeach()
   endif()
+  kolo_add_test(coding_kernel_test
+    SOURCES gpu/coding_cases.cpp gpu/coding_kernel_test.cpp gpu/coding_on_cpu.cu
+    LIBRARIES CUDA::cudart)
   kolo_add_test(convert_kernel_test
     SOURCES gpu/conversion_cases.cpp gpu/convert_kernel_test.cpp gpu/convert_on_cpu.cu
     LIBRARIES CUDA::cudart)

@@ -98,14 +98,15 @@ class Device(Algorithms):
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
                 ("api/allreduce", "api/collectives", "api/join", "api/process_set",
-                 "api/process_set_independence", "device/device", "device/device_errors",
-                 "device/device_exchange", "device/device_groups", "device/device_life")])
+                  "api/process_set_independence", "device/coded_exchange", "device/device",
+                 "device/device_errors", "device/device_exchange", "device/device_groups",
+                 "device/device_life")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 
     @staticmethod
     def command(program, _):
-        return [program, "--gtest_fail_fast", "--gtest_filter=*Gpu*:*Device*"]
+        return [program, "--gtest_fail_fast", "--gtest_filter=*Gpu*:*Device*:*CodedExchange*"]
 
 
 SUITES = {"protocol": Protocol, "algorithms": Algorithms, "device": Device}

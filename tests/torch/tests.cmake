@@ -137,6 +137,8 @@ if(TARGET kolo)
       # g++ takes values of LibTorch's data loaders for uninitialized.
       target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
     endif()
+    kolo_add_test(cuda_codec_test
+      SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo)
   endif()
   # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
   # know of none of these, and with the optimizers that make a difference to what is sent: without

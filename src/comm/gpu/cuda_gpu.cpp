@@ -149,4 +149,22 @@ void CudaGpu::weigh_adasum(const double* products, int matrices, int vectors, do
   launch_weigh_adasum(products, matrices, vectors, weights, stream);
 }
 
+void CudaGpu::encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
+                     DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  launch_encode(codec, runs, from, blocks_, stream);
+}
+
+void CudaGpu::decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
+                     double factor, DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  launch_decode(codec, runs, to, factor, blocks_, stream);
+}
+
+void CudaGpu::add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
+                        DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
+  launch_add_coded(format, inputs, sum, blocks_, stream);
+}
+
 }  // namespace kolo::comm

@@ -25,5 +25,11 @@ void launch_multiply_all(const DeviceVectors& vectors, double* products, double*
                          DeviceStream stream);
 void launch_weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                          DeviceStream stream);
+void launch_encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
+                   std::uint64_t blocks, DeviceStream stream);
+void launch_decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
+                   double factor, std::uint64_t blocks, DeviceStream stream);
+void launch_add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
+                      std::uint64_t blocks, DeviceStream stream);
 
 }  // namespace kolo::comm

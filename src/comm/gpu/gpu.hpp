@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "comm/gpu/device_codec.hpp"
 #include "comm/gpu/scalar.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/dtype.hpp"
@@ -120,6 +121,20 @@ class Gpu {
   /// Adasum's weights of the vectors for each of `matrices` matrices of dot products.
   virtual void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                             DeviceStream stream) = 0;
+
+  /// Codecs, with the bits of the CPU's: a block's payload, what it decodes to, and sums. Throw
+  /// InvalidArgument, before anything is launched, for types that are not floating and for
+  /// addresses that are not those of elements, or of words for payloads.
+
+  /// Encodes elements of `from`, which are converted to float32.
+  virtual void encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
+                      DeviceStream stream) = 0;
+  /// Decodes to elements of `to`, each multiplied by `factor` in float32.
+  virtual void decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
+                      double factor, DeviceStream stream) = 0;
+  /// Adds up what ranks have encoded with one term, in their order.
+  virtual void add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
+                         DeviceStream stream) = 0;
 };
 
 /// The GPUs that this process sees, and their connection to those of other ranks.

@@ -9,14 +9,17 @@
 namespace kolo::runtime {
 namespace {
 
-void check_codec(const Request& request) {
-  const std::string codec = "compression \"" + request.compression + "\" ";
+void check_codec(const Request& request, const Codec& codec) {
+  const std::string text = "compression \"" + request.compression + "\" ";
   if (request.op != ReduceOp::Average && request.op != ReduceOp::Sum) {
-    throw InvalidArgument(codec + "is for Average and Sum, not " +
-                          std::string(name_of(request.op)) + ". Use none, fp16 or bf16.");
+    throw InvalidArgument(text + "is for Average and Sum, not " + std::string(name_of(request.op)) +
+                          ". Use none, fp16 or bf16.");
   }
-  if (request.device != DeviceKind::Cpu) {
-    throw InvalidArgument(codec + "is for tensors in CPU memory. Use none, fp16 or bf16.");
+  if (request.device != DeviceKind::Cpu && compression::Registry::format_of(codec) == nullptr) {
+    throw InvalidArgument(text +
+                          "is a codec of the program's, and has no kernels for GPUs. Use int8, "
+                          "one_bit, top_k, random_k, fp16, bf16 or none, or copy the tensor to the "
+                          "CPU.");
   }
 }
 
@@ -89,7 +92,7 @@ const Codec* DataPath::codec_of(const Request& request) const {
 }
 
 void DataPath::check(const Request& request) const {
-  if (codec_of(request) != nullptr) check_codec(request);
+  if (const Codec* const codec = codec_of(request)) check_codec(request, *codec);
   if (request.compression_scope == CompressionScope::BetweenNodes) check_scope(request);
   if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
   if (request.is_once_per_node() && (!has_nodes() || request.device != DeviceKind::Cpu)) {

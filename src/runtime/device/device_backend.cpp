@@ -9,6 +9,7 @@
 #include "compression/registry.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/reduction_plan.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -57,10 +58,30 @@ DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRan
   return plan;
 }
 
+/// The codec by which tensors of `dtype` are sent; null: by none.
+const base::CodecFormat* DeviceBackend::format_of(const Request& request, DType dtype) const {
+  if (!is_floating(dtype) || path_.communicator->size() == 1) return nullptr;
+  const Codec* const codec = path_.choices.compressors.find_codec(request.compression);
+  return codec == nullptr ? nullptr : compression::Registry::format_of(*codec);
+}
+
+/// Sums are float32, whatever the tensor is.
+double DeviceBackend::coded_scale(const Request& request, JoinedRanks joined) const {
+  const ops::ReductionPlan plan = ops::plan_reduction(
+      DType::Float32, request.op, request.prescale, request.postscale, /*rank_ordered=*/true,
+      divisor_of(request, joined, path_.communicator->size()));
+  return plan.reduction.prescale * plan.reduction.postscale;
+}
+
 Task DeviceBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
                                JoinedRanks joined) {
   std::vector<InPlace> in_place;
   while (!items.empty()) {
+    if (const auto* const format = format_of(request, items.front().type->dtype)) {
+      co_await coded_exchange_.all_reduce(*format, items.front(), coded_scale(request, joined));
+      items = items.subspan(1);
+      continue;
+    }
     const std::size_t length =
         path_.config.fusion ? fused_run(items, path_.config.fusion_bytes) : 1;
     const RealItems real(items.first(length));
@@ -123,6 +144,11 @@ Task DeviceBackend::reduce_scatter(const Request& request, std::span<const Reduc
   std::vector<InPlace> in_place;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const DType dtype = items[i].type->dtype;
+    if (const auto* const format = format_of(request, dtype)) {
+      co_await coded_exchange_.reduce_scatter(*format, items[i], counts[i],
+                                              coded_scale(request, joined));
+      continue;
+    }
     const DevicePlan plan = plan_of(request, dtype, joined, false);
     std::vector<std::size_t> parts = counts[i];
     for (std::size_t& count : parts) count *= parts_of(dtype);

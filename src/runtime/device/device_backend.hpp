@@ -10,6 +10,7 @@
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/reduction_items.hpp"
+#include "runtime/device/coded_exchange.hpp"
 #include "runtime/device/device_exchange.hpp"
 #include "runtime/device/device_path.hpp"
 #include "runtime/device/device_plan.hpp"
@@ -19,10 +20,10 @@
 
 namespace kolo::runtime {
 
-/// Puts the collectives of a lane on its stream, as a communicator of GPUs or DeviceExchange runs
-/// them. Reductions are packed where they are fused, with scale and cast in one pass, and otherwise
-/// left where they are, in one group of the communicator's, as all tensors are that are only moved.
-/// The communicator is ready when a Task begins and when it ends.
+/// Puts the collectives of a lane on its stream, as a communicator of GPUs, DeviceExchange or
+/// CodedExchange run them. Reductions are packed where they are fused, with scale and cast in one
+/// pass, and otherwise left where they are, in one group of the communicator's, as all tensors are
+/// that are only moved. The communicator is ready when a Task begins and when it ends.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
@@ -71,12 +72,15 @@ class DeviceBackend final : public Backend {
                              std::span<const std::size_t> counts);
   Task reduce_in_place(std::span<const InPlace> reductions);
   void launch_move(Collective collective, const CollectiveCall& call, std::size_t bytes);
+  const base::CodecFormat* format_of(const Request& request, DType dtype) const;
+  double coded_scale(const Request& request, JoinedRanks joined) const;
 
   const DataPath& path_;
   DeviceStaging staging_;
   KnownBuffers buffers_;
   const DevicePath device_;
   DeviceExchange exchange_{device_};
+  CodedExchange coded_exchange_{device_};
   EventPool events_{&comm::Gpu::make_event};
   std::uint64_t bytes_packed_ = 0;
 };

@@ -52,6 +52,10 @@ class Lane {
   }
   /// The ranks by nodes, as all-reduces see them that compress between nodes.
   ops::NodePlaces node_places() const { return {data_.node_of_rank, rank()}; }
+  /// Whether GPUs have kernels for the codec.
+  static bool runs_on_gpus(const Codec& codec) {
+    return compression::Registry::format_of(codec) != nullptr;
+  }
   /// Whether the ranks of each of its nodes, which are several, can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 

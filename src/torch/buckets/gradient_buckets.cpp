@@ -96,9 +96,17 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_acti
 }
 
 void GradientBuckets::zero_gaps(const Bucket& bucket) {
+  const at::NoGradGuard no_grad;
   std::size_t end = bucket.offset;
   const auto zero_up_to = [&](std::size_t begin) {
-    std::memset(memory_.data() + end, 0, begin - end);
+    if (begin == end) return;
+    if (device().is_cpu()) {
+      std::memset(memory_.data() + end, 0, begin - end);
+      return;
+    }
+    const std::size_t element = size_of(bucket.dtype);
+    const auto length = static_cast<std::int64_t>((begin - end) / element);
+    tensor_over(memory_, end, {length}, type_of(bucket)).zero_();
   };
   for (const Bucket::Member& member : bucket.members) {
     if (is_sparse(member.parameter)) continue;

@@ -65,8 +65,7 @@ class GradientBuckets {
   /// Zeroes missing gradients, moves in all others, and sets the flags; `kinds` are those of this
   /// rank. Returns the gradients that were replaced on a GPU.
   std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active, PassKinds kinds);
-  /// Zeroes what lies between the gradients of a bucket in CPU memory, which a codec would encode
-  /// with them.
+  /// Zeroes what lies between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
   /// While a bucket is reduced, each access to its gradients throws c10::Error, which names the

@@ -60,19 +60,20 @@ std::string apply_compression_policy(const DistributedOptimizerOptions& options,
     } catch (const std::exception& error) {
       return where + "compression_policy has thrown: " + error.what();
     }
-    const bool is_between_nodes = compression.scope == CompressionScope::BetweenNodes;
     if (compression.codec != nullptr && parameter.tensor.is_complex()) {
       parameter.is_compressed = false;  // codecs are for floats
     }
     if (parameter.tensor.is_cpu()) continue;
-    if (is_between_nodes) {
+    if (compression.scope == CompressionScope::BetweenNodes) {
       return where + "it lies on " + parameter.tensor.device().str() +
              ", and compression_scope BetweenNodes is for gradients in CPU memory. Use Everywhere.";
     }
     if (compression.codec == nullptr || !parameter.is_compressed) continue;
+    if (runtime::Lane::runs_on_gpus(*compression.codec)) continue;
     return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
            std::string(options.compression.name()) +
-           " is for gradients in CPU memory. Use none, fp16 or bf16.";
+           " is a codec of the program's, which has no kernels for GPUs. Use int8, one_bit, top_k, "
+           "random_k, fp16, bf16 or none.";
   }
   return {};
 }

@@ -1,0 +1,109 @@
+// How the kernels of device_codecs.cu reach elements and payloads.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/codec_format.hpp"
+#include "comm/gpu/device_codec.hpp"
+#include "ops/kernels/coded_table.hpp"
+#include "ops/kernels/device_elements.cuh"
+
+namespace kolo::ops {
+
+/// Element `i` of a floating type. All threads take the same branch: kernels for each type would be
+/// four times as many, and wait for memory as long.
+__host__ __device__ inline float load_element(const std::byte* elements, DType dtype,
+                                              std::uint64_t i) {
+  switch (dtype) {
+    case DType::Float16: return to_float(reinterpret_cast<const __half*>(elements)[i]);
+    case DType::BFloat16: return to_float(reinterpret_cast<const __nv_bfloat16*>(elements)[i]);
+    case DType::Float64: return to_float(reinterpret_cast<const double*>(elements)[i]);
+    default: return reinterpret_cast<const float*>(elements)[i];
+  }
+}
+
+__host__ __device__ inline void store_element(std::byte* elements, DType dtype, std::uint64_t i,
+                                              float value) {
+  switch (dtype) {
+    case DType::Float16: reinterpret_cast<__half*>(elements)[i] = from_float<__half>(value); return;
+    case DType::BFloat16:
+      reinterpret_cast<__nv_bfloat16*>(elements)[i] = from_float<__nv_bfloat16>(value);
+      return;
+    case DType::Float64: reinterpret_cast<double*>(elements)[i] = value; return;
+    default: reinterpret_cast<float*>(elements)[i] = value;
+  }
+}
+
+/// Words of a payload at a multiple of 4 bytes.
+__host__ __device__ inline float load_word(const std::byte* payload) {
+  return *reinterpret_cast<const float*>(payload);
+}
+__host__ __device__ inline void store_word(std::byte* payload, float value) {
+  *reinterpret_cast<float*>(payload) = value;
+}
+
+/// What one tile encodes: its elements, with what is owed of them.
+struct TileInput {
+  const std::byte* elements;
+  DType dtype;
+  std::uint64_t first;
+  std::uint32_t count;
+  float* residual;  ///< of the first one; may be null
+
+  __host__ __device__ float at(std::uint32_t i) const {
+    const float value = load_element(elements, dtype, first + i);
+    return residual == nullptr ? value : value + residual[i];
+  }
+  /// `value` was the element with what was owed; 0 is where every decoder starts.
+  __host__ __device__ void owe(std::uint32_t i, float value, float decoded) const {
+    if (residual != nullptr) residual[i] = value - (0.0F + decoded);
+  }
+};
+
+__host__ __device__ inline TileInput input_of(const CodedPart& part, DType dtype) {
+  return {part.run.from, dtype, part.first, part.count,
+          part.run.residual == nullptr ? nullptr : part.run.residual + part.first};
+}
+
+/// Where one tile decodes to.
+struct TileOutput {
+  std::byte* elements;
+  DType dtype;
+  std::uint64_t first;
+  std::uint32_t count;
+  float factor;
+
+  __host__ __device__ void put(std::uint32_t i, float decoded) const {
+    store_element(elements, dtype, first + i, product(0.0F + decoded, factor));
+  }
+};
+
+/// The payloads of one tile from each rank, and this rank's elements.
+struct TileSum {
+  const comm::CodedInputs& inputs;
+  CodedPart part;
+  std::uint64_t rank_bytes;  ///< from one rank's payloads to the next
+  float* sum;
+
+  __host__ __device__ bool is_own(int rank) const { return rank == inputs.own; }
+  __host__ __device__ float own_at(std::uint32_t i) const {
+    return load_element(inputs.elements, inputs.dtype, part.first + i);
+  }
+  __host__ __device__ const std::byte* payloads(int rank) const {
+    const int place = rank < inputs.own ? rank : rank - 1;
+    return inputs.payloads + static_cast<std::uint64_t>(place) * rank_bytes + part.payload;
+  }
+  /// Stores an element's sum, to which what it is owed is added.
+  __host__ __device__ void finish(std::uint32_t i, float added) const {
+    if (inputs.owed != nullptr) {
+      float& owed = inputs.owed[part.first + i];
+      added += owed;
+      if (base::is_finite(added)) owed = 0.0F;
+    }
+    sum[part.first + i] = added;
+  }
+};
+
+}  // namespace kolo::ops

@@ -1,0 +1,167 @@
+// What the threads of one block do that encode, decode and add up the small blocks of int8 and
+// one_bit. Nothing here needs a GPU: the test runs the same code on the CPU.
+//
+// A Team is the threads of a block. each(work) calls `work(thread)` for all of them, and ends when
+// all have ended: on a GPU by a barrier.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "ops/kernels/coded_elements.cuh"
+
+namespace kolo::ops {
+
+inline constexpr std::uint32_t kBlock = base::kSmallBlock;
+/// Threads for each block of elements.
+inline constexpr std::uint32_t kLanes = kCodecThreads / kTileBlocks;
+
+/// Memory that the threads of a block share.
+struct SmallTile {
+  float values[kTileBlocks][kBlock + 1];  // one more, so that those of one place have all banks
+  std::uint32_t largest[kCodecThreads];
+  float means[kTileBlocks][2];
+};
+
+/// What a thread does: every kLanes-th of `length` elements from `begin` on.
+struct SmallPlace {
+  std::uint32_t block;
+  std::uint32_t lane;
+  std::uint32_t begin;
+  std::uint32_t length;
+};
+
+__host__ __device__ inline SmallPlace place_of(std::uint32_t thread, std::uint32_t count) {
+  const std::uint32_t block = thread / kLanes;
+  const std::uint32_t begin = block * kBlock;
+  const std::uint32_t left = count > begin ? count - begin : 0;
+  return {block, thread % kLanes, begin, left < kBlock ? left : kBlock};
+}
+
+/// Rounds to nearest, ties to even.
+template <class Team>
+__host__ __device__ void encode_int8(const Team& team, SmallTile& tile, const TileInput& input,
+                                     std::byte* payloads, std::uint64_t stride) {
+  team.each([&](std::uint32_t thread) {
+    const SmallPlace place = place_of(thread, input.count);
+    std::uint32_t largest = 0;
+    for (std::uint32_t i = place.lane; i < place.length; i += kLanes) {
+      const float value = input.at(place.begin + i);
+      const std::uint32_t bits = base::magnitude_bits(value);
+      tile.values[place.block][i] = value;
+      largest = bits > largest ? bits : largest;
+    }
+    tile.largest[thread] = largest;
+  });
+  team.each([&](std::uint32_t thread) {
+    const SmallPlace place = place_of(thread, input.count);
+    if (place.length == 0) return;
+    std::uint32_t largest = 0;
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+      const std::uint32_t bits = tile.largest[place.block * kLanes + lane];
+      largest = bits > largest ? bits : largest;
+    }
+    const float unit = base::int8_unit(std::bit_cast<float>(largest));
+    const bool has_unit = base::is_finite(unit);
+    const bool is_finite = has_unit && base::is_finite(product(127.0F, unit));
+    const float per_unit = 1.0F / unit;
+    std::byte* const payload = payloads + place.block * stride;
+    if (place.lane == 0) store_word(payload, unit);
+    for (std::uint32_t i = place.lane; i < place.length; i += kLanes) {
+      const float value = tile.values[place.block][i];
+      const int code = has_unit ? static_cast<int>(rintf(product(value, per_unit))) : 1;
+      payload[sizeof(float) + i] = static_cast<std::byte>(code);
+      if (!is_finite) continue;
+      input.owe(place.begin + i, value, product(static_cast<float>(code), unit));
+    }
+  });
+}
+
+/// Means are summed from the first element to the last, as on the CPU: a thread for each of both.
+template <class Team>
+__host__ __device__ void encode_one_bit(const Team& team, SmallTile& tile, const TileInput& input,
+                                        std::byte* payloads, std::uint64_t stride) {
+  team.each([&](std::uint32_t thread) {
+    const SmallPlace place = place_of(thread, input.count);
+    for (std::uint32_t i = place.lane; i < place.length; i += kLanes) {
+      tile.values[place.block][i] = input.at(place.begin + i);
+    }
+  });
+  team.each([&](std::uint32_t thread) {
+    const SmallPlace place = place_of(thread, input.count);
+    std::byte* const payload = payloads + place.block * stride;
+    const float* const values = tile.values[place.block];
+    const std::uint32_t bits_begin = place.lane * 8;
+    if (bits_begin < place.length) {
+      std::uint32_t bits = 0;
+      for (std::uint32_t bit = 0; bit < 8 && bits_begin + bit < place.length; ++bit) {
+        bits |= static_cast<std::uint32_t>(values[bits_begin + bit] < 0) << bit;
+      }
+      payload[2 * sizeof(float) + place.lane] = static_cast<std::byte>(bits);
+    }
+    if (place.lane > 1 || place.length == 0) return;
+    const bool sign = place.lane == 1;
+    float sum = 0;
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < place.length; ++i) {
+      if ((values[i] < 0) != sign) continue;
+      sum += values[i];
+      ++count;
+    }
+    const float mean = count > 0 ? sum / static_cast<float>(count) : sum;
+    tile.means[place.block][place.lane] = mean;
+    store_word(payload + place.lane * sizeof(float), mean);
+  });
+  team.each([&](std::uint32_t thread) {
+    const SmallPlace place = place_of(thread, input.count);
+    const float* const means = tile.means[place.block];
+    if (place.length == 0 || !base::is_finite(means[0]) || !base::is_finite(means[1])) return;
+    for (std::uint32_t i = place.lane; i < place.length; i += kLanes) {
+      const float value = tile.values[place.block][i];
+      input.owe(place.begin + i, value, means[value < 0 ? 1 : 0]);
+    }
+  });
+}
+
+/// Element `i` of a payload.
+template <base::CodecKind kKind>
+__host__ __device__ float small_element(const std::byte* payload, std::uint32_t i) {
+  if constexpr (kKind == base::CodecKind::Int8) {
+    const auto code = static_cast<std::int8_t>(payload[sizeof(float) + i]);
+    return product(static_cast<float>(code), load_word(payload));
+  } else {
+    const auto bits = static_cast<std::uint32_t>(payload[2 * sizeof(float) + i / 8]);
+    return load_word(payload + (bits >> (i % 8) & 1) * sizeof(float));
+  }
+}
+
+template <base::CodecKind kKind, class Team>
+__host__ __device__ void decode_small(const Team& team, const TileOutput& output,
+                                      const std::byte* payloads, std::uint64_t stride) {
+  team.each([&](std::uint32_t thread) {
+    for (std::uint32_t i = thread; i < output.count; i += kCodecThreads) {
+      output.put(i, small_element<kKind>(payloads + i / kBlock * stride, i % kBlock));
+    }
+  });
+}
+
+template <base::CodecKind kKind, class Team>
+__host__ __device__ void add_small(const Team& team, const TileSum& tile, std::uint64_t stride) {
+  team.each([&](std::uint32_t thread) {
+    for (std::uint32_t i = thread; i < tile.part.count; i += kCodecThreads) {
+      float sum = 0;
+      for (int rank = 0; rank < tile.inputs.ranks; ++rank) {
+        if (tile.is_own(rank)) {
+          sum += tile.own_at(i);
+        } else {
+          const std::byte* const payload = tile.payloads(rank) + i / kBlock * stride;
+          sum += small_element<kKind>(payload, i % kBlock);
+        }
+      }
+      tile.finish(i, sum);
+    }
+  });
+}
+
+}  // namespace kolo::ops

@@ -1,0 +1,15 @@
+// Codecs on GPUs between processes, beside the CPU: for a program whose tensors lie on GPUs.
+#include <gtest/gtest.h>
+
+#include "kolo/runtime.hpp"
+#include "runtime/device/coded_twins.hpp"
+#include "runtime/runtimes.hpp"
+
+namespace kolo::test::codecs_on_gpu_test {
+
+TEST(CodecsOnGpuTest, Results_HaveTheBitsOfTheCpu) {
+  Runtime runtime({.config = test_config()});
+  expect_coded_bits_of_the_cpu(runtime);
+}
+
+}  // namespace kolo::test::codecs_on_gpu_test

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <span>
+
+#include "comm/gpu/gpu.hpp"
+
+namespace kolo::test {
+
+/// The operations of comm::Gpu with codecs under test, from and to host memory.
+class CodingOperations {
+ public:
+  virtual ~CodingOperations() = default;
+
+  virtual void encode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs,
+                      DType from) = 0;
+  virtual void decode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs,
+                      DType to, double factor) = 0;
+  virtual void add_coded(const base::CodecFormat& format, const comm::CodedInputs& inputs,
+                         float* sum) = 0;
+};
+
+}  // namespace kolo::test
+
+namespace kolo::test::coding {
+
+// All of them for every codec, for lengths that fill blocks and tiles in part, for values among
+// which are zeros of both signs, equal magnitudes, the smallest and largest numbers, NaN and
+// infinities. They expect the bits of the CPU's codecs, and no change around the results.
+
+/// Of all types, with one term and several, with residuals and without.
+void expect_encoded_as_on_the_cpu(CodingOperations& operations);
+/// To all types.
+void expect_decoded_as_on_the_cpu(CodingOperations& operations);
+/// Of several ranks, each of which may be this one; with what is owed and without.
+void expect_payloads_added_as_on_the_cpu(CodingOperations& operations);
+/// As many as one launch takes, and more.
+void expect_many_runs_encoded(CodingOperations& operations);
+
+}  // namespace kolo::test::coding
