@@ -24,6 +24,15 @@ has_gpu() {
   fi
 }
 
+# Those that a program would see, if each of its ranks is to have one.
+count_gpus() {
+  if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+    printf '%s\n' "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .
+  else
+    nvidia-smi -L | grep -c '^GPU'
+  fi
+}
+
 # wants_gpu <argument>...: whether a program with these would run on GPUs.
 wants_gpu() {
   case " $* " in *" --device cuda "* | *" --device=cuda "*) return 0 ;; esac

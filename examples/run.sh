@@ -21,7 +21,7 @@ if wants_gpu "$@"; then
   }
   build=cuda
   setup+=(--cuda)
-  NP="${NP:-$(nvidia-smi -L | wc -l)}"
+  NP="${NP:-$(count_gpus)}"
 fi
 ranks="${NP:-2}"
 case "$ranks" in

@@ -38,7 +38,7 @@
 namespace kolo::ops {
 namespace {
 
-// Messages inside nodes and among peers can meet in neither half of the tags.
+// Messages inside nodes and among peers use separate halves of the tags.
 constexpr int kHalfOfTags = kAlgorithmTagCount / 2;
 constexpr std::size_t kConvertedAtOnce = std::size_t{32} << 10;
 

@@ -97,12 +97,14 @@ Places find_places(const Training& training, Given given, bool gathers) {
                 .gradients = std::move(given.gradients),
                 .state = {},
                 .gathered = {}};
+  // Access to a parameter that is not in memory throws, as that to a gradient in a reduction.
+  const auto place_of = [](const at::Tensor& tensor) -> const void* {
+    return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  };
   for (const at::Tensor& parameter : training.model->parameters()) {
-    // Access to a parameter that is not in memory throws.
-    const void* const place =
-        parameter.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+    const void* const place = place_of(parameter);
     if (place != nullptr) (gathers ? places.gathered : places.parameters).push_back(place);
-    if (parameter.grad().defined()) places.gradients.push_back(parameter.grad().const_data_ptr());
+    if (parameter.grad().defined()) places.gradients.push_back(place_of(parameter.grad()));
   }
   for (const auto& [key, state] : training.adamw.state()) {
     const auto& moments = dynamic_cast<const torch::optim::AdamWParamState&>(*state);

@@ -60,11 +60,11 @@ struct AcceleratorOptions {
 /// Trains in a loop without plumbing, on any number of ranks: it owns what the Accelerator of
 /// Hugging Face Accelerate owns. docs/accelerator.md compares them.
 ///
+///   Net model;
 ///   kolo::Accelerator accelerator({.shard = kolo::Shard::Gradients,
 ///                                  .gradient_accumulation_steps = 4});
-///   Net model;
-///   torch::optim::AdamW adamw(model->parameters(), 1e-3);
-///   auto batches = accelerator.prepare(*model, adamw, data, {.batch_size = 64});
+///   auto batches = accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3),
+///                                      data, {.batch_size = 64});
 ///   accelerator.load_state(folder);  // does nothing at the first start
 ///   for (const std::int64_t epoch : accelerator.epochs(10)) {
 ///     for (auto& batch : batches) {
@@ -101,7 +101,7 @@ class Accelerator {
   /// Gives all ranks the parameters and buffers of the first one, wraps the optimizer in a
   /// DistributedOptimizer, and cuts the data into batches, which go to the model's device.
   /// Collective and blocking. Does not move the model: do so before.
-  /// @param model must outlive this
+  /// @param model whose parameters this keeps
   /// @param optimizer of parameters of the model
   /// @param dataset of LibTorch, of samples that have an index; the same on all ranks
   /// @param batches of the training data

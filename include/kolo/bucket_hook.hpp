@@ -27,7 +27,8 @@ struct GradientBucket {
   at::Tensor gradients;
   std::vector<at::Tensor> parameters{};        ///< of `gradients`, in order; without sparse ones
   std::vector<std::string> parameter_names{};  ///< of `parameters`: the optimizer's, unique
-  std::vector<at::Tensor> views{};  ///< of `gradients`: that of each parameter, in its shape
+  /// Of `gradients`: that of each parameter, in its shape. The parameters' grad() must not be used.
+  std::vector<at::Tensor> views{};
   /// With BucketHook::error_feedback: what each parameter is owed, in its shape and float32, zeros
   /// at first. None in buckets of complex gradients.
   std::vector<at::Tensor> residuals{};

@@ -72,9 +72,9 @@ struct AllreduceOptions {
   /// Error feedback of a codec, or null: as many floats as the input has elements, on its device,
   /// zeros at first, which only the uses of this operation touch. They are added to the input
   /// before it is encoded, and become what encoding has lost on this rank. For operations on one
-  /// tensor. A reduce-scatter encodes none of this rank's rows, and adds what they are owed. With
-  /// BetweenNodes there is one float for each element of encoded_between_nodes(), the first for the
-  /// first of them; on one node nothing is encoded, and none is touched.
+  /// tensor. A reduce-scatter encodes none of this rank's rows, and adds the residual to them. With
+  /// BetweenNodes there is one float for each element of encoded_between_nodes(), in their order. On
+  /// one node nothing is encoded, and the residual does not change.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;
@@ -127,6 +127,7 @@ struct ElementRange {
 /// @param count elements of the tensor
 /// @param process_set default: the world of Runtime::current()
 /// @return the piece, which may be empty. Neither blocking nor collective
+/// @throws InvalidArgument if `count` is negative
 ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set = nullptr);
 
 /// Reduces several tensors as one operation; see allreduce_async.

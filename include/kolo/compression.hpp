@@ -13,7 +13,7 @@ namespace kolo {
 /// none, fp16 and bf16 reduce tensors in the type that they are sent in, along every path. The
 /// others are codecs: each rank sends encoded pieces to the rank that adds them up, in float32, and
 /// gets the encoded sum. They are for sums and averages, and for a DistributedOptimizer in every
-/// shard mode; a program's own ones are for CPU memory alone. Integers, complex numbers and worlds
+/// shard mode; those of a program work on CPU memory only. Integers, complex numbers and worlds
 /// of one rank are reduced without them. See docs/compression.md.
 class Compression {
  public:
@@ -61,7 +61,7 @@ class Compression {
 /// Where an all-reduce over several nodes compresses. All ranks name the same one.
 enum class CompressionScope : std::uint8_t {
   Everywhere,  ///< all that ranks send one another
-  /// What nodes send one another alone. Within a node, tensors are reduced in their own precision,
+  /// Only what nodes send one another. Within a node, tensors are reduced in their own precision,
   /// 16-bit floats in float32, which shared memory does faster than any codec; on one node nothing
   /// is compressed. For sums and averages in CPU memory.
   BetweenNodes,

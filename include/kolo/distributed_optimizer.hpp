@@ -20,7 +20,7 @@
 
 namespace kolo::tensors {
 class TrainingEngine;
-}
+}  // namespace kolo::tensors
 
 #pragma GCC visibility push(default)
 namespace kolo {
@@ -49,8 +49,8 @@ class GradScaler;
 ///
 /// Gradients are views of buckets, on the CPU in memory that the ranks of a node share where
 /// possible, so they are reduced without packing. A bucket is submitted when its last gradient has
-/// arrived; from then until step() or synchronize(), each access to its gradients throws
-/// c10::Error. After the first step buckets are laid out in the order in which gradients arrived on
+/// arrived; from then until step() or synchronize(), each access to its gradients, but sparse
+/// ones, throws c10::Error. After the first step buckets are laid out in the order in which gradients arrived on
 /// the set's first rank. A parameter without a gradient on this rank counts as zero; one without a
 /// gradient on any rank keeps none.
 ///

@@ -52,9 +52,9 @@ struct DistributedOptimizerOptions {
   /// f > 0: gradients are multiplied by 1/f before the reduction and by f after it. With Average
   /// only.
   double gradient_predivide_factor = 1.0;
-  /// Of gradients while they are sent, in every shard mode. Codecs are for CPU memory, Average and
-  /// Sum; with shard_scope = Node they encode what nodes send each other alone. Sparse gradients
-  /// that a codec encodes are made dense. See docs/compression.md.
+  /// Of gradients while they are sent, in every shard mode. Codecs are for Average and Sum, a
+  /// program's own for CPU memory only; with shard_scope = Node they encode only what nodes send
+  /// each other. Sparse gradients that a codec encodes are made dense. See docs/compression.md.
   Compression compression = Compression::none();
   /// BetweenNodes: with shard = None, nodes reduce their gradients in full precision, and compress
   /// what they send one another. With shards, for shard_scope = Node alone, of which codecs never

@@ -49,6 +49,7 @@ Request some_request() {
           1,
           DeviceKind::Cuda,
           "fp16",
+          CompressionScope::BetweenNodes,
           "window 3 + 4096",
           {1, 0, 4},
           {0, 2, 9},

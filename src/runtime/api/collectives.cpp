@@ -1,8 +1,10 @@
 #include "kolo/collectives.hpp"
 
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/api/submit.hpp"
 #include "runtime/lane/lane.hpp"
@@ -39,6 +41,10 @@ void grouped_allreduce(const std::vector<InputOutput>& tensors, const AllreduceO
 }
 
 ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set) {
+  if (count < 0) {
+    throw InvalidArgument("encoded_between_nodes: a tensor of " + std::to_string(count) +
+                          " elements. Give 0 or more.");
+  }
   const ops::NodePlaces places = runtime::chosen(process_set).lane()->node_places();
   const ops::Range piece = places.own_piece(static_cast<std::size_t>(count));
   return {static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.length)};

@@ -17,7 +17,7 @@ void check_codec(const Request& request, const Codec& codec) {
   }
   if (request.device != DeviceKind::Cpu && compression::Registry::format_of(codec) == nullptr) {
     throw InvalidArgument(text +
-                          "is a codec of the program's, and has no kernels for GPUs. Use int8, "
+                          "is a codec of the program's, which has no kernels for GPUs. Use int8, "
                           "one_bit, top_k, random_k, fp16, bf16 or none, or copy the tensor to the "
                           "CPU.");
   }

@@ -51,7 +51,9 @@ DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRan
                                .payload = real_type(compressor.wire_dtype(dtype)),
                                .size = divisor_of(request, joined, path_.communicator->size()),
                                .ranks = path_.communicator->size(),
-                               .is_fused = is_fused,
+                               // NCCL wants registered memory of all ranks or of none. Joined ones
+                               // have no SharedBuffer here, but staging memory, as all have.
+                               .needs_staging = is_fused || joined.count > 0,
                                .prefers_direct = path_.preferred(request.collective) == kDirect});
   // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;

@@ -26,7 +26,7 @@ DevicePlan plan_on_device(const Request& request, const DeviceSituation& situati
   on_device.after = plan.reduction.postscale;
   on_device.divisor = plan.divisor;
   on_device.reduction.op = plan.reduction.op;
-  on_device.is_staged = situation.is_fused || on_device.wire != situation.dtype;
+  on_device.is_staged = situation.needs_staging || on_device.wire != situation.dtype;
   if (on_device.is_staged || on_device.is_direct) return on_device;
   if (plan.reduction.op == ReduceOp::Sum && is_floating(on_device.wire)) {
     const double factor =

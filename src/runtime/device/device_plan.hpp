@@ -36,7 +36,7 @@ struct DeviceSituation {
   DType payload;                ///< the type that `dtype` is compressed to, or `dtype`
   int size;                     ///< that averages divide by
   int ranks;                    ///< of the process set
-  bool is_fused = false;        ///< several tensors run as one
+  bool needs_staging = false;   ///< whatever the types are
   bool prefers_direct = false;  ///< floating-point sums are to have the bits of rank order
 };
 

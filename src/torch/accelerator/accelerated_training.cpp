@@ -132,7 +132,6 @@ void AcceleratedTraining::run_pass(const Backward& backward) {
   if (gradients_of_ != step_number()) drop_gradients();
   gradients_of_ = step_number();
   require_usable_gradients();
-  has_run_backward_ = true;
   if (is_last_pass()) {
     backward();
   } else {
@@ -140,6 +139,7 @@ void AcceleratedTraining::run_pass(const Backward& backward) {
     backward();
     remember_gradients();
   }
+  has_run_backward_ = true;  // not if it has thrown
 }
 
 void AcceleratedTraining::backward(const at::Tensor& loss) {

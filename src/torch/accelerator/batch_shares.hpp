@@ -19,8 +19,8 @@ struct BatchShare {
   std::size_t given = 0;  ///< what this rank loads: one that does not count if it has none
   Dealing dealing = Dealing::InARow;
 
-  /// What the mean over this rank's samples counts for in the mean of such means over ranks, if
-  /// that shall be the mean over the samples of the batch.
+  /// The weight of the mean over this rank's samples: the average over ranks is then the mean over
+  /// all samples of the batch.
   double part_of_mean(int ranks) const {
     return static_cast<double>(own) * ranks / static_cast<double>(all);
   }

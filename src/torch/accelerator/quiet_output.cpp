@@ -8,6 +8,9 @@
 namespace kolo::tensors {
 namespace {
 
+int living = 0;
+int output = -1;  // what it was; -1 if it could not be replaced
+
 /// What is still in buffers belongs to the output as it was.
 void flush() {
   std::cout.flush();
@@ -17,19 +20,21 @@ void flush() {
 }  // namespace
 
 QuietOutput::QuietOutput() {
+  if (living++ > 0) return;
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (nowhere < 0) return;
   flush();
-  output_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-  if (output_ >= 0) dup2(nowhere, STDOUT_FILENO);
+  output = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (output >= 0) dup2(nowhere, STDOUT_FILENO);
   close(nowhere);
 }
 
 QuietOutput::~QuietOutput() {
-  if (output_ < 0) return;
+  if (--living > 0 || output < 0) return;
   flush();
-  dup2(output_, STDOUT_FILENO);
-  close(output_);
+  dup2(output, STDOUT_FILENO);
+  close(output);
+  output = -1;
 }
 
 }  // namespace kolo::tensors

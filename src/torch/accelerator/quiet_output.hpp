@@ -2,16 +2,13 @@
 
 namespace kolo::tensors {
 
-/// While it lives, what this process writes to standard output is lost.
+/// While any lives, what this process writes to standard output is lost. Not thread-safe.
 class QuietOutput {
  public:
   QuietOutput();
   ~QuietOutput();
-  QuietOutput(const QuietOutput&) = delete;  // it restores the output once
+  QuietOutput(const QuietOutput&) = delete;  // it counts once
   QuietOutput& operator=(const QuietOutput&) = delete;
-
- private:
-  int output_ = -1;  // what it was; -1 if it could not be replaced
 };
 
 }  // namespace kolo::tensors

@@ -49,7 +49,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 }
 
 void GradScaler::unscale_(DistributedOptimizer& optimizer) {
-  if (!options_.enabled) return optimizer.synchronize();
+  if (!options_.enabled) return optimizer.engine_->make_gradients_ready();
   require_scaled("unscale_()");
   if (const Progress* progress = progress_of(optimizer)) {
     require(!progress->overflow,

@@ -38,6 +38,8 @@ class TrainingEngine {
 
   void backward(const at::Tensor& loss_sum, std::int64_t count);
   void synchronize();
+  /// Synchronizes unless skip_synchronize() has each rank step by its own gradients.
+  void make_gradients_ready();
   at::Tensor step(const LossClosure& closure);
   /// Discards the gradients that have arrived since the last step, after they have been reduced.
   void discard();
@@ -70,7 +72,6 @@ class TrainingEngine {
   void merge_options();
   void begin_backward();
   void forget_dropped();
-  void make_gradients_ready();
   void require_precise_gradients() const;
   at::Tensor step_whole(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);

@@ -29,7 +29,7 @@ struct GradientCompression {
   bool has_codec(const Bucket& bucket) const { return codec != nullptr && bucket.is_compressed; }
   /// Whether the codec is for the reduction of the whole bucket, not for that of shards.
   bool encodes_whole(const Bucket& bucket) const { return has_codec(bucket) && !is_of_replicas; }
-  /// Whether the ranks of a node together have one residual of a bucket, each a part.
+  /// Whether a node's ranks share one residual for each bucket, of which each holds a part.
   bool has_residual_per_node() const { return is_of_replicas || is_piecewise(); }
   /// Whether a rank encodes its piece of its node's sum of a bucket.
   bool is_piecewise() const { return scope == CompressionScope::BetweenNodes; }

@@ -52,6 +52,14 @@ StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets, R
   buckets_.set_refusals(parameter_names_);
 }
 
+StepReductions::~StepReductions() {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].reduction && !states_[i].is_complete) {
+      buckets_.clear_gradients(buckets_.buckets()[i]);
+    }
+  }
+}
+
 void StepReductions::note_stream(std::size_t bucket) {
   std::vector<ProgramStream>& streams = states_[bucket].streams;
   const ProgramStream stream = ProgramStream::current(buckets_.device());

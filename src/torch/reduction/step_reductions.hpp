@@ -50,6 +50,12 @@ class StepReductions {
                  const ParameterShards* shards, std::vector<std::string> names,
                  std::vector<std::string> parameter_names);
 
+  /// Undefines the gradients of buckets that are still being reduced: other ranks may write to
+  /// them, so nobody can ever use them.
+  ~StepReductions();
+  StepReductions(const StepReductions&) = delete;  // hooks of buckets refer to it
+  StepReductions& operator=(const StepReductions&) = delete;
+
   std::size_t size() const { return states_.size(); }
   const GradientBuckets& buckets() const { return buckets_; }
   StepState& step() { return setup_.step; }

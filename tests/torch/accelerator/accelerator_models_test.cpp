@@ -1,6 +1,7 @@
 // Several Accelerators at once, and what a port of a program for one process meets.
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <string>
 
 #include "torch/accelerator/accelerator_fixture.hpp"
@@ -189,8 +190,10 @@ TEST_F(AcceleratorTest, QuietRanks_WriteNothingWhileItLives) {
   testing::internal::CaptureStdout();
   std::cout << "before, ";
   {
+    auto first = std::make_unique<Accelerator>(AcceleratorOptions{.quiet_ranks = true});
     const Accelerator accelerator({.quiet_ranks = true});
     std::cout << "a stream, ";
+    first.reset();
     std::printf("a function, ");
     accelerator.print("a line");
   }

@@ -124,6 +124,20 @@ TEST_F(GradScalerTest, DisabledScaler_PassesThrough) {
   EXPECT_EQ(scaler.state(), GradScaler().state());
 }
 
+TEST_F(GradScalerTest, DisabledScaler_LeavesStepsOfOneRankAlone) {
+  Single model;
+  GradScaler scaler({.enabled = false});
+  if (rank() == 0) {
+    const auto alone = model.optimizer.no_sync();
+    const auto local = model.optimizer.skip_synchronize();
+    model.weight.sum().backward();
+    scaler.unscale_(model.optimizer);
+    EXPECT_EQ(model.weight.grad().item<double>(), 1.0);
+    EXPECT_TRUE(scaler.step(model.optimizer));
+    EXPECT_EQ(model.value(), 0.75);
+  }
+}
+
 // --- gradients ---
 
 TEST_F(GradScalerTest, GradientsOfAllTypes_AreUnscaled) {

@@ -130,6 +130,21 @@ TEST_F(GradientAccessTest, FailedReduction_GivesAccessBack) {
   EXPECT_GT(training.gradient().norm().item<double>(), 0.0);
 }
 
+TEST_F(GradientAccessTest, OptimizerThatEndsDuringTheReduction_LeavesNoGradients) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32, 5, 2);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  const auto backward = [&] {
+    loss_of(model, batch_rows(0, 10 * rank(), 3, 5, torch::kFloat32)).backward();
+  };
+  {
+    const DistributedOptimizer optimizer(inner, *model, with(Shard::None));
+    backward();
+  }
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  backward();
+  EXPECT_GT(model->parameters().front().grad().norm().item<double>(), 0.0);
+}
+
 TEST_F(GradientAccessTest, Hook_MayUseItsViewsThroughout) {
   Training training(Shard::None);
   training.optimizer.register_bucket_hook([](GradientBucket bucket) {
