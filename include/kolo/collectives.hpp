@@ -73,8 +73,8 @@ struct AllreduceOptions {
   /// zeros at first, which only the uses of this operation touch. They are added to the input
   /// before it is encoded, and become what encoding has lost on this rank. For operations on one
   /// tensor. A reduce-scatter encodes none of this rank's rows, and adds the residual to them. With
-  /// BetweenNodes there is one float for each element of encoded_between_nodes(), in their order. On
-  /// one node nothing is encoded, and the residual does not change.
+  /// BetweenNodes there is one float for each element of encoded_between_nodes(), in their order.
+  /// On one node nothing is encoded, and the residual does not change.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;

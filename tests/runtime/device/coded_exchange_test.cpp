@@ -237,7 +237,7 @@ TEST_P(CodedExchangeTest, CodecsOfTheProgram_AreRefusedOnAllRanks) {
             allreduce(tensor.view(), tensor.view(), {.compression = Compression::named("whole")});
           });
           expect_contains(text,
-                          "\"whole\" is a codec of the program's, and has no kernels for GPUs");
+                          "\"whole\" is a codec of the program's, which has no kernels for GPUs");
           expect_contains(text, "Use int8, one_bit, top_k, random_k");
           expect_sum_works(runtime, "afterwards");
         }

@@ -1,6 +1,7 @@
 // Errors of collectives on GPUs: wrong devices, GPUs that ranks share unasked, and GPUs that fail
 // or hang.
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,6 +58,17 @@ TEST_P(DeviceErrorsTest, WrongDevicesAreErrorsOnAllRanks) {
     program.write(memory, 8, 1.0F);
     allreduce(right, right, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
     EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+  });
+}
+
+TEST_P(DeviceErrorsTest, MisalignedTensorOfOneRankIsAnErrorOnAll) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    TensorView view = program.view(memory, 7);
+    if (runtime.rank() == size() - 1) view.data = static_cast<std::byte*>(view.data) + 2;
+    expect_contains(refused<InvalidArgument>(view, view),
+                    "does not begin at a multiple of its element's 4 bytes");
   });
 }
 
