@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -48,8 +49,9 @@ using ContractCase = std::tuple<Algorithm, int>;
 inline auto contract_cases(const std::vector<Algorithm>& algorithms) {
   std::vector<ContractCase> cases;
   for (const Algorithm& algorithm : algorithms) {
-    const bool needs_nodes = algorithm.needs == Needs::Nodes;
-    for (const int size : needs_nodes ? kContractWorldsOfNodes : kContractWorlds) {
+    std::span<const int> worlds = kContractWorlds;
+    if (algorithm.needs == Needs::Nodes) worlds = kContractWorldsOfNodes;
+    for (const int size : worlds) {
       cases.emplace_back(algorithm, size);
     }
   }
