@@ -51,6 +51,7 @@ class GpuProgram {
                  {.name = "consumer",
                   .reads = {ByteRange(data, floats * sizeof(float))},
                   .run = [&values, data] {
+                    if (values.empty()) return;  // memcpy takes no null
                     std::memcpy(values.data(), data, values.size() * sizeof(float));
                   }});
     hub_->synchronize(rank_, stream());
