@@ -56,24 +56,12 @@ for line in re.findall(r"^Requires-Dist: ((?:nvidia-|cuda-toolkit\[)[^;\n]+)", t
 PYTHON
 }
 
-# Unpacks the wheels $1/*.whl into $1/unpacked, and removes them: all of NVIDIA's, and of PyTorch's
-# what a C++ program needs. Names libraries as compilers and CMake look for them.
-unpack_cuda_wheels() {
+# Names the libraries in $1 as compilers and CMake look for them.
+link_cuda_libraries() {
   "$kolo_tools/bin/python3" - "$1" <<'PYTHON'
-import pathlib, re, sys, zipfile
+import pathlib, re, sys
 
-folder = pathlib.Path(sys.argv[1])
-unpacked = folder / "unpacked"
-wanted = re.compile(
-    r"torch/include/"
-    r"|torch/lib/(?!lib(torch_python|torch_global_deps|shm)\.so)[^/]+\.so"
-    r"|torch\.libs/|nvidia/"
-    r"|[^/]+\.dist-info/.*(LICENSE|NOTICE|METADATA)")
-for wheel in folder.glob("*.whl"):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(unpacked, filter(wanted.match, archive.namelist()))
-    wheel.unlink()
-
+unpacked = pathlib.Path(sys.argv[1])
 toolkit, = unpacked.glob("nvidia/cu[0-9]*")
 for program in [*toolkit.glob("bin/*"), *toolkit.glob("nvvm/bin/*")]:
     program.chmod(0o755)
@@ -104,7 +92,8 @@ install_cuda_torch() {
   # shellcheck disable=SC2086
   download_wheels "$partial" $requirements
   say "unpacking"
-  unpack_cuda_wheels "$partial"
+  unpack_wheels "$partial" "(?!)" "" # all libraries of both
+  link_cuda_libraries "$partial/unpacked"
   touch "$partial/unpacked/complete"
   mv "$partial/unpacked" "$cuda_torch_dir"
   rm -rf "$partial"

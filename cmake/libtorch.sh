@@ -31,22 +31,26 @@ named_cuda_torch() {
   if [ -e "$torch/lib/libtorch_cuda.so" ]; then printf '%s\n' "$torch"; fi
 }
 
-# Unpacks what a C++ program on the CPU needs out of the wheels $1/*.whl into $1/unpacked.
+# Unpacks the wheels $1/*.whl into $1/unpacked, and removes them. Regular expressions: $2 of those of
+# PyTorch's libraries that are left out, $3 of NVIDIA's files that are taken; by default what a C++
+# program on the CPU needs.
 unpack_wheels() {
-  "$kolo_tools/bin/python3" - "$1" <<'PYTHON'
+  local cpu_without="torch|torch_cuda.*|torch_nvshmem|c10_cuda|caffe2_nvrtc"
+  local cpu_with="[^/]+/lib/lib(cudart|cupti)\.so"
+  "$kolo_tools/bin/python3" - "$1" "${2-$cpu_without}" "${3-$cpu_with}" <<'PYTHON'
 import pathlib, re, sys, zipfile
 
 folder = pathlib.Path(sys.argv[1])
+without, nvidia = sys.argv[2:]
 wanted = re.compile(
     r"torch/include/"
-    r"|torch/lib/(?!lib(torch|torch_cuda.*|torch_python|torch_nvshmem|torch_global_deps"
-    r"|c10_cuda|caffe2_nvrtc|shm)\.so)[^/]+\.so"
-    r"|torch\.libs/"
-    r"|nvidia/[^/]+/lib/lib(cudart|cupti)\.so"
+    rf"|torch/lib/(?!lib({without}|torch_python|torch_global_deps|shm)\.so)[^/]+\.so"
+    rf"|torch\.libs/|nvidia/({nvidia})"
     r"|[^/]+\.dist-info/.*(LICENSE|NOTICE|METADATA)")
 for wheel in folder.glob("*.whl"):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "unpacked", filter(wanted.match, archive.namelist()))
+    wheel.unlink()
 PYTHON
 }
 

@@ -37,9 +37,10 @@ struct PowerSgdOptions {
 ///
 /// The gradient of a parameter [n, ...] counts as a matrix M of n rows and m columns. Each rank
 /// adds the residual of its last approximation, and one step of power iteration follows: the
-/// average of P = M Q over ranks, whose columns are made orthonormal; the average of Q = Mᵀ P; the
-/// reduced gradient P Qᵀ, with the same bits on all ranks. A rank sends (n + m) rank elements where
-/// it would send n m. All other gradients of a bucket are averaged as they are, in one operation.
+/// average of P = M Q over ranks, whose columns are made orthonormal; the average of Q = M^T P; the
+/// reduced gradient P Q^T, with the same bits on all ranks. A rank sends (n + m) rank elements
+/// where it would send n m. All other gradients of a bucket are averaged as they are, in one
+/// operation.
 ///
 /// P and Q are float32, or float64 for float64 gradients; complex gradients are not compressed, and
 /// one rank alone compresses nothing. Gradients that are not finite come out as NaN on all ranks,

@@ -1,12 +1,11 @@
+// Mistakes that a program on GPUs can make, each of which the fake GPUs report.
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <latch>
 #include <memory>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,99 +13,6 @@
 #include "comm/gpu_ranks.hpp"
 
 namespace kolo::test::fake_gpu_mistakes_test {
-
-/// Whether one of the hazards of `body` on two ranks contains `text`.
-void expect_hazard(const std::string& text, const std::function<void(const GpuRank&)>& body) {
-  const std::vector<std::string> hazards = run_on_gpus(2, body);
-  EXPECT_TRUE(std::any_of(hazards.begin(), hazards.end(), [&](const std::string& hazard) {
-    return hazard.find(text) != std::string::npos;
-  })) << testing::PrintToString(hazards);
-}
-
-void all_reduce(const GpuRank& self, const DeviceArray<float>& array, comm::DeviceStream stream) {
-  self.communicator.all_reduce(array.data(), array.data(), array.count(), DType::Float32, {},
-                               stream);
-}
-
-TEST(FakeGpuGroupsTest, RunAsOneLaunch) {
-  expect_sound([](const GpuRank& self) {
-    DeviceArray<float> one(self, {1, 2});
-    DeviceArray<float> other(self, {3});
-    comm::DeviceGroup group(self.communicator);
-    all_reduce(self, one, nullptr);
-    all_reduce(self, other, nullptr);
-    EXPECT_EQ(self.hub.launches(self.rank), 0);
-    group.end();
-    EXPECT_EQ(self.hub.launches(self.rank), 1);
-    self.hub.synchronize(self.rank, nullptr);
-    const auto n = static_cast<float>(self.size);
-    EXPECT_EQ(one.get(), (std::vector<float>{n, 2 * n}));
-    EXPECT_EQ(other.get(), std::vector<float>{3 * n});
-  });
-}
-
-TEST(FakeGpuGroupsTest, MemoryThatTwoOperationsUseIsAHazard) {
-  expect_hazard("use the same memory", [](const GpuRank& self) {
-    DeviceArray<float> array(self, {1, 2});
-    comm::DeviceGroup group(self.communicator);
-    all_reduce(self, array, nullptr);
-    all_reduce(self, array, nullptr);
-    group.end();
-    self.hub.synchronize(self.rank, nullptr);
-  });
-}
-
-TEST(FakeGpuGroupsTest, WhatIsPutOnTheStreamMeanwhileIsAHazard) {
-  expect_hazard("comes before the operations of a group", [](const GpuRank& self) {
-    const auto stream = self.gpu.make_stream();
-    DeviceArray<float> array(self, {1});
-    comm::DeviceGroup group(self.communicator);
-    all_reduce(self, array, stream.get());
-    self.gpu.fill(array.data(), 1, DType::Float32, {}, stream.get());
-    group.end();
-    self.hub.synchronize(self.rank, stream.get());
-  });
-}
-
-TEST(FakeGpuGroupsTest, QuestionInsideIsAHazard) {
-  expect_hazard("'ready' was asked", [](const GpuRank& self) {
-    comm::DeviceGroup group(self.communicator);
-    EXPECT_TRUE(self.communicator.ready());
-    group.end();
-  });
-}
-
-TEST(FakeGpuRegistrationsTest, MistakesAreHazards) {
-  expect_hazard("memory was freed that still is", [](const GpuRank& self) {
-    DeviceArray<float> array(self, {1});
-    void* const registration = self.communicator.register_memory(array.data(), 4);
-    array.free();
-    self.communicator.deregister(registration);
-  });
-  expect_hazard("a communicator ended", [](const GpuRank& self) {
-    const auto array = std::make_shared<DeviceArray<float>>(self, std::size_t{1});
-    const auto other = connect(self.world, self.gpu, all_ranks(self.size), 1);
-    other->register_memory(array->data(), 4);
-  });
-  expect_hazard("that an operation uses", [](const GpuRank& self) {
-    DeviceArray<float> array(self, {1});
-    void* const registration = self.communicator.register_memory(array.data(), 4);
-    if (self.rank == 0) self.hub.lose_collective(0, 0);
-    all_reduce(self, array, nullptr);
-    self.communicator.deregister(registration);
-    self.communicator.abort("over");
-  });
-}
-
-TEST(FakeGpuRegistrationsTest, AbortEndsThem) {
-  expect_sound([](const GpuRank& self) {
-    DeviceArray<float> array(self, {1});
-    void* const registration = self.communicator.register_memory(array.data(), 4);
-    self.communicator.abort("over");
-    self.communicator.deregister(registration);
-    EXPECT_EQ(self.hub.registrations(self.rank), (FakeRegistrations::Count{1, 1}));
-  });
-}
 
 enum class Mistake : std::uint8_t {
   None,

@@ -109,7 +109,8 @@ void others_posted() {
   handle.wait();
 }
 
-/// Its own header is there, the others' are not.
+/// Its own header is there, the others' are not. They wait for its end: at the stamp of its death
+/// it still lives, and would answer.
 void posted() {
   const kolo::Runtime runtime;
   warm_up();
@@ -120,7 +121,7 @@ void posted() {
     std::this_thread::sleep_for(100ms);
     die();
   }
-  wait_for_stamp("death");
+  wait_for_stamp(std::to_string(victim) + ".status");
   reduce("x");
 }
 

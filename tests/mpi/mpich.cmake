@@ -15,7 +15,8 @@ if(EXISTS "${mpich_folder}/bin/mpiexec")
   add_executable(runtime_mpich_test ${mpi_sources} ${main_sources}
     mpi/communicator_mpi_test.cpp
     mpi/runtime_errors_mpi_test.cpp
-    mpi/runtime_mpi_test.cpp)
+    mpi/runtime_mpi_test.cpp
+    mpi/runtime_over_mpi_test.cpp)
   kolo_configure_target(runtime_mpich_test)
   kolo_internal_includes(runtime_mpich_test)
   kolo_compile_quickly(runtime_mpich_test)

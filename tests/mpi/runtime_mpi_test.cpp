@@ -12,7 +12,6 @@
 #include "kolo/mpi.hpp"
 #include "kolo/shared_buffer.hpp"
 #include "mpi/runtime_ways.hpp"
-#include "ops/registry.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/agree.hpp"
@@ -324,31 +323,6 @@ TEST_P(RuntimeMpiTest, AnOperationThatIsHeldHoldsNoOtherProcessSet) {
   }
   handle.wait();
   EXPECT_EQ(output.counts, std::vector<std::int64_t>(all.size(), 4));
-}
-
-TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
-  const ops::Registry registry;
-  for (const Algorithm& algorithm : registry.algorithms()) {
-    if (algorithm.collective != Collective::AllReduce) continue;
-    SCOPED_TRACE(algorithm.name);
-    Config config = config_of_ranks();
-    config.allreduce = algorithm.name;
-    Runtime runtime({.config = config});
-    expect_sum_works(runtime, "short", 3);
-    expect_sum_works(runtime, "long", 50001);
-  }
-}
-
-TEST(RuntimeOverMpiTest, TheProcessMayOwnIt) {
-  for (int round = 0; round < 2; ++round) {
-    init();
-    EXPECT_TRUE(is_initialized());
-    EXPECT_EQ(size(), MpiRanks::instance().size());
-    EXPECT_EQ(rank(), MpiRanks::instance().rank());
-    expect_sum_works(Runtime::current(), "x");
-    shutdown();
-    EXPECT_FALSE(is_initialized());
-  }
 }
 
 }  // namespace kolo::test::runtime_mpi_test

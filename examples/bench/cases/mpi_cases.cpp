@@ -6,6 +6,8 @@
 
 #include <mpi.h>
 
+#include "bench/cases/mpi_world.hpp"
+
 namespace bench {
 namespace {
 
@@ -61,18 +63,6 @@ void call(Operation operation, const Tensor& tensor, MPI_Datatype type, bool in_
 }
 
 constexpr const char* kReference = "MPI";
-
-int rank_in_world() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
-
-int size_of_world() {
-  int size = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <nccl.h>
 
+#include "bench/cases/mpi_world.hpp"
 #include "bench/cases/public_calls.hpp"
 #include "comm/gpu/nccl_handles.hpp"
 #include "comm/gpu/nccl_types.hpp"
@@ -18,18 +19,6 @@ ncclUniqueId invitation(int rank) {
   return id;
 }
 
-int rank_in_the_world() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
-
-int size_of_the_world() {
-  int size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
-
 kolo::comm::NcclComm join(int rank, int ranks) {
   const ncclUniqueId id = invitation(rank);
   ncclComm_t communicator = nullptr;
@@ -42,9 +31,7 @@ kolo::comm::NcclComm join(int rank, int ranks) {
 class RawNccl final : public RawCollectives {
  public:
   explicit RawNccl(cudaStream_t stream)
-      : stream_(stream),
-        ranks_(size_of_the_world()),
-        communicator_(join(rank_in_the_world(), ranks_)) {}
+      : stream_(stream), ranks_(size_of_world()), communicator_(join(rank_in_world(), ranks_)) {}
 
   void start(Operation operation, kolo::DType dtype, const std::vector<Tensor>& tensors,
              bool as_group) override {

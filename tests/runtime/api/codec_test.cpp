@@ -15,6 +15,7 @@
 #include "kolo/error.hpp"
 #include "runtime/every_world.hpp"
 #include "runtime/values.hpp"
+#include "runtime/whole_codec.hpp"
 
 namespace kolo::test::codec_test {
 
@@ -36,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(, CodecTest, testing::ValuesIn(settings()), [](const au
 });
 
 TEST_P(CodecTest, WholeUnitsAreSummedExactly) {
-  // Inputs of 0 … 10 and one of 127 in each block of 256 have 1 as the unit of int8; the sums have
+  // Inputs of 0 to 10 and one of 127 in each block of 256 have 1 as the unit of int8; the sums have
   // one of `size`, so they are off by half of that at most.
   run([&](Runtime& runtime) {
     for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
@@ -228,23 +229,8 @@ TEST(CodecErrorsTest, WhatNoCodecCanDo_RaisesOnAllRanks) {
   });
 }
 
-/// Sends each element as a whole number of bytes.
-class Whole final : public Codec {
- public:
-  std::string_view name() const override { return "whole"; }
-  std::size_t block() const override { return 10; }
-  double error_bound() const override { return 0.5; }
-  std::size_t payload_bytes(std::size_t count, int) const override { return count; }
-  void encode(std::span<const float> values, int, std::byte* payload) const override {
-    for (std::size_t i = 0; i < values.size(); ++i) payload[i] = static_cast<std::byte>(values[i]);
-  }
-  void add_decoded(const std::byte* payload, int, std::span<float> values) const override {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] += static_cast<float>(payload[i]);
-  }
-};
-
 TEST(OwnCodecTest, ProgramsAddTheirOwn) {
-  static const Whole codec;
+  static const WholeCodec codec;
   run_ranks(3, [&](FakeWorld& world) {
     InitOptions options = options_in(world, test_config());
     options.codecs = {&codec};
@@ -259,7 +245,7 @@ TEST(OwnCodecTest, ProgramsAddTheirOwn) {
 }
 
 TEST(OwnCodecTest, RanksThatHaveOthers_DoNotStart) {
-  static const Whole codec;
+  static const WholeCodec codec;
   run_ranks(2, [&](FakeWorld& world) {
     InitOptions options = options_in(world, test_config());
     if (world.topology().rank == 1) options.codecs = {&codec};

@@ -18,6 +18,7 @@
 #include "runtime/join_expectations.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "runtime/whole_codec.hpp"
 
 namespace kolo::test::coded_exchange_test {
 
@@ -205,23 +206,8 @@ TEST_P(CodedExchangeTest, ComesBetweenProducerAndConsumer_InMemoryThatStays) {
   });
 }
 
-/// Sends each element as a whole number of bytes.
-class Whole final : public Codec {
- public:
-  std::string_view name() const override { return "whole"; }
-  std::size_t block() const override { return 10; }
-  double error_bound() const override { return 0.5; }
-  std::size_t payload_bytes(std::size_t count, int) const override { return count; }
-  void encode(std::span<const float> values, int, std::byte* payload) const override {
-    for (std::size_t i = 0; i < values.size(); ++i) payload[i] = static_cast<std::byte>(values[i]);
-  }
-  void add_decoded(const std::byte* payload, int, std::span<float> values) const override {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] += static_cast<float>(payload[i]);
-  }
-};
-
 TEST_P(CodedExchangeTest, CodecsOfTheProgram_AreRefusedOnAllRanks) {
-  static const Whole codec;
+  static const WholeCodec codec;
   run_ranks(
       size(),
       [&](FakeWorld& world) {
