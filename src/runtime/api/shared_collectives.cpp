@@ -33,7 +33,7 @@ class Stretch {
   /// On this rank.
   const TensorView& view() const { return view_; }
   std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
-  runtime::LastingMemory whole() const {
+  runtime::BufferMemory whole() const {
     return {buffer_.data(), buffer_.size_bytes(), buffer_.owner()};
   }
 
@@ -90,7 +90,7 @@ Submission placed(Submission submission, const Stretch& stretch) {
   operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = stretch.place();
   operation.tensors.front().peer_buffers = stretch.peers(submission.set);
-  operation.lasting.push_back(stretch.whole());
+  operation.buffers.push_back(stretch.whole());
   return submission;
 }
 
@@ -171,7 +171,7 @@ Submission make_alltoall(const Stretch& input, const Stretch& output,
         operation, "the output at " + output.place() + " overlaps the input at " + input.place());
   }
   operation.request.placement += " to " + output.place();
-  operation.lasting.push_back(output.whole());
+  operation.buffers.push_back(output.whole());
   return submission;
 }
 

@@ -31,8 +31,8 @@ struct TensorMemory {
   std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
-/// Memory that the program's operations use again and again: all of a SharedBuffer.
-struct LastingMemory {
+/// All memory of a SharedBuffer, which the program's operations use again and again.
+struct BufferMemory {
   std::byte* data = nullptr;
   std::size_t size_bytes = 0;
   std::shared_ptr<void> owner;
@@ -74,8 +74,8 @@ struct Operation {
   int process_set_number = 0;                   ///< add process set
   int last_joined = 0;                          ///< join: the world rank that joined last
 
-  std::vector<LastingMemory> lasting;  ///< that its tensor lies in
-  std::shared_ptr<void> keep_alive;    ///< owns whatever other memory above needs an owner
+  std::vector<BufferMemory> buffers;  ///< that its tensor lies in
+  std::shared_ptr<void> keep_alive;   ///< owns whatever other memory above needs an owner
 
   Clock::time_point started{};  ///< when its data began to move
   Clock::time_point ended{};

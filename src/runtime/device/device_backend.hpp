@@ -16,7 +16,7 @@
 #include "runtime/device/device_plan.hpp"
 #include "runtime/device/device_staging.hpp"
 #include "runtime/device/event_pool.hpp"
-#include "runtime/device/known_buffers.hpp"
+#include "runtime/device/registered_buffers.hpp"
 
 namespace kolo::runtime {
 
@@ -44,10 +44,10 @@ class DeviceBackend final : public Backend {
   Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation& operation) override;
 
-  /// Before a batch: lets the communicator know the lasting memory that it uses.
+  /// Before a batch: registers the buffers that it uses.
   void prepare(const Operations& batch) {
     for (const auto& operation : batch) {
-      for (const LastingMemory& memory : operation->lasting) buffers_.use(memory);
+      for (const BufferMemory& memory : operation->buffers) buffers_.use(memory);
     }
   }
   /// After one: owners of memory until what was launched so far has ended.
@@ -77,7 +77,7 @@ class DeviceBackend final : public Backend {
 
   const DataPath& path_;
   DeviceStaging staging_;
-  KnownBuffers buffers_;
+  RegisteredBuffers buffers_;
   const DevicePath device_;
   DeviceExchange exchange_{device_};
   CodedExchange coded_exchange_{device_};
