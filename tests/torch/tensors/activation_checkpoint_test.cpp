@@ -31,7 +31,7 @@ at::Tensor checkpointed(const Function& function, const at::Tensor& input) {
 }
 
 /// The loss, gradients, and what the generator gives then. Nothing is used more than twice: three
-/// gradients of a tensor may add up in another order.
+/// gradients of a tensor may add up in another order. backward() calls the blocks again.
 Tensors run_blocks(const CallBlock& call, bool is_nested, bool has_autocast) {
   torch::manual_seed(9);
   Tensors weights;
@@ -43,14 +43,14 @@ Tensors run_blocks(const CallBlock& call, bool is_nested, bool has_autocast) {
       return torch::linear(y, weights[i == 3 ? 4 : i]) + x;
     };
   };
+  const auto pair = [&](std::size_t i) -> Function {
+    return [&, i](const at::Tensor& y) { return call(block(i + 1), call(block(i), y)).sin(); };
+  };
   at::Tensor loss;
   {
     const Autocast autocast(at::kBFloat16, at::kCPU, has_autocast);
     at::Tensor x = input;
     if (is_nested) {
-      const auto pair = [&](std::size_t i) -> Function {
-        return [&, i](const at::Tensor& y) { return call(block(i + 1), call(block(i), y)).sin(); };
-      };
       x = call([&](const at::Tensor& y) { return call(pair(2), call(pair(0), y)); }, x);
     } else {
       for (std::size_t i = 0; i < 4; ++i) x = call(block(i), x);
