@@ -81,7 +81,7 @@ void Lane::join(std::shared_ptr<Operation> operation) {
 void Lane::lend_thread() {
   if (messaging_ == nullptr || !messaging_->is_here()) return;
   // A function that the program runs inside a step may submit.
-  if (progressing_thread_ == std::this_thread::get_id()) return;
+  if (progress_mutex_.is_mine()) return;
   try_progress_step(1);
   messaging_->serve();
 }
@@ -138,20 +138,6 @@ Lane::Metrics Lane::metrics() {
 
 // --- the progress step ---
 
-/// Says which thread is in a progress step.
-class Lane::ProgressStep {
- public:
-  explicit ProgressStep(Lane& lane) : thread_(lane.progressing_thread_) {
-    thread_ = std::this_thread::get_id();
-  }
-  ProgressStep(const ProgressStep&) = delete;  // one at a time
-  ProgressStep& operator=(const ProgressStep&) = delete;
-  ~ProgressStep() { thread_ = std::thread::id(); }
-
- private:
-  std::atomic<std::thread::id>& thread_;
-};
-
 bool Lane::try_progress_step(int polls) {
   const std::unique_lock lock(progress_mutex_, std::try_to_lock);
   return lock.owns_lock() && progress_step(polls);
@@ -159,7 +145,6 @@ bool Lane::try_progress_step(int polls) {
 
 bool Lane::progress_step(int polls) {
   if (phase_ == Phase::Stopped) return false;
-  const ProgressStep step(*this);
   try {
     return make_progress(Clock::now(), polls);
   } catch (...) {  // batches call functions of the program, which may throw anything

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 
 #include "base/home_process.hpp"
@@ -20,6 +19,7 @@
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/lane/batch_executor.hpp"
+#include "runtime/lane/owned_mutex.hpp"
 #include "runtime/lane/tensor_queue.hpp"
 #include "runtime/lane/wake_signal.hpp"
 
@@ -120,7 +120,6 @@ class Lane {
  private:
   using Clock = Operation::Clock;
   class Waiter;
-  class ProgressStep;
 
   /// How far this rank has closed the set.
   enum class Phase {
@@ -163,8 +162,7 @@ class Lane {
   TensorQueue queue_;
   Waiters waiters_;
 
-  std::mutex progress_mutex_;
-  std::atomic<std::thread::id> progressing_thread_{};  // in a progress step
+  OwnedMutex progress_mutex_;
 
   // Guarded by progress_mutex_.
   const DataPath data_;

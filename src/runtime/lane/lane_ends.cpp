@@ -114,7 +114,7 @@ void Lane::publish_end(const std::string& how) {
   // this hangs in a function of the program; the other ranks then see that the process has ended.
   constexpr int kLongestStepMs = 500;
   std::unique_lock lock(progress_mutex_, std::defer_lock);
-  const bool is_in_step = progressing_thread_ == std::this_thread::get_id();
+  const bool is_in_step = progress_mutex_.is_mine();
   for (int ms = 0; !is_in_step && ms < kLongestStepMs && !lock.try_lock(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

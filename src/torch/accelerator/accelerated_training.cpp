@@ -1,7 +1,6 @@
 #include "torch/accelerator/accelerated_training.hpp"
 
 #include <algorithm>
-#include <iostream>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -182,7 +181,7 @@ bool AcceleratedTraining::step() {
     ++steps_;
     rates_->follow_step();
   }
-  if (is_last) show_progress();
+  if (is_last) progress_.end_step(last_loss_);
   return has_stepped;
 }
 
@@ -192,14 +191,9 @@ void AcceleratedTraining::end_pass() {
   passes_done_ = is_last ? 0 : passes_done_ + 1;
   has_run_backward_ = false;
   if (!is_last) return;
-  ++own_step_number_;
   gradients_of_.reset();
   accumulating_.reset();
   is_unscaled_ = false;
-}
-
-std::uint64_t AcceleratedTraining::step_number() const {
-  return feed_ != nullptr ? feed_->step_number() : own_step_number_;
 }
 
 /// Those of the last step, or of one that the program has begun and left.
@@ -253,30 +247,12 @@ bool AcceleratedTraining::should_stop(bool local) {
   return stop.item<bool>();
 }
 
-// --- output ---
-
 void AcceleratedTraining::begin_epochs(std::int64_t count) {
   const std::int64_t steps = feed("epochs()").steps_left(count);
-  bar_.reset();
-  if (!options_.progress_bar || set_.rank() != 0 || steps == 0 || !output_is_terminal()) return;
-  bar_ = std::make_unique<ProgressBar>(std::cout, /*on_terminal=*/true, static_cast<int>(steps),
-                                       static_cast<double>(feed_->samples_per_step()), "samples");
-  shown_steps_ = 0;
-  shown_since_ = Clock::now();
-}
-
-void AcceleratedTraining::show_progress() {
-  if (bar_ == nullptr) return;
-  ++shown_steps_;
-  const double seconds = std::chrono::duration<double>(Clock::now() - shown_since_).count();
-  // Otherwise nobody waits for the GPU to compute the loss.
-  if (last_loss_.defined() && bar_->is_due(shown_steps_, seconds)) {
-    bar_->update(shown_steps_, last_loss_.item<double>(), seconds);
+  progress_.end();
+  if (options_.progress_bar && set_.rank() == 0 && steps > 0 && output_is_terminal()) {
+    progress_.begin(steps, feed_->samples_per_step());
   }
-}
-
-void AcceleratedTraining::clear_progress() {
-  if (bar_ != nullptr) bar_->clear();
 }
 
 }  // namespace kolo::tensors

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -8,10 +7,10 @@
 #include <string>
 
 #include "kolo/accelerator.hpp"
-#include "kolo/progress_bar.hpp"
 #include "torch/accelerator/device.hpp"
 #include "torch/accelerator/rate_source.hpp"
 #include "torch/accelerator/training_feed.hpp"
+#include "torch/accelerator/training_progress.hpp"
 
 namespace kolo::tensors {
 
@@ -41,14 +40,12 @@ class AcceleratedTraining {
   bool should_stop(bool local);
   void save_state(const std::filesystem::path& folder, SaveOptions options);
   std::optional<Loaded> load_state(const std::filesystem::path& path);
-  void clear_progress();
+  void clear_progress() { progress_.clear(); }
 
   DistributedOptimizer& optimizer() { return optimizer_; }
   c10::Device device() const { return device_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void require_pass(const char* call) const;
   const CurrentBatch& batch() const;
   void require_usable_gradients() const;
@@ -56,11 +53,10 @@ class AcceleratedTraining {
   template <class Backward>
   void run_pass(const Backward& backward);
   double weight() const;
-  /// Changes with every step.
-  std::uint64_t step_number() const;
+  /// Of the feed; batches of the program's own have none.
+  std::uint64_t step_number() const { return feed_ != nullptr ? feed_->step_number() : 0; }
   void drop_gradients();
   void end_pass();
-  void show_progress();
   at::Tensor in_order(const at::Tensor& rows) const;
   bool has_checkpoint(const std::filesystem::path& path, const std::string& name);
   void restore(const std::string& state);
@@ -74,20 +70,15 @@ class AcceleratedTraining {
   std::shared_ptr<TrainingFeed> feed_;
   std::shared_ptr<CurrentBatch> current_;
 
-  // With batches of the program's own:
-  int passes_done_ = 0;  // of the step
-  std::uint64_t own_step_number_ = 0;
-
-  std::optional<std::uint64_t> gradients_of_{};  // the step that they are of
+  int passes_done_ = 0;  // of the step, with batches of the program's own
+  std::optional<std::uint64_t> gradients_of_{};  // the step that is being accumulated
   bool is_unscaled_ = false;
   bool has_run_backward_ = false;  // in this pass
   at::Tensor accumulating_;        // a parameter with a gradient of the passes before
   std::int64_t steps_ = 0;
 
   at::Tensor last_loss_;
-  std::unique_ptr<ProgressBar> bar_;
-  int shown_steps_ = 0;
-  Clock::time_point shown_since_{};
+  TrainingProgress progress_;
 };
 
 }  // namespace kolo::tensors
