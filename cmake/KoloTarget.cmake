@@ -35,8 +35,10 @@ function(kolo_configure_target target)
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
-    # Paths relative to the checkout, so that clones share what one of them has compiled.
-    set(launcher "env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${KOLO_CCACHE}")
+    # Paths relative to the checkout, so that clones share what one of them has compiled. Without
+    # the sloppiness, nothing that uses a precompiled header is cached.
+    set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros ${KOLO_CCACHE})
     set_target_properties(${target} PROPERTIES
       CXX_COMPILER_LAUNCHER "${launcher}"
       CUDA_COMPILER_LAUNCHER "${launcher}")
