@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by setup.sh, whose functions it uses: what single tests need, which are skipped without it:
+# Sourced by setup.sh, whose functions it uses: what single tests need, and are skipped without:
 # Python packages that read checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
