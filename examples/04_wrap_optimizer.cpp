@@ -20,6 +20,31 @@
 #include "drawn/training.hpp"
 #include "kolo/kolo.hpp"
 
+namespace {
+
+struct Epoch {
+  std::size_t steps = 0;
+  at::Tensor loss_sum = at::zeros({});
+};
+
+/// Learns from all batches of the loader.
+template <class Loader>
+Epoch run_epoch(torch::nn::Sequential& model, torch::optim::Optimizer& optimizer, Loader& loader) {
+  Epoch epoch;
+  for (auto& batch : loader) {
+    optimizer.zero_grad();
+    const at::Tensor loss =
+        torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target);
+    loss.backward();
+    optimizer.step();
+    epoch.loss_sum += loss.detach();
+    ++epoch.steps;
+  }
+  return epoch;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   constexpr std::size_t kPictures = 4000;
   constexpr std::size_t kBatch = 32;  // of each rank
@@ -42,17 +67,7 @@ int main(int argc, char** argv) {
                                         .map(torch::data::transforms::Stack<>()),
                                     sampler, kBatch);
   for (std::size_t epoch = 0; epoch < 6; ++epoch) {
-    at::Tensor loss_sum = at::zeros({});
-    std::size_t steps = 0;
-    for (auto& batch : *loader) {
-      optimizer.zero_grad();
-      const at::Tensor loss =
-          torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target);
-      loss.backward();
-      optimizer.step();
-      loss_sum += loss.detach();
-      ++steps;
-    }
+    const auto [steps, loss_sum] = run_epoch(model, optimizer, *loader);
     // Each rank knows the loss of its own share: average over ranks, print on one.
     const double loss = kolo::allreduce(loss_sum / static_cast<double>(steps)).item<double>();
     const double accuracy = drawn::accuracy(model, held_out);

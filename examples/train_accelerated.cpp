@@ -9,6 +9,28 @@
 #include "drawn/pictures.hpp"
 #include "kolo/kolo.hpp"
 
+namespace {
+
+torch::nn::Sequential make_model() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(28 * 28, 64),
+                               torch::nn::ReLU(), torch::nn::Linear(64, 10));
+}
+
+/// How many digits the model reads right. Every rank judges its share.
+template <class Batches>
+double count_right(torch::nn::Sequential& model, kolo::Accelerator& accelerator, Batches& batches) {
+  const torch::NoGradGuard no_gradients;
+  at::Tensor right = torch::zeros({}, torch::kLong);
+  for (auto& batch : batches) {
+    const at::Tensor hits = model->forward(batch.data).argmax(1).eq(batch.target);
+    right += accelerator.gather_for_metrics(hits).sum();
+  }
+  return right.item<double>();
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   kolo::Accelerator accelerator({.gradient_accumulation_steps = 2, .progress_bar = true});
   examples::share_cores(kolo::local_size());
@@ -24,9 +46,7 @@ int main(int argc, char** argv) {
   const auto exit = examples::parse_command_line(app, argc, argv);
   if (exit) return examples::leave(*exit, kolo::rank() == 0);
 
-  torch::manual_seed(1);
-  torch::nn::Sequential model(torch::nn::Flatten(), torch::nn::Linear(28 * 28, 64),
-                              torch::nn::ReLU(), torch::nn::Linear(64, 10));
+  torch::nn::Sequential model = make_model();
   drawn::Pictures known(drawn::Alphabet::Digits, /*first=*/0, /*count=*/2000);
   drawn::Pictures unknown(drawn::Alphabet::Digits, /*first=*/1'000'000, /*count=*/500);
   const torch::data::transforms::Stack<> stack;
@@ -43,13 +63,7 @@ int main(int argc, char** argv) {
       const bool is_due = accelerator.step() && accelerator.steps() % save_every == 0;
       if (is_due) accelerator.save_state(folder);
     }
-    const torch::NoGradGuard no_gradients;
-    at::Tensor right = torch::zeros({}, torch::kLong);
-    for (auto& batch : held_out) {
-      const at::Tensor hits = model->forward(batch.data).argmax(1).eq(batch.target);
-      right += accelerator.gather_for_metrics(hits).sum();
-    }
-    const double accuracy = right.item<double>() / 5;
+    const double accuracy = count_right(model, accelerator, held_out) / 5;
     accelerator.print("epoch ", epoch + 1, ": accuracy ", accuracy, " % of 500");
     if (accelerator.should_stop(accuracy >= enough)) break;
   }

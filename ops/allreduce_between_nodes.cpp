@@ -42,6 +42,18 @@ namespace {
 constexpr int kHalfOfTags = kAlgorithmTagCount / 2;
 constexpr std::size_t kConvertedAtOnce = std::size_t{32} << 10;
 
+/// What steps 1 and 3 have in common.
+CollectiveCall call_inside(const CollectiveCall& call, Communicator& neighbours) {
+  CollectiveCall inside = call;
+  inside.communicator = &neighbours;
+  inside.window = call.nodes->window;
+  inside.nodes = nullptr;
+  inside.compressor = nullptr;
+  inside.codec = nullptr;
+  inside.residual = nullptr;
+  return inside;
+}
+
 /// Step 2 with a compressor.
 Task allreduce_converted(CollectiveCall call) {
   const Compressor& compressor = *call.compressor;
@@ -80,13 +92,7 @@ Task allreduce_between_nodes(CollectiveCall call) {
   const double prescale = call.reduction.prescale;
 
   SubCommunicator neighbours(*call.communicator, places.neighbours(), 0, kHalfOfTags);
-  CollectiveCall inside = call;
-  inside.communicator = &neighbours;
-  inside.window = call.nodes->window;
-  inside.nodes = nullptr;
-  inside.compressor = nullptr;
-  inside.codec = nullptr;
-  inside.residual = nullptr;
+  const CollectiveCall inside = call_inside(call, neighbours);
 
   CollectiveCall scatter = inside;
   scatter.output = piece;

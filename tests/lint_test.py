@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pinned_tool import find_tool
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-VERSION = "22.1.8"  # as in cmake/setup.sh: other versions find other things
+VERSION = "22.1.8"  # as in cmake/test_tools.sh: other versions find other things
 CORE = ("src", "ops", "compression")
 
 

@@ -30,6 +30,14 @@ double mean_of_last(const std::vector<double>& values) {
          static_cast<double>(count);
 }
 
+/// On rank 0.
+std::optional<kolo::ProgressBar> make_progress(const Options& options, int first_step) {
+  if (kolo::rank() != 0) return std::nullopt;
+  const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
+  return std::make_optional<kolo::ProgressBar>(
+      std::cout, kolo::output_is_terminal(), options.steps - first_step, tokens_per_step, "tokens");
+}
+
 kolo::ProcessSet::Metrics metrics() { return kolo::Runtime::current().world().metrics(); }
 
 }  // namespace
@@ -79,12 +87,7 @@ double train_step(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tens
 TrainingResult train(Gpt& model, kolo::DistributedOptimizer& optimizer, const Options& options,
                      std::string_view text, int first_step) {
   using Clock = std::chrono::steady_clock;
-  const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();
-  std::optional<kolo::ProgressBar> progress;
-  if (kolo::rank() == 0) {
-    progress.emplace(std::cout, kolo::output_is_terminal(), options.steps - first_step,
-                     tokens_per_step, "tokens");
-  }
+  std::optional<kolo::ProgressBar> progress = make_progress(options, first_step);
   Batches batches(options, text);
   batches.skip(first_step);
   std::vector<double> losses;

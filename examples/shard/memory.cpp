@@ -119,6 +119,12 @@ struct Moment {
   std::map<const std::byte*, std::size_t> buffers;
   std::size_t live_bytes;  ///< of tensors, and in buffers
   Pss pss;
+
+  std::size_t bytes_of_buffers() const {
+    std::size_t bytes = 0;
+    for (const auto& [begin, size] : buffers) bytes += size;
+    return bytes;
+  }
 };
 
 /// Collective: a page that ranks share counts on those that have touched it, so all stand still.
@@ -177,13 +183,11 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
     });
   });
   const std::uint64_t sent = bytes_sent() - sent_before;
-  std::size_t windows = 0;
-  for (const auto& [begin, size] : before.buffers) windows += size;
   const double pss_growth = growth(after.pss.total, before.pss.total);
   Json found = to_json(inventory);
   found.update({{"elements", examples::count_parameters(*training->model)},
                 {"largest_bucket", largest_bucket(training->optimizer)},
-                {"windows_before", windows},
+                {"windows_before", before.bytes_of_buffers()},
                 {"peak_of_construction", peak_of_construction},
                 {"peak_of_first_step", peak_of_first_step},
                 {"peak_of_step", peak_of_step},

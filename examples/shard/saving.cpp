@@ -48,6 +48,17 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+void print_saving(const nlohmann::ordered_json& result, int rounds) {
+  const auto number = [&](const char* key) { return result.at(key).get<double>(); };
+  std::printf(
+      "shard = %s, %d ranks, %.0f MiB: save %.3f s, write and fsync %.3f s, median ratio %.2f "
+      "of %d rounds; while it saves, a rank's memory grows by %.1f MiB at most\n",
+      result.at("shard").get<std::string>().c_str(), kolo::size(), number("mib"),
+      number("save_s_median"), number("write_s_median"), number("ratio_median"), rounds,
+      number("growth_mib"));
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
@@ -85,15 +96,7 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
                                 {"write_s_median", examples::median(write)},
                                 {"ratio_median", examples::median(ratios)},
                                 {"growth_mib", growth}};
-  if (kolo::rank() == 0) {
-    std::printf(
-        "shard = %s, %d ranks, %.0f MiB: save %.3f s, write and fsync %.3f s, median ratio %.2f "
-        "of %d rounds; while it saves, a rank's memory grows by %.1f MiB at most\n",
-        result["shard"].get<std::string>().c_str(), kolo::size(), result["mib"].get<double>(),
-        result["save_s_median"].get<double>(), result["write_s_median"].get<double>(),
-        result["ratio_median"].get<double>(), options.rounds, growth);
-    std::fflush(stdout);
-  }
+  if (kolo::rank() == 0) print_saving(result, options.rounds);
   return result;
 }
 

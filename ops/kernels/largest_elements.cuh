@@ -133,23 +133,27 @@ __host__ __device__ void find_least(const Team& team, SparseTile& tile, const Ti
   }
 }
 
-/// Writes the elements that are sent in the order of their places: each thread those of a run of
-/// neighbours.
+/// Neighbours, of which one thread counts and writes those that are sent.
+struct Neighbours {
+  std::uint32_t begin;
+  std::uint32_t end;
+};
+__host__ __device__ inline Neighbours neighbours_of(std::uint32_t thread, std::uint32_t count) {
+  const std::uint32_t run = (count + kCodecThreads - 1) / kCodecThreads;
+  const std::uint32_t end = (thread + 1) * run;
+  return {thread * run, end < count ? end : count};
+}
+
+/// Counts, of each thread's neighbours and in rows, the elements above the least one that is sent,
+/// and those of its magnitude.
 template <class Team>
-__host__ __device__ void write_largest(const Team& team, SparseTile& tile, const TileInput& input,
-                                       std::uint32_t kept, std::byte* payload) {
-  const std::uint32_t run = (input.count + kCodecThreads - 1) / kCodecThreads;
+__host__ __device__ void count_sent(const Team& team, SparseTile& tile, const TileInput& input) {
   const std::uint32_t least = tile.least;
-  const std::uint32_t ties = tile.ties;
-  const bool is_finite = tile.is_finite != 0;
-  const auto end_of = [&](std::uint32_t thread) {
-    const std::uint32_t end = (thread + 1) * run;
-    return end < input.count ? end : input.count;
-  };
   team.each([&](std::uint32_t thread) {
+    const Neighbours own = neighbours_of(thread, input.count);
     std::uint32_t larger = 0;
     std::uint32_t equal = 0;
-    for (std::uint32_t i = thread * run; i < end_of(thread); ++i) {
+    for (std::uint32_t i = own.begin; i < own.end; ++i) {
       const std::uint32_t bits = base::magnitude_bits(input.at(i));
       larger += bits > least ? 1 : 0;
       equal += bits == least ? 1 : 0;
@@ -168,20 +172,43 @@ __host__ __device__ void write_largest(const Team& team, SparseTile& tile, const
     tile.larger_rows[thread] = larger;
     tile.equal_rows[thread] = equal;
   });
+}
+
+/// Elements above the least one that is sent, and those of its magnitude.
+struct SentCount {
+  std::uint32_t larger = 0;
+  std::uint32_t equal = 0;
+};
+
+/// Of the threads before `thread`.
+__host__ __device__ inline SentCount sent_before(const SparseTile& tile, std::uint32_t thread) {
+  const std::uint32_t row = thread / kRowThreads;
+  SentCount sent;
+  for (std::uint32_t i = 0; i < row; ++i) {
+    sent.larger += tile.larger_rows[i];
+    sent.equal += tile.equal_rows[i];
+  }
+  for (std::uint32_t i = row * kRowThreads; i < thread; ++i) {
+    sent.larger += tile.larger[i];
+    sent.equal += tile.equal[i];
+  }
+  return sent;
+}
+
+/// Writes the elements that are sent in the order of their places.
+template <class Team>
+__host__ __device__ void write_largest(const Team& team, SparseTile& tile, const TileInput& input,
+                                       std::uint32_t kept, std::byte* payload) {
+  count_sent(team, tile, input);
+  const std::uint32_t least = tile.least;
+  const std::uint32_t ties = tile.ties;
+  const bool is_finite = tile.is_finite != 0;
   team.each([&](std::uint32_t thread) {
-    const std::uint32_t row = thread / kRowThreads;
-    std::uint32_t larger = 0;
-    std::uint32_t equal = 0;
-    for (std::uint32_t i = 0; i < row; ++i) {
-      larger += tile.larger_rows[i];
-      equal += tile.equal_rows[i];
-    }
-    for (std::uint32_t i = row * kRowThreads; i < thread; ++i) {
-      larger += tile.larger[i];
-      equal += tile.equal[i];
-    }
-    std::uint32_t next = larger + (equal < ties ? equal : ties);
-    for (std::uint32_t i = thread * run; i < end_of(thread); ++i) {
+    const Neighbours own = neighbours_of(thread, input.count);
+    const SentCount before = sent_before(tile, thread);
+    std::uint32_t equal = before.equal;
+    std::uint32_t next = before.larger + (equal < ties ? equal : ties);
+    for (std::uint32_t i = own.begin; i < own.end; ++i) {
       const float value = input.at(i);
       const std::uint32_t bits = base::magnitude_bits(value);
       const bool is_sent = bits > least || (bits == least && equal++ < ties);

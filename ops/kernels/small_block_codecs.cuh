@@ -78,7 +78,21 @@ __host__ __device__ void encode_int8(const Team& team, SmallTile& tile, const Ti
   });
 }
 
-/// Means are summed from the first element to the last, as on the CPU: a thread for each of both.
+/// The mean of the elements of one sign, summed from the first to the last, as on the CPU; 0 if
+/// there are none.
+__host__ __device__ inline float mean_of_sign(const float* values, std::uint32_t length,
+                                              bool is_negative) {
+  float sum = 0;
+  std::uint32_t count = 0;
+  for (std::uint32_t i = 0; i < length; ++i) {
+    if ((values[i] < 0) != is_negative) continue;
+    sum += values[i];
+    ++count;
+  }
+  return count > 0 ? sum / static_cast<float>(count) : sum;
+}
+
+/// A thread for each of both means.
 template <class Team>
 __host__ __device__ void encode_one_bit(const Team& team, SmallTile& tile, const TileInput& input,
                                         std::byte* payloads, std::uint64_t stride) {
@@ -101,15 +115,7 @@ __host__ __device__ void encode_one_bit(const Team& team, SmallTile& tile, const
       payload[2 * sizeof(float) + place.lane] = static_cast<std::byte>(bits);
     }
     if (place.lane > 1 || place.length == 0) return;
-    const bool sign = place.lane == 1;
-    float sum = 0;
-    std::uint32_t count = 0;
-    for (std::uint32_t i = 0; i < place.length; ++i) {
-      if ((values[i] < 0) != sign) continue;
-      sum += values[i];
-      ++count;
-    }
-    const float mean = count > 0 ? sum / static_cast<float>(count) : sum;
+    const float mean = mean_of_sign(values, place.length, /*is_negative=*/place.lane == 1);
     tile.means[place.block][place.lane] = mean;
     store_word(payload + place.lane * sizeof(float), mean);
   });

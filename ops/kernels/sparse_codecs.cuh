@@ -15,10 +15,10 @@
 
 namespace kolo::ops {
 
-/// At random places, one in each of `kept` runs.
+/// Draws the seed of the places from the elements, writes it, and finds whether all are finite.
 template <class Team>
-__host__ __device__ void encode_random(const Team& team, SparseTile& tile, const TileInput& input,
-                                       std::uint32_t kept, std::byte* payload) {
+__host__ __device__ void draw_seed(const Team& team, SparseTile& tile, const TileInput& input,
+                                   std::byte* payload) {
   team.each([&](std::uint32_t thread) {
     std::uint64_t hash = 0;
     std::uint32_t is_finite = 1;
@@ -42,6 +42,13 @@ __host__ __device__ void encode_random(const Team& team, SparseTile& tile, const
     store_word(payload, std::bit_cast<float>(static_cast<std::uint32_t>(tile.seed)));
     store_word(payload + 4, std::bit_cast<float>(static_cast<std::uint32_t>(tile.seed >> 32)));
   });
+}
+
+/// At random places, one in each of `kept` runs.
+template <class Team>
+__host__ __device__ void encode_random(const Team& team, SparseTile& tile, const TileInput& input,
+                                       std::uint32_t kept, std::byte* payload) {
+  draw_seed(team, tile, input, payload);
   const std::uint64_t seed = tile.seed;
   const bool is_finite = tile.is_finite != 0;
   std::byte* const values = payload + sizeof seed;

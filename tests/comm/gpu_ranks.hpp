@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -109,5 +110,24 @@ class DeviceArray {
   std::size_t count_;
   std::shared_ptr<std::byte> memory_;
 };
+
+/// The hazards of one call that rank 0 makes, and of another that rank 1 does.
+template <class Call>
+std::vector<std::string> hazards_of(const Call& call) {
+  return run_on_gpus(2, [&](const GpuRank& self) {
+    DeviceArray<float> input(self, std::vector<float>(8, 1.0F));
+    DeviceArray<float> output(self, 8);
+    call(self, input.data(), output.data());
+    self.hub.synchronize(self.rank, nullptr);
+  });
+}
+
+/// Whether a hazard's text has both parts.
+inline bool has_hazard(const std::vector<std::string>& hazards, const std::string& part,
+                       const std::string& other = {}) {
+  return std::any_of(hazards.begin(), hazards.end(), [&](const std::string& hazard) {
+    return hazard.find(part) != std::string::npos && hazard.find(other) != std::string::npos;
+  });
+}
 
 }  // namespace kolo::test

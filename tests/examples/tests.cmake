@@ -45,6 +45,11 @@ if(KOLO_BUILD_EXAMPLES)
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench/kolo_bench_test.py"
         $<TARGET_FILE:kolo-bench> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(kolo-bench 3 120)
+    add_test(NAME kolo-bench.ends
+      COMMAND Python3::Interpreter
+        "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench/kolo_bench_ends_test.py"
+        $<TARGET_FILE:kolo-bench> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
+    kolo_set_mpirun_properties(kolo-bench.ends 3 120)
     add_test(NAME bench_script
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench_script_test.py"
         $<TARGET_FILE:kolo-bench>)

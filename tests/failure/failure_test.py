@@ -7,155 +7,15 @@ random moments; KOLO_TEST_SEED chooses it.
 """
 
 import os
-import pathlib
 import random
 import re
-import shutil
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
-import uuid
 
-LIMIT_S = 10  # within which survivors and jobs have ended
-NEVER_S = 60
+from failure_job import Job, LIMIT_S, Problems, require
 
 NAMED = r"'(x|large|memory|new \d+)'"
-
-
-def flag_of_recovery(mpirun):
-    """With which the launcher leaves the other ranks alone when one ends."""
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
-    return "-disable-auto-cleanup" if "HYDRA" in version.stdout else "--enable-recovery"
-
-
-class Rank:
-    """How one rank ended and what it wrote to stderr."""
-
-    def __init__(self, folder, number):
-        self.number = number
-        self.pid = read(folder / f"{number}.pid").split()[:1]
-        self.stderr = read(folder / f"{number}.err")
-        kind, code, when = (read(folder / f"{number}.status").split() + [None] * 3)[:3]
-        self.ending = f"{kind} {code}"
-        self.ended_at = float(when) if when else None
-
-    def failed(self):
-        return self.ended_at is not None and self.ending != "exit 0"
-
-
-class Problems(Exception):
-    pass
-
-
-def read(path):
-    return path.read_text(errors="replace") if path.exists() else ""
-
-
-def shared_files():
-    """Names in /dev/shm but those of MPI's own memory: Open MPI's, and an MPICH's that another
-    test runs meanwhile. Kolo's windows never have one."""
-    of_mpi = ("vader_segment.", "mpich_shm_")
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(of_mpi)}
-
-
-def require(condition, text):
-    if not condition:
-        raise Problems(text)
-
-
-class Job:
-    """One run of the program under mpirun."""
-
-    def __init__(self, command, scenario, ranks, victim, recovery, settings):
-        self.ranks_count = ranks
-        self.victim = victim
-        self.recovery = recovery
-        self.mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kolo-failure-"))
-        self.files_before = shared_files()
-        program, *mpirun = command
-        environment = dict(os.environ, KOLO_TEST_FOLDER=str(self.folder),
-                           KOLO_TEST_VICTIM=str(victim), **settings)
-        environment.update([self.mark.split("=")])
-        if recovery:
-            mpirun = [*mpirun[:1], flag_of_recovery(mpirun[0]), *mpirun[1:]]
-        self.process = subprocess.Popen([*mpirun, "-n", str(ranks), program, scenario],
-                                        env=environment, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
-        self.output = ""
-
-    def survivors(self):
-        return [rank for rank in self.ranks() if rank.number != self.victim]
-
-    def ranks(self):
-        return [Rank(self.folder, number) for number in range(self.ranks_count)]
-
-    def death(self):
-        words = read(self.folder / "death").split()
-        return float(words[0]) if words else None
-
-    def wait(self, limit_s=NEVER_S):
-        try:
-            self.output, _ = self.process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise Problems(f"the job goes on after {limit_s} s") from None
-
-    def wait_for_survivors(self):
-        until = time.monotonic() + NEVER_S
-        has_ended = False
-        while any(rank.ended_at is None for rank in self.survivors()):
-            require(time.monotonic() < until, "a survivor does not end")
-            require(not has_ended, "mpirun ended before the survivors")
-            has_ended = self.process.poll() is not None
-            time.sleep(0.02)
-
-    def resume_victim(self):
-        """One that was stopped is still there, and mpirun waits for it."""
-        for rank in self.ranks():
-            if rank.number == self.victim and rank.pid:
-                os.kill(int(rank.pid[0]), signal.SIGKILL)
-
-    def processes(self):
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                pass  # it has ended, or belongs to somebody else
-        return found
-
-    def require_nothing_left(self):
-        until = time.monotonic() + LIMIT_S
-        while (self.processes() or self.new_files()) and time.monotonic() < until:
-            time.sleep(0.02)
-        # Memory without a name lasts as long as a process that has mapped it.
-        require(not self.processes(), "a process is left")
-        require(not self.new_files(), f"left in /dev/shm: {self.new_files()}")
-
-    def new_files(self):
-        return shared_files() - self.files_before
-
-    def end(self):
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        self.process.kill()
-        self.process.wait()
-        shutil.rmtree(self.folder)
-
-    def describe(self):
-        lines = [f"-- {' '.join(self.process.args)}, victim {self.victim}", self.output]
-        for rank in self.ranks():
-            after = (f", {rank.ended_at - self.death():.2f} s after the death"
-                     if rank.ended_at and self.death() else "")
-            lines.append(f"-- rank {rank.number}: {rank.ending}{after}\n{rank.stderr}")
-        return "\n".join(lines)
 
 
 def require_prompt(job, rank):

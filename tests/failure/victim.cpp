@@ -4,18 +4,17 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
 #include <sys/resource.h>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include "comm/make_world.hpp"
 #include "failure/record.hpp"
+#include "failure/scenario_steps.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/shared_buffer.hpp"
@@ -24,56 +23,7 @@
 namespace {
 
 using namespace std::chrono_literals;
-
-std::string from_environment(const char* name, const char* otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : text;
-}
-
-const std::string folder = from_environment("KOLO_TEST_FOLDER", ".");
-const int victim = std::atoi(from_environment("KOLO_TEST_VICTIM", "0").c_str());
-const std::chrono::microseconds moment(
-    std::atoi(from_environment("KOLO_TEST_MOMENT_US", "0").c_str()));
-
-int own_rank() {
-  return std::atoi(
-      from_environment("OMPI_COMM_WORLD_RANK", from_environment("PMI_RANK", "0").c_str()).c_str());
-}
-bool is_victim() { return own_rank() == victim; }
-
-void die() {
-  kolo::test::stamp(folder, "death");
-  ::kill(::getpid(), SIGKILL);
-}
-
-/// The victim dies at the chosen moment from now on, whatever it is doing then.
-void die_some_time() {
-  if (!is_victim()) return;
-  std::thread([] {
-    std::this_thread::sleep_for(moment);
-    die();
-  }).detach();
-}
-
-kolo::TensorView view_of(std::vector<float>& values) {
-  return {values.data(), kolo::DType::Float32, {static_cast<std::int64_t>(values.size())}, {}};
-}
-
-/// Until another rank has written the file by kolo::test::stamp.
-void wait_for_stamp(const std::string& name) {
-  while (!std::filesystem::exists(std::filesystem::path(folder) / name)) {
-    std::this_thread::sleep_for(1ms);
-  }
-}
-
-void reduce(const std::string& name, std::size_t count = 100) {
-  std::vector<float> values(count, 1.0f);
-  kolo::allreduce(view_of(values), view_of(values), {.name = name});
-}
-
-void warm_up() {
-  for (int step = 0; step < 5; ++step) reduce("x");
-}
+using namespace kolo::test::scenarios;
 
 // --- deaths ---
 

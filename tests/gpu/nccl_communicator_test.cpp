@@ -14,10 +14,13 @@
 #include "comm/gpu/nccl_registration.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
+#include "gpu/device_floats.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm::nccl_communicator_test {
+
+using test::DeviceFloats;
 
 /// With one GPU NCCL runs a world of one rank: enough to check that NCCL accepts every call.
 class NcclCommunicatorTest : public testing::Test {
@@ -40,31 +43,6 @@ class NcclCommunicatorTest : public testing::Test {
 
   std::unique_ptr<DeviceCommunicator> communicator_;
   CudaStream stream_;
-};
-
-/// Device memory for one test.
-class DeviceFloats {
- public:
-  explicit DeviceFloats(std::size_t count) : count_(count) {
-    KOLO_CUDA_TRY(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)));
-  }
-  DeviceFloats(const DeviceFloats&) = delete;  // memory is freed once
-  DeviceFloats& operator=(const DeviceFloats&) = delete;
-  ~DeviceFloats() { cudaFree(data_); }
-
-  float* data() const { return data_; }
-  void set(const std::vector<float>& values) {
-    KOLO_CUDA_TRY(cudaMemcpy(data_, values.data(), count_ * sizeof(float), cudaMemcpyDefault));
-  }
-  std::vector<float> get() const {
-    std::vector<float> values(count_);
-    KOLO_CUDA_TRY(cudaMemcpy(values.data(), data_, count_ * sizeof(float), cudaMemcpyDefault));
-    return values;
-  }
-
- private:
-  std::size_t count_;
-  float* data_ = nullptr;
 };
 
 std::vector<float> ramp(std::size_t count, float step) {

@@ -5,7 +5,7 @@ if(KOLO_CUDA)
     LIBRARIES CUDA::cudart NCCL::NCCL)
   kolo_add_test(cuda_gpu_test
     SOURCES gpu/coding_cases.cpp gpu/conversion_cases.cpp gpu/cuda_codecs_test.cpp
-    gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp gpu/vector_cases.cpp
+    gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp gpu/cuda_kernels_test.cpp gpu/vector_cases.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)
   set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
   if(NOT KOLO_SANITIZE)

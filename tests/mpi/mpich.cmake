@@ -1,7 +1,7 @@
 # The core over MPICH, in short. What includes mpi.h is compiled once more; all else is that of the
 # ordinary build. tests/tools/other_mpi.sh tests more of it there, and over other MPIs.
 
-set(mpich_version 5.0.2)  # cmake/setup.sh has it too
+set(mpich_version 5.0.2)  # cmake/test_tools.sh has it too
 if(DEFINED ENV{XDG_CACHE_HOME})
   set(mpich_folder "$ENV{XDG_CACHE_HOME}")
 else()

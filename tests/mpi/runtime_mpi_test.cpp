@@ -9,51 +9,14 @@
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/mpi.hpp"
 #include "kolo/shared_buffer.hpp"
-#include "mpi/runtime_ways.hpp"
+#include "mpi/runtime_mpi_fixture.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/agree.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::runtime_mpi_test {
-
-/// This rank's group: those of the program's ranks that are even, or odd.
-MPI_Comm parity_group() {
-  static const MPI_Comm group = [] {
-    MPI_Comm made = MPI_COMM_NULL;
-    const int rank = MpiRanks::instance().rank();
-    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &made);
-    return made;
-  }();
-  return group;
-}
-
-std::vector<Way> all_worlds() {
-  std::vector<Way> ways = all_ways();
-  ways.push_back(way("Groups", [](Config&) {}));
-  ways.back().in_groups = true;
-  return ways;
-}
-
-class RuntimeMpiTest : public testing::TestWithParam<Way> {
- protected:
-  InitOptions options() const {
-    InitOptions options{.config = GetParam().config};
-    if (GetParam().in_groups) options.communicator = mpi_handle(parity_group());
-    return options;
-  }
-  static int expected_rank() {
-    const int rank = MpiRanks::instance().rank();
-    return GetParam().in_groups ? rank / 2 : rank;
-  }
-  static int expected_size() {
-    const int size = MpiRanks::instance().size();
-    const int is_even = MpiRanks::instance().rank() % 2 == 0 ? 1 : 0;
-    return GetParam().in_groups ? (size + is_even) / 2 : size;
-  }
-};
 
 INSTANTIATE_TEST_SUITE_P(, RuntimeMpiTest, testing::ValuesIn(all_worlds()),
                          [](const auto& item) { return item.param.name; });

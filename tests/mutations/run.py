@@ -32,7 +32,8 @@ CORE = ["control/tree_header_exchange"] + [f"protocol/{name}" for name in (
     "coordinator", "coordinator_negotiation", "coordinator_outcome", "deferred_errors", "header",
     "history", "negotiation", "pending_requests", "request", "request_table")]
 SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
-             "oracle_promptness", "random_scenario", "simulation", "simulation_rank"]
+             "oracle_promptness", "random_scenario", "simulation",
+             "simulation_program", "simulation_rank"]
 
 
 FAKES = sorted(str(path.relative_to(ROOT)) for group in ("fake_world", "gpu")

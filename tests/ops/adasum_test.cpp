@@ -11,66 +11,13 @@
 
 #include "contract/algorithm_contract.hpp"
 #include "contract/reduce_case.hpp"
+#include "ops/adasum_reference.hpp"
 #include "ops/registry.hpp"
 
 namespace kolo::test::adasum_test {
 
-using Vector = std::vector<double>;
-
 constexpr DType kFloatingTypes[] = {DType::Float16, DType::BFloat16, DType::Float32,
                                     DType::Float64};
-
-/// a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²).
-Vector combine_pair(const Vector& a, const Vector& b) {
-  const auto dot = [](const Vector& x, const Vector& y) {
-    long double sum = 0;
-    for (std::size_t i = 0; i < x.size(); ++i) sum += static_cast<long double>(x[i]) * y[i];
-    return sum;
-  };
-  const long double ab = dot(a, b);
-  const auto weight = [&](const Vector& x) {
-    const long double square = dot(x, x);
-    return square == 0 ? 1 : 1 - ab / (2 * square);
-  };
-  const long double a_weight = weight(a);
-  const long double b_weight = weight(b);
-  Vector sum(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    sum[i] = static_cast<double>(a_weight * a[i] + b_weight * b[i]);
-  }
-  return sum;
-}
-
-Vector rounded(DType dtype, Vector values) {
-  for (double& value : values) {
-    std::byte element[8];
-    set_value(dtype, element, 0, value);
-    value = value_at(dtype, element, 0);
-  }
-  return values;
-}
-
-Vector scaled(DType dtype, Vector values, double factor) {
-  for (double& value : values) value *= factor;
-  return rounded(dtype, values);
-}
-
-/// Neighbours are folded until a power of two is left, whose pairs are combined, and their pairs.
-/// Vectors are rounded where they are stored between the steps.
-Vector reference_adasum(DType dtype, std::vector<Vector> vectors, const Reduction& reduction) {
-  for (Vector& vector : vectors) vector = scaled(dtype, vector, reduction.prescale);
-  const auto merge = [&](std::size_t first) {
-    const auto second = vectors.begin() + static_cast<std::ptrdiff_t>(first) + 1;
-    vectors[first] = rounded(dtype, combine_pair(vectors[first], *second));
-    vectors.erase(second);
-  };
-  const std::size_t folded = vectors.size() - std::bit_floor(vectors.size());
-  for (std::size_t i = 0; i < folded; ++i) merge(i);
-  while (vectors.size() > 1) {
-    for (std::size_t i = 0; i < vectors.size(); ++i) merge(i);
-  }
-  return scaled(dtype, vectors[0], reduction.postscale);
-}
 
 double epsilon_of(DType dtype) {
   switch (dtype) {

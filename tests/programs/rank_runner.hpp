@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,8 +54,7 @@ class RankRunner {
   void expect_refusal(const Operation& operation);
 
   void settle_conflicts(const Operation& operation);
-  template <class Which>
-  void settle(Which which);
+  void settle(const std::function<bool(const Operation&)>& which);
   void wait_for(int id);
   void wait_for(Record& record);
   void wait_for_release(const Record& record);
@@ -74,8 +75,8 @@ class RankRunner {
   void fail(const std::string& text) { watch_.fail(rank_, text); }
   void fail(const Operation& operation, const std::string& text);
   /// What `action` throws must be of this kind, or nothing where there is none.
-  template <class Action>
-  bool expect_end(const std::string& what, const std::optional<ErrorKind>& error, Action action);
+  bool expect_end(const std::string& what, const std::optional<ErrorKind>& error,
+                  const std::function<void()>& action);
 
   const Program& program_;
   Runtime& runtime_;

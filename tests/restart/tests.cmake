@@ -21,6 +21,10 @@ if(KOLO_BUILD_EXAMPLES AND NOT KOLO_SANITIZE)
     COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/restart_test.py"
       $<TARGET_FILE:kolo-restart> ${KOLO_MPIRUN})
   kolo_set_mpirun_properties(kolo-restart 2 120 SLEEPS)
+  add_test(NAME kolo-restart.fake_jobs
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/fake_jobs_test.py"
+      $<TARGET_FILE:kolo-restart>)
+  kolo_set_mpirun_properties(kolo-restart.fake_jobs 1 120 SLEEPS)
 endif()
 if(KOLO_BUILD_EXAMPLES AND TARGET kolo AND NOT KOLO_SANITIZE)
   string(JOIN " " mpirun_command ${KOLO_MPIRUN})

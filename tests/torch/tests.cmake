@@ -87,6 +87,8 @@ if(TARGET kolo)
       torch/tensors/tensor_errors_test.cpp
       torch/training/training_checkpoint_test.cpp
       torch/optimizer/training_report_test.cpp
+      torch/optimizer/dropped_gradients_test.cpp
+      torch/tensors/reductions_async_test.cpp
     RANKS 1 2
     TIMEOUT 900
     LIBRARIES kolo)

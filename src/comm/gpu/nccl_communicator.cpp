@@ -1,7 +1,6 @@
 #include "comm/gpu/nccl_communicator.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -9,49 +8,17 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "base/outgoing.hpp"
 #include "comm/gpu/cuda_device_guard.hpp"
+#include "comm/gpu/nccl_invitation.hpp"
 #include "comm/gpu/nccl_registration.hpp"
 #include "comm/gpu/nccl_types.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
 namespace {
-
-/// What rank 0 sends to the others: the NCCL id, or why there is none.
-struct Invitation {
-  ncclUniqueId id{};
-  std::array<char, 384> failure{};  // empty: success
-};
-
-Invitation invite() {
-  Invitation invitation;
-  try {
-    KOLO_NCCL_TRY(ncclGetUniqueId(&invitation.id));
-  } catch (const BackendError& error) {
-    std::string(error.what()).copy(invitation.failure.data(), invitation.failure.size() - 1);
-  }
-  return invitation;
-}
-
-/// Rank 0's invitation, on all ranks.
-Task distribute(Communicator& communicator, int tag, Invitation& invitation) {
-  if (communicator.rank() != 0) {
-    co_await communicator.receive(std::as_writable_bytes(std::span(&invitation, 1)), 0, tag);
-    co_return;
-  }
-  Outgoing<Invitation> outgoing(invitation);
-  std::vector<Transfer> transfers;
-  for (int peer = 1; peer < communicator.size(); ++peer) {
-    transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
-  }
-  for (Transfer& transfer : transfers) co_await transfer;
-  outgoing.set_left();
-}
 
 /// Where elements are only moved, all types are so many bytes.
 constexpr ncclDataType_t kByte = ncclUint8;
@@ -100,14 +67,10 @@ Void* move_on(Void* memory, std::size_t count, DType dtype) {
 
 Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
                             std::unique_ptr<DeviceCommunicator>& made) {
-  Invitation invitation;
-  if (communicator.rank() == 0) invitation = invite();
-  co_await distribute(communicator, tag, invitation);
-  if (invitation.failure[0] != '\0') {
-    throw BackendError("NCCL on rank 0 of the set: " + std::string(invitation.failure.data()));
-  }
-  auto joining = std::make_unique<NcclCommunicator>(communicator.rank(), communicator.size(),
-                                                    device, invitation.id);
+  ncclUniqueId id{};
+  co_await share_nccl_id(communicator, tag, id);
+  auto joining =
+      std::make_unique<NcclCommunicator>(communicator.rank(), communicator.size(), device, id);
   co_await *joining;
   made = std::move(joining);
 }

@@ -1,6 +1,8 @@
 #include "runtime/protocol/request.hpp"
 
-#include <sstream>
+#include <optional>
+
+#include "base/exact_text.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -16,13 +18,6 @@ std::string list_of(const Numbers& numbers) {
   return text;
 }
 
-std::string text_of(double value) {
-  std::ostringstream text;
-  text.precision(17);
-  text << value;
-  return text.str();
-}
-
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
 
 std::string text_of(JoinDivisor divisor) {
@@ -31,6 +26,25 @@ std::string text_of(JoinDivisor divisor) {
 
 std::string reduction_of(const Request& request) {
   return request.op == ReduceOp::Custom ? request.custom : std::string(name_of(request.op));
+}
+
+template <class Value>
+std::string named(Value value) {
+  return std::string(name_of(value));
+}
+
+std::optional<Difference> operation_difference(const Request& first, const Request& second) {
+  if (first.purpose != second.purpose) {
+    return Difference{"purpose", or_none(first.purpose), or_none(second.purpose)};
+  }
+  if (first.collective != second.collective) {
+    return Difference{"operation", named(first.collective), named(second.collective)};
+  }
+  if (first.placement != second.placement) {
+    return Difference{"shared-memory placement", or_none(first.placement),
+                      or_none(second.placement)};
+  }
+  return {};
 }
 
 Difference tensor_difference(const Request& first, const Request& second) {
@@ -46,9 +60,41 @@ Difference tensor_difference(const Request& first, const Request& second) {
   std::string which;
   if (count > 1) which = " of tensor " + std::to_string(i) + " of the group";
   if (a.dtype != b.dtype) {
-    return {"dtype" + which, std::string(name_of(a.dtype)), std::string(name_of(b.dtype))};
+    return {"dtype" + which, named(a.dtype), named(b.dtype)};
   }
   return {"shape" + which, list_of(a.shape), list_of(b.shape)};
+}
+
+std::optional<Difference> reduction_difference(const Request& first, const Request& second) {
+  if (first.op != second.op || first.custom != second.custom) {
+    return Difference{"reduction", reduction_of(first), reduction_of(second)};
+  }
+  if (first.prescale != second.prescale) {
+    return Difference{"prescale factor", exact_text(first.prescale), exact_text(second.prescale)};
+  }
+  if (first.postscale != second.postscale) {
+    return Difference{"postscale factor", exact_text(first.postscale),
+                      exact_text(second.postscale)};
+  }
+  if (first.join_divisor != second.join_divisor) {
+    return Difference{"join divisor", text_of(first.join_divisor), text_of(second.join_divisor)};
+  }
+  return {};
+}
+
+/// Of where the tensors lie, and of what is sent of them.
+std::optional<Difference> transport_difference(const Request& first, const Request& second) {
+  if (first.device != second.device) {
+    return Difference{"device", named(first.device), named(second.device)};
+  }
+  if (first.compression != second.compression) {
+    return Difference{"compression", first.compression, second.compression};
+  }
+  if (first.compression_scope != second.compression_scope) {
+    return Difference{"compression scope", named(first.compression_scope),
+                      named(second.compression_scope)};
+  }
+  return {};
 }
 
 }  // namespace
@@ -85,39 +131,13 @@ bool can_fuse(const Request& first, const Request& second) {
 }
 
 Difference first_difference(const Request& first, const Request& second) {
-  const auto named = [](auto value) { return std::string(name_of(value)); };
-  if (first.purpose != second.purpose) {
-    return {"purpose", or_none(first.purpose), or_none(second.purpose)};
-  }
-  if (first.collective != second.collective) {
-    return {"operation", named(first.collective), named(second.collective)};
-  }
-  if (first.placement != second.placement) {
-    return {"shared-memory placement", or_none(first.placement), or_none(second.placement)};
-  }
+  if (auto difference = operation_difference(first, second)) return *difference;
   if (first.tensors != second.tensors) return tensor_difference(first, second);
-  if (first.op != second.op || first.custom != second.custom) {
-    return {"reduction", reduction_of(first), reduction_of(second)};
-  }
-  if (first.prescale != second.prescale) {
-    return {"prescale factor", text_of(first.prescale), text_of(second.prescale)};
-  }
-  if (first.postscale != second.postscale) {
-    return {"postscale factor", text_of(first.postscale), text_of(second.postscale)};
-  }
-  if (first.join_divisor != second.join_divisor) {
-    return {"join divisor", text_of(first.join_divisor), text_of(second.join_divisor)};
-  }
+  if (auto difference = reduction_difference(first, second)) return *difference;
   if (first.root != second.root) {
     return {"root rank", std::to_string(first.root), std::to_string(second.root)};
   }
-  if (first.device != second.device) return {"device", named(first.device), named(second.device)};
-  if (first.compression != second.compression) {
-    return {"compression", first.compression, second.compression};
-  }
-  if (first.compression_scope != second.compression_scope) {
-    return {"compression scope", named(first.compression_scope), named(second.compression_scope)};
-  }
+  if (auto difference = transport_difference(first, second)) return *difference;
   if (first.rows != second.rows) {
     return {"rows of each rank", list_of(first.rows), list_of(second.rows)};
   }

@@ -105,10 +105,30 @@ std::string require_same(const std::vector<std::string>& facts, const ProcessSet
   return facts[0].substr(facts[0].find('\0') + 1);
 }
 
+/// The index of a checkpoint, of which each rank has encoded its part.
+CheckpointIndex whole_index(const std::vector<std::string>& parts) {
+  std::vector<CheckpointIndex> indexes;
+  for (const std::string& part : parts) indexes.push_back(parse_index(part));
+  CheckpointIndex index = merge_indexes(std::move(indexes));
+  require_whole(index);
+  return index;
+}
+
 std::string shard_name(int rank) {
   std::string digits = std::to_string(rank);
   if (digits.size() < 4) digits.insert(0, 4 - digits.size(), '0');
   return "rank-" + digits + ".safetensors";
+}
+
+/// Freeing a large file takes time: every rank removes one, then the first rank all others.
+template <class OnAll>
+void free_retired(const std::filesystem::path& folder, int rank, Attempt& attempt,
+                  const OnAll& on_all) {
+  on_all(".remove", [&] { remove_retired(folder, shard_name(rank)); });
+  on_all(".clean", [&] {
+    if (rank == 0) tensors::remove_leftovers(folder);
+    attempt.end();
+  });
 }
 
 }  // namespace
@@ -140,23 +160,14 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
     const CheckpointIndex::File file = shard->write(place / shard_name(set.rank()));
     return encode_index({{file}, shard->tensors(), details});
   });
-  std::vector<CheckpointIndex> indexes;
-  for (const std::string& part : parts) indexes.push_back(parse_index(part));
-  const CheckpointIndex index = merge_indexes(std::move(indexes));
-  require_whole(index);
+  const CheckpointIndex index = whole_index(parts);
 
   on_all(".publish", [&] {
     if (!is_first) return;
     attempt.publish(index);
     if (keep_last > 0) retire_checkpoints(folder, keep_last);
   });
-  if (keep_last == 0) return;  // `attempt` ends
-  // Freeing a large file takes time: every rank removes one, then the first rank all others.
-  on_all(".remove", [&] { remove_retired(folder, shard_name(set.rank())); });
-  on_all(".clean", [&] {
-    if (is_first) remove_leftovers(folder);
-    attempt.end();
-  });
+  if (keep_last > 0) free_retired(folder, set.rank(), attempt, on_all);
 }
 
 }  // namespace kolo::tensors

@@ -1,32 +1,23 @@
 #include "torch/optimizer/optimizer_checks.hpp"
 
-#include <algorithm>
 #include <cstddef>
-#include <sstream>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <c10/core/ScalarType.h>
 
+#include "base/exact_text.hpp"
 #include "kolo/error.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/local_steps.hpp"
 #include "torch/sharding/shard_sets.hpp"
-#include "torch/tensors/deferred.hpp"
 #include "torch/tensors/deferred_storage.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo::tensors {
 namespace {
-
-template <class Value>
-std::string text_of(const Value& value) {
-  std::ostringstream text;
-  text.precision(17);
-  text << value;
-  return text.str();
-}
 
 std::string problem_with_scales(const DistributedOptimizerOptions& options) {
   if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum &&
@@ -45,7 +36,7 @@ std::string problem_with_scales(const DistributedOptimizerOptions& options) {
   const bool is_predivided = options.gradient_predivide_factor != 1.0;
   if (!(options.gradient_predivide_factor > 0.0) ||
       (is_predivided && options.op != ReduceOp::Average)) {
-    return "gradient_predivide_factor is " + text_of(options.gradient_predivide_factor) +
+    return "gradient_predivide_factor is " + exact_text(options.gradient_predivide_factor) +
            "; it must be positive, and 1 unless op is Average";
   }
   return {};
@@ -110,13 +101,6 @@ std::string problem_with_storage(const ReducedParameter& parameter,
   const auto [other, is_new] =
       storages.emplace(tensor.storage().unsafeGetStorageImpl(), parameter.name);
   return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
-}
-
-/// Equal on all ranks, as also those of the first rank count.
-std::ptrdiff_t count_constructed(const std::vector<ReducedParameter>& parameters) {
-  return std::ranges::count_if(parameters, [](const ReducedParameter& parameter) {
-    return is_constructed(parameter.tensor);
-  });
 }
 
 /// A parameter that is listed twice would be stepped once a step if sharded, but twice by LibTorch.
@@ -195,21 +179,6 @@ std::string problem_with_fused(const at::Tensor& parameter,
   return {};
 }
 
-void append_facts(const std::string& what, const std::vector<ReducedParameter>& parameters,
-                  std::vector<Fact>& facts) {
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const ReducedParameter& parameter = parameters[i];
-    std::string value = "'" + parameter.name + "', " +
-                        c10::toString(parameter.tensor.scalar_type()) + " " +
-                        text_of(parameter.tensor.sizes());
-    if (parameter.group != PlannedParameter::kNoGroup) {
-      value += " in group " + std::to_string(parameter.group);
-    }
-    if (!parameter.is_compressed) value += ", not compressed";
-    facts.push_back({what + std::to_string(i), std::move(value)});
-  }
-}
-
 }  // namespace
 
 std::string problem_with(WrappedOptimizer& optimizer,
@@ -264,41 +233,6 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
            " parameters cannot be reduced. Exclude it, or make it floating.";
   }
   return {};
-}
-
-std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
-                           const std::vector<ReducedParameter>& parameters,
-                           const std::vector<ReducedParameter>& frozen) {
-  std::vector<Fact> facts{
-      {"op", std::string(name_of(options.op))},
-      {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
-      {"local_sgd.period", std::to_string(options.local_sgd.period)},
-      {"local_sgd.start_step", std::to_string(options.local_sgd.start_step)},
-      {"check_replicas_every", std::to_string(options.check_replicas_every)},
-      {"gradient_predivide_factor", text_of(options.gradient_predivide_factor)},
-      {"compression", std::string(options.compression.name())},
-      {"compression_scope", std::string(name_of(options.compression_scope))},
-      {"error_feedback", options.error_feedback ? "true" : "false"},
-      {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
-      {"shard", std::string(name_of(*options.shard))},
-      {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
-      {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
-      {"reshard_after_forward", options.reshard_after_forward ? "true" : "false"},
-      {"reduce_dtype", options.reduce_dtype ? c10::toString(*options.reduce_dtype) : "none"},
-      {"master_weights", options.master_weights ? "true" : "false"},
-      {"offload", options.offload ? "true" : "false"},
-      {"fused", options.fused ? "true" : "false"},
-      {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
-      {"bucket_bytes", std::to_string(options.bucket_bytes)},
-      {"device", parameters.empty() || parameters.front().tensor.is_cpu() ? "cpu" : "cuda"},
-      {"parameters of a deferred model", std::to_string(count_constructed(parameters))},
-      {"number of parameters", std::to_string(parameters.size())},
-  };
-  append_facts("parameter ", parameters, facts);
-  if (options.shard != Shard::Full) return facts;
-  facts.push_back({"number of frozen parameters", std::to_string(frozen.size())});
-  append_facts("frozen parameter ", frozen, facts);
-  return facts;
 }
 
 }  // namespace kolo::tensors

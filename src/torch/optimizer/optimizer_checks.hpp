@@ -5,7 +5,6 @@
 
 #include "kolo/distributed_optimizer.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
@@ -19,10 +18,5 @@ std::string problem_with(WrappedOptimizer& optimizer,
 /// The same for parameters whose gradients are to be reduced; `first` is the optimizer's first.
 std::string problem_with(const std::vector<ReducedParameter>& parameters,
                          const ReducedParameter& first, const DistributedOptimizerOptions& options);
-
-/// What must be equal on all ranks; of frozen parameters, if any is sharded.
-std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
-                           const std::vector<ReducedParameter>& parameters,
-                           const std::vector<ReducedParameter>& frozen);
 
 }  // namespace kolo::tensors

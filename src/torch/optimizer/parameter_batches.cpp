@@ -6,6 +6,7 @@
 
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
+#include "torch/optimizer/optimizer_facts.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"

@@ -83,6 +83,13 @@ TrainingView TrainingCheckpoint::view() const {
                     .residuals = residuals(),
                     .hook = context_.hook,
                     .wrapped = context_.wrapped};
+  add_parameters(view);
+  add_shares(view);
+  return view;
+}
+
+/// Those of the model, then those of the optimizer that are not among them.
+void TrainingCheckpoint::add_parameters(TrainingView& view) const {
   std::unordered_map<const void*, std::string> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     const auto [first, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), name);
@@ -97,6 +104,10 @@ TrainingView TrainingCheckpoint::view() const {
   for (const auto& group : context_.groups) {
     for (const at::Tensor& tensor : group.params()) add(batches_.name_of(tensor, index++), tensor);
   }
+}
+
+/// What this rank steps, and its shares of parameters that nothing steps.
+void TrainingCheckpoint::add_shares(TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
   for (const auto& reducer : batches_) {
     append_leaves(*reducer, view.leaves);
@@ -112,7 +123,6 @@ TrainingView TrainingCheckpoint::view() const {
     const auto& [begin, elements] = share;
     view.frozen.push_back({parameter.name, parameter.tensor, elements, elements, begin});
   }
-  return view;
 }
 
 /// Reads no bucket that is in flight.

@@ -33,6 +33,8 @@ class TrainingCheckpoint {
   std::string next_name(const char* operation);
   Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
   void require_fit(const SavedTraining& saved, const LoadOptions& options) const;
+  void add_parameters(TrainingView& view) const;
+  void add_shares(TrainingView& view) const;
   TrainingView::Residuals residuals() const;
   nlohmann::json layout() const;
   void follow_layout(const TrainingDetails& details);

@@ -124,6 +124,17 @@ void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::K
   }
 }
 
+/// Adds the state of a rank's leaves. Returns how many tensors of its shape a parameter has there.
+std::size_t count_state(const TrainingView& view, TrainingReport::Kept& kept) {
+  std::size_t elementwise = 0;
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const StateSize state = size_of_state(leaf, view.wrapped);
+    kept.optimizer_state += state.bytes + (leaf.has_master() ? leaf.values.nbytes() : 0);
+    elementwise = std::max(elementwise, state.elementwise);
+  }
+  return elementwise;
+}
+
 }  // namespace
 
 void TrainingReporter::start() {
@@ -166,12 +177,7 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
     add_traffic(*reducer, context_, traffic);
     count_memory(*reducer, report.shard, report.now);
   }
-  std::size_t state_per_parameter = 0;
-  for (const TrainingView::Leaf& leaf : view.leaves) {
-    const StateSize state = size_of_state(leaf, context_.wrapped);
-    report.now.optimizer_state += state.bytes + (leaf.has_master() ? leaf.values.nbytes() : 0);
-    state_per_parameter = std::max(state_per_parameter, state.elementwise);
-  }
+  const std::size_t state_per_parameter = count_state(view, report.now);
   const auto sharers = static_cast<std::size_t>(report.sharers);
   report.expected = {
       .parameters = size.parameters / (report.shard == Shard::Full ? sharers : 1),

@@ -4,119 +4,16 @@
 """
 
 import csv
-import glob
 import json
-import os
 import pathlib
-import signal
-import subprocess
 import sys
-import tempfile
-import time
-import unittest
 import xml.etree.ElementTree
 
 sys.path.append(str(pathlib.Path(__file__).parents[2]))
 import cases  # noqa: E402
+from bench_case import Bench, LAUNCH, LONG, TINY  # noqa: E402
 
-PROGRAM, *LAUNCH = sys.argv[1:]
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
-TINY = "--min 1KB --max 16KB --factor 16 --iterations 2 --warmup 1 --rounds 3".split()
-LONG = "--min 1MB --max 1MB --rounds 3001".split()
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p99_us", "host_us",
-          "algbw_gbps", "busbw_gbps", "wrong", "cpu_s", "ratio", "ratio_low", "ratio_high"}
-
-
-def ranks_of(driver):
-    """The processes that mpirun has started for a kolo-bench that controls them."""
-    parents = {}
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path, encoding="utf-8") as file:
-                pid, rest = file.read().split(" (", 1)
-        except OSError:
-            continue  # it has ended meanwhile
-        name, state_and_parent = rest.rsplit(") ", 1)
-        parents[int(pid)] = (name, int(state_and_parent.split()[1]))
-    launchers = {pid for pid, (_, parent) in parents.items() if parent == driver}
-    return sorted(pid for pid, (name, parent) in parents.items()
-                  if parent in launchers and name.startswith("kolo-bench"))
-
-
-def bus_factor(collective, ranks):
-    """Bytes that pass each rank's link in the best case, of those that the tensor has."""
-    if collective in ("allreduce", "gradients"):
-        return 2 * (ranks - 1) / ranks
-    return 1 if collective == "broadcast" else (ranks - 1) / ranks
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rsplit(") ", 1)[1][0] != "Z"
-    except OSError:
-        return False
-
-
-class Bench(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.temporary = os.path.join(self.folder, "tmp")
-        os.mkdir(self.temporary)
-        self.environment = {**os.environ, "TMPDIR": self.temporary}
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def run_bench(self, *arguments, launch=(), **variables):
-        """Without a terminal, and with a closed standard input."""
-        return subprocess.run([*launch, PROGRAM, *arguments], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              start_new_session=True, check=False,
-                              env={**self.environment, **variables})
-
-    def measure(self, *arguments, launch=()):
-        result = self.run_bench(*arguments, "--json", self.path("json"), launch=launch)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        with open(self.path("json"), encoding="utf-8") as file:
-            report = json.load(file)
-        self.assertTrue(report["rows"])
-        for row in report["rows"]:
-            self.assertLessEqual(FIELDS, row.keys())
-            self.assertEqual(row["wrong"], 0, row)
-            self.assertGreater(row["min_us"], 0)
-            if report["device"] == "cpu":
-                self.assertEqual(row["host_us"], row["median_us"])
-            self.assertGreater(row["cpu_s"], 0)
-            self.assertEqual(row["bytes"], row["count"] * ELEMENT_BYTES[report["dtype"]])
-            self.assertAlmostEqual(row["algbw_gbps"] * row["median_us"] * 1e3, row["bytes"], 3)
-            self.assertAlmostEqual(
-                row["busbw_gbps"],
-                row["algbw_gbps"] * bus_factor(report["collective"], report["ranks"]))
-        self.check_ratios(report)
-        return report
-
-    def check_ratios(self, report):
-        """Each is the median of time / reference's time over the rounds. With the median and the
-        least of both times it is known to lie between two bounds."""
-        for size in {row["bytes"] for row in report["rows"]}:
-            rows = [row for row in report["rows"] if row["bytes"] == size]
-            references = [row for row in rows if row["ratio"] == row["ratio_low"] == 1
-                          and row["is_baseline"]]
-            for row in rows if report["baseline"] else []:
-                self.assertTrue(references, rows)
-                self.assertTrue(any(
-                    row["min_us"] / reference["median_us"] <= row["ratio"] * (1 + 1e-9)
-                    and row["ratio"] <= row["median_us"] / reference["min_us"] * (1 + 1e-9)
-                    for reference in references), (row, references))
-                self.assertLessEqual(row["ratio_low"], row["ratio"])
-                self.assertLessEqual(row["ratio"], row["ratio_high"])
-
-    def assert_nothing_is_left(self):
-        self.assertEqual(glob.glob(os.path.join(self.temporary, "kolo-bench*")), [])
 
 
 class UnderMpirun(Bench):
@@ -216,60 +113,6 @@ class Controlling(Bench):
         svg = xml.etree.ElementTree.parse(self.path("svg")).getroot()
         dots = svg.findall("{http://www.w3.org/2000/svg}circle")
         self.assertEqual(len(dots), len(rows))
-
-    def start(self, *arguments):
-        """A measurement that takes minutes, once all of its ranks work; its driver and ranks."""
-        driver = subprocess.Popen([PROGRAM, "--np", "2", "--baseline", "mpi", *LONG, *arguments],
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, text=True, start_new_session=True,
-                                  env=self.environment)
-        self.addCleanup(driver.kill)
-        end = time.monotonic() + 30
-        while len(ranks_of(driver.pid)) < 4 or glob.glob(self.temporary + "/kolo-bench*"):
-            self.assertIsNone(driver.poll())
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
-        time.sleep(0.1)
-        return driver, ranks_of(driver.pid)
-
-    def assert_ended(self, ranks):
-        end = time.monotonic() + 10
-        while any(map(is_alive, ranks)) and time.monotonic() < end:
-            time.sleep(0.01)
-        self.assertEqual([pid for pid in ranks if is_alive(pid)], [])
-        self.assert_nothing_is_left()
-
-    def test_a_killed_rank_ends_all(self):
-        for victim, name in ((0, "Kolo's ranks"), (3, "plain MPI's ranks")):
-            with self.subTest(name):
-                driver, ranks = self.start("--json", self.path("unwritten"))
-                os.kill(ranks[victim], signal.SIGKILL)
-                _, errors = driver.communicate(timeout=60)
-                self.assertEqual(driver.returncode, 1, errors)
-                self.assertRegex(errors, f"kolo-bench: {name}: rank [01]")
-                self.assert_ended(ranks)
-                self.assertFalse(os.path.exists(self.path("unwritten")))
-
-    def test_an_interrupt_ends_all(self):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            with self.subTest(number):
-                driver, ranks = self.start()
-                driver.send_signal(number)
-                driver.communicate(timeout=60)
-                self.assertEqual(driver.returncode, -number)
-                self.assert_ended(ranks)
-
-    def test_what_cannot_start_is_told(self):
-        for name, value, text in (
-                ("KOLO_MPIRUN", "/no/such/mpirun",
-                 "cannot start /no/such/mpirun: No such file or directory (KOLO_MPIRUN names"),
-                ("KOLO_MPIRUN", "/bin/false", "mpirun ended before its ranks had started"),
-                ("TMPDIR", "/no/such/folder", "(TMPDIR names another folder)")):
-            with self.subTest(name=name, value=value):
-                result = self.run_bench(*TINY, **{name: value})
-                self.assertEqual(result.returncode, 1, result.stderr)
-                self.assertIn(text, result.stderr)
-                self.assert_nothing_is_left()
 
     def test_what_ranks_find_wrong_is_said_once(self):
         result = self.run_bench("--algorithm", "hierarchical", *TINY)

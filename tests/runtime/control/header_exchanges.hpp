@@ -40,6 +40,7 @@ class HeaderExchanges {
   int size() const { return static_cast<int>(exchanges_.size()); }
   TreeHeaderExchange& operator[](int rank) { return *exchanges_[static_cast<std::size_t>(rank)]; }
   unsigned draw(unsigned below) { return static_cast<unsigned>(random_() % below); }
+  int draw_rank() { return static_cast<int>(draw(static_cast<unsigned>(size()))); }
 
   /// From now on `rank` reads nothing; what it sends still arrives.
   void stop(int rank) { stopped_.insert(rank); }

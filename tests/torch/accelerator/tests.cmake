@@ -11,6 +11,7 @@ if(TARGET kolo)
       torch/accelerator/accelerator_batches_test.cpp
       torch/accelerator/accelerator_errors_test.cpp
       torch/accelerator/accelerator_models_test.cpp
+      torch/accelerator/accelerator_schedules_test.cpp
       torch/accelerator/accelerator_state_test.cpp
       torch/accelerator/accelerator_test.cpp
     LIBRARIES kolo)

@@ -48,6 +48,14 @@ at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
   return test::train_alone(make, type, kSteps, kBatch);
 }
 
+/// Whatever the number of ranks, and with these options.
+void expect_as_alone(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
+                     const DistributedOptimizer::Options& options = {}) {
+  EXPECT_LT(
+      largest_difference(train(runtime, algorithm, type, options), train_alone(algorithm, type)),
+      type == torch::kFloat64 ? 1e-12 : 1e-5);
+}
+
 class TrainingTest : public DistributedOptimizerTest,
                      public testing::WithParamInterface<Algorithm> {};
 
@@ -57,25 +65,19 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingTest,
                          [](const auto& test) { return name_of(test.param); });
 
 TEST_P(TrainingTest, Float64_EqualsOneProcess) {
-  EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat64),
-                               train_alone(GetParam(), torch::kFloat64)),
-            1e-12);
+  expect_as_alone(runtime_, GetParam(), torch::kFloat64);
 }
 
 TEST_P(TrainingTest, Float32_EqualsOneProcess) {
-  EXPECT_LT(largest_difference(train(runtime_, GetParam(), torch::kFloat32),
-                               train_alone(GetParam(), torch::kFloat32)),
-            1e-5);
+  expect_as_alone(runtime_, GetParam(), torch::kFloat32);
 }
 
 TEST_P(TrainingTest, Bits_AreTheSameInEveryRunAndForEveryBucketSize) {
   const at::Tensor reference = train(runtime_, GetParam(), torch::kFloat32);
   EXPECT_TRUE(torch::equal(train(runtime_, GetParam(), torch::kFloat32), reference));
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{500}, std::size_t{1} << 30}) {
-    DistributedOptimizer::Options options;
-    options.bucket_bytes = bytes;
-    EXPECT_TRUE(torch::equal(train(runtime_, GetParam(), torch::kFloat32, options), reference))
-        << bytes;
+    const at::Tensor got = train(runtime_, GetParam(), torch::kFloat32, {.bucket_bytes = bytes});
+    EXPECT_TRUE(torch::equal(got, reference)) << bytes;
   }
 }
 
@@ -93,36 +95,20 @@ TEST_F(DistributedOptimizerTest, OptimizerThatHasStepped_KeepsItsState) {
     const std::int64_t rows = optimizer ? kBatch / runtime_.size() : kBatch;
     const std::int64_t first = optimizer ? runtime_.rank() * rows : 0;
     const at::Tensor batch = batch_rows(step, first, rows, kWidth, torch::kFloat64);
-    if (optimizer) {
-      optimizer->zero_grad();
-    } else {
-      inner->zero_grad();
-    }
+    optimizer ? optimizer->zero_grad() : inner->zero_grad();
     loss_of(model, batch).backward();
-    if (optimizer) {
-      optimizer->step();
-    } else {
-      inner->step();
-    }
+    optimizer ? optimizer->step() : inner->step();
   }
   EXPECT_LT(largest_difference(flat(*model), train_alone(Algorithm::Adam, torch::kFloat64)), 1e-12);
 }
 
 TEST_F(DistributedOptimizerTest, SeveralBackwardPasses_AddUp) {
   if (runtime_.size() == 4) GTEST_SKIP() << "12 rows do not divide into 4 ranks of 2 passes";
-  DistributedOptimizer::Options options;
-  options.backward_passes_per_step = 2;
-  EXPECT_LT(largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat64, options),
-                               train_alone(Algorithm::Sgd, torch::kFloat64)),
-            1e-12);
+  expect_as_alone(runtime_, Algorithm::Sgd, torch::kFloat64, {.backward_passes_per_step = 2});
 }
 
 TEST_F(DistributedOptimizerTest, Predivision_ChangesOnlyRounding) {
-  DistributedOptimizer::Options options;
-  options.gradient_predivide_factor = 3.0;
-  EXPECT_LT(largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat64, options),
-                               train_alone(Algorithm::Sgd, torch::kFloat64)),
-            1e-12);
+  expect_as_alone(runtime_, Algorithm::Sgd, torch::kFloat64, {.gradient_predivide_factor = 3.0});
 }
 
 struct HalfPrecision {
@@ -138,10 +124,8 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_RoundsEachRanksGradientAndTheirSu
   const auto gradient = [&](const at::Tensor& values, ReduceOp op, const Compression& compression) {
     const at::Tensor weight = torch::zeros_like(values).requires_grad_();
     torch::optim::SGD inner({weight}, 1.0);
-    DistributedOptimizer::Options options;
-    options.op = op;
-    options.compression = compression;
-    DistributedOptimizer optimizer(inner, {{"weight", weight}}, options);
+    DistributedOptimizer optimizer(inner, {{"weight", weight}},
+                                   {.op = op, .compression = compression});
     (weight * values).sum().backward();
     optimizer.synchronize();
     return weight.grad().clone();
@@ -164,10 +148,8 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_TrainsNearlyAlike) {
   const at::Tensor exact = train_alone(Algorithm::Sgd, torch::kFloat32);
   const double way = largest_difference(exact, flat(*make_mlp(torch::kFloat32)));
   for (const auto& [compression, roundoff] : kHalfPrecisions) {
-    DistributedOptimizer::Options options;
-    options.compression = compression;
-    const double difference =
-        largest_difference(train(runtime_, Algorithm::Sgd, torch::kFloat32, options), exact);
+    const double difference = largest_difference(
+        train(runtime_, Algorithm::Sgd, torch::kFloat32, {.compression = compression}), exact);
     // Every gradient is off by two roundings at most, and so is the way that they have led. One of
     // the twenty steps more or less would be some twentieth of it.
     EXPECT_LT(difference, 2 * roundoff * way) << compression.name();
@@ -180,9 +162,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_HalvesTheBytesSent) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32, 200);
   const auto bytes_of = [&](const Compression& compression) {
     const auto inner = make_optimizer(Algorithm::Sgd, model->parameters());
-    DistributedOptimizer::Options options;
-    options.compression = compression;
-    DistributedOptimizer optimizer(*inner, *model, options);
+    DistributedOptimizer optimizer(*inner, *model, {.compression = compression});
     std::uint64_t before = 0;
     for (int step = 0; step < 2; ++step) {  // the first one lays the buckets out
       before = runtime_.world().metrics().bytes_sent;
@@ -200,9 +180,7 @@ TEST_F(DistributedOptimizerTest, Sum_IsAverageTimesSize) {
   const auto gradient = [&](ReduceOp op) {
     const at::Tensor weight = torch::zeros({5}, torch::requires_grad());
     torch::optim::SGD inner({weight}, 1.0);
-    DistributedOptimizer::Options options;
-    options.op = op;
-    DistributedOptimizer optimizer(inner, {{"weight", weight}}, options);
+    DistributedOptimizer optimizer(inner, {{"weight", weight}}, {.op = op});
     (weight * (torch::arange(5) + runtime_.rank())).sum().backward();
     optimizer.synchronize();
     return weight.grad().clone();
@@ -269,19 +247,13 @@ TEST_F(DistributedOptimizerTest, LearningRate_IsSetBySchedulersAndBothSides) {
 TEST_F(DistributedOptimizerTest, UnsupportedUses_AreRefused) {
   const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);
-  const auto with = [&](auto change) {
-    DistributedOptimizer::Options options;
-    change(options);
+  const auto with = [&](const DistributedOptimizer::Options& options) {
     DistributedOptimizer optimizer(sgd, {{"weight", weight}}, options);
   };
-  EXPECT_THROW(with([](auto& o) { o.op = ReduceOp::Max; }), InvalidArgument);
-  EXPECT_THROW(with([](auto& o) { o.backward_passes_per_step = 0; }), InvalidArgument);
-  EXPECT_THROW(with([](auto& o) { o.gradient_predivide_factor = 0.0; }), InvalidArgument);
-  EXPECT_THROW(with([](auto& o) {
-                 o.gradient_predivide_factor = 2.0;
-                 o.op = ReduceOp::Sum;
-               }),
-               InvalidArgument);
+  EXPECT_THROW(with({.op = ReduceOp::Max}), InvalidArgument);
+  EXPECT_THROW(with({.backward_passes_per_step = 0}), InvalidArgument);
+  EXPECT_THROW(with({.gradient_predivide_factor = 0.0}), InvalidArgument);
+  EXPECT_THROW(with({.op = ReduceOp::Sum, .gradient_predivide_factor = 2.0}), InvalidArgument);
   torch::optim::LBFGS lbfgs({weight}, 1.0);
   EXPECT_THROW(DistributedOptimizer(lbfgs, {{"weight", weight}}), InvalidArgument);
 }

@@ -12,41 +12,14 @@
 #include "kolo/error.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
-#include "support/mpi/test_world.hpp"
-#include "torch/models.hpp"
+#include "torch/optimizer/ramp_weight.hpp"
 
 namespace kolo::test::optimizer_steps_test {
 
-class OptimizerStepsTest : public testing::Test {
- protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
-  double mean_rank() const { return (size() - 1) / 2.0; }
-
-  Runtime runtime_{in_test_world()};
-};
-
-/// A weight, stepped by its gradient times 1, which starts at zero.
-struct OneWeight {
-  explicit OneWeight(DistributedOptimizer::Options options = {})
-      : optimizer(inner, {{"weight", weight}}, options) {}
-
-  /// Adds factor * [0, 1, 2, 3] + offset to the gradient.
-  void backward(double factor, double offset = 0) {
-    (weight * (torch::arange(4) * factor + offset)).sum().backward();
-  }
-
-  at::Tensor weight = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
-  torch::optim::SGD inner{{weight}, 1.0};
-  DistributedOptimizer optimizer;
-};
-
-at::Tensor ramp(double factor, double offset = 0) {
-  return torch::arange(4, torch::kFloat64) * factor + offset;
-}
+class OptimizerStepsTest : public RampWeightTest {};
 
 TEST_F(OptimizerStepsTest, Synchronize_IsIdempotentAndStepUsesItsResult) {
-  OneWeight model;
+  RampWeight model;
   for (int step = 1; step <= 3; ++step) {
     model.optimizer.zero_grad();
     model.backward(rank() * step, 3.0);
@@ -64,7 +37,7 @@ TEST_F(OptimizerStepsTest, Clip_UsesTheNormOfTheReducedGradients) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double type : {1.0, 2.0, 3.0, infinity}) {
     for (const double max_norm : {0.5, 1e6}) {
-      OneWeight model;
+      RampWeight model;
       model.backward(rank() + 1, -2.0);
       const double norm = model.optimizer.clip_grad_norm_(max_norm, type);
       const at::Tensor mean = ramp(mean_rank() + 1, -2.0);
@@ -103,7 +76,7 @@ TEST_F(OptimizerStepsTest, NoSync_AddsUpOnThisRankUntilABackwardWithoutIt) {
 }
 
 TEST_F(OptimizerStepsTest, SkipSynchronize_StepsThisRankAlone) {
-  OneWeight model;
+  RampWeight model;
   {
     const auto apart = model.optimizer.no_sync();
     const auto alone = model.optimizer.skip_synchronize();
@@ -125,7 +98,7 @@ TEST_F(OptimizerStepsTest, SkipSynchronize_StepsThisRankAlone) {
 TEST_F(OptimizerStepsTest, StepBeforeAllPasses_ReducesWhatHasArrived) {
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 3;
-  OneWeight model(options);
+  RampWeight model(options);
   for (const int passes : {2, 3, 1}) {
     model.optimizer.zero_grad();
     model.weight.detach().zero_();
@@ -152,77 +125,6 @@ TEST_F(OptimizerStepsTest, Closure_IsEvaluatedOnceAndItsGradientsReduced) {
   EXPECT_FLOAT_EQ(weight.item<float>(), 1.0F - static_cast<float>(runtime_.size() + 1) / 2.0F);
 }
 
-/// How a program gets rid of gradients.
-enum class Dropping { ZeroGrad, ZeroGradInPlace, ByHand };
-
-class DroppingTest : public OptimizerStepsTest, public testing::WithParamInterface<Dropping> {
- protected:
-  static void drop(OneWeight& model) {
-    switch (GetParam()) {
-      case Dropping::ZeroGrad: model.optimizer.zero_grad(); break;
-      case Dropping::ZeroGradInPlace: model.optimizer.zero_grad(/*set_to_none=*/false); break;
-      case Dropping::ByHand: model.weight.mutable_grad().reset(); break;
-    }
-  }
-};
-
-std::string name_of(Dropping dropping) {
-  switch (dropping) {
-    case Dropping::ZeroGrad: return "ZeroGrad";
-    case Dropping::ZeroGradInPlace: return "ZeroGradInPlace";
-    case Dropping::ByHand: return "ByHand";
-  }
-  return {};
-}
-
-INSTANTIATE_TEST_SUITE_P(, DroppingTest,
-                         testing::Values(Dropping::ZeroGrad, Dropping::ZeroGradInPlace,
-                                         Dropping::ByHand),
-                         [](const auto& item) { return name_of(item.param); });
-
-TEST_P(DroppingTest, GradientsInFlight_AreDiscarded) {
-  OneWeight model;
-  for (int step = 0; step < 4; ++step) {
-    model.weight.detach().zero_();
-    model.backward(1000.0 * rank());  // in flight now
-    drop(model);
-    model.backward(rank() + step, 2.0);
-    model.optimizer.step();
-    drop(model);
-    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank() + step, 2.0))) << step;
-  }
-}
-
-TEST_P(DroppingTest, Passes_AreCountedAnew) {
-  DistributedOptimizer::Options options;
-  options.backward_passes_per_step = 2;
-  OneWeight model(options);
-  for (int step = 0; step < 3; ++step) {
-    model.weight.detach().zero_();
-    model.backward(1000.0);
-    drop(model);
-    model.backward(rank());
-    model.backward(step);
-    model.optimizer.step();
-    drop(model);
-    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank() + step))) << step;
-  }
-}
-
-TEST_P(DroppingTest, SynchronizedStep_NeedNotBeTaken) {
-  OneWeight model;
-  for (int step = 0; step < 3; ++step) {
-    model.weight.detach().zero_();
-    model.backward(1000.0 * rank());
-    model.optimizer.synchronize();
-    drop(model);
-    model.backward(rank(), step);
-    model.optimizer.step();
-    drop(model);
-    EXPECT_TRUE(torch::allclose(-model.weight, ramp(mean_rank(), step))) << step;
-  }
-}
-
 TEST_F(OptimizerStepsTest, FirstStep_MayBeRestarted) {
   std::vector<at::Tensor> weights;
   for (int i = 0; i < 4; ++i) weights.push_back(torch::zeros({i + 1}, torch::requires_grad()));
@@ -247,7 +149,7 @@ TEST_F(OptimizerStepsTest, FirstStep_MayBeRestarted) {
 }
 
 TEST_F(OptimizerStepsTest, LateGradients_AreRefusedBeforeTheyChangeAnything) {
-  OneWeight model;
+  RampWeight model;
   const auto expect_refused = [&](const std::string& why) {
     try {
       model.backward(1e6);
@@ -291,7 +193,7 @@ TEST_F(OptimizerStepsTest, SecondPass_IsRefusedWhileTheBucketWaitsForOthers) {
 }
 
 TEST_F(OptimizerStepsTest, RanksWithoutAnyGradient_TakePart) {
-  OneWeight model;
+  RampWeight model;
   at::Tensor expected = ramp(0);
   for (int step = 0; step < 3 * size(); ++step) {
     model.optimizer.zero_grad();

@@ -14,6 +14,7 @@
 #include "kolo/error.hpp"
 #include "kolo/parameter_sync.hpp"
 #include "torch/sharding.hpp"
+#include "torch/sharding/wasserstein_gan.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::sharded_guards_test {
@@ -24,6 +25,13 @@ class ShardedGuardsTest : public TorchTest {
  protected:
   void backward(torch::nn::Sequential& model, int step) {
     loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32)).backward();
+  }
+  void train(torch::nn::Sequential& model, DistributedOptimizer& optimizer, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      backward(model, step);
+      optimizer.step();
+    }
   }
 };
 
@@ -77,14 +85,10 @@ TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
                          ? std::make_unique<torch::optim::SGD>(model->parameters(), 0.1)
                          : make_optimizer(algorithm, model->parameters());
   DistributedOptimizer optimizer(*inner, *model, with(mode));
-  for (int step = 0; step < steps_before; ++step) {
-    optimizer.zero_grad();
-    backward(model, step);
-    optimizer.step();
-  }
+  train(model, optimizer, steps_before);
   optimizer.zero_grad();
   const at::Tensor before = flat(*model);
-  const auto train = [&, zeroing = zeroing] {
+  const auto misuse = [&, zeroing = zeroing] {
     for (int step = 0; step < 4; ++step) {
       if (zeroing == Zeroing::ByWrapper) optimizer.zero_grad();
       if (zeroing == Zeroing::ByWrapped) inner->zero_grad();
@@ -94,13 +98,13 @@ TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
     }
   };
   if (!has_shards()) {
-    expect_contains(text_thrown_by<c10::Error>(train),
+    expect_contains(text_thrown_by<c10::Error>(misuse),
                     "gradient of parameter '0.weight' is being reduced over the ranks");
   } else if (zeroing != Zeroing::ByWrapper) {
-    expect_contains(text_thrown_by<InvalidArgument>(train),
+    expect_contains(text_thrown_by<InvalidArgument>(misuse),
                     "of the DistributedOptimizer, not of the wrapped optimizer");
   } else {
-    train();
+    misuse();
     EXPECT_TRUE(torch::equal(flat(*model), before));
   }
 }
@@ -109,7 +113,7 @@ TEST_F(ShardedGuardsTest, ParametersWrittenInsteadOfSteps_AreDetected) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, with(Shard::None));
-  const auto train = [&] {
+  const auto misuse = [&] {
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       backward(model, step);
@@ -117,51 +121,14 @@ TEST_F(ShardedGuardsTest, ParametersWrittenInsteadOfSteps_AreDetected) {
       for (at::Tensor& parameter : model->parameters()) parameter.mul_(0.9);
     }
   };
-  expect_contains(text_thrown_by<InvalidArgument>(train),
+  expect_contains(text_thrown_by<InvalidArgument>(misuse),
                   "gradients were discarded twice without a step() between");
 }
 
-/// A Wasserstein GAN, whose weights are clamped while the critic has the generator's gradients.
-at::Tensor train_wgan(Runtime& runtime, Shard mode, bool is_alone) {
-  torch::nn::Sequential generator = make_mlp(torch::kFloat64, 4, 2);
-  torch::nn::Sequential critic = make_mlp(torch::kFloat64, 3, 2);
-  const auto generator_inner = make_optimizer(Algorithm::RmsProp, generator->parameters());
-  const auto critic_inner = make_optimizer(Algorithm::RmsProp, critic->parameters());
-  std::unique_ptr<DistributedOptimizer> of_generator;
-  std::unique_ptr<DistributedOptimizer> of_critic;
-  if (!is_alone) {
-    of_generator = std::make_unique<DistributedOptimizer>(*generator_inner, *generator, with(mode));
-    of_critic = std::make_unique<DistributedOptimizer>(*critic_inner, *critic, with(mode));
-  }
-  const std::int64_t rows = is_alone ? 12 : 12 / runtime.size();
-  const std::int64_t first = is_alone ? 0 : runtime.rank() * rows;
-  for (int step = 0; step < 6; ++step) {
-    for (int round = 0; round < 2; ++round) {
-      const auto clamp = [&] {
-        const at::NoGradGuard no_grad;
-        for (at::Tensor& weight : critic->parameters()) weight.clamp_(-0.2, 0.2);
-      };
-      is_alone ? clamp() : of_critic->full_parameters(clamp);
-      is_alone ? critic_inner->zero_grad() : of_critic->zero_grad();
-      const at::Tensor fake =
-          generator->forward(batch_rows(step + 50, first, rows, 4, torch::kFloat64));
-      (critic->forward(fake.detach()).mean() -
-       critic->forward(batch_rows(step + round, first, rows, 3, torch::kFloat64)).mean())
-          .backward();
-      is_alone ? critic_inner->step() : of_critic->step();
-    }
-    is_alone ? generator_inner->zero_grad() : of_generator->zero_grad();
-    const at::Tensor noise = batch_rows(step + 100, first, rows, 4, torch::kFloat64);
-    (-critic->forward(generator->forward(noise)).mean()).backward();
-    is_alone ? generator_inner->step() : of_generator->step();
-  }
-  return torch::cat({flat(*generator), flat(*critic)});
-}
-
 TEST_F(ShardedGuardsTest, Gan_MayClampItsWeights) {
-  const at::Tensor alone = train_wgan(runtime_, Shard::None, true);
+  const at::Tensor alone = train_wgan(runtime_, std::nullopt);
   for (const Shard mode : all_modes()) {
-    EXPECT_LT(largest_difference(train_wgan(runtime_, mode, false), alone), 1e-9);
+    EXPECT_LT(largest_difference(train_wgan(runtime_, mode), alone), 1e-9);
   }
 }
 
@@ -180,17 +147,13 @@ TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSync_AreAllowed) {
   optimizer.step();
 }
 
-std::vector<std::pair<std::string, std::function<std::unique_ptr<Optimizer>(Parameters)>>>
-known_optimizers() {
+std::vector<OptimizerCase> known_optimizers() {
   using namespace torch::optim;
-  return {{"SGD",
-           [](Parameters p) {
-             return std::make_unique<SGD>(std::move(p), SGDOptions(0.1).momentum(0.9));
-           }},
-          {"Adam", [](Parameters p) { return std::make_unique<Adam>(std::move(p), 1e-3); }},
-          {"AdamW", [](Parameters p) { return std::make_unique<AdamW>(std::move(p), 1e-3); }},
-          {"RMSprop", [](Parameters p) { return std::make_unique<RMSprop>(std::move(p), 1e-3); }},
-          {"Adagrad", [](Parameters p) { return std::make_unique<Adagrad>(std::move(p), 1e-3); }}};
+  return {{"SGD", maker<SGD>(SGDOptions(0.1).momentum(0.9))},
+          {"Adam", maker<Adam>(AdamOptions(1e-3))},
+          {"AdamW", maker<AdamW>(AdamWOptions(1e-3))},
+          {"RMSprop", maker<RMSprop>(RMSpropOptions(1e-3))},
+          {"Adagrad", maker<Adagrad>(AdagradOptions(1e-3))}};
 }
 
 /// The elements of a tensor that the optimizer has of every parameter.
@@ -264,11 +227,7 @@ TEST_F(ShardedGuardsTest, ParametersOfAnotherType_AreDetected) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
       torch::optim::SGD inner(model->parameters(), 0.1);
       DistributedOptimizer optimizer(inner, *model, with(mode));
-      for (int step = 0; step < steps; ++step) {
-        optimizer.zero_grad();
-        backward(model, step);
-        optimizer.step();
-      }
+      train(model, optimizer, steps);
       model->to(torch::kFloat64);
       loss_of(model, batch_rows(0, 0, 2, kWidth, torch::kFloat64)).backward();
       expect_refused([&] { optimizer.step(); },
@@ -281,18 +240,18 @@ TEST_F(ShardedGuardsTest, ParametersOfAnotherType_AreDetected) {
 TEST_F(ShardedGuardsTest, ParametersThatWereMoved_AreDetected) {
   std::stringstream saved;
   torch::save(make_mlp(torch::kFloat32), saved);
-  const std::vector<std::function<void(torch::nn::Sequential&)>> moves{
-      [](torch::nn::Sequential& model) {
-        at::Tensor weight = model->parameters()[4];
-        weight.set_data(weight.detach().clone());
-      },
-      [&saved](torch::nn::Sequential& model) {
-        saved.seekg(0);
-        torch::load(model, saved);
-      }};
-  const char* const kNames[] = {"parameter '4.weight' have been moved", "' have been moved"};
+  const std::vector<std::pair<std::string, std::function<void(torch::nn::Sequential&)>>> moves{
+      {"parameter '4.weight' have been moved",
+       [](torch::nn::Sequential& model) {
+         at::Tensor weight = model->parameters()[4];
+         weight.set_data(weight.detach().clone());
+       }},
+      {"' have been moved", [&saved](torch::nn::Sequential& model) {
+         saved.seekg(0);
+         torch::load(model, saved);
+       }}};
   for (const Shard mode : all_modes()) {
-    for (std::size_t move = 0; move < moves.size(); ++move) {
+    for (const auto& [text, move] : moves) {
       torch::nn::Sequential model = make_mlp(torch::kFloat32);
       torch::optim::SGD inner(model->parameters(), 0.1);
       DistributedOptimizer optimizer(inner, *model, with(mode));
@@ -304,14 +263,14 @@ TEST_F(ShardedGuardsTest, ParametersThatWereMoved_AreDetected) {
       });
       optimizer.zero_grad();
       backward(model, 1);
-      moves[move](model);
+      move(model);
       const at::Tensor before = flat(*model);
       if (mode == Shard::None) {  // its step finds them wherever they are
         optimizer.step();
         EXPECT_FALSE(torch::equal(flat(*model), before));
         continue;
       }
-      expect_refused([&] { optimizer.step(); }, kNames[move]);
+      expect_refused([&] { optimizer.step(); }, text);
       EXPECT_TRUE(torch::equal(flat(*model), before));
     }
   }

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "torch/reduction/parameter_watch.hpp"
+#include "torch/tensors/agreement.hpp"
+
+namespace kolo::tensors {
+
+/// What must be equal on all ranks; of frozen parameters, if any is sharded.
+std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
+                           const std::vector<ReducedParameter>& parameters,
+                           const std::vector<ReducedParameter>& frozen);
+
+}  // namespace kolo::tensors

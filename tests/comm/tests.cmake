@@ -1,0 +1,45 @@
+# Tests of what moves bytes, and of the fakes of it. Paths are those of tests/CMakeLists.txt, which
+# includes this file.
+
+kolo_add_test(comm_test SOURCES
+  ops/adasum_weights_test.cpp
+  ops/convert_table_test.cpp
+  comm/deferred_communicator_test.cpp
+  comm/fake_world_test.cpp
+  comm/peer_liveness_test.cpp
+  comm/scalar_test.cpp
+  comm/self_world_test.cpp
+  comm/shared_segment_test.cpp
+  comm/topology_test.cpp
+  comm/wait_test.cpp)
+kolo_add_test(fake_gpu_test SOURCES
+  comm/fake_collectives_test.cpp
+  comm/fake_gpu_launches_test.cpp
+  comm/fake_gpu_memory_test.cpp
+  comm/fake_gpu_mistakes_test.cpp
+  comm/fake_gpu_test.cpp
+  comm/happens_before_test.cpp)
+kolo_add_mpi_test(comm_mpi_test
+  SOURCES comm/mpi_handles_test.cpp comm/mpi_world_test.cpp
+  LIBRARIES MPI::MPI_C)
+if(NOT KOLO_SANITIZE)
+  include(comm/mpi_start.cmake)
+
+  # These fail on purpose: the output says how.
+  kolo_test_executable(mpi_listener_test support/mpi/mpi_listener_test.cpp)
+  target_link_libraries(mpi_listener_test PRIVATE kolo_test_mpi_main)
+  function(kolo_add_listener_test test ending output)
+    add_test(NAME mpi_listener.${test}
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py"
+        ${ending} "${output}" ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 3
+        $<TARGET_FILE:mpi_listener_test> --longest-test=3 --gtest_filter=*.${test})
+    kolo_set_mpirun_properties(mpi_listener.${test} 3 60)
+  endfunction()
+  kolo_add_listener_test(FailsOnOneRank fails
+    "mpi_listener_test.cpp:[0-9]+: Failure\n[^:]*rank 2. [^:]*this rank alone\nin two lines")
+  kolo_add_listener_test(FailsTogether fails "does not hold on rank 2")
+  kolo_add_listener_test(SkipsOnOneRank fails "skipped on some ranks only")
+  kolo_add_listener_test(SkipsTogether succeeds "rank 2: the last rank cannot\n.*1 test, listed")
+  kolo_add_listener_test(Hangs fails
+    "rank [0-2]/3. watchdog: MpiListenerTest.Hangs has run for more than 3 s")
+endif()

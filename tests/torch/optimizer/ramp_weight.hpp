@@ -1,0 +1,40 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/distributed_optimizer.hpp"
+#include "kolo/runtime.hpp"
+#include "support/mpi/test_world.hpp"
+
+namespace kolo::test {
+
+class RampWeightTest : public testing::Test {
+ protected:
+  int rank() const { return runtime_.rank(); }
+  int size() const { return runtime_.size(); }
+  double mean_rank() const { return (size() - 1) / 2.0; }
+
+  Runtime runtime_{in_test_world()};
+};
+
+/// A weight, stepped by its gradient times 1, which starts at zero.
+struct RampWeight {
+  explicit RampWeight(DistributedOptimizer::Options options = {})
+      : optimizer(inner, {{"weight", weight}}, options) {}
+
+  /// Adds factor * [0, 1, 2, 3] + offset to the gradient.
+  void backward(double factor, double offset = 0) {
+    (weight * (torch::arange(4) * factor + offset)).sum().backward();
+  }
+
+  at::Tensor weight = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
+  torch::optim::SGD inner{{weight}, 1.0};
+  DistributedOptimizer optimizer;
+};
+
+inline at::Tensor ramp(double factor, double offset = 0) {
+  return torch::arange(4, torch::kFloat64) * factor + offset;
+}
+
+}  // namespace kolo::test
