@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,19 @@ void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
     const std::lock_guard lock(lock_);
     batches_.push_back(std::move(batch));
   }
+  start(gpu);
+}
+
+void LaunchedBatches::release(comm::Gpu& gpu, std::vector<std::shared_ptr<void>> owners) {
+  if (owners.empty()) return;
+  {
+    const std::lock_guard lock(lock_);
+    std::ranges::move(owners, std::back_inserter(unused_));
+  }
+  start(gpu);
+}
+
+void LaunchedBatches::start(comm::Gpu& gpu) {
   if (!thread_.joinable()) thread_ = std::thread([this, &gpu] { release_ended(gpu); });
   changed_.notify_one();
 }
@@ -61,7 +75,15 @@ void LaunchedBatches::stop() {
 void LaunchedBatches::release_ended(comm::Gpu& gpu) {
   std::chrono::microseconds pause = kShortestPause;
   std::unique_lock lock(lock_);
-  while (!is_stopping_) {
+  while (true) {
+    if (!unused_.empty()) {
+      auto released = std::exchange(unused_, {});
+      lock.unlock();
+      released.clear();
+      lock.lock();
+      continue;
+    }
+    if (is_stopping_) return;
     if (batches_.empty()) {
       changed_.wait(lock);
       continue;
