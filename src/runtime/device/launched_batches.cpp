@@ -13,6 +13,16 @@ namespace {
 constexpr auto kShortestPause = std::chrono::microseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(1);
 
+/// Without the lock: it may run the program's deleters.
+template <class Owners>
+void release_without(std::unique_lock<std::mutex>& lock, Owners owners) {
+  lock.unlock();
+  {
+    const Owners released = std::move(owners);
+  }
+  lock.lock();
+}
+
 }  // namespace
 
 void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
@@ -77,10 +87,7 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
   std::unique_lock lock(lock_);
   while (true) {
     if (!unused_.empty()) {
-      auto released = std::exchange(unused_, {});
-      lock.unlock();
-      released.clear();
-      lock.lock();
+      release_without(lock, std::exchange(unused_, {}));
       continue;
     }
     if (is_stopping_) return;
@@ -111,11 +118,9 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     }
     pause = kShortestPause;
     seconds_ += *seconds;
-    std::optional<Batch> ended(std::move(batches_.front()));
+    Batch ended = std::move(batches_.front());
     batches_.pop_front();
-    lock.unlock();
-    ended.reset();  // may run the program's deleters
-    lock.lock();
+    release_without(lock, std::move(ended));
   }
 }
 
