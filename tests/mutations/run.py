@@ -100,8 +100,8 @@ class Device(Algorithms):
                [f"tests/runtime/{name}_test.cpp" for name in
                 ("api/allreduce", "api/collectives", "api/join", "api/process_set",
                   "api/process_set_independence", "device/coded_exchange", "device/device",
-                 "device/device_errors", "device/device_exchange", "device/device_groups",
-                 "device/device_life")])
+                 "device/device_buffers", "device/device_errors", "device/device_exchange",
+                 "device/device_groups", "device/device_life", "device/device_registration")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 

@@ -68,7 +68,10 @@ class DeviceCommunicator {
   virtual void end_group() = 0;
 
   /// Tells the underlying library that operations will use `memory` again and again: it may then
-  /// let other GPUs and the network reach it without a copy. Concerns this rank alone.
+  /// let other GPUs and the network reach it without a copy. Concerns this rank alone; but either
+  /// all ranks of a call pass registered memory or none does, and where elements are only moved,
+  /// what is sent and what is received are registered alike. Otherwise NCCL's behaviour is
+  /// undefined: see "User Buffer Registration" in its guide, and for ncclSend its enqueue.cc.
   /// @return null if the library cannot use that
   virtual void* register_memory(std::byte* memory, std::size_t bytes) = 0;
   /// Before the memory is freed and the communicator ends, once no operation uses the memory. An

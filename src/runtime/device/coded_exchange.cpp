@@ -1,7 +1,5 @@
 #include "runtime/device/coded_exchange.hpp"
 
-#include <numeric>
-
 namespace kolo::runtime {
 namespace {
 
@@ -11,10 +9,6 @@ std::vector<std::size_t> bytes_of(const comm::DeviceCodec& codec,
   std::vector<std::size_t> bytes;
   for (const ops::Range& piece : pieces) bytes.push_back(codec.run_bytes(piece.length));
   return bytes;
-}
-
-std::size_t sum_of(std::span<const std::size_t> sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
 
 float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }

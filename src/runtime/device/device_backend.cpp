@@ -1,8 +1,6 @@
 #include "runtime/device/device_backend.hpp"
 
 #include <algorithm>
-#include <iterator>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -10,6 +8,7 @@
 #include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
+#include "runtime/data/numbers.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -41,22 +40,53 @@ class RealItems {
   std::vector<ReductionItem> parts_;
 };
 
+/// What a rank's part of a move reads. A broadcast reads it on the root alone.
+std::span<const std::byte> input_of(Collective collective, const CollectiveCall& call,
+                                    std::size_t rank) {
+  const std::size_t element = size_of(call.dtype);
+  switch (collective) {
+    case Collective::AllGather: return {call.input, call.counts[rank] * element};
+    case Collective::Broadcast: return {call.output, call.count * element};
+    default: return {call.input, sum_of(call.send_counts) * element};
+  }
+}
+
+std::span<std::byte> output_of(Collective collective, const CollectiveCall& call) {
+  const std::size_t element = size_of(call.dtype);
+  switch (collective) {
+    case Collective::AllGather: return {call.output, sum_of(call.counts) * element};
+    case Collective::Broadcast: return {call.output, call.count * element};
+    default: return {call.output, sum_of(call.receive_counts) * element};
+  }
+}
+
 }  // namespace
 
-DevicePlan DeviceBackend::plan_of(const Request& request, DType dtype, JoinedRanks joined,
-                                  bool is_fused) const {
+Task DeviceBackend::agree_on_registration() {
+  const std::vector<std::size_t> own{staging_.try_to_register() ? 1U : 0U};
+  std::vector<std::size_t> all;
+  co_await gather_numbers(path_, own, all);
+  staging_.set_registered(std::ranges::count(all, 0U) == 0);
+}
+
+DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const ReductionItem> items,
+                                  JoinedRanks joined) const {
+  const auto [type, memory] = items.front();
+  const DType dtype = type->dtype;
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   DevicePlan plan =
       plan_on_device(request, {.dtype = real_type(dtype),
                                .payload = real_type(compressor.wire_dtype(dtype)),
                                .size = divisor_of(request, joined, path_.communicator->size()),
                                .ranks = path_.communicator->size(),
-                               // NCCL wants registered memory of all ranks or of none. Joined ones
-                               // have no SharedBuffer here, but staging memory, as all have.
-                               .needs_staging = is_fused || joined.count > 0,
+                               .needs_staging = items.size() > 1 || joined.count > 0,
                                .prefers_direct = path_.preferred(request.collective) == kDirect});
   // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
+  // A direct exchange receives in staging memory, so what it sends is registered, too.
+  plan.is_staged |=
+      plan.is_direct && staging_.is_registered() &&
+      !(request.is_on_buffers() && buffers_.have({memory->input, type->size_bytes()}));
   return plan;
 }
 
@@ -88,7 +118,7 @@ Task DeviceBackend::all_reduce(const Request& request, std::span<const Reduction
         path_.config.fusion ? fused_run(items, path_.config.fusion_bytes) : 1;
     const RealItems real(items.first(length));
     const std::span<const ReductionItem> run = real.get();
-    const DevicePlan plan = plan_of(request, items.front().type->dtype, joined, length > 1);
+    const DevicePlan plan = plan_of(request, items.first(length), joined);
     if (plan.is_staged) bytes_packed_ += count_of(run) * size_of(plan.wire);
     if (plan.is_direct) {
       co_await exchange_.all_reduce(plan, run);
@@ -121,21 +151,30 @@ Task DeviceBackend::all_reduce_staged(const DevicePlan& plan,
 Task DeviceBackend::reduce_in_place(std::span<const InPlace> reductions) {
   if (reductions.empty()) co_return;
   comm::DeviceCommunicator& communicator = device_.communicator;
-  comm::DeviceGroup group(communicator);
+  std::vector<RegisteredBuffers::Places> places;
   for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
+    const std::size_t count = counts.empty() ? kept : sum_of(counts);
+    places.push_back(
+        buffers_.places_for({input, count * size_of(dtype)}, {output, kept * size_of(dtype)}));
+  }
+  comm::DeviceGroup group(communicator);
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    const auto& [plan, dtype, input, output, counts, kept] = reductions[i];
+    const auto [from, to] = places[i];
     if (counts.empty()) {
       device_.traffic.add_round(2 * kept * size_of(dtype));
-      communicator.all_reduce(input, output, kept, dtype, plan.reduction, device_.stream);
+      communicator.all_reduce(from, to, kept, dtype, plan.reduction, device_.stream);
     } else {
-      device_.traffic.add_round(std::reduce(counts.begin(), counts.end()) * size_of(dtype));
-      communicator.reduce_scatter(input, output, counts, dtype, plan.reduction, device_.stream);
+      device_.traffic.add_round(sum_of(counts) * size_of(dtype));
+      communicator.reduce_scatter(from, to, counts, dtype, plan.reduction, device_.stream);
     }
   }
   group.end();
   co_await communicator;
-  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
-    if (!plan.changes(dtype)) continue;
-    const comm::DeviceRun run{output, output, kept};
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    const auto& [plan, dtype, input, output, counts, kept] = reductions[i];
+    if (!plan.changes(dtype) && places[i].output == output) continue;
+    const comm::DeviceRun run{places[i].output, output, kept};
     device_.gpu.convert({&run, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
   }
 }
@@ -151,7 +190,7 @@ Task DeviceBackend::reduce_scatter(const Request& request, std::span<const Reduc
                                               coded_scale(request, joined));
       continue;
     }
-    const DevicePlan plan = plan_of(request, dtype, joined, false);
+    const DevicePlan plan = plan_of(request, items.subspan(i, 1), joined);
     std::vector<std::size_t> parts = counts[i];
     for (std::size_t& count : parts) count *= parts_of(dtype);
     const RealItems real(items.subspan(i, 1));
@@ -191,10 +230,23 @@ Task DeviceBackend::reduce_scatter_staged(const DevicePlan& plan, ReductionItem 
 
 Task DeviceBackend::move(Collective collective, std::span<const Move> moves) {
   if (moves.empty()) co_return;
+  const auto rank = static_cast<std::size_t>(path_.communicator->rank());
+  std::vector<Move> placed(moves.begin(), moves.end());
+  for (auto& [call, bytes] : placed) {
+    const auto [from, to] =
+        buffers_.places_for(input_of(collective, call, rank), output_of(collective, call));
+    call.input = from;
+    call.output = to;
+  }
   comm::DeviceGroup group(device_.communicator);
-  for (const auto& [call, bytes] : moves) launch_move(collective, call, bytes);
+  for (const auto& [call, bytes] : placed) launch_move(collective, call, bytes);
   group.end();
   co_await device_.communicator;
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    std::byte* const output = moves[i].call.output;
+    const CollectiveCall& call = placed[i].call;
+    if (call.output != output) copy(device_, output_of(collective, call), output);
+  }
 }
 
 void DeviceBackend::launch_move(Collective collective, const CollectiveCall& call,
@@ -212,18 +264,11 @@ void DeviceBackend::launch_move(Collective collective, const CollectiveCall& cal
     default: {
       const std::span<const std::size_t> sent = call.send_counts;
       const auto own = static_cast<std::size_t>(communicator.rank());
-      const std::size_t all = std::accumulate(sent.begin(), sent.end(), std::size_t{0});
-      device_.traffic.add_sent((all - sent[own]) * size_of(call.dtype));
+      device_.traffic.add_sent((sum_of(sent) - sent[own]) * size_of(call.dtype));
       communicator.all_to_all(call.input, sent, call.output, call.receive_counts, call.dtype,
                               device_.stream);
     }
   }
-}
-
-std::vector<std::shared_ptr<void>> DeviceBackend::take_owners() {
-  std::vector<std::shared_ptr<void>> owners = staging_.take_outgrown();
-  std::ranges::move(buffers_.take_unused(), std::back_inserter(owners));
-  return owners;
 }
 
 /// The program's allocator orders memory by the program's stream, on which earlier uses of it may

@@ -24,6 +24,10 @@ namespace kolo::runtime {
 /// CodedExchange run them. Reductions are packed where they are fused, with scale and cast in one
 /// pass, and otherwise left where they are, in one group of the communicator's, as all tensors are
 /// that are only moved. The communicator is ready when a Task begins and when it ends.
+///
+/// All ranks of a call pass registered memory, or none does. Staging memory is registered on all
+/// ranks or on none. Operations on SharedBuffers pass these, and staging memory where a rank has
+/// something else. Others pass what the program gives them, or staging memory.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
@@ -31,7 +35,6 @@ class DeviceBackend final : public Backend {
                 comm::DeviceStream stream, RingTraffic& traffic)
       : path_(path),
         staging_(gpu, communicator),
-        buffers_(communicator),
         device_{gpu, communicator, stream, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
@@ -44,14 +47,15 @@ class DeviceBackend final : public Backend {
   Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation& operation) override;
 
+  /// Finds out whether memory can be registered on all ranks. Collective, before all else.
+  Task agree_on_registration();
   /// Before a batch: registers the buffers that it uses.
-  void prepare(const Operations& batch) {
-    for (const auto& operation : batch) {
-      for (const BufferMemory& memory : operation->buffers) buffers_.use(memory);
-    }
-  }
+  void prepare(const Operations& batch) { buffers_.prepare(batch); }
   /// After one: owners of memory until what was launched so far has ended.
-  std::vector<std::shared_ptr<void>> take_owners();
+  std::vector<std::shared_ptr<void>> take_outgrown() { return staging_.take_outgrown(); }
+  /// See RegisteredBuffers. While nothing is being launched.
+  std::vector<std::shared_ptr<void>> take_unused() { return buffers_.take_unused(); }
+  std::vector<std::shared_ptr<void>> take_all() { return buffers_.take_all(); }
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
@@ -66,7 +70,8 @@ class DeviceBackend final : public Backend {
     std::size_t kept;                 // elements of the output
   };
 
-  DevicePlan plan_of(const Request& request, DType dtype, JoinedRanks joined, bool is_fused) const;
+  DevicePlan plan_of(const Request& request, std::span<const ReductionItem> items,
+                     JoinedRanks joined) const;
   Task all_reduce_staged(const DevicePlan& plan, std::span<const ReductionItem> items);
   Task reduce_scatter_staged(const DevicePlan& plan, ReductionItem item,
                              std::span<const std::size_t> counts);
@@ -77,8 +82,8 @@ class DeviceBackend final : public Backend {
 
   const DataPath& path_;
   DeviceStaging staging_;
-  RegisteredBuffers buffers_;
   const DevicePath device_;
+  RegisteredBuffers buffers_{device_};
   DeviceExchange exchange_{device_};
   CodedExchange coded_exchange_{device_};
   EventPool events_{&comm::Gpu::make_event};

@@ -132,6 +132,7 @@ Task DeviceRunner::connect(const Request& first) {
   if (!path_.config.share_gpu) co_await require_own_gpus(first);
   co_await gpus_.connect(*path_.communicator, kConnectTag, *gpu_, communicator_);
   backend_.emplace(path_, *gpu_, *communicator_, stream_.get(), traffic_);
+  co_await backend_->agree_on_registration();
 }
 
 /// NCCL refuses two ranks on one GPU too, but with a poorer error text.
@@ -179,8 +180,9 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   // A set of one rank waits for nobody, and its event would say nothing about the others.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  launched_.add(
-      *gpu_, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_owners()});
+  launched_.add(*gpu_, {began, done, std::move(mark), give_up_at, std::move(batch),
+                        backend_->take_outgrown()});
+  release_unused();
 }
 
 /// A collective occupies its GPU until its peers' have started, so collectives that overlap must
@@ -213,6 +215,10 @@ void DeviceRunner::check_launched() {
                      "says more.");
 }
 
+void DeviceRunner::release_unused() {
+  if (backend_) launched_.release(*gpu_, backend_->take_unused());
+}
+
 /// KOLO_LOST_AFTER after the latest of their deadlines.
 Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch) const {
   using TimePoint = Operation::Clock::time_point;
@@ -241,8 +247,9 @@ void DeviceRunner::abort(const std::string& reason) noexcept {
   *has_aborted_ = false;
   try {
     std::thread([communicator = std::shared_ptr(std::move(communicator_)), reason,
-                 has_ended = has_aborted_] {
+                 buffers = backend_->take_all(), has_ended = has_aborted_]() mutable {
       communicator->abort(reason);
+      buffers.clear();  // operations in progress have owners of their own
       *has_ended = true;
     }).detach();
   } catch (const std::exception& error) {

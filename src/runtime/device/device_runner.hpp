@@ -57,6 +57,8 @@ class DeviceRunner {
   /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its
   /// deadline
   void check_launched();
+  /// Releases SharedBuffers that the program has given up. While no batch is being launched.
+  void release_unused();
   /// Whether the GPU has finished everything that was launched.
   bool is_idle() { return launched_.empty(); }
   /// Ends the connection, and gives back what the GPU lent. Once nothing is launched any more;

@@ -1,7 +1,10 @@
 #include "runtime/device/device_staging.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "kolo/error.hpp"
 
 namespace kolo::runtime {
 
@@ -11,6 +14,17 @@ DeviceStaging::~DeviceStaging() {
   communicator_.deregister(block_.registration);
 }
 
+bool DeviceStaging::try_to_register() {
+  reserve(kAlignment);
+  block_.registration = communicator_.register_memory(block_.memory.get(), block_.bytes);
+  return block_.registration != nullptr;
+}
+
+void DeviceStaging::set_registered(bool on_all_ranks) {
+  is_registered_ = on_all_ranks;
+  if (!on_all_ranks) communicator_.deregister(std::exchange(block_.registration, nullptr));
+}
+
 void DeviceStaging::reserve(std::size_t bytes) {
   if (bytes <= block_.bytes) return;
   // Tensors that grow slowly must not cost a block each.
@@ -18,7 +32,13 @@ void DeviceStaging::reserve(std::size_t bytes) {
   if (block_.memory != nullptr) outgrown_.push_back(std::exchange(block_, {}));
   block_.memory = gpu_.allocate(size);
   block_.bytes = size;
+  if (!is_registered_) return;
   block_.registration = communicator_.register_memory(block_.memory.get(), size);
+  if (block_.registration != nullptr) return;
+  throw BackendError("NCCL does not register " + std::to_string(size) +
+                     " bytes of this GPU's memory, although it has registered some before, and "
+                     "ranks must not mix registered memory with other memory. Set "
+                     "NCCL_LOCAL_REGISTER=0 on all ranks to do without.");
 }
 
 std::vector<std::shared_ptr<void>> DeviceStaging::take_outgrown() {

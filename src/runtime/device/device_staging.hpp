@@ -11,8 +11,9 @@
 
 namespace kolo::runtime {
 
-/// Scratch memory of a GPU for the operations of one stream, registered with the communicator,
-/// which outlives it. It ends once no operation uses it, or after the communicator was aborted.
+/// Scratch memory of a GPU for the operations of one stream, registered with the communicator if
+/// that registers memory on all ranks (see DeviceCommunicator::register_memory). The communicator
+/// outlives it. It ends once no operation uses it, or after the communicator was aborted.
 ///
 /// For the thread that launches. Memory that is outgrown is deregistered there too, once the GPU
 /// has ended with it, but freed by the owners of what `take_outgrown` returns: that may wait for
@@ -25,8 +26,15 @@ class DeviceStaging {
   DeviceStaging& operator=(const DeviceStaging&) = delete;
   ~DeviceStaging();
 
+  /// Allocates the first memory, before any other call. Whether it could be registered.
+  bool try_to_register();
+  /// Then: whether it could on all ranks, so that all memory is registered, or none.
+  void set_registered(bool on_all_ranks);
+  bool is_registered() const { return is_registered_; }
+
   /// Returns places of these sizes in bytes, aligned for any kernel. Operations that were launched
   /// before may still use the same memory.
+  /// @throws BackendError if memory is registered, and this cannot be
   template <std::size_t kPlaces>
   std::array<std::byte*, kPlaces> take(const std::array<std::size_t, kPlaces>& sizes) {
     std::size_t total = 0;
@@ -63,6 +71,7 @@ class DeviceStaging {
 
   comm::Gpu& gpu_;
   comm::DeviceCommunicator& communicator_;
+  bool is_registered_ = false;
   Block block_;
   std::vector<Block> outgrown_;
   std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();

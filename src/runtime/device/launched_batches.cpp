@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,16 @@ namespace {
 constexpr auto kShortestPause = std::chrono::microseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(1);
 
+/// Without the lock: it may run the program's deleters.
+template <class Owners>
+void release_without(std::unique_lock<std::mutex>& lock, Owners owners) {
+  lock.unlock();
+  {
+    const Owners released = std::move(owners);
+  }
+  lock.lock();
+}
+
 }  // namespace
 
 void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
@@ -19,6 +30,19 @@ void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
     const std::lock_guard lock(lock_);
     batches_.push_back(std::move(batch));
   }
+  start(gpu);
+}
+
+void LaunchedBatches::release(comm::Gpu& gpu, std::vector<std::shared_ptr<void>> owners) {
+  if (owners.empty()) return;
+  {
+    const std::lock_guard lock(lock_);
+    std::ranges::move(owners, std::back_inserter(unused_));
+  }
+  start(gpu);
+}
+
+void LaunchedBatches::start(comm::Gpu& gpu) {
   if (!thread_.joinable()) thread_ = std::thread([this, &gpu] { release_ended(gpu); });
   changed_.notify_one();
 }
@@ -61,7 +85,12 @@ void LaunchedBatches::stop() {
 void LaunchedBatches::release_ended(comm::Gpu& gpu) {
   std::chrono::microseconds pause = kShortestPause;
   std::unique_lock lock(lock_);
-  while (!is_stopping_) {
+  while (true) {
+    if (!unused_.empty()) {
+      release_without(lock, std::exchange(unused_, {}));
+      continue;
+    }
+    if (is_stopping_) return;
     if (batches_.empty()) {
       changed_.wait(lock);
       continue;
@@ -89,11 +118,9 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     }
     pause = kShortestPause;
     seconds_ += *seconds;
-    std::optional<Batch> ended(std::move(batches_.front()));
+    Batch ended = std::move(batches_.front());
     batches_.pop_front();
-    lock.unlock();
-    ended.reset();  // may run the program's deleters
-    lock.lock();
+    release_without(lock, std::move(ended));
   }
 }
 

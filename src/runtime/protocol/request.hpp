@@ -58,6 +58,8 @@ struct Request {
 
   std::size_t size_bytes() const;  ///< of all tensors
   bool is_once_per_node() const { return placement == kOncePerNode; }
+  /// Whether it is an operation on SharedBuffers.
+  bool is_on_buffers() const { return !placement.empty() && !is_once_per_node(); }
 };
 
 /// "allreduce 'layer1.weight'", for error texts.

@@ -20,12 +20,6 @@ namespace kolo::test::device_life_test {
 
 using namespace std::chrono_literals;
 
-std::vector<int> everybody(int size) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 class DeviceLifeTest : public testing::TestWithParam<int> {
  protected:
   int size() const { return GetParam(); }

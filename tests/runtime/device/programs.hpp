@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "kolo/collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/fake_world/fault_world.hpp"
 
@@ -43,6 +45,13 @@ class GpuProgram {
                   .writes = {ByteRange(memory.get(), floats * sizeof(float))},
                   .run = [=] { std::fill_n(data, floats, value); }});
   }
+  void write(const std::shared_ptr<std::byte>& memory, const std::vector<float>& values) {
+    float* const data = reinterpret_cast<float*>(memory.get());
+    hub_->kernel(rank_, stream(),
+                 {.name = "producer",
+                  .writes = {ByteRange(memory.get(), values.size() * sizeof(float))},
+                  .run = [=] { std::copy(values.begin(), values.end(), data); }});
+  }
   /// Those that a kernel on the program's stream finds there.
   std::vector<float> read(const std::shared_ptr<std::byte>& memory, std::size_t floats) {
     std::vector<float> values(floats);
@@ -57,6 +66,10 @@ class GpuProgram {
     hub_->synchronize(rank_, stream());
     return values;
   }
+  /// NCCL will not know it.
+  void refuse_registration(const std::shared_ptr<std::byte>& memory) {
+    hub_->refuse_registration(memory.get());
+  }
   void synchronize() { hub_->synchronize(rank_, stream()); }
 
  private:
@@ -66,8 +79,48 @@ class GpuProgram {
   std::shared_ptr<CUstream_st> stream_;
 };
 
+/// Tensors of a program, each with a number of floats.
+class Tensors {
+ public:
+  Tensors(GpuProgram& program, std::vector<std::size_t> counts)
+      : program_(program), counts_(std::move(counts)) {
+    for (const std::size_t count : counts_) memory_.push_back(program.allocate(count));
+  }
+
+  std::size_t size() const { return counts_.size(); }
+  TensorView view(std::size_t i) const { return program_.view(memory_[i], counts_[i]); }
+  std::byte* data(std::size_t i) const { return memory_[i].get(); }
+  /// value, value + 1, … in all elements of each tensor.
+  void write(float value) {
+    for (std::size_t i = 0; i < size(); ++i) {
+      program_.write(memory_[i], counts_[i], value + static_cast<float>(i));
+    }
+  }
+  void expect(std::size_t i, const std::vector<float>& values) {
+    EXPECT_EQ(program_.read(memory_[i], counts_[i]), values) << "tensor " << i;
+  }
+  void expect_all(std::size_t i, float value) { expect(i, std::vector<float>(counts_[i], value)); }
+
+  std::vector<InputOutput> in_place() const {
+    std::vector<InputOutput> pairs;
+    for (std::size_t i = 0; i < size(); ++i) pairs.push_back({view(i), view(i)});
+    return pairs;
+  }
+
+ private:
+  GpuProgram& program_;
+  std::vector<std::size_t> counts_;
+  std::vector<std::shared_ptr<std::byte>> memory_;
+};
+
 inline Setting setting_with_gpus(int size) {
   return {.size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
+}
+
+inline std::vector<int> everybody(int size) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
 }
 
 /// Runs `body` on every rank, without a hazard, in a world with these faults.

@@ -142,6 +142,11 @@ void check_call(const FakeCall& call, int ranks) {
   }
 }
 
+CallMemory memory_of(const FakeCall& call, int rank) {
+  const auto member = static_cast<std::size_t>(rank);
+  return {input_of(call, member), output_of(call, member)};
+}
+
 MemoryOperation accesses_of(const FakeCall& call, int rank) {
   const auto member = static_cast<std::size_t>(rank);
   const ByteRange input = input_of(call, member);
@@ -208,6 +213,26 @@ std::string disagreement_among(std::span<const FakeCall> calls) {
     for (std::size_t to = 0; to < calls.size(); ++to) {
       if (calls[from].counts[to] != calls[to].received[from]) return differ(from, to);
     }
+  }
+  return {};
+}
+
+std::string mixture_among(std::span<const FakeCall> calls) {
+  if (calls.size() == 1) return {};
+  std::optional<bool> input;
+  std::optional<bool> output;
+  const auto differs = [](std::optional<bool>& first, std::optional<bool> other) {
+    if (!first) first = other;
+    return other && *other != *first;
+  };
+  for (std::size_t member = 0; member < calls.size(); ++member) {
+    const FakeCall& call = calls[member];
+    const bool input_differs = differs(input, call.has_registered_input);
+    const bool output_differs =
+        differs(is_reduction(call) ? output : input, call.has_registered_output);
+    if (!input_differs && !output_differs) continue;
+    return "registered: '" + describe(call) + "' on member " + std::to_string(member) +
+           " mixes registered memory with memory that is not";
   }
   return {};
 }

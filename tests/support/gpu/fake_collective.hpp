@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,15 @@ struct FakeCall {
   DType dtype;
   comm::DeviceReduction reduction{};
   int root = 0;
+  /// Whether the communicator knew the memory when this was launched; empty for no memory.
+  std::optional<bool> has_registered_input{};
+  std::optional<bool> has_registered_output{};
+};
+
+/// What a call is given. Empty where it uses none.
+struct CallMemory {
+  ByteRange input;
+  ByteRange output;
 };
 
 /// The calls of a group, or one.
@@ -37,6 +47,8 @@ std::string describe(const FakeCall& call);
 /// Throws InvalidArgument for what NCCL does not support, and for a wrong number of counts.
 void check_call(const FakeCall& call, int ranks);
 
+CallMemory memory_of(const FakeCall& call, int rank);
+
 /// What the call of `rank` reads and writes.
 MemoryOperation accesses_of(const FakeCall& call, int rank);
 
@@ -49,6 +61,11 @@ std::string conflict_among(std::span<const FakeCall> calls, int rank);
 
 /// What differs between the calls of two ranks; empty if all match.
 std::string disagreement_among(std::span<const FakeCall> calls);
+
+/// Where the calls of all ranks mix registered memory with memory that is not; empty if they do
+/// not. All have registered inputs or none does, and likewise outputs. Where elements are only
+/// moved, inputs and outputs are alike, too.
+std::string mixture_among(std::span<const FakeCall> calls);
 
 /// Executes the matching calls of all ranks.
 void carry_out(std::span<const FakeCall> calls);

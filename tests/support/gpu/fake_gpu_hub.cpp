@@ -249,23 +249,6 @@ std::string FakeGpuHub::failure_of(std::size_t group, int member) {
   return groups_.failure_of(group, member);
 }
 
-void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch launch) {
-  const std::lock_guard guard(lock_);
-  ++launches_[static_cast<std::size_t>(rank)];
-  const std::string conflict = conflict_among(launch.calls, member);
-  if (!conflict.empty()) streams_.graph().report(conflict);
-  for (FakeCall& call : launch.calls) {
-    bool is_sound = check_memory(rank, accesses_of(call, member));
-    std::string hazard = misplacement_of(call, member);
-    if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";
-    if (!hazard.empty()) {
-      streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
-      is_sound = false;
-    }
-    groups_.put(group, member, std::move(call), launch.stream, is_sound);
-  }
-}
-
 bool FakeGpuHub::has_pending(std::size_t group, int member) {
   const std::lock_guard guard(lock_);
   streams_.run_some();

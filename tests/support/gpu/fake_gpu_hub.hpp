@@ -107,6 +107,9 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// fails when it runs, or never runs.
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
+  /// From now on communicators register no memory of a rank, or not what begins here.
+  void refuse_registrations(int rank);
+  void refuse_registration(const std::byte* memory);
 
   /// Until they are let go, a rank's questions for events wait, and so do its aborts: as where
   /// another thread waits inside of CUDA, or a peer does not answer. For half a minute at most.

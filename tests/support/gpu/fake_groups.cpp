@@ -156,11 +156,9 @@ bool FakeGroups::meet(Group& group, Meeting& meeting) {
   const bool are_sound = std::all_of(meeting.arrivals.begin(), meeting.arrivals.end(),
                                      [](const Arrival& arrival) { return arrival.is_sound; });
   std::string hazard = disagreement_among(calls);
-  if (!hazard.empty()) {
-    streams_.graph().report(std::move(hazard));
-  } else if (are_sound) {
-    carry_out(calls);
-  }
+  if (hazard.empty() && are_sound) carry_out(calls);
+  if (hazard.empty()) hazard = mixture_among(calls);
+  if (!hazard.empty()) streams_.graph().report(std::move(hazard));
   meeting.is_done = true;
   ++group.done;
   return true;

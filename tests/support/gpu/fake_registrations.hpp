@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <list>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "support/gpu/happens_before.hpp"
 
@@ -30,7 +32,14 @@ class FakeRegistrations {
     return found == counts_.end() ? Count{} : found->second;
   }
 
+  /// From now on refuses all memory of a rank, or what begins here.
+  void refuse(int rank) { refusing_.insert(rank); }
+  void refuse(const std::byte* memory) { refused_.insert(memory); }
+
+  /// Null: refused.
   void* add(Registration registration) {
+    if (refusing_.contains(registration.rank)) return nullptr;
+    if (refused_.contains(registration.memory.data())) return nullptr;
     ++counts_[registration.rank].made;
     return &live_.emplace_back(registration);
   }
@@ -57,6 +66,15 @@ class FakeRegistrations {
       return known.group == group && known.member == member;
     });
   }
+  /// Whether all of the memory is known to the member; empty for no memory.
+  std::optional<bool> covers(std::size_t group, int member, ByteRange memory) const {
+    if (memory.empty()) return std::nullopt;
+    return std::any_of(live_.begin(), live_.end(), [&](const Registration& known) {
+      return known.group == group && known.member == member &&
+             known.memory.data() <= memory.data() &&
+             memory.data() + memory.size() <= known.memory.data() + known.memory.size();
+    });
+  }
   bool is_known(ByteRange memory) const {
     return std::any_of(live_.begin(), live_.end(),
                        [&](const Registration& known) { return overlap(known.memory, memory); });
@@ -74,6 +92,8 @@ class FakeRegistrations {
 
   std::list<Registration> live_;
   std::map<int, Count> counts_;  // by rank
+  std::set<int> refusing_;       // ranks
+  std::set<const std::byte*> refused_;
 };
 
 }  // namespace kolo::test
