@@ -21,7 +21,7 @@
 namespace kolo::ops {
 namespace {
 
-void add_owed(std::span<float> sum, float* residual) {
+void apply_residual(std::span<float> sum, float* residual) {
   for (std::size_t i = 0; i < sum.size(); ++i) {
     sum[i] += residual[i];
     if (std::isfinite(sum[i])) residual[i] = 0.0f;
@@ -41,7 +41,7 @@ Task reduce_scatter_coded(CollectiveCall call) {
     if (i + 1 < segments) contributions.start(i + 1);
     const Range own = contributions.range(rank, i);
     const std::span<float> sum = contributions.sum(i);
-    if (call.residual != nullptr) add_owed(sum, call.residual + own.begin);
+    if (call.residual != nullptr) apply_residual(sum, call.residual + own.begin);
     write_scaled(call, own.begin - begin, sum);
     co_await yield();
   }

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <mutex>
 
-#include "base/home_process.hpp"
+#include "base/creator_process.hpp"
 #include "comm/messaging_thread.hpp"
 #include "comm/start_watch.hpp"
 
@@ -45,10 +45,10 @@ class Session {
   ~Session();
 
   /// False in a forked child, where MPI must not be touched.
-  bool is_at_home() const { return home_.is_here(); }
+  bool is_in_creator_process() const { return creator_.is_current(); }
 
  private:
-  const HomeProcess home_;
+  const CreatorProcess creator_;
 };
 
 /// A peer was lost: from now on no MPI function that waits may be called.

@@ -75,7 +75,7 @@ MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, cons
       mpi_environment::mark_broken();
       throw TimeoutError("not all ranks have constructed a kolo::Runtime within " +
                          text_of_seconds(config.start_timeout) + " (KOLO_START_TIMEOUT). " +
-                         watch.who_came() +
+                         watch.describe_arrivals() +
                          " Construct one on every rank of the communicator, or raise the timeout.");
     }
     if (calls) calls.unlock();  // other Runtimes go on meanwhile
@@ -125,9 +125,10 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
 MpiWorld::~MpiWorld() {
   // A rank that has left in good order may have died since. Open MPI then waits for it in
   // MPI_Finalize, for ever if the launcher has not noticed yet.
-  if (session_.is_at_home() && !liveness_->dead().empty()) mpi_environment::mark_broken();
+  if (session_.is_in_creator_process() && !liveness_->dead().empty())
+    mpi_environment::mark_broken();
   // Using them could wait for a lost peer, and a forked child must not use them.
-  if (mpi_environment::is_broken() || !session_.is_at_home()) duplicates_.give_up();
+  if (mpi_environment::is_broken() || !session_.is_in_creator_process()) duplicates_.give_up();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {

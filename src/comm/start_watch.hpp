@@ -18,10 +18,10 @@ class StartWatch {
   explicit StartWatch(std::optional<Launcher> launcher);
 
   /// Which ranks are starting Kolo on this host, in words.
-  std::string who_came() const;
+  std::string describe_arrivals() const;
 
  private:
-  bool has_come(int rank) const;
+  bool has_started(int rank) const;
 
   const std::optional<Launcher> launcher_;
   FileDescriptor here_;  // a socket with this rank's name

@@ -36,22 +36,22 @@ class ControlMailbox {
 
  private:
   // In this order: the transfer ends before its buffer is freed.
-  struct Parcel {
+  struct Packet {
     int rank = 0;
     std::vector<std::byte> buffer;
     Transfer transfer;
   };
-  using Parcels = std::list<Parcel>;  // spliced between lists: MPI holds their addresses
+  using Packets = std::list<Packet>;  // spliced between lists: MPI holds their addresses
 
-  Parcels take_spare(int rank);
+  Packets take_spare(int rank);
   void collect_sent();
   bool receive_next();
 
   Communicator& communicator_;
   const int tag_;
-  Parcels outgoing_;
-  Parcels incoming_;  // one at most, to keep the order
-  Parcels spare_;
+  Packets outgoing_;
+  Packets incoming_;  // one at most, to keep the order
+  Packets spare_;
 };
 
 }  // namespace kolo::runtime

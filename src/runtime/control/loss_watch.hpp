@@ -34,7 +34,7 @@ class LossWatch {
   void report(const Loss& loss);
 
  private:
-  bool all_have_heard(const Loss& loss, Clock::time_point now);
+  bool has_reached_all(const Loss& loss, Clock::time_point now);
   std::optional<int> member(int world_rank) const;
 
   const DataPath& set_;

@@ -63,7 +63,7 @@ void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
   on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
 }
 
-void BatchExecutor::attend_to_gpu() {
+void BatchExecutor::progress_gpu() {
   if (device_runner_ == nullptr) return;
   launch_order_->serve();
   device_runner_->check_launched();

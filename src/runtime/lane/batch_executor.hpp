@@ -61,7 +61,7 @@ class BatchExecutor {
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
-    attend_to_gpu();
+    progress_gpu();
     return progress;
   }
   /// Nothing is queued or moving, on GPUs either.
@@ -76,7 +76,7 @@ class BatchExecutor {
   /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
   void abort(const std::string& reason);
   /// The stopped batches, once nothing uses their memory any more; none before.
-  LostBatches::Batches take_rested(Clock::time_point now) { return lost_.take_rested(now); }
+  LostBatches::Batches take_drained(Clock::time_point now) { return lost_.take_drained(now); }
   /// Whether there are any, or GPUs are still stopping theirs.
   bool has_stopped_batches() const {
     return !lost_.empty() || (device_runner_ != nullptr && device_runner_->is_aborting());
@@ -87,7 +87,7 @@ class BatchExecutor {
   double gpu_seconds() { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
 
  private:
-  void attend_to_gpu();
+  void progress_gpu();
   bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;

@@ -51,34 +51,34 @@ void Lane::order_after(const Operation& operation) {
 }
 
 /// Precedes everything that acts on behalf of this rank.
-void Lane::require_home() const {
-  if (home_.is_here()) return;
+void Lane::require_creator_process() const {
+  if (creator_.is_current()) return;
   throw InvalidArgument("process set " + data_.name +
                         ": this process is a forked child of the one that started Kolo, and is not "
                         "a rank. Use Kolo in the parent, or start it after fork().");
 }
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
-  require_home();
+  require_creator_process();
   queue_.submit(std::move(operation));
   wake_signal_.notify();
-  lend_thread();
+  progress_if_funneled();
 }
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
-  require_home();
+  require_creator_process();
   queue_.submit(operation);
   wait(*operation, Clock::time_point::max());
 }
 
 void Lane::join(std::shared_ptr<Operation> operation) {
-  require_home();
+  require_creator_process();
   queue_.join(std::move(operation));
   wake_signal_.notify();
-  lend_thread();
+  progress_if_funneled();
 }
 
-void Lane::lend_thread() {
+void Lane::progress_if_funneled() {
   if (messaging_ == nullptr || !messaging_->is_here()) return;
   // A function that the program runs inside a step may submit.
   if (progressing_thread_ == std::this_thread::get_id()) return;
@@ -108,7 +108,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
     serve_messages();  // what other ranks still need of this one
     return true;
   }
-  require_home();
+  require_creator_process();
   queue_.await(operation.use);
   const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();

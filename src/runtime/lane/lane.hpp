@@ -12,7 +12,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "base/home_process.hpp"
+#include "base/creator_process.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
 #include "ops/steps/node_places.hpp"
@@ -81,7 +81,7 @@ class Lane {
 
   /// One progress step where only the calling thread moves messages; otherwise nothing. Never
   /// blocks.
-  void lend_thread();
+  void progress_if_funneled();
 
   /// One progress step, unless a caller makes progress. True if something advanced.
   bool try_progress();
@@ -101,7 +101,7 @@ class Lane {
   /// time.
   void publish_end(const std::string& how);
   /// Whether this process made the lane. A forked child has a copy, which must not act for it.
-  bool is_at_home() const { return home_.is_here(); }
+  bool is_in_creator_process() const { return creator_.is_current(); }
 
   int rank() const { return data_.communicator->rank(); }
   int size() const { return data_.communicator->size(); }
@@ -136,7 +136,7 @@ class Lane {
     std::condition_variable operation_is_done;
   };
 
-  void require_home() const;
+  void require_creator_process() const;
   bool serve_messages() { return messaging_ != nullptr && messaging_->serve(); }
   bool try_progress_step(int polls);
   bool progress_step(int polls);
@@ -158,7 +158,7 @@ class Lane {
   comm::World& world_;
   comm::MessagingThread* const messaging_;  // null: messages move on any thread
   const std::chrono::nanoseconds spin_;     // of callers
-  const HomeProcess home_;
+  const CreatorProcess creator_;
   WakeSignal wake_signal_;
   TensorQueue queue_;
   Waiters waiters_;

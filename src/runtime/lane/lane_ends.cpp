@@ -92,8 +92,8 @@ void Lane::declare_lost(const ControlPlane::Loss& loss) {
 
 /// MPI and GPUs may still read the memory of these batches, so it leaks intentionally.
 bool Lane::end_stopped_batches(Clock::time_point now) {
-  LostBatches::Batches rested = executor_.take_rested(now);
-  for (BatchQueue::Batch& batch : rested) {
+  LostBatches::Batches drained = executor_.take_drained(now);
+  for (BatchQueue::Batch& batch : drained) {
     for (const auto& operation : batch.operations) {
       complete(operation, std::make_exception_ptr(PeerLostError(
                               what_of(*operation) + " on process set " + data_.name + ": rank " +
@@ -101,7 +101,7 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
     }
     leak_intentionally(std::move(batch));
   }
-  return !rested.empty();
+  return !drained.empty();
 }
 
 void Lane::declare_silent_rank_lost() {
@@ -109,7 +109,7 @@ void Lane::declare_silent_rank_lost() {
 }
 
 void Lane::publish_end(const std::string& how) {
-  if (!home_.is_here()) return;
+  if (!creator_.is_current()) return;
   // Not during another thread's step, which uses the control plane. A step that takes longer than
   // this hangs in a function of the program; the other ranks then see that the process has ended.
   constexpr int kLongestStepMs = 500;

@@ -235,14 +235,14 @@ at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
   const at::Tensor rows =
       kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
                       {.name = name, .process_set = &set_});
-  return (*current_)->dealing == Dealing::InARow ? rows : in_order(rows);
+  return (*current_)->distribution == Distribution::Contiguous ? rows : in_order(rows);
 }
 
 /// Rows of all ranks of the batch, one rank after another.
 at::Tensor AcceleratedTraining::in_order(const at::Tensor& rows) const {
   const auto ranks = static_cast<std::size_t>(set_.size());
   at::Tensor places = at::empty({rows.size(0)}, at::kLong);
-  std::ranges::copy(places_by_rank((*current_)->all, ranks, (*current_)->dealing),
+  std::ranges::copy(places_by_rank((*current_)->all, ranks, (*current_)->distribution),
                     places.mutable_data_ptr<std::int64_t>());
   return at::empty_like(rows).index_copy_(0, places.to(rows.device()), rows);
 }

@@ -52,13 +52,15 @@ EpochOrder order_of(std::size_t samples, const BatchOptions& options, Purpose pu
 
 BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOptions& options,
                        Purpose purpose, const ProcessSet& set) {
-  const Dealing dealing = options.lengths.empty() ? Dealing::InARow : Dealing::InTurns;
-  BatchPlan plan{.shares = {options.batch_size, options.drop_last, dealing, set.rank(), set.size()},
-                 .problem = problem_with(samples, options, set),
-                 .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
-                           {"batch_size", std::to_string(options.batch_size)},
-                           {"seed", std::to_string(options.seed)},
-                           {"drop_last", options.drop_last ? "true" : "false"}}};
+  const Distribution distribution =
+      options.lengths.empty() ? Distribution::Contiguous : Distribution::RoundRobin;
+  BatchPlan plan{
+      .shares = {options.batch_size, options.drop_last, distribution, set.rank(), set.size()},
+      .problem = problem_with(samples, options, set),
+      .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
+                {"batch_size", std::to_string(options.batch_size)},
+                {"seed", std::to_string(options.seed)},
+                {"drop_last", options.drop_last ? "true" : "false"}}};
   if (plan.problem.empty()) {
     plan.order = order_of(*samples, options, purpose);
     plan.facts.push_back({"the order of samples", plan.order.name});

@@ -36,7 +36,7 @@ class CountRows {
   std::int64_t total() const;
   int active_ranks() const;
   /// Throws InvalidArgument, which names the ranks, if rows do not fit together.
-  void require_sound() const;
+  void require_consistent() const;
 
  private:
   std::string ranks_with(std::int64_t CountRow::* column) const;

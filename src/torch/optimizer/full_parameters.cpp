@@ -40,10 +40,10 @@ class PrivateCopy {
         checksum_(checksum()) {}
   void use_it() {
     shared_ = std::move(storage_.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
-    give_elements(storage_,
-                  at::DataPtr(
-                      own_.data_ptr(), new at::Tensor(own_),
-                      [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
+    set_elements(storage_,
+                 at::DataPtr(
+                     own_.data_ptr(), new at::Tensor(own_),
+                     [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
     is_used_ = true;
   }
   PrivateCopy(PrivateCopy&& other) noexcept = default;
@@ -55,7 +55,7 @@ class PrivateCopy {
     if (is_sharded_) {
       unbind_storage(storage_);
     } else {
-      give_elements(storage_, std::move(shared_));
+      set_elements(storage_, std::move(shared_));
     }
   }
 
@@ -84,17 +84,17 @@ class PrivateCopy {
   bool is_used_ = false;
 };
 
-/// While it lives, operators use parameters where they are: units are not gathered.
-class UnitsAtRest {
+/// While it lives, units are not gathered: operators use the memory that parameters are bound to.
+class PausedGathering {
  public:
-  explicit UnitsAtRest(const ParameterBatches& batches) : batches_(batches) { set(true); }
-  UnitsAtRest(const UnitsAtRest&) = delete;  // ends once
-  UnitsAtRest& operator=(const UnitsAtRest&) = delete;
-  ~UnitsAtRest() { set(false); }
+  explicit PausedGathering(const ParameterBatches& batches) : batches_(batches) { set(true); }
+  PausedGathering(const PausedGathering&) = delete;  // ends once
+  PausedGathering& operator=(const PausedGathering&) = delete;
+  ~PausedGathering() { set(false); }
 
  private:
-  void set(bool rests) {
-    for (GatheredUnits* const units : batches_.units()) units->rest(rests);
+  void set(bool is_paused) {
+    for (GatheredUnits* const units : batches_.units()) units->pause(is_paused);
   }
   const ParameterBatches& batches_;
 };
@@ -180,7 +180,7 @@ std::vector<PrivateCopy> copy_all(const NamedTensors& shared) {
 std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTensors& shared,
                                  const std::function<void()>& write,
                                  const OperationOptions& options) {
-  std::optional<UnitsAtRest> at_rest;
+  std::optional<PausedGathering> paused;
   std::vector<PrivateCopy> copies;
   ProcessSet& set = *options.process_set;
   const auto run = [&](const char* actor, const std::function<void()>& work) {
@@ -188,7 +188,7 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   };
   // Agreed before `write`, which may call collectives.
   run("copying the parameters", [&] { copies = copy_all(shared); });
-  at_rest.emplace(batches);
+  paused.emplace(batches);
   for (PrivateCopy& copy : copies) copy.use_it();
   run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);

@@ -144,7 +144,7 @@ void LossNormalization::finish(bool have_succeeded) {
     if (have_succeeded) throw;
   }
   if (!have_succeeded) return;
-  require_sound(*counts);
+  require_consistent(*counts);
   const auto total = static_cast<double>(counts->total());
   if (total == 0.0) return;  // no rank has gradients other than zeros
   const int active = counts->active_ranks();
@@ -164,9 +164,9 @@ void LossNormalization::set_reference(std::optional<double> reference) {
 }
 
 /// Otherwise there are no gradients, so that nobody uses them.
-void LossNormalization::require_sound(const CountRows& counts) {
+void LossNormalization::require_consistent(const CountRows& counts) {
   try {
-    counts.require_sound();
+    counts.require_consistent();
   } catch (const Error&) {
     batches_.clear_gradients();
     context_.step.phases.finish(/*has_succeeded=*/false);
@@ -181,7 +181,7 @@ void LossNormalization::finish_alone() {
   const CountRows own(own_row(), context_.set);
   restart();
   if (!has_counted_) return;
-  require_sound(own);
+  require_consistent(own);
   if (own.total() > 0) scale(reference() / static_cast<double>(own.total()));
 }
 

@@ -56,7 +56,7 @@ class LossNormalization {
   void agree_on_reference(std::int64_t count);
   bool has_gradients() const;
   CountRow own_row() const;
-  void require_sound(const CountRows& counts);
+  void require_consistent(const CountRows& counts);
   void scale(double factor);
 
   TrainingContext& context_;

@@ -64,11 +64,11 @@ void ParameterBatches::add_new() {
 
 void ParameterBatches::rebuild(std::int64_t additions) {
   additions_ = additions;
-  Residuals::ByParameter owed;
-  for (const auto& reducer : reducers_) owed.merge(reducer->residuals().take());
+  Residuals::ByParameter residuals;
+  for (const auto& reducer : reducers_) residuals.merge(reducer->residuals().take());
   reducers_.clear();
   add_first({});
-  for (const auto& reducer : reducers_) reducer->lay_out_residuals(owed);
+  for (const auto& reducer : reducers_) reducer->lay_out_residuals(residuals);
 }
 
 std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t index) const {
@@ -243,11 +243,11 @@ void ParameterBatches::reduce_all() {
   step.first_gradient = {};
   step.phases.finish(first_error == nullptr);
   if (!first_error) return;
-  settle_residuals(/*is_used=*/false);
+  finish_residuals(/*is_used=*/false);
   std::rethrow_exception(first_error);
 }
 
-void ParameterBatches::settle_residuals(bool is_used) {
+void ParameterBatches::finish_residuals(bool is_used) {
   for (const auto& reducer : reducers_) {
     is_used ? reducer->residuals().keep() : reducer->residuals().restore();
   }

@@ -54,7 +54,7 @@ class ParameterBatches {
   /// buckets have completed.
   void reduce_all();
   /// The reduced gradients of this step are used, or not: then codecs owe what they owed before.
-  void settle_residuals(bool is_used);
+  void finish_residuals(bool is_used);
   /// From now on gradients are `factor` times as large.
   void rescale_residuals(double factor);
   std::vector<at::Tensor> gradients() const;

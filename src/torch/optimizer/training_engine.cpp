@@ -97,7 +97,7 @@ void TrainingEngine::begin_backward() {
 void TrainingEngine::forget_dropped() {
   if (context_.step.phases.current() == StepPhase::Synchronized) {
     if (batches_.any(&GradientReducer::has_gradients)) return;
-    batches_.settle_residuals(/*is_used=*/false);
+    batches_.finish_residuals(/*is_used=*/false);
     context_.step.phases.restart();
     return;
   }
@@ -145,7 +145,7 @@ void TrainingEngine::discard() {
     phases.restart();
   }
   commands_.announce(DiscardCommand{});
-  batches_.settle_residuals(/*is_used=*/false);
+  batches_.finish_residuals(/*is_used=*/false);
   batches_.clear_gradients();
   guards_.discard_after_change(changed);
 }

@@ -73,14 +73,14 @@ class TrainingEngine {
   void begin_backward();
   void forget_dropped();
   void require_precise_gradients() const;
-  at::Tensor step_whole(const LossClosure& closure);
+  at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
   void end_step();
   void average_parameters();
   void start_units();
   void reduce(bool is_discarded);
-  void meet(const std::string& purpose);
+  void synchronize_ranks(const std::string& purpose);
   bool find_joined();
   void expect_all_active();
   bool await_step();

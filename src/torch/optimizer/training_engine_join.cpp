@@ -34,7 +34,7 @@ bool TrainingEngine::await_step() {
     synchronize();
   } else if (!context_.have_some_joined()) {
     try {
-      meet("join()");
+      synchronize_ranks("join()");
       step.active_ranks = 0;  // all have joined
     } catch (const MismatchError&) {
       if (!find_joined()) throw;

@@ -20,7 +20,7 @@ void TrainingEngine::start_units() {
 }
 
 /// A numbered collective of the units, after those in flight.
-void TrainingEngine::meet(const std::string& purpose) {
+void TrainingEngine::synchronize_ranks(const std::string& purpose) {
   for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
   barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
 }
@@ -46,7 +46,7 @@ void TrainingEngine::expect_all_active() {
 void TrainingEngine::reduce(bool is_discarded) {
   const auto meet_others = [&] {
     if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
-    meet("the end of backward()");
+    synchronize_ranks("the end of backward()");
   };
   if (context_.gathers_on_use) {
     try {

@@ -13,8 +13,8 @@ namespace kolo::tensors {
 at::Tensor TrainingEngine::step(const LossClosure& closure) {
   guards_.require_untouched();
   merge_options();
-  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
-  batches_.settle_residuals(/*is_used=*/true);
+  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+  batches_.finish_residuals(/*is_used=*/true);
   ++context_.steps;
   guards_.step();
   reporter_.step();
@@ -22,7 +22,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   return loss;
 }
 
-at::Tensor TrainingEngine::step_whole(const LossClosure& closure) {
+at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
   if (closure) {
     return wrapped_->step([&] {
       at::Tensor loss = closure();
@@ -78,7 +78,7 @@ void TrainingEngine::update_shards() {
 void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();
-  batches_.settle_residuals(/*is_used=*/false);
+  batches_.finish_residuals(/*is_used=*/false);
   expect_all_active();
   end_step();
 }

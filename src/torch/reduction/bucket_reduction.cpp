@@ -157,7 +157,7 @@ void BucketReduction::wait() {
   if (gradients_) end(*gradients_);
   if (pending_replica_sum_) begin_replica_sum();  // even after an error: other nodes wait for it
   if (replica_sum_) end(*replica_sum_);
-  stream_.come_before_current();
+  stream_.order_before_current();
   if (first_error) std::rethrow_exception(first_error);
   if (hook_) take_hook_result();
 }

@@ -153,16 +153,16 @@ std::vector<std::size_t> GradientReducer::order() const {
 }
 
 void GradientReducer::follow(const std::vector<std::size_t>& order) {
-  const Residuals::ByParameter owed = residuals_.take();
+  const Residuals::ByParameter residuals = residuals_.take();
   if (is_full()) {
     order_buckets(order);
   } else {
-    lay_out_anew(order);
+    rebuild_layout(order);
   }
-  lay_out_residuals(owed);
+  lay_out_residuals(residuals);
 }
 
-void GradientReducer::lay_out_anew(const std::vector<std::size_t>& order) {
+void GradientReducer::rebuild_layout(const std::vector<std::size_t>& order) {
   const BucketPlan parameters = plan(order);
   auto layout = std::make_unique<Layout>(*this, make_buckets(plan_of_gradients(parameters)));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

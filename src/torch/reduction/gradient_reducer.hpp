@@ -64,7 +64,7 @@ class GradientReducer {
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
   /// Lays out residuals as the buckets are, with what is owed of their parameters.
-  void lay_out_residuals(const Residuals::ByParameter& owed);
+  void lay_out_residuals(const Residuals::ByParameter& residuals);
   std::size_t optimizer_group_of(std::size_t bucket) const;
 
   /// Appends the gradients of parameters, or of this rank's leaves.
@@ -118,7 +118,7 @@ class GradientReducer {
   OperationOptions named(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
-  void lay_out_anew(const std::vector<std::size_t>& order);
+  void rebuild_layout(const std::vector<std::size_t>& order);
   void shard_parameters(const BucketPlan& plan);
   void plan_units();
   std::vector<std::size_t> by_unit(const std::vector<ReducedParameter>& parameters,

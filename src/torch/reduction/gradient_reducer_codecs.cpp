@@ -7,7 +7,7 @@
 
 namespace kolo::tensors {
 
-void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
+void GradientReducer::lay_out_residuals(const Residuals::ByParameter& residuals) {
   const GradientCompression& compression = setup_.compression;
   std::vector<Residuals::Part> parts;
   for (const Bucket& bucket : buckets().buckets()) {
@@ -27,7 +27,7 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
     if (!has_feedback) part = {};
     parts.push_back(part);
   }
-  residuals_.lay_out(buckets().buckets(), parts, tensors_, owed);
+  residuals_.lay_out(buckets().buckets(), parts, tensors_, residuals);
 }
 
 /// A codec owes what it has lost of a gradient in its bucket.

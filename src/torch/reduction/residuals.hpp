@@ -23,19 +23,19 @@ class Residuals {
     std::size_t begin = 0;
     std::size_t count = 0;
   };
-  /// What is owed of a parameter's elements, from `begin` on.
-  struct Owed {
+  /// What is residuals of a parameter's elements, from `begin` on.
+  struct ParameterResidual {
     std::int64_t begin;
     at::Tensor now;     ///< [n]
     at::Tensor before;  ///< [n], without what this step has changed
   };
   /// By the address of the parameter.
-  using ByParameter = std::unordered_map<const void*, Owed>;
+  using ByParameter = std::unordered_map<const void*, ParameterResidual>;
 
-  /// Has zeros for these parts of buckets, none for empty ones, and what is owed of their
+  /// Has zeros for these parts of buckets, none for empty ones, and what is residuals of their
   /// parameters. No reduction may be in flight.
   void lay_out(const std::vector<Bucket>& buckets, const std::vector<Part>& parts,
-               const std::vector<at::Tensor>& parameters, const ByParameter& owed);
+               const std::vector<at::Tensor>& parameters, const ByParameter& residuals);
   /// Everything; nothing is left. No reduction may be in flight.
   ByParameter take();
 
@@ -49,9 +49,9 @@ class Residuals {
   /// From now on gradients are `factor` times as large, as with another scale of the loss.
   void rescale(double factor);
 
-  /// What is owed without the gradients of this step, even while they are reduced: views, if no
+  /// What is residuals without the gradients of this step, even while they are reduced: views, if no
   /// step has begun. A parameter that lies in no part has none.
-  ByParameter at_rest();
+  ByParameter before_step();
   std::size_t size_bytes() const;
 
  private:
@@ -59,14 +59,14 @@ class Residuals {
     at::Tensor now;     // [n]; undefined: none
     at::Tensor before;  // [n]; what it was before the step, once one has begun
     bool is_open = false;
-    double pending = 1.0;  // factor of what is owed
+    double pending = 1.0;  // factor of what is residuals
   };
 
   /// Calls `visit(parameter, first element in it, first in the part, count)`.
   template <class Visit>
   void for_each_member(std::size_t bucket, const Visit& visit) const;
   void zero_gaps(std::size_t bucket);
-  static void settle(Residual& residual);
+  static void apply_factor(Residual& residual);
 
   std::vector<Bucket> buckets_;
   std::vector<Part> parts_;

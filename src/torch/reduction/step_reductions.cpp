@@ -69,10 +69,10 @@ void StepReductions::note_stream(std::size_t bucket) {
 void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
-  for (const ProgramStream& stream : state.streams) stream.come_before_current();
+  for (const ProgramStream& stream : state.streams) stream.order_before_current();
   const std::vector<at::Tensor> replaced =
       buckets_.fill(plan, setup_.step.is_active, setup_.step.own_passes);
-  for (const ProgramStream& stream : state.streams) stream.come_behind_current();
+  for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
   if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   setup_.step.start_clock();

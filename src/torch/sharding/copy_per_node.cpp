@@ -68,15 +68,15 @@ class CopyPerNode final : public ParameterMemory {
       rebind_storage(parameter, buffer(), offset,
                      Copies::PerNode);  // now, so that no more is kept twice
     });
-    meet("values");
+    synchronize_ranks("values");
     for_each(parameters, plan, [&](const at::Tensor& parameter, std::size_t offset) {
       rebind_storage(parameter, buffer(), offset, Copies::PerNode);
     });
   }
 
-  void begin_update() override { meet("begin"); }
+  void begin_update() override { synchronize_ranks("begin"); }
   void end_bucket(std::size_t) override {}
-  void end_update() override { meet("end"); }
+  void end_update() override { synchronize_ranks("end"); }
 
  private:
   template <class Visit>
@@ -89,7 +89,7 @@ class CopyPerNode final : public ParameterMemory {
     }
   }
 
-  void meet(const std::string& where) const {
+  void synchronize_ranks(const std::string& where) const {
     OperationOptions options = options_;
     options.name += "." + where;
     barrier(options);

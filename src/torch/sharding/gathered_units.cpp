@@ -74,7 +74,7 @@ void GatheredUnits::use(std::size_t unit) noexcept {
   State& state = states_[unit];
   ++state.pins;
   state.last_use = ++uses_;
-  if (error_ || rests_) return;
+  if (error_ || is_paused_) return;
   try {
     if (last_used_ != unit) {
       last_used_ = unit;
@@ -118,10 +118,10 @@ void GatheredUnits::release_all() {
   release_units();
 }
 
-void GatheredUnits::rest(bool rests) {
-  if (rests) release_all();
+void GatheredUnits::pause(bool is_paused) {
+  if (is_paused) release_all();
   const std::lock_guard lock(mutex_);
-  rests_ = rests;
+  is_paused_ = is_paused;
 }
 
 void GatheredUnits::end_step() {
@@ -144,7 +144,7 @@ void GatheredUnits::require_usable() const {
 
 std::size_t GatheredUnits::slot_bytes() const {
   const std::lock_guard lock(mutex_);
-  return slots_.lasting_bytes() / static_cast<std::size_t>(sharers()) + slots_.added_bytes();
+  return slots_.permanent_bytes() / static_cast<std::size_t>(sharers()) + slots_.added_bytes();
 }
 
 int GatheredUnits::sharers() const {

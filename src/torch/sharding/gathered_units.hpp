@@ -85,8 +85,8 @@ class GatheredUnits {
   void finish_gathering();
   /// Shards are about to change: releases all units.
   void release_all();
-  /// While it rests, operators find parameters where others have put them: nothing is gathered.
-  void rest(bool rests);
+  /// While paused, nothing is gathered: operators use the memory that parameters are bound to.
+  void pause(bool is_paused);
   /// The step has ended; the next one is expected to use units in the same order.
   void end_step();
   /// Ranks have used different units: releases all, and expects no order.
@@ -129,7 +129,7 @@ class GatheredUnits {
   UseOrder order_;
   std::optional<std::size_t> last_used_;
   std::uint64_t uses_ = 0;
-  bool rests_ = false;
+  bool is_paused_ = false;
   std::exception_ptr error_;
 };
 

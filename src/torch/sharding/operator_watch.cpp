@@ -169,8 +169,8 @@ void watch_operators(std::shared_ptr<GatheredUnits> units) { watched().add(std::
 void take_from_units(const at::Tensor& parameter) {
   const at::Tensor own = at::clone(parameter.variable_data());
   watched().remove(parameter.storage());
-  give_elements(parameter.storage(),
-                own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
+  set_elements(parameter.storage(),
+               own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
 }
 
 void forget_unused_units() { watched().remove_unused(); }

@@ -48,7 +48,7 @@ class UnitSlots {
   void remove(std::size_t slot);
 
   /// Bytes of the slots that ranks may share, and of the others.
-  std::size_t lasting_bytes() const { return count_ * slot_bytes_; }
+  std::size_t permanent_bytes() const { return count_ * slot_bytes_; }
   std::size_t added_bytes() const { return (slots_.size() - count_) * slot_bytes_; }
 
  private:

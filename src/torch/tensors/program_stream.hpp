@@ -29,9 +29,9 @@ class ProgramStream {
     return c10::OptionalStreamGuard(stream_);
   }
   /// Orders what is on this stream before later work on the calling thread's current stream.
-  void come_before_current() const;
+  void order_before_current() const;
   /// Orders what is on the calling thread's current stream before later work on this one.
-  void come_behind_current() const;
+  void order_after_current() const;
   /// Once the memory is freed, work that is on this stream then may still use it.
   void keep(const c10::DataPtr& memory) const;
 

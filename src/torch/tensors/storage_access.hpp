@@ -21,7 +21,7 @@ void allow_access(const c10::Storage& storage);
 void take_elements(const c10::Storage& storage, c10::DeleterFnPtr kind);
 
 /// Makes `elements` those of the storage, of its tensors and of views of them.
-void give_elements(const c10::Storage& storage, at::DataPtr elements);
+void set_elements(const c10::Storage& storage, at::DataPtr elements);
 
 /// Whether the storage's deleter is `kind`, even if it has no elements.
 bool has_deleter(const c10::Storage& storage, c10::DeleterFnPtr kind);

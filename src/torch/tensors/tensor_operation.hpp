@@ -72,7 +72,7 @@ ResultHandle<Result> refused(Collective collective, std::string problem,
 template <class Finish>
 auto after_operation(const Tensors& tensors, Finish finish) {
   return [stream = stream_of(tensors), finish = std::move(finish)] {
-    stream.come_before_current();
+    stream.order_before_current();
     return finish();
   };
 }
