@@ -156,7 +156,7 @@ void LossNormalization::finish(bool have_succeeded) {
   set_reference(power_of_two_near(total / active));
 }
 
-/// What is owed of earlier gradients was divided by the old one.
+/// Residuals of earlier gradients were divided by the old one.
 void LossNormalization::set_reference(std::optional<double> reference) {
   const double before = this->reference();
   context_.step.loss_reference = reference;

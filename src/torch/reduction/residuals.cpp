@@ -93,7 +93,8 @@ at::Tensor Residuals::begin(std::size_t bucket) {
   return residual.now;
 }
 
-/// What is residuals of no parameter would be in no checkpoint, and change how its block is encoded.
+/// Residuals of no parameter would be in no checkpoint, and would change how their block is
+/// encoded.
 void Residuals::zero_gaps(std::size_t bucket) {
   const at::Tensor& now = residuals_[bucket].now;
   std::int64_t end = 0;

@@ -111,7 +111,7 @@ at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const int encoders =
       setup_.compression.is_piecewise() ? set.lane()->node_places().node_count() : set.size();
   if (!residual.defined() || encoders > 1) return residual;
-  // One rank, or node, encodes nothing. Of a checkpoint of more it may owe something.
+  // One rank, or node, encodes nothing, but may have loaded residuals of several.
   const at::NoGradGuard no_grad;
   const auto begin = static_cast<std::int64_t>(residuals_.part(bucket).begin);
   buckets_.flat(plan).narrow(0, begin, residual.numel()).add_(residual);
