@@ -16,7 +16,7 @@ enum class Distribution : bool { Contiguous, RoundRobin };
 struct BatchShare {
   std::size_t all = 0;    ///< on all ranks
   std::size_t own = 0;    ///< of these this rank's
-  std::size_t given = 0;  ///< what this rank loads: one that does not count if it has none
+  std::size_t given = 0;  ///< what this rank loads: one that does not count if `own` is 0
   Distribution distribution = Distribution::Contiguous;
 
   /// The weight of the mean over this rank's samples: the average over ranks is then the mean over
@@ -26,14 +26,14 @@ struct BatchShare {
   }
 };
 
-/// The places in a batch of `samples` of what the ranks have, one rank after another.
+/// The indices of all ranks' samples in a batch of `samples`, one rank after another.
 std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks,
                                         Distribution distribution);
 
 /// The batch that the program has taken last, in the innermost loop over batches.
 using CurrentBatch = std::optional<BatchShare>;
 
-/// Cuts batches of all ranks into shares, and remembers those that loaders have loaded ahead.
+/// Divides batches of all ranks into shares, and remembers those that loaders have prefetched.
 class BatchShares {
  public:
   BatchShares(std::size_t batch_size, bool drop_last, Distribution distribution, int rank,
@@ -46,7 +46,7 @@ class BatchShares {
 
   std::size_t batch_size() const { return batch_size_; }
   std::size_t ranks() const { return ranks_; }
-  /// Of so many samples, those in batches.
+  /// The number of these samples that are in batches.
   std::size_t usable(std::size_t samples) const {
     return drop_last_ ? samples - samples % batch_size_ : samples;
   }
@@ -55,7 +55,7 @@ class BatchShares {
   }
 
   void clear() { ahead_.clear(); }
-  /// This rank's samples of the next batch of `sequence`, which is one for all ranks.
+  /// This rank's samples of the next batch of `sequence`, which is the same on all ranks.
   std::optional<std::vector<std::size_t>> next(SampleSequence& sequence);
   /// The oldest batch of next() that was not taken yet.
   BatchShare take();

@@ -62,10 +62,10 @@ void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
     bytes -= static_cast<std::size_t>(written);
     written_ += written;
   }
-  if (written_ - on_their_way_ < kBatchBytes) return;
+  if (written_ - flushing_ < kBatchBytes) return;
   // Only a hint: sync() reports errors.
-  ::sync_file_range(file_.get(), on_their_way_, written_ - on_their_way_, SYNC_FILE_RANGE_WRITE);
-  on_their_way_ = written_;
+  ::sync_file_range(file_.get(), flushing_, written_ - flushing_, SYNC_FILE_RANGE_WRITE);
+  flushing_ = written_;
 }
 
 }  // namespace kolo::tensors

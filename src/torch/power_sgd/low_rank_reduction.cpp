@@ -90,7 +90,7 @@ AllreduceOptions LowRankReduction::average(const std::string& suffix) const {
   return {.name = bucket_.name + suffix, .process_set = bucket_.process_set};
 }
 
-/// The gradient in `type`, in its bucket if it has that, and what it is owed.
+/// The gradient in `type`, in its bucket if it has that type, plus its residual.
 at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType type) const {
   at::Tensor sum = bucket_.views[parameter].to(type);
   if (!bucket_.residuals.empty()) sum.add_(bucket_.residuals[parameter]);
@@ -99,7 +99,7 @@ at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType 
 
 TensorHandle LowRankReduction::begin() {
   std::vector<at::Tensor> others;
-  // They are owed what a checkpoint holds of a run that has compressed them.
+  // They have residuals if they were loaded from a run that has compressed them.
   for (const std::size_t i : others_) {
     others.push_back(add_residual(i, bucket_.views[i].scalar_type()));
   }
