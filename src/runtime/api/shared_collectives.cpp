@@ -21,7 +21,7 @@ using runtime::submit;
 
 namespace {
 
-/// Elements in a shared buffer.
+/// A range of elements in a shared buffer.
 class BufferRange {
  public:
   BufferRange(const SharedBuffer& buffer, std::size_t offset_bytes, DType dtype,

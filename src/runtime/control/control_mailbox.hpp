@@ -11,7 +11,7 @@
 
 namespace kolo::runtime {
 
-/// Sends and receives control messages among the ranks of a communicator, under a tag of its own.
+/// Sends and receives control messages among the ranks of a communicator, under a separate tag.
 /// No call blocks. Messages of one sender arrive in the order in which they were sent.
 class ControlMailbox {
  public:
@@ -22,7 +22,7 @@ class ControlMailbox {
   ControlMailbox(const ControlMailbox&) = delete;  // MPI refers to its buffers
   ControlMailbox& operator=(const ControlMailbox&) = delete;
 
-  /// Returns the size of the encoded message in bytes. Throws BackendError naming the rank where it
+  /// Returns the size of the encoded message in bytes. Throws BackendError naming the rank if it
   /// cannot be reached.
   std::size_t send(int rank, const WireMessage& message);
 

@@ -11,20 +11,20 @@
 
 namespace kolo::runtime {
 
-/// The batches that the loss of a rank has stopped, until nothing uses their memory: ranks that are
-/// still alive may be sending into it or reading from it. Cancels their receives, and completes the
-/// transfers that cannot be cancelled. That takes kMaxDrainTime at most; after that, only a rank
-/// that is alive but does not answer could still send the rest of a message.
+/// Batches that were stopped by the loss of a rank, until nothing uses their memory: live ranks may
+/// still be sending into it or reading from it. Cancels their receives, and completes transfers
+/// that cannot be cancelled. This takes at most kMaxDrainTime; after that, only a rank that is
+/// alive but does not respond could still send the rest of a message.
 class LostBatches {
  public:
   using Clock = BatchQueue::Clock;
   using Batches = std::deque<BatchQueue::Batch>;
 
   static constexpr auto kMaxDrainTime = std::chrono::milliseconds(500);
-  /// What a dead rank has sent arrives within this time, or never.
+  /// Messages from a dead rank arrive within this time, or never.
   static constexpr auto kDeadRankDelay = std::chrono::milliseconds(50);
 
-  /// `path` is the one that the batches use. Both outlive this object.
+  /// The batches use `path`. The arguments outlive this object.
   LostBatches(const DataPath& path, comm::World& world) : path_(path), world_(world) {}
 
   void add(Batches batches);
