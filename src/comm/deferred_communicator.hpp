@@ -15,9 +15,9 @@
 
 namespace kolo::comm {
 
-/// A communicator that only one thread may use, for all threads: what another thread starts, tests
-/// or probes is noted, and done when the messaging thread serves. On the messaging thread itself
-/// every call is carried out at once, after those that were noted before.
+/// Lets all threads use a communicator that only one thread may call. Calls of other threads are
+/// queued and executed when the messaging thread serves. On the messaging thread itself every call
+/// is executed at once, after queued ones.
 class DeferredCommunicator final : public Communicator, private NativeCollectives {
  public:
   /// `thread` outlives the object.
