@@ -40,7 +40,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kYear = kSecond * 365 * 24 * 3600;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// A unit comes before every unit that it ends in.
+// A unit precedes every unit that is its suffix.
 constexpr std::array<Unit, 6> kDurationUnits{{{"min", 60 * kSecond},
                                               {"ns", 1},
                                               {"us", 1'000},

@@ -75,7 +75,7 @@ std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
                                           std::vector<Mapping> mappings) {
   std::vector<SharedWindow::Segment> segments;
   for (const Mapping& mapping : mappings) {
-    // The counter and the key have a page of their own, so that the usable memory is page-aligned.
+    // The counter and the key have a separate page, so that the usable memory is page-aligned.
     segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
                         {mapping.data() + page_bytes(), segment_bytes}});
   }

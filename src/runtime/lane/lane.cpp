@@ -105,7 +105,7 @@ class Lane::Waiter {
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   if (is_done()) {
-    serve_messages();  // what other ranks still need of this one
+    serve_messages();  // that other ranks still need
     return true;
   }
   require_creator_process();

@@ -58,7 +58,7 @@ void Lane::leave_when_closed() {
 void Lane::stop(std::string why) {
   const std::unique_lock lock(progress_mutex_);
   queue_.stop(std::move(why));
-  progress_step(1);  // ends what was submitted since the set was closed
+  progress_step(1);  // ends operations submitted since the set was closed
   // A thread that waits for one of these may be about to begin another step.
   phase_ = Phase::Stopped;
   executor_.release_gpu();  // handles keep the lane as long as the program keeps them
@@ -66,7 +66,7 @@ void Lane::stop(std::string why) {
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
-  if (operation->role == OperationRole::StandIn) return;  // nobody waits for it
+  if (operation->role == OperationRole::StandIn) return;  // no thread waits for it
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();

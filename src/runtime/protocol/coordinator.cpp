@@ -8,7 +8,7 @@ namespace kolo::runtime {
 
 Coordinator::Coordinator(Options options)
     : options_(std::move(options)), tree_(options_.rank, size(), options_.tree_width) {
-  // Alone, whatever is pending can run: there is nobody to be patient for.
+  // A single rank can run everything that is pending, without patience.
   if (size() == 1) options_.patience = Time{0};
 }
 
@@ -108,8 +108,8 @@ bool Coordinator::has_reason_to_wake(Time now) const {
 ///
 /// After this rank has posted (which it does at once when the prediction is complete), patience is
 /// up to the ranks that have not. If all ranks have the tensor, it is unannounced on one of them,
-/// or all of them have announced it. In the second case it is blocked, and counts here all the
-/// same, unless it is all that is predicted: whoever has that posts anyway.
+/// or all of them have announced it. In the second case it is blocked, and counts here too, unless
+/// it alone is predicted: every rank that has it posts anyway.
 bool Coordinator::counts_patience(int bit) const {
   if (!exchange_.has_posted && !prediction_is_complete()) return true;
   if (!blocked_.test(bit)) return false;

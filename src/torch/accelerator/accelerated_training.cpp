@@ -19,7 +19,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Parameters that nobody has yet are given to all when they are wrapped.
+/// Broadcasts parameters, except deferred ones, which get their values when they are wrapped.
 torch::nn::Module& start_alike(torch::nn::Module& model, ProcessSet& set) {
   for (const at::Tensor& parameter : model.parameters()) {
     if (is_constructed(parameter)) return model;
@@ -269,7 +269,7 @@ void AcceleratedTraining::show_progress() {
   if (bar_ == nullptr) return;
   ++shown_steps_;
   const double seconds = std::chrono::duration<double>(Clock::now() - shown_since_).count();
-  // Otherwise nobody waits for the GPU to compute the loss.
+  // Otherwise no thread waits for the GPU to compute the loss.
   if (last_loss_.defined() && bar_->is_due(shown_steps_, seconds)) {
     bar_->update(shown_steps_, last_loss_.item<double>(), seconds);
   }

@@ -3,7 +3,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The places in a batch of what one rank has.
+/// The indices in a batch of one rank's samples.
 std::vector<std::size_t> places_of(std::size_t rank, std::size_t samples, std::size_t ranks,
                                    Distribution distribution) {
   std::vector<std::size_t> places;

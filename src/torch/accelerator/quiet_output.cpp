@@ -9,7 +9,7 @@ namespace kolo::tensors {
 namespace {
 
 int living = 0;
-int output = -1;  // what it was; -1 if it could not be replaced
+int output = -1;  // the original one; -1 if it could not be replaced
 
 /// What is still in buffers belongs to the output as it was.
 void flush() {

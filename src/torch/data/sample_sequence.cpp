@@ -117,7 +117,7 @@ void SampleSequence::set_state(const std::string& text) {
   iteration_.reset();
   unconsumed_.clear();
   last_batch_.reset();
-  // At another number of ranks, drop_last may leave nothing of what is left.
+  // On another number of ranks, drop_last may leave out all remaining samples.
   if (consumed_ > 0 && end_of_places(consumed_) == consumed_) advance();
 }
 

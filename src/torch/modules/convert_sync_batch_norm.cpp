@@ -38,7 +38,7 @@ bool is_batch_norm(const Module& module) {
          module.as<torch::nn::BatchNorm3d>() != nullptr;
 }
 
-/// Calls `visit` with the module as what it is; false: it is of a derived class.
+/// Calls `visit` with the module as its dynamic type; false: it is of a derived class.
 template <class Visit>
 bool visit_as_batch_norm(const Module& module, const Visit& visit) {
   const auto visit_if = [&]<class Norm>(const Norm* norm) {

@@ -63,7 +63,7 @@ class PrivateCopy {
   const c10::Storage& storage() const { return storage_; }
   /// Whether each rank has a shard; otherwise the ranks of a node share one copy.
   bool is_sharded() const { return is_sharded_; }
-  /// A checksum of what was written; 0 if nothing was.
+  /// A checksum of the written values; 0 if nothing was written.
   std::uint64_t checksum_of_writes() const {
     const std::uint64_t now = checksum();
     return now == checksum_ ? 0 : std::max<std::uint64_t>(now, 1);
@@ -99,7 +99,7 @@ class PausedGathering {
   const ParameterBatches& batches_;
 };
 
-/// Copies this rank's shards of what the writers have written to parameters without shared memory.
+/// Copies this rank's shards of the written values to parameters without shared memory.
 void write_shards(const NamedTensors& shared, const std::vector<PrivateCopy>& copies,
                   const std::vector<int>& writers, OperationOptions options) {
   const at::NoGradGuard no_grad;
@@ -175,7 +175,7 @@ std::vector<PrivateCopy> copy_all(const NamedTensors& shared) {
   return copies;
 }
 
-/// Runs `write` on private copies, and copies what it wrote to the node's shared copy, or to
+/// Runs `write` on private copies, and copies the written values to the node's shared copy, or to
 /// shards. Returns the writer of each parameter, see find_writers().
 std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTensors& shared,
                                  const std::function<void()>& write,

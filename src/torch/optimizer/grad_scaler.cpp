@@ -93,7 +93,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     bool any = false;
     bool overflow = false;
     for (const Progress& progress : progress_) {
-      // Of an optimizer that was unscaled but not stepped by this, nobody has asked yet.
+      // Unknown for an optimizer that was unscaled but not stepped through this scaler.
       const Found found = progress.overflow ? (*progress.overflow ? Found::Overflow : Found::Finite)
                                             : progress.optimizer->engine_->found_in_gradients();
       any = any || found != Found::NoGradients;

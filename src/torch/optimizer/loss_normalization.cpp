@@ -163,7 +163,7 @@ void LossNormalization::set_reference(std::optional<double> reference) {
   if (this->reference() != before) batches_.rescale_residuals(before / this->reference());
 }
 
-/// Otherwise there are no gradients, so that nobody uses them.
+/// Clears gradients before it throws, so that they cannot be used.
 void LossNormalization::require_consistent(const CountRows& counts) {
   try {
     counts.require_consistent();

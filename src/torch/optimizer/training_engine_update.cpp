@@ -63,7 +63,7 @@ void TrainingEngine::update_shards() {
           shards.end_update(i);
         }
       } catch (...) {
-        error = std::current_exception();  // the other ranks go on even so
+        error = std::current_exception();  // the other ranks continue nevertheless
       }
       shards.memory().end_bucket(i);
     }

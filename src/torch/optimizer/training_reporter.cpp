@@ -60,7 +60,7 @@ struct ModelSize {
   }
 };
 
-/// Adds a bucket of which each rank encodes its piece of its node's sum.
+/// Adds a bucket for which each rank encodes its piece of its node's sum.
 void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& context,
                GradientTraffic& traffic) {
   const ops::NodePlaces nodes = context.set.lane()->node_places();

@@ -18,7 +18,7 @@ namespace {
 // One bucket is filled while one is reduced and one may be late.
 constexpr std::size_t kSlots = 3;
 
-// At least so many by default, so that what a shard is padded with is a small part of it.
+// At least this many by default, so that padding is a small part of a shard.
 constexpr std::size_t kPagesPerShard = 16;
 
 /// Operations' names, which error texts show: "….bucket 2 of 5 (0.mlp.up.weight and 13 more)".

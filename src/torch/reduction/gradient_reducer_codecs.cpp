@@ -30,7 +30,7 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& residuals)
   residuals_.lay_out(buckets().buckets(), parts, tensors_, residuals);
 }
 
-/// A codec owes what it has lost of a gradient in its bucket.
+/// A codec's residual belongs to the gradient in its bucket, so compressed ones become dense.
 std::vector<bool> GradientReducer::can_stay_sparse(std::vector<bool> sparse) const {
   for (std::size_t i = 0; i < sparse.size(); ++i) {
     if (setup_.compression.codec != nullptr && parameters_[i].is_compressed) sparse[i] = false;

@@ -99,8 +99,8 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// Of a reduction by a codec or a hook that begins now; undefined without error feedback. A rank
-/// that has joined contributes zeros, and owes what it owes until it trains on.
+/// The residual for a reduction with a codec or a hook that begins; undefined without error
+/// feedback. A joined rank contributes zeros, and keeps its residual until it trains again.
 at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const Bucket& plan = buckets_.buckets()[bucket];
   if (setup_.hook) return setup_.hook.error_feedback ? residuals_.begin(bucket) : at::Tensor();

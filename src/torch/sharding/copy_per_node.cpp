@@ -11,8 +11,8 @@
 namespace kolo::tensors {
 namespace {
 
-/// Joins the ranks' segments, each of which holds that rank's shards of all buckets, so that the
-/// shards of a bucket lie one after another.
+/// Joins the ranks' segments, which hold each rank's shards of all buckets, so that the shards of
+/// a bucket are contiguous.
 SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options) {
   ProcessSet& set = *options.process_set;
   const auto ranks = static_cast<std::size_t>(set.size());

@@ -36,7 +36,7 @@ class Boundary final : public Node {
  public:
   std::string name() const override { return "KoloCheckpointBoundary"; }
 
-  /// An input of the boundary for each of `inputs`; and what the function gets for them.
+  /// Adds an input of the boundary for each of `inputs`; returns the function's arguments.
   Tensors enter(const Tensors& inputs) {
     Tensors entered;
     for (const at::Tensor& input : inputs) {
@@ -56,7 +56,7 @@ class Boundary final : public Node {
   }
 
  private:
-  /// Gradients have a dtype of their own in newer versions of LibTorch.
+  /// Newer versions of LibTorch have a separate dtype for gradients.
   template <class Metadata>
   std::uint32_t add_input_like(const Metadata& taken) {
     if constexpr (requires { taken.grad_dtype(); }) {

@@ -56,7 +56,7 @@ void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* pro
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     if (tensors::is_gathered_on_use(tensor)) continue;  // all ranks have one value
     // The ranks of a node all write the root's values to one copy, which is no write that a
-    // DistributedOptimizer should refuse: variable_data() has a version of its own.
+    // DistributedOptimizer should refuse: variable_data() has a separate version.
     at::Tensor target = tensors::has_one_copy(tensor) ? tensor.variable_data() : tensor;
     handles.push_back(broadcast_async_(
         target, root, {.name = "broadcast_parameters." + name, .process_set = process_set}));
