@@ -1,4 +1,4 @@
-// Checkpoints hold residuals of codecs: training resumes from them in any mode and at any world size.
+// Checkpoints hold residuals of codecs: training resumes from them in any mode and world size.
 #include <string>
 #include <vector>
 
