@@ -82,12 +82,12 @@ bool AcceleratedTraining::is_last_pass() const {
   return passes_done_ + 1 >= options_.gradient_accumulation_steps;
 }
 
-/// That of the pass, if an Accelerator has cut it.
+/// The batch of the pass, if an Accelerator made it.
 const CurrentBatch& AcceleratedTraining::batch() const {
   return feed_ != nullptr ? feed_->batch() : *current_;
 }
 
-/// Of the gradients of this pass in the average over ranks.
+/// The weight of the gradients of this pass in the average over ranks.
 double AcceleratedTraining::weight() const {
   if (feed_ != nullptr) return feed_->weight();
   const double weight = 1.0 / options_.gradient_accumulation_steps;
@@ -125,7 +125,7 @@ void AcceleratedTraining::remember_gradients() {
   }
 }
 
-/// Gradients of all passes but the last stay on this rank.
+/// Gradients of all passes except the last stay on this rank.
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
@@ -202,7 +202,7 @@ std::uint64_t AcceleratedTraining::step_number() const {
   return feed_ != nullptr ? feed_->step_number() : own_step_number_;
 }
 
-/// Those of the last step, or of one that the program has begun and left.
+/// Gradients of the last step, or of an unfinished one.
 void AcceleratedTraining::drop_gradients() {
   optimizer_.zero_grad();
   if (is_unscaled_ && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
@@ -219,7 +219,7 @@ void AcceleratedTraining::step_schedule(double metric) {
   rates_->follow_metric(value.item<float>());
 }
 
-// --- what ranks tell each other ---
+// --- communication between ranks ---
 
 at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
   const std::string name = set_.next_name("gather_for_metrics");

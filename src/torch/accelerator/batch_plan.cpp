@@ -3,7 +3,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// For a value of each sample, as `what` says, if values are given.
+/// The problem with per-sample values, named `what`, if values are given.
 std::string problem_with_count(const char* what, std::size_t values, std::size_t samples) {
   if (values == 0 || values == samples) return {};
   return std::string(what) + " has " + std::to_string(values) + " values, and the data set " +

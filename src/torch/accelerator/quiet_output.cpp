@@ -11,7 +11,7 @@ namespace {
 int living = 0;
 int output = -1;  // the original one; -1 if it could not be replaced
 
-/// What is still in buffers belongs to the output as it was.
+/// Buffered text belongs to the original output.
 void flush() {
   std::cout.flush();
   std::fflush(stdout);

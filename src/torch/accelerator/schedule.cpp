@@ -104,7 +104,7 @@ class ReplayedRates : public RateSource {
   }
 
  protected:
-  /// `replay` makes the calls of the run that saved.
+  /// `replay` repeats the calls of the saved run.
   template <class Replay>
   void restore_calls(bool is_new, const Replay& replay) {
     if (!is_new) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{128} << 10;
 constexpr std::int64_t kBatchBytes = std::int64_t{8} << 20;
-constexpr mode_t kReadWrite = 0666;  // less the umask
+constexpr mode_t kReadWrite = 0666;  // minus the umask
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void FileWriter::reserve(std::int64_t bytes) {
   do {
     result = ::fallocate(file_.get(), 0, 0, bytes);
   } while (result != 0 && errno == EINTR);
-  // Where a file system cannot reserve, posix_fallocate() would write zeros.
+  // posix_fallocate() would write zeros if the file system cannot reserve blocks.
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_file_error("reserve " + std::to_string(bytes) + " bytes for", path_);
   }

@@ -51,7 +51,7 @@ class Attempt {
     name_.clear();
   }
 
-  /// Nothing is left to do in the folder.
+  /// All work in the folder is done.
   void end() { lock_.reset(); }
 
  private:

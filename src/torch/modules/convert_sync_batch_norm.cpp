@@ -18,7 +18,7 @@ namespace {
 using torch::nn::Module;
 using torch::nn::SequentialImpl;
 
-/// A module of BatchNorm, and where it is registered.
+/// A BatchNorm module, and where it is registered.
 struct FoundNorm {
   struct Place {
     SequentialImpl* parent;
@@ -28,7 +28,7 @@ struct FoundNorm {
 
   std::weak_ptr<Module> module;
   std::vector<Place> places{};
-  long known_owners = 0;  // which a replacement reaches
+  long known_owners = 0;  // that a replacement updates
   std::string problem{};  // why it cannot be replaced, beginning with its name
 };
 

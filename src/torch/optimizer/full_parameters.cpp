@@ -123,7 +123,7 @@ NamedTensors shared_parameters(const TrainingContext& context, const ParameterBa
   return shared;
 }
 
-/// Gathers the checksums of all ranks, a row each.
+/// Gathers the checksums of all ranks, one row per rank.
 std::vector<std::uint64_t> gather_checksums(const std::vector<PrivateCopy>& copies,
                                             const OperationOptions& options) {
   std::vector<std::uint64_t> own;

@@ -110,7 +110,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   progress_.clear();
 }
 
-/// Like torch it grows and shrinks in float32, but never to where 1 / scale is not finite.
+/// Like torch, computes in float32, but keeps 1 / scale finite.
 void GradScaler::follow(bool overflow) {
   growth_tracker_ = overflow ? 0 : growth_tracker_ + 1;
   const bool grows = growth_tracker_ >= options_.growth_interval;

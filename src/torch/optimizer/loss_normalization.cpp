@@ -43,7 +43,7 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
     wrong_count_ = count;
     return;
   }
-  // Where parameters are gathered for the operators of backward(), all ranks must run it.
+  // If operators of backward() gather parameters, all ranks must run it.
   const bool is_run = count > 0 || (context_.gathers_on_use && loss_sum.defined());
   if (is_run) {
     is_counting_ = true;
@@ -84,7 +84,7 @@ bool LossNormalization::has_gradients() const {
   });
 }
 
-/// Equal on all ranks, as options and dtypes are.
+/// Equal on all ranks, since options and dtypes are.
 bool LossNormalization::needs_agreement() const {
   if (context_.step.loss_reference) return false;
   if (context_.options.compression == Compression::fp16()) return true;
@@ -146,7 +146,7 @@ void LossNormalization::finish(bool have_succeeded) {
   if (!have_succeeded) return;
   require_consistent(*counts);
   const auto total = static_cast<double>(counts->total());
-  if (total == 0.0) return;  // no rank has gradients other than zeros
+  if (total == 0.0) return;  // all gradients on all ranks are zeros
   const int active = counts->active_ranks();
   factor_ = reference() / total;
   if (context_.options.op == ReduceOp::Average) {

@@ -14,7 +14,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Those that can be moved; they lie where parameters are trained.
+/// The movable ones, on the device of the trained parameters.
 std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& all) {
   if (all.empty()) return {};
   const auto trained = std::ranges::find_if(
@@ -76,7 +76,7 @@ std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t i
   return found != names_.end() ? found->second.name : "parameter " + std::to_string(index);
 }
 
-/// `number` is that among the parameters of all groups.
+/// `number` is the index among the parameters of all groups.
 ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_t number) const {
   const auto known = names_.find(tensor.unsafeGetTensorImpl());
   return {
@@ -86,7 +86,7 @@ ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_
   };
 }
 
-/// In the order of groups, each once.
+/// In the order of groups, without duplicates.
 ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
   Parameters parameters;
   std::unordered_set<const void*> known;
@@ -195,7 +195,7 @@ void ParameterBatches::choose_memory(const Parameters& parameters, const std::st
   fill_deferred(added, context_.set);
 }
 
-/// With Shard::Full. Without parameters that are trained, nothing is gathered.
+/// With Shard::Full. Without trained parameters, nothing is gathered.
 void ParameterBatches::place_frozen(const Parameters& frozen, const std::string& prefix) {
   if (context_.options.shard != Shard::Full) return;
   if (!context_.gathers_on_use) {

@@ -27,7 +27,7 @@ int TrainingEngine::join() {
   return last;
 }
 
-/// Blocks until the active ranks need this joined one; false: there are none.
+/// Blocks until active ranks need this joined one; false: all ranks have joined.
 bool TrainingEngine::await_step() {
   StepState& step = context_.step;
   if (!context_.gathers_on_use) {

@@ -1,4 +1,4 @@
-// What TrainingEngine does with reduced gradients: the update of a step, or none.
+// TrainingEngine: updates with reduced gradients, and skipped steps.
 #include <exception>
 #include <utility>
 #include <vector>
@@ -48,7 +48,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
   return loss;
 }
 
-/// Bucket by bucket: one may be gathered while the next is stepped.
+/// Bucket by bucket: one is gathered while the next is stepped.
 void TrainingEngine::update_shards() {
   const WritesAllowed writes;
   std::exception_ptr error;
@@ -83,7 +83,7 @@ void TrainingEngine::skip_step() {
   end_step();
 }
 
-/// After an update, or a step that was skipped.
+/// After an update or a skipped step.
 void TrainingEngine::end_step() {
   StepPhases& phases = context_.step.phases;
   const bool is_common = local_.is_on() || phases.current() == StepPhase::Synchronized;

@@ -42,7 +42,7 @@ AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, Compre
           .process_set = options.process_set};
 }
 
-/// A separate reduction, which succeeds whether or not that of the gradients does.
+/// A separate reduction, which succeeds even if that of the gradients fails.
 Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
                    ProcessSet* process_set) {
   const at::Tensor& flags = buckets.flags_of(bucket);
@@ -124,7 +124,7 @@ void BucketReduction::advance() {
   try {
     gradients_->wait();  // does not block, but orders streams
   } catch (const Error&) {
-    // The other nodes wait for this rank even so; wait() throws the error again.
+    // The other nodes still wait for this rank; wait() throws the error again.
   }
   begin_replica_sum();
 }
@@ -144,7 +144,7 @@ void BucketReduction::begin_replica_sum() {
 }
 
 void BucketReduction::wait() {
-  // All operations, even after an error: their memory and names are used again.
+  // All operations, even after an error: their memory and names are reused.
   std::exception_ptr first_error;
   const auto end = [&](Handle& handle) {
     try {

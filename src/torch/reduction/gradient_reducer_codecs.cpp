@@ -1,4 +1,4 @@
-// What a GradientReducer does about codecs and hooks, which lose something of the gradients.
+// GradientReducer: codecs and hooks with error feedback.
 #include <cstddef>
 #include <vector>
 

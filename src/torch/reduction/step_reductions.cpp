@@ -156,7 +156,7 @@ GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& grad
   return given;
 }
 
-/// Where a reduction writes this rank's shard: after the first pass, to memory that is added to it.
+/// The memory for this rank's reduced shard: after the first pass, memory that is added to it.
 at::Tensor StepReductions::destination(std::size_t bucket) {
   const at::Tensor& shard = shards_->gradient_shard(bucket);
   if (states_[bucket].submissions == 1) return shard;
@@ -200,7 +200,7 @@ void StepReductions::complete(std::size_t bucket) {
   buckets_.clear_gradients(plan);
 }
 
-/// Joined ranks take part with zeros, so the reduction has divided by all ranks.
+/// Joined ranks contribute zeros, so the reduction has divided by all ranks.
 void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();

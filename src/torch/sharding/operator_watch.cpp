@@ -18,7 +18,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// A unit that a running operator uses. An input of the operator keeps it.
+/// A unit that a running operator uses. An input of the operator keeps it alive.
 struct Use {
   GatheredUnits* units;
   std::size_t unit;
@@ -161,7 +161,7 @@ ElementRange own_elements(const c10::Storage& parameter) {
       return overlap(part, member.offset, parameter.nbytes());
     }
   }
-  return {};  // units have all that are watched
+  return {};  // all watched storages are in units
 }
 
 void watch_operators(std::shared_ptr<GatheredUnits> units) { watched().add(std::move(units)); }

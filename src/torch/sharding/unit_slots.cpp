@@ -32,7 +32,7 @@ void UnitSlots::remove(std::size_t slot) {
   slots_.pop_back();
 }
 
-/// Of the slot that comes next.
+/// The memory of the next slot.
 std::shared_ptr<c10::DataPtr> UnitSlots::make_memory() const {
   if (!is_of_node(slots_.size())) {
     return std::make_shared<c10::DataPtr>(c10::GetAllocator(device_.type())->allocate(slot_bytes_));

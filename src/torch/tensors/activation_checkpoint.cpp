@@ -31,7 +31,7 @@ using autograd::Edge;
 using autograd::Node;
 using Tensors = std::vector<at::Tensor>;
 
-/// Where the graph of a function's call ends. Gradients are captured there; it never runs.
+/// The end of the graph of a function's call, which captures gradients and never runs.
 class Boundary final : public Node {
  public:
   std::string name() const override { return "KoloCheckpointBoundary"; }
@@ -130,7 +130,7 @@ std::vector<Edge> gradient_edges(const Tensors& tensors) {
   throw InvalidArgument("checkpoint: " + problem);
 }
 
-/// What a function was called with.
+/// The arguments and state of a function's call.
 struct Call {
   Call(TensorFunction its_function, const Tensors& tensors)
       : function(std::make_shared<TensorFunction>(std::move(its_function))), random(tensors) {

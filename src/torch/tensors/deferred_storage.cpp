@@ -7,7 +7,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The deleter of deferred storages, by which they are recognized.
+/// The deleter that identifies deferred storages.
 void release_nothing(void*) {}
 
 }  // namespace

@@ -14,9 +14,9 @@ namespace {
 using Owner = std::shared_ptr<void>;
 
 void release_copy_per_rank(void* owner) { delete static_cast<Owner*>(owner); }
-/// The deleter of storages with one copy, by which they are recognized.
+/// The deleter that identifies storages with one copy.
 void release_copy_per_node(void* owner) { delete static_cast<Owner*>(owner); }
-/// That of storages that are gathered on use, which own nothing.
+/// The deleter of storages that are gathered on use, which own nothing.
 void release_gathered(void*) {}
 
 bool is_of_kind(const at::Tensor& tensor, c10::DeleterFnPtr kind) {

@@ -128,7 +128,7 @@ void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t 
             {.name = name, .process_set = &view.sharded});
 }
 
-/// Writes on the root; does nothing on other ranks, nor after an error.
+/// Writes on the root; does nothing on other ranks or after an error.
 class Output {
  public:
   Output(bool is_root, const std::filesystem::path& file,
