@@ -142,7 +142,7 @@ std::int64_t parse_quantity(const Setting& setting, std::string_view text,
   reject(setting, text, expected);
 }
 
-/// In the largest unit that divides it.
+/// Formats in the largest unit that divides the value.
 std::string format_quantity(std::int64_t value, std::span<const Unit> units) {
   const Unit* best = &units.back();
   for (const Unit& unit : units) {

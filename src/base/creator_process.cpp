@@ -6,7 +6,7 @@
 namespace kolo {
 namespace {
 
-/// Forks between the first process that made a CreatorProcess and this one. Reading it costs a load;
+/// Number of forks since the first process that created a CreatorProcess. Reading it is a load;
 /// getpid() would cost a system call.
 std::atomic<std::uint64_t> forks{0};
 

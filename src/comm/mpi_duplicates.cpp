@@ -139,7 +139,7 @@ class MpiDuplicates::Pool {
   }
 
   std::mutex lock_;
-  std::vector<std::shared_ptr<Pair>> pairs_;  // as many on all ranks
+  std::vector<std::shared_ptr<Pair>> pairs_;  // equally many on all ranks
 };
 
 namespace {

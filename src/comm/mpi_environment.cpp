@@ -19,7 +19,7 @@ std::mutex sessions_lock;
 int sessions = 0;
 bool is_ours = false;
 bool is_exiting = false;
-std::optional<CreatorProcess> creator;  // in which MPI was started or joined
+std::optional<CreatorProcess> creator;  // in which MPI was initialized
 
 bool is_initialized() {
   int flag = 0;
@@ -56,7 +56,7 @@ void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   std::atexit(on_exit);
 }
 
-/// What MPI allows does not change once it runs.
+/// MPI's thread level does not change once it runs.
 int thread_level() {
   static const int level = [] {
     int provided = MPI_THREAD_SINGLE;

@@ -16,7 +16,7 @@
 namespace kolo::comm {
 namespace {
 
-/// Where a rank's segment is, or why there is none.
+/// The address of a rank's segment, or the reason why there is none.
 struct Notice {
   SegmentAddress segment;
   std::array<char, 240> failure{};  // empty: success

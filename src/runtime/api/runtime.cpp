@@ -34,7 +34,7 @@ thread_local Runtime* thread_current = nullptr;
 
 }  // namespace
 
-/// The composition root: the one place that makes the parts and ties them together.
+/// The composition root: creates and connects all parts.
 class Runtime::Parts {
  public:
   Parts(Runtime& runtime, InitOptions options)
@@ -101,7 +101,7 @@ class Runtime::Parts {
     close(*removed, "it has been removed");
   }
 
-  /// Null where there is none, or no more.
+  /// Null if there is none, or it was removed.
   ProcessSet* find_set(int number) {
     const std::lock_guard lock(sets_lock_);
     const Set* const found = find(number);
@@ -112,7 +112,7 @@ class Runtime::Parts {
   struct Set {
     std::unique_ptr<ProcessSet> set;
     std::unique_ptr<runtime::ProgressThread>
-        progress_thread;  // null: closed, or this rank is no member
+        progress_thread;  // null: closed, or this rank is not a member
     bool is_removed = false;
   };
 

@@ -12,7 +12,7 @@ namespace kolo::runtime {
 namespace {
 
 // Waits between chunks are short: a caller, who has nothing else to do, polls several times before
-// it repeats the whole step. Where ranks share cores, the rank that is waited for needs the core.
+// it repeats the whole step. If ranks share cores, the awaited rank needs the core.
 constexpr int kPollsOfCallers = 128;
 constexpr int kPollsOnSharedCores = 4;
 
@@ -50,7 +50,7 @@ void Lane::order_after(const Operation& operation) {
   if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
 }
 
-/// Precedes everything that acts on behalf of this rank.
+/// Precedes everything that acts for this rank.
 void Lane::require_creator_process() const {
   if (creator_.is_current()) return;
   throw InvalidArgument("process set " + data_.name +
@@ -138,7 +138,7 @@ Lane::Metrics Lane::metrics() {
 
 // --- the progress step ---
 
-/// Says which thread is in a progress step.
+/// Records which thread is in a progress step.
 class Lane::ProgressStep {
  public:
   explicit ProgressStep(Lane& lane) : thread_(lane.progressing_thread_) {

@@ -1,4 +1,4 @@
-// How a lane ends: in good order, or by the loss of a rank.
+// The end of a lane: orderly, or by the loss of a rank.
 #include <chrono>
 #include <exception>
 #include <mutex>
@@ -22,7 +22,7 @@ std::string what_of(const Operation& operation) {
 
 }  // namespace
 
-// --- in good order ---
+// --- orderly ---
 
 void Lane::shut_down() {
   queue_.leave();
@@ -34,7 +34,7 @@ void Lane::shut_down() {
     if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
     if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
       give_up_at =
-          later(Clock::now(), data_.longest_silence());  // losses go unnoticed from here on
+          later(Clock::now(), data_.longest_silence());  // losses are not detected from here on
     } else if (Clock::now() > give_up_at) {
       world_.mark_broken();
       break;

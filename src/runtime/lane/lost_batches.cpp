@@ -28,7 +28,7 @@ bool LostBatches::is_drained(Clock::duration waited) {
   return is_all_received && std::ranges::none_of(under_way.to, is_alive_rank);
 }
 
-/// As far as this rank can see.
+/// As far as this rank knows.
 bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
   const int in_world = path_.world_rank(rank);
   return std::ranges::find(dead, in_world) == dead.end();

@@ -15,7 +15,7 @@ Coordinator::Coordinator(Options options)
 // --- events ---
 
 void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline) {
-  // Rule 10: an error that the other ranks have for this use comes before anything else.
+  // Rule 10: an error that the other ranks have for this use takes precedence.
   if (std::optional<Failure> failure = deferred_errors_.take(request.name)) {
     actions_.failed.push_back({use, std::move(*failure)});
     return;
@@ -144,7 +144,7 @@ void Coordinator::post() {
   exchange_.has_posted = true;
 }
 
-/// After a deadline or during a shutdown, ranks that do not answer are not waited for forever.
+/// Limits the wait for silent ranks after a deadline or during a shutdown.
 void Coordinator::watch_for_silence(Time now) {
   if (!pending_.has_expired() && !is_shutting_down_) {
     silent_since_ = kNever;
