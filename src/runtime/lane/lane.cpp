@@ -245,7 +245,7 @@ void Lane::start(const Coordinator::Batch& batch) {
 void Lane::report_stall(const Verdict::Stall& stall) const {
   const std::string missing =
       stall.missing_ranks.empty()
-          ? "nobody is missing any more"
+          ? "no rank is missing any more"
           : list_world_ranks(stall.missing_ranks, data_.world_ranks) + " did not submit it yet";
   KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
                  << list_world_ranks(stall.waiting_ranks, data_.world_ranks)
