@@ -47,7 +47,7 @@ struct AcceleratorOptions {
   std::optional<Shard> shard{};         ///< as DistributedOptimizerOptions::shard
   int gradient_accumulation_steps = 1;  ///< batches whose gradients add up to one step
   Precision mixed_precision = Precision::None;
-  bool progress_bar = false;  ///< on rank 0, if its output is a terminal
+  bool progress_bar = false;  ///< on the first rank, if its output is a terminal
   /// Discards standard output of all ranks except the first, whether from std::cout, printf or
   /// anything else, until the Accelerator is destroyed.
   bool quiet_ranks = false;
