@@ -28,9 +28,9 @@ struct Situation {
 };
 
 /// Selects the algorithm of a call: the one named `wanted`, if that is not empty and its needs are
-/// met, otherwise the fastest one. A setting is thus a preference: "zero_copy" applies to buffers in
-/// shared memory, and has no effect on others. Adasum has its own all-reduce, MPI cannot run custom
-/// reductions, and only one algorithm supports a shared output.
+/// met, otherwise the fastest one. A setting is thus a preference: "zero_copy" applies to buffers
+/// in shared memory, and has no effect on others. Adasum has its own all-reduce, MPI cannot run
+/// custom reductions, and only one algorithm supports a shared output.
 ///
 /// A pure function, so that all ranks select the same algorithm. Throws InvalidArgument, naming the
 /// choices, for a name that is not in the registry.
