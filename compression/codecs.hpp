@@ -8,7 +8,7 @@
 
 namespace kolo::compression {
 
-/// A codec whose format kernels on GPUs know, too.
+/// A codec whose format is also supported by GPU kernels.
 class BuiltInCodec : public Codec {
  public:
   explicit BuiltInCodec(base::CodecFormat format) : format_(format) {}
@@ -23,7 +23,7 @@ class BuiltInCodec : public Codec {
   base::CodecFormat format_;
 };
 
-/// The built-in codecs, one a file, which explains it.
+/// The built-in codecs. Each is explained in its file.
 const Codec& int8();
 const Codec& one_bit();
 /// @param name with the fraction: "top_k:0.01"

@@ -4,7 +4,7 @@
 
 namespace kolo::compression {
 
-/// The built-in compressors, one a file, which explains it.
+/// The built-in compressors. Each is explained in its file.
 const Compressor& none();
 const Compressor& fp16();
 const Compressor& bf16();

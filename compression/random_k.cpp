@@ -1,11 +1,11 @@
-// Sends elements at random places of each block: one in each of k runs of equal length.
+// Sends randomly chosen elements of each block: one in each of k runs of equal length.
 //
-// Payload of k elements: 8 bytes for the seed of the places, then 4 for each value. A sum of n has
-// the n k elements of largest magnitude, as with top_k. The seed is a hash of the block's values,
-// in whose sum GPUs may add them in any order: no state has to say which step it is, a resumed run
-// draws what the uninterrupted one draws, and other values give other places. Error: elements that
-// are not sent count as zero, so error feedback has to make up for it. A block with a NaN or an
-// infinity sends NaN only. State: none.
+// Payload of k elements: 8 bytes for the seed of the indices, then 4 per value. A sum of n has the
+// n k elements of largest magnitude, as with top_k. The seed is a hash of the block's values, a sum
+// that GPUs may compute in any order. No step counter is needed, a resumed run draws the same
+// indices as an uninterrupted one, and other values give other indices. Error: elements that are
+// not sent count as zero, so error feedback is needed. A block with a NaN or an infinity sends only
+// NaN. State: none.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

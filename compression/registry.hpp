@@ -12,7 +12,7 @@
 
 namespace kolo::compression {
 
-/// The compressors and codecs that a runtime knows, whose names are different.
+/// The compressors and codecs of a runtime, with distinct names.
 class Registry {
  public:
   /// With the built-in ones: the lists in registry.cpp.
@@ -23,15 +23,15 @@ class Registry {
   void add(const Compressor& compressor);
   void add(const Codec& codec);
 
-  /// The compressor of that name; none() for the name of a codec. Throws InvalidArgument, which
-  /// names the choices, if there is neither.
+  /// The compressor of that name; none() for the name of a codec. Throws InvalidArgument, naming
+  /// the choices, if there is neither.
   const Compressor& find(std::string_view name) const;
   /// The codec of that name, a built-in one with its fraction; null for the name of a compressor.
   /// Throws as find(). Any thread may call it. libkolo.so does.
   [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
 
-  /// How GPUs know a codec; null for a program's own, for which they have no kernels. libkolo.so
-  /// calls it.
+  /// The format of a codec in GPU kernels; null for user-defined codecs, which have none.
+  /// libkolo.so calls it.
   [[gnu::visibility("default")]] static const base::CodecFormat* format_of(const Codec& codec);
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }
@@ -43,7 +43,7 @@ class Registry {
 
   std::vector<const Compressor*> compressors_;
   std::vector<const Codec*> codecs_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   mutable std::vector<std::unique_ptr<const Codec>> with_fraction_;
 };
 

@@ -5,7 +5,7 @@
 
 namespace kolo::compression {
 
-// A payload of `kept` elements: their places, 2 bytes each, then their values; or all values, where
+// A payload of `kept` elements: their indices, 2 bytes each, then their values; or all values, if
 // it is_dense().
 
 /// Writes the `kept` elements of largest magnitude, the first ones among equals.

@@ -8,7 +8,7 @@
 #include "kolo/runtime.hpp"
 
 int main() {
-  kolo::Runtime runtime;  // joins the others; leaves them at the end of main
+  kolo::Runtime runtime;  // starts Kolo; shuts down at the end of main
 
   std::vector<float> values{1.0F + static_cast<float>(runtime.rank()), 10.0F, 100.0F};
   const kolo::TensorView tensor{values.data(), kolo::DType::Float32, {3}};

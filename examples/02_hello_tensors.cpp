@@ -12,7 +12,7 @@ int main() {
   kolo::Runtime runtime;
   const int rank = kolo::rank();
 
-  const at::Tensor mean = kolo::allreduce(at::full({3}, rank));  // Average unless told otherwise
+  const at::Tensor mean = kolo::allreduce(at::full({3}, rank));            // Average is the default
   const at::Tensor rows = kolo::allgather(at::full({rank + 1, 2}, rank));  // rows may differ
   at::Tensor root = at::full({2}, 10 * rank);
   kolo::broadcast_(root, /*root=*/0);  // in place

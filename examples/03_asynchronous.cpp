@@ -1,5 +1,5 @@
-// Asynchronous operations: named, so that ranks may submit them in any order; waited for when their
-// results are needed.
+// Asynchronous operations: they are named, so that ranks may submit them in any order, and awaited
+// when their results are needed.
 //
 //   mpirun -np 2 03_asynchronous
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Data-parallel training in four lines more than on one process: marked (1) to (4). It learns to
-// read pictures of digits, which drawn/ makes, so nothing needs to be downloaded.
+// Data-parallel training with four more lines than on one process, marked (1) to (4). It learns to
+// classify images of digits, which drawn/ generates, so nothing needs to be downloaded.
 //
 //   mpirun -np 2 04_wrap_optimizer
 #include <cstddef>
@@ -47,20 +47,20 @@ Epoch run_epoch(torch::nn::Sequential& model, torch::optim::Optimizer& optimizer
 
 int main(int argc, char** argv) {
   constexpr std::size_t kPictures = 4000;
-  constexpr std::size_t kBatch = 32;  // of each rank
+  constexpr std::size_t kBatch = 32;  // per rank
 
-  kolo::Runtime runtime;  // (1) joins the other processes
+  kolo::Runtime runtime;  // (1) starts Kolo
 
   torch::nn::Sequential model(torch::nn::Flatten(),
                               torch::nn::Linear(drawn::kSide * drawn::kSide, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, drawn::kDigits));
-  kolo::broadcast_parameters(*model, /*root=*/0);  // (2) all start alike
-  // A step sees a batch of every rank: the usual recipe scales the learning rate with them.
+  kolo::broadcast_parameters(*model, /*root=*/0);  // (2) equal initial values
+  // A step uses one batch per rank: the usual recipe scales the learning rate accordingly.
   torch::optim::AdamW adamw(model->parameters(), 1e-3 * kolo::size());
   kolo::DistributedOptimizer optimizer(adamw, *model);  // (3) averages gradients during backward
 
   const drawn::Pictures held_out(drawn::Alphabet::Digits, /*first=*/1'000'000, 1000);
-  // (4) every rank takes its share of the pictures, another one each epoch
+  // (4) every rank takes its share of the images, a new one in each epoch
   kolo::DistributedSampler sampler(kPictures);
   const auto loader =
       torch::data::make_data_loader(drawn::Pictures(drawn::Alphabet::Digits, /*first=*/0, kPictures)

@@ -1,5 +1,5 @@
-// An all-reduce algorithm and a reduction that the library does not have: both are given to the
-// Runtime, and then chosen by name.
+// A custom all-reduce algorithm and a custom reduction: both are passed to the Runtime and selected
+// by name.
 //
 //   mpirun -np 2 05_own_algorithm
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// accumulator[i] = the one of both that is farther from zero. For float32, as all of this example.
+/// accumulator[i] = the value farther from zero. Only for float32, like this whole example.
 void keep_larger_magnitude(kolo::DType, const void* next, void* accumulator, std::size_t count) {
   const auto* from = static_cast<const float*>(next);
   auto* to = static_cast<float*>(accumulator);
@@ -27,8 +27,8 @@ void fill_zero(kolo::DType, void* values, std::size_t count) {
   std::fill_n(static_cast<float*>(values), count, 0.0f);
 }
 
-/// Everything goes to rank 0 and back: simple, and slow on many ranks. It never blocks: it stops at
-/// every co_await until what it awaits is there.
+/// Sends everything to rank 0 and back: simple, and slow on many ranks. It never blocks, but
+/// suspends at every co_await until the awaitable is ready.
 kolo::Task star(kolo::CollectiveCall call) {
   constexpr int kInputs = 0;
   constexpr int kResult = 1;

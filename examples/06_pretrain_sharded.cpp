@@ -1,5 +1,5 @@
-// Training where the ranks shard the optimizer's state and the gradients, with a checkpoint after
-// every epoch. The loop is that of 04_wrap_optimizer: here drawn::train_epoch.
+// Training with sharded optimizer state and gradients, and a checkpoint after every epoch. The loop
+// is that of 04_wrap_optimizer, here drawn::train_epoch.
 //
 //   mpirun -np 2 06_pretrain_sharded [none | optimizer | gradients] [folder]
 #include <cstddef>
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
                   folder.c_str());
     }
   }
-  // Everything in one file, for programs that know nothing of checkpoints.
+  // Everything in one file, for programs that do not read checkpoints.
   optimizer.save_full_state(folder / "all.safetensors");
   return 0;
 }

@@ -1,4 +1,4 @@
-// Resumes from a checkpoint that any number of ranks has written, with any sharding: here that of
+// Resumes from a checkpoint written on any number of ranks and in any shard mode, here by
 // 06_pretrain_sharded.
 //
 //   mpirun -np 3 07_resume_elsewhere [folder]
@@ -25,13 +25,13 @@ int main(int argc, char** argv) {
                               torch::nn::Linear(64, drawn::kDigits));
   torch::optim::AdamW adamw(model->parameters(), 2e-3);
   kolo::DistributedOptimizer optimizer(adamw, *model, {.shard = kolo::Shard::Optimizer});
-  // Weights, the optimizer's state and its step: no broadcast is needed.
+  // Loads weights, optimizer state and the step: no broadcast is needed.
   const kolo::Loaded loaded = optimizer.load(folder);
 
   const drawn::Pictures pictures(drawn::Alphabet::Digits, /*first=*/0, 4000);
   const drawn::Pictures held_out(drawn::Alphabet::Digits, /*first=*/1'000'000, 1000);
   const double accuracy_before = drawn::accuracy(model, held_out);
-  // The epochs that follow: their order of pictures depends on the epoch alone.
+  // The following epochs: their order of images depends only on the epoch.
   const std::size_t first_epoch = std::stoul(loaded.extras.at("epochs"));
   for (std::size_t epoch = first_epoch; epoch < first_epoch + 2; ++epoch) {
     drawn::train_epoch(model, optimizer, pictures, epoch, /*batch=*/64);

@@ -1,5 +1,5 @@
-// Fine-tuning: the first layer, from a file of weights that 06_pretrain_sharded has written, is
-// frozen, and a new last layer learns to read letters instead of digits.
+// Fine-tuning: the first layer, from a file of weights written by 06_pretrain_sharded, is frozen,
+// and a new last layer learns to classify letters instead of digits.
 //
 //   mpirun -np 2 08_fine_tune [file]
 #include <cstddef>
@@ -21,14 +21,14 @@ int main(int argc, char** argv) {
                : std::filesystem::temp_directory_path() / "kolo-pretrained" / "all.safetensors";
 
   torch::nn::Linear trunk(drawn::kSide * drawn::kSide, 64);
-  torch::nn::Linear head(64, drawn::kLetters);  // in the file it has an output for each digit
+  torch::nn::Linear head(64, drawn::kLetters);  // in the file it has one output per digit
   torch::nn::Sequential model(torch::nn::Flatten(), trunk, torch::nn::ReLU(), head);
   kolo::broadcast_parameters(*model, /*root=*/0);
   for (at::Tensor& parameter : trunk->parameters()) parameter.requires_grad_(false);
 
   torch::optim::AdamW adamw(head->parameters(), 5e-3);
   kolo::DistributedOptimizer optimizer(adamw, *model);
-  optimizer.load(file, {.strict = false});  // what has another shape keeps its values
+  optimizer.load(file, {.strict = false});  // tensors of another shape keep their values
 
   const drawn::Pictures pictures(drawn::Alphabet::Letters, /*first=*/0, 2000);
   const drawn::Pictures held_out(drawn::Alphabet::Letters, /*first=*/1'000'000, 1000);

@@ -1,7 +1,7 @@
-// Training inside an MPI program that was there before: some ranks simulate a flame, the others
-// learn its reaction, which takes most of the time, and hand the network to the simulation. Only
-// the ranks that train have a Runtime, on a communicator of theirs, and the program has started MPI
-// for calls of its main thread alone.
+// Training inside an existing MPI program: some ranks simulate a flame, the others learn its
+// reaction, which takes most of the time, and send the network to the simulation. Only the ranks
+// that train have a Runtime, on their own communicator, and the program has initialized MPI for
+// calls of its main thread only.
 //
 //   mpirun -np 4 09_inside_a_simulation
 #include <array>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kRounds = 32;
 constexpr int kStepsPerRound = 20;
-constexpr double kUnit = 0.02;  // of what the network says: the changes of a time step are small
+constexpr double kUnit = 0.02;  // of the network's output: the changes of a time step are small
 
 /// The two groups of the program's ranks.
 struct Split {
@@ -51,7 +51,7 @@ Split split_world() {
 }
 
 torch::nn::Sequential make_network() {
-  torch::manual_seed(1);  // the solvers' network differs in its weights only, which they receive
+  torch::manual_seed(1);  // the solvers' network differs only in its weights, which they receive
   return torch::nn::Sequential(torch::nn::Linear(2, 48), torch::nn::Tanh(),
                                torch::nn::Linear(48, 48), torch::nn::Tanh(),
                                torch::nn::Linear(48, 2));
@@ -86,7 +86,7 @@ double relative_error(const std::vector<flame::State>& found,
   return (difference.norm() / as_tensor(expected).norm()).item<double>();
 }
 
-/// The largest of all solvers.
+/// The maximum over all solvers.
 double largest(double value, const Split& split) {
   double result = 0;
   MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, split.own);
@@ -104,7 +104,7 @@ void solve(const Split& split) {
       ring.flow();
       samples = {ring.cells(), flame::react_exactly(ring.cells())};
       ring.add(samples[1]);
-      // Each step's cells to another trainer.
+      // Sends each step's cells to another trainer.
       const int trainer = split.solvers + step % split.trainers;
       for (const auto& part : samples) {
         MPI_Send(part.data(), 2 * flame::Ring::kCellsPerRank, MPI_FLOAT, trainer, step,
@@ -131,7 +131,7 @@ void solve(const Split& split) {
   }
 }
 
-/// What the solvers send for steps `first`, `first` + stride, … of a round: states and changes.
+/// The solvers' samples of steps `first`, `first` + stride, … of a round: states and changes.
 std::array<at::Tensor, 2> receive_samples(const Split& split) {
   std::array<std::vector<at::Tensor>, 2> parts;
   const int first = split.world_rank - split.solvers;

@@ -1,5 +1,5 @@
-// A codec that the library does not have, and error feedback: gradient descent whose gradients are
-// sent in two bits an element, as -u, 0 or u.
+// A custom codec with error feedback: gradient descent whose gradients are sent with two bits per
+// element, as -u, 0 or u.
 //
 //   mpirun -np 2 10_own_codec
 #include <cmath>
@@ -51,7 +51,7 @@ class Ternary final : public kolo::Codec {
   }
 };
 
-/// How far descent ends from the point that is nearest to those of all ranks.
+/// The final distance from the point nearest to those of all ranks.
 double distance_after_descent(const kolo::Runtime& runtime, const kolo::Compression& compression,
                               bool has_feedback) {
   constexpr std::size_t kCount = 1000;

@@ -1,6 +1,6 @@
-// Training that goes on after a failure: at each start it resumes from its newest checkpoint, if
-// there is one, and it saves one every few steps. kolo-restart starts it again as often as it
-// fails, and the run ends with the same parameters, to the last bit, as if it had never failed.
+// Training that survives failures: on each start it resumes from its newest checkpoint, if there is
+// one, and it saves one every few steps. kolo-restart restarts it whenever it fails, and the run
+// ends with the same parameters, bit for bit, as if it had never failed.
 //
 //   kolo-restart -np 2 -- ./11_survive_failures [folder] [steps]
 #include <cstdint>
@@ -39,7 +39,7 @@ bool has_checkpoint(const fs::path& folder) {
   return !kolo::broadcast_object(found, /*root=*/0).empty();
 }
 
-/// This rank's share of the pictures of a step: what a step sees depends on its number alone.
+/// This rank's share of the images of a step, which depend only on the step's number.
 torch::data::Example<> pictures_of(std::int64_t step) {
   const auto ranks = static_cast<std::size_t>(kolo::size());
   const auto rank = static_cast<std::size_t>(kolo::rank());
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   const fs::path folder = argc > 1 ? argv[1] : fs::temp_directory_path() / "kolo-surviving";
   const std::int64_t steps = argc > 2 ? std::stol(argv[2]) : 400;
 
-  torch::manual_seed(1 + static_cast<std::uint64_t>(kolo::rank()));  // ranks drop other inputs
+  torch::manual_seed(1 + static_cast<std::uint64_t>(kolo::rank()));  // dropout differs by rank
   torch::nn::Sequential model(torch::nn::Flatten(),
                               torch::nn::Linear(drawn::kSide * drawn::kSide, 64), torch::nn::ReLU(),
                               torch::nn::Dropout(0.1), torch::nn::Linear(64, drawn::kDigits));

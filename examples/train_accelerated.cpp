@@ -1,5 +1,5 @@
-// Learns to read drawn digits. Killed and started again on any number of ranks, it goes on from its
-// newest checkpoint: mpirun -np 2 train_accelerated --folder checkpoints
+// Learns to classify drawn digits. If it is killed and restarted on any number of ranks, it resumes
+// from its newest checkpoint: mpirun -np 2 train_accelerated --folder checkpoints
 #include <CLI/CLI.hpp>
 #include <torch/torch.h>
 

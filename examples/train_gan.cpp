@@ -1,6 +1,6 @@
 // Two models and two optimizers that train against each other: a generator learns to draw discs
-// that a discriminator cannot tell from real ones, in the manner of DCGAN (Radford et al. 2015), on
-// images of 16×16 made on the spot.
+// that a discriminator cannot tell from real ones, like DCGAN (Radford et al. 2015), on generated
+// images of 16×16.
 //
 //   mpirun -np 2 train_gan --help
 #include <cstdint>
@@ -107,7 +107,7 @@ class Gan {
     generator_optimizer_.zero_grad();
     at::Tensor disguise;
     {
-      // Backward passes through the discriminator, whose gradients nobody wants here.
+      // Backward passes through the discriminator, whose gradients are not needed here.
       const auto local = discriminator_optimizer_.no_sync();
       disguise = loss_of(discriminator_->forward(fakes), 1.0);
       disguise.backward();
@@ -116,7 +116,7 @@ class Gan {
     return {verdict.item<double>(), disguise.item<double>()};
   }
 
-  /// Of all parameters of both.
+  /// A checksum of all parameters of both.
   std::uint64_t digest() const {
     examples::Digest digest;
     for (const auto* model : {&generator_, &discriminator_}) {

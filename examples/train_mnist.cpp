@@ -1,6 +1,5 @@
-// Trains a small ConvNet on digits: drawn ones, or those of the MNIST database. Every rank has a
-// share of its own, of its own size, so that ranks run out of batches at different times: join()
-// lets the others go on.
+// Trains a small ConvNet on drawn digits, or on MNIST. The ranks' shares have different sizes, so
+// that ranks run out of batches at different times: join() lets the others continue.
 //
 //   mpirun -np 2 train_mnist [--data FOLDER]
 #include <cstdint>
@@ -79,7 +78,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
 
 struct Files {
   mnist::Dataset dataset;
-  std::unique_ptr<examples::OutputFile> json;  // on rank 0, if a report is wanted
+  std::unique_ptr<examples::OutputFile> json;  // on rank 0, if a report is requested
 };
 
 mnist::Digits draw(std::size_t first, std::size_t count) {
@@ -107,7 +106,7 @@ std::optional<Files> open_files_on_all_ranks(const Options& options) {
   return files;
 }
 
-/// One pass over this rank's shard, in an order that all ranks make alike.
+/// One pass over this rank's share of an order that is the same on all ranks.
 void train_epoch(mnist::ConvNet& model, torch::optim::Optimizer& optimizer,
                  const mnist::Digits& digits, const Options& options) {
   const at::Tensor order = at::randperm(digits.labels.size(0), at::kLong);
@@ -124,7 +123,7 @@ void train_epoch(mnist::ConvNet& model, torch::optim::Optimizer& optimizer,
   }
 }
 
-/// The share of digits that the model names right; every rank looks at its part of them.
+/// The accuracy of the model; every rank evaluates its part of the digits.
 double accuracy(mnist::ConvNet& model, const mnist::Digits& digits) {
   const at::NoGradGuard no_grad;
   const auto bounds = mnist::shard_bounds(digits.labels.size(0), kolo::size(), 0);
@@ -148,7 +147,7 @@ double train(const Options& options, const mnist::Dataset& dataset) {
   double reached = 0;
   for (int epoch = 1; epoch <= options.epochs; ++epoch) {
     train_epoch(model, optimizer, dataset.training, options);
-    optimizer.join();  // who has run out of batches helps the others, then takes over their state
+    optimizer.join();  // ranks without batches help the others, then get their state
     reached = accuracy(model, dataset.test);
     if (kolo::rank() == 0) {
       std::cout << "epoch " << epoch << " of " << options.epochs << ": accuracy " << 100 * reached

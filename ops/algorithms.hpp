@@ -4,7 +4,7 @@
 
 namespace kolo::ops {
 
-/// The built-in algorithms, one a file of the same name, which explains it.
+/// The built-in algorithms. Each is explained in the file of the same name.
 Task allreduce_adasum(CollectiveCall call);
 Task allreduce_between_nodes(CollectiveCall call);
 Task allreduce_coded(CollectiveCall call);

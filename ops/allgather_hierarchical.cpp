@@ -13,8 +13,8 @@
 //   1        A B        C D           A B        C D
 //   2      A B C D    A B C D       A B C D    A B C D       each block where its rank's belongs
 //
-// If the ranks of a node share their output, it is whole after step 1: step 2 waits for them. That
-// nobody reads the output while others write is for the callers to ensure.
+// If the ranks of a node share their output, it is complete after step 1, and step 2 waits for
+// them. Callers must ensure that no rank reads the output while others write.
 //
 // Every block enters a node once, and all places share that work. Blocks may differ in length and
 // may be empty.

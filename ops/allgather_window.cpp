@@ -10,8 +10,8 @@
 //
 // The steps of consecutive chunks overlap: in round i a rank copies chunk i in, enters a stage, and
 // copies chunk i-1 out while the others get there. Once all have entered the stage of round i+1,
-// that is before round i+2 starts, chunk i-1 is out everywhere: three slots are enough. Blocks may
-// differ in length and may be empty; a rank whose block has ended goes on with the others'.
+// that is before round i+2 starts, chunk i-1 is out everywhere: three slots suffice. Blocks may
+// differ in length and may be empty; a rank whose block has ended still copies the others'.
 //
 // Bytes: a rank reads all blocks but its own from other ranks' slots, and writes none there.
 // Worlds: any size, on one node.

@@ -16,11 +16,11 @@
 //   d = 1          ab, 1st    ab, 2nd    cd, 1st    cd, 2nd    halves; dots among {0 1}, {2 3}
 //   d = 2          abcd 1/4   abcd 3/4   abcd 2/4   abcd 4/4   quarters; dots among {0 1 2 3}
 //
-// Dot products are those of whole vectors, of which 2d cores hold a part each: at every step these
-// cores sum their partial products by pairs, in float64. A sum of two has the same bits on both
+// Dot products are over whole vectors, which are divided between 2d cores: at every step these
+// cores sum their partial products in pairs, in float64. A sum of two has the same bits on both
 // sides, so all cores compute the same weights. One rank computes each element and sends it to the
-// others, so results have the same bits on all ranks. Results of a step are rounded to the type of
-// the tensor.
+// others, so results have the same bits on all ranks. Results of a step are rounded to the tensor's
+// type.
 //
 // Results depend on the number of ranks: it decides about the pairs, and Adasum is not associative.
 // The squares of two float64 vectors that are combined may differ by a factor of up to 2^1000.

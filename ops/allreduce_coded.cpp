@@ -5,9 +5,9 @@
 //   3 gather      rank p encodes the sum and sends it to all ranks; all decode it, rank p too, so
 //                 that results have the same bits everywhere
 //
-// Steps 1 and 2 are those of coded_pieces.hpp. What step 3 loses is kept in the residual of rank p
-// at its own piece, which step 1 does not use. So the residuals of all ranks together are what the
-// sum lacks, and the next sum makes up for it.
+// Steps 1 and 2 are in coded_pieces.hpp. The encoding error of step 3 is kept in the residual of
+// rank p at its own piece, which step 1 does not use. The residuals of all ranks together are thus
+// the error of the sum, and are added to the next one.
 //
 // Bytes: a rank sends (n-1)/n of its encoded input, and n-1 times the encoded sum of its piece.
 // Worlds: any size of two or more; meant for few ranks, since all pairs communicate at once.

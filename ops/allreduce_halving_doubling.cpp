@@ -31,7 +31,7 @@ namespace kolo::ops {
 Task allreduce_halving_doubling(CollectiveCall call) {
   const int size = call.communicator->size();
   if (size == 1) {
-    co_await allreduce_direct(call);  // nobody to exchange with
+    co_await allreduce_direct(call);  // no rank to exchange with
     co_return;
   }
   const Cores cores(call.communicator->rank(), size);

@@ -1,10 +1,10 @@
-// All-reduce through shared memory, for buffers that lie anywhere: staged in chunks.
+// All-reduce through shared memory, for buffers in any memory: staged in chunks.
 //
-// The buffer is cut into a piece a rank. A chunk, which has a part of every piece, passes through
-// three steps, each of which touches other ranks' memory only after all ranks have finished the
-// step before:
+// The buffer is divided into one piece per rank. A chunk, which has a part of every piece, passes
+// through three steps. Each accesses other ranks' memory only after all ranks have finished the
+// previous step:
 //
-//   1 copy in    every rank copies its chunk into its slot of the window, but for its own part
+//   1 copy in    every rank copies its chunk into its slot of the window, except its own part
 //   2 combine    rank r combines part r of the chunk, straight from all slots in rank order (its
 //                own from its input), and puts the result into place r of its slot
 //   3 copy out   every rank copies the other parts' results out of the slots they were made in
@@ -17,7 +17,7 @@
 // The steps of consecutive chunks overlap, so that a chunk costs one wait for the slowest rank. In
 // round i a rank copies chunk i in, combines its part of chunk i-1, enters a stage, and copies
 // chunk i-2 out while the others get there. Once all have entered the stage of round i+1, chunk i-2
-// is out everywhere. Three slots, used in turn, are enough: the places that it was read from are
+// is out everywhere. Three slots, reused cyclically, suffice: the places that it was read from are
 // written again in round i+2, with the results of chunk i+1, and only by their owner.
 //
 // A compressor is applied in the copies, so that its payload never leaves the cache.

@@ -5,11 +5,11 @@
 //   3 wait until all ranks have finished step 2
 //
 //   buffers     rank 0   rank 1   rank 2
-//   piece 0    [  r0  ] [  r0  ] [  r0  ]      r0: read and written by rank 0 alone
+//   piece 0    [  r0  ] [  r0  ] [  r0  ]      r0: read and written only by rank 0
 //   piece 1    [  r1  ] [  r1  ] [  r1  ]
 //   piece 2    [  r2  ] [  r2  ] [  r2  ]
 //
-// Only its rank accesses a piece, so step 2 needs no waits however it is cut.
+// Only its rank accesses a piece, so step 2 needs no waits, however it is divided.
 //
 // Bytes: a rank reads (n-1)/n of the buffer from other ranks' memory and writes as much there.
 // Worlds: any size, on one node, with `peer_buffers`.
@@ -27,7 +27,7 @@ Task allreduce_zero_copy(CollectiveCall call) {
   const std::size_t element = size_of(call.dtype);
   // Pieces begin at cache lines, so that lines have one writer.
   const Range own = piece_of(call.count, window.size(), window.rank(), 64 / element);
-  // Nobody waits for a segment: they need only be short enough for others to have their turns.
+  // No rank waits for a segment: it need only be short enough for other tasks to make progress.
   const std::size_t segment = 4 * segment_length(call);
 
   co_await window.all_reached(window.enter_stage());

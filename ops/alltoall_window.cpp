@@ -1,7 +1,7 @@
 // All-to-all through shared memory.
 //
 //   1 copy in    every rank copies its chunk, a part of the block for each rank, into its slot of
-//                the window, and what is its own to its output
+//                the window, and its own part to its output
 //   2 copy out   every rank copies the parts for it out of all other slots
 //
 //   slots       rank 0     rank 1     rank 2
@@ -10,14 +10,14 @@
 //              [ 0>2 ]    [ 1>2 ]    [ --- ]  --> output of rank 2
 //
 // All blocks are cut into the same number of parts. That number, and the place of each receiver's
-// parts in a slot, depend on the sender's blocks, which the sender alone knows: it writes both in
+// parts in a slot, depend on the sender's blocks, which only the sender knows: it writes both in
 // front of its slots along with the first chunk, which costs no additional step.
 //
 // The steps of consecutive chunks overlap: in round i a rank copies chunk i in, enters a stage, and
 // copies chunk i-1 out while the others get there. Once all have entered the stage of round i+1,
-// that is before round i+2 starts, chunk i-1 is out everywhere: three slots are enough.
+// that is before round i+2 starts, chunk i-1 is out everywhere: three slots suffice.
 //
-// Bytes: a rank reads what it receives from other ranks' slots (and n+1 numbers from each), and
+// Bytes: a rank reads the blocks for it from other ranks' slots (and n+1 numbers from each), and
 // writes none there. Worlds: any size, on one node.
 #include <algorithm>
 #include <cstdint>

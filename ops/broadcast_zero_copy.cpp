@@ -4,7 +4,7 @@
 //                        |                                           ^       ^
 //   others     wait for the root, read its buffer,  enter the stage -+-------+   return
 //
-// Nobody reads the memory of a rank that is not the root, so only the root waits at the end.
+// No rank reads the memory of a rank other than the root, so only the root waits at the end.
 //
 // Bytes: every rank but the root reads the buffer from the root's memory.
 // Worlds: any size, on one node, any root, with `peer_buffers`.

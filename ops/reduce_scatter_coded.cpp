@@ -3,9 +3,9 @@
 //   1 contribute  every rank encodes piece p of its input and sends it to rank p, for all p
 //   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
 //
-// Both are those of coded_pieces.hpp. In place, a rank overwrites its own piece alone, which it
-// sends to nobody. What its residual owes there, as after an all-reduce or a reduce-scatter with
-// other pieces, is added to the sum at once.
+// Both are in coded_pieces.hpp. In place, a rank overwrites only its own piece, which it does not
+// send. Its residual there, for instance after an all-reduce or a reduce-scatter with other pieces,
+// is added to the sum at once.
 //
 // Bytes: a rank sends (n-1)/n of its encoded input.
 // Worlds: any size of two or more; meant for few ranks, since all pairs communicate at once.
@@ -21,7 +21,7 @@
 namespace kolo::ops {
 namespace {
 
-void add_owed(std::span<float> sum, float* residual) {
+void apply_residual(std::span<float> sum, float* residual) {
   for (std::size_t i = 0; i < sum.size(); ++i) {
     sum[i] += residual[i];
     if (std::isfinite(sum[i])) residual[i] = 0.0f;
@@ -41,7 +41,7 @@ Task reduce_scatter_coded(CollectiveCall call) {
     if (i + 1 < segments) contributions.start(i + 1);
     const Range own = contributions.range(rank, i);
     const std::span<float> sum = contributions.sum(i);
-    if (call.residual != nullptr) add_owed(sum, call.residual + own.begin);
+    if (call.residual != nullptr) apply_residual(sum, call.residual + own.begin);
     write_scaled(call, own.begin - begin, sum);
     co_await yield();
   }

@@ -7,7 +7,7 @@
 // the bits do not depend on counts and segments. Pieces longer than a segment are processed segment
 // by segment; the next segment is sent while this one is combined. Counts may differ and may be 0.
 //
-// In place, a rank overwrites its own piece, which it sends to nobody.
+// In place, a rank overwrites its own piece, which it does not send.
 //
 // Bytes: a rank sends all pieces but its own, the least there is, in n-1 messages per segment, with
 // one step of latency. Scratch: 2 n segments.

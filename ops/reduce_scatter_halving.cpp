@@ -67,7 +67,7 @@ Task hand_out(CollectiveCall call, const Cores& cores, const std::vector<Range>&
 Task reduce_scatter_halving(CollectiveCall call) {
   const int size = call.communicator->size();
   if (size == 1) {
-    co_await reduce_scatter_direct(call);  // nobody to exchange with
+    co_await reduce_scatter_direct(call);  // no rank to exchange with
     co_return;
   }
   const Cores cores(call.communicator->rank(), size);

@@ -7,7 +7,8 @@
 
 namespace kolo::ops {
 
-/// The algorithms that a runtime can choose from. A value: adding to one registry changes no other.
+/// The algorithms that a runtime can choose from. A value: adding to one registry does not change
+/// copies.
 class Registry {
  public:
   /// With the built-in algorithms: the list in registry.cpp.
@@ -17,8 +18,8 @@ class Registry {
   /// InvalidArgument for a name that is taken or empty, or an algorithm that cannot run.
   void add(const Algorithm& algorithm);
 
-  /// Throws InvalidArgument, which names the choices, when there is none of that name. The
-  /// reference holds until the next `add`.
+  /// Throws InvalidArgument, naming the choices, if there is none of that name. The reference is
+  /// valid until the next `add`.
   const Algorithm& find(Collective collective, std::string_view name) const;
 
   const std::vector<Algorithm>& algorithms() const { return algorithms_; }

@@ -8,12 +8,12 @@
 
 namespace kolo::ops {
 
-/// Up to this many ranks, direct and pairwise exchange are preferred to a ring: they send as little
-/// in fewer steps, and direct ones combine in rank order. With more, so many pairs that communicate
-/// at once slow each other down.
+/// Up to this many ranks, direct and pairwise exchange are preferred to a ring: they send as few
+/// bytes in fewer steps, and direct ones combine in rank order. With more ranks, so many concurrent
+/// pairs slow each other down.
 inline constexpr int kMostDirectRanks = 16;
 
-/// What the choice of an algorithm depends on: facts that are the same on every rank of a call.
+/// The facts that determine the choice of an algorithm; the same on every rank of a call.
 struct Situation {
   Collective collective = Collective::AllReduce;
   ReduceOp op = ReduceOp::Sum;  ///< all-reduce, reduce-scatter
@@ -23,16 +23,16 @@ struct Situation {
   bool has_window = false;        ///< all ranks share a window
   bool has_peer_buffers = false;  ///< and the call has `peer_buffers`
   bool has_native = false;        ///< the communicator has NativeCollectives
-  bool has_nodes = false;         ///< several nodes of as many ranks each, with a window in each
+  bool has_nodes = false;         ///< several nodes with equally many ranks, and a window in each
   bool shares_output = false;     ///< all-gather: of the ranks of a node; only with `has_nodes`
 };
 
-/// Chooses the algorithm of a call: the one named `wanted`, if that is not empty and the call has
-/// what it needs, else the fastest that fits. A setting is thus a preference: "zero_copy" applies
-/// to buffers in shared memory, and others run as if it were not set. Adasum has an all-reduce of
-/// its own, MPI cannot run custom reductions, and one algorithm alone takes a shared output.
+/// Selects the algorithm of a call: the one named `wanted`, if that is not empty and its needs are
+/// met, otherwise the fastest one. A setting is thus a preference: "zero_copy" applies to buffers
+/// in shared memory, and has no effect on others. Adasum has its own all-reduce, MPI cannot run
+/// custom reductions, and only one algorithm supports a shared output.
 ///
-/// A pure function, so that all ranks choose alike. Throws InvalidArgument, which names the
+/// A pure function, so that all ranks select the same algorithm. Throws InvalidArgument, naming the
 /// choices, for a name that is not in the registry.
 const Algorithm& select(const Registry& registry, const Situation& situation,
                         std::string_view wanted = {});

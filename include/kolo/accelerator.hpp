@@ -35,9 +35,9 @@ struct Fact;
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// In which dtype an Accelerator runs the model's matrix products and the like.
+/// The dtype in which an Accelerator runs matrix products and similar operators.
 enum class Precision : std::uint8_t {
-  None,      ///< that of parameters and inputs
+  None,      ///< the dtype of parameters and inputs
   BFloat16,  ///< under Autocast
   Float16,   ///< under Autocast, with a GradScaler
 };
@@ -45,27 +45,27 @@ enum class Precision : std::uint8_t {
 /// Options of an Accelerator; the same on all ranks.
 struct AcceleratorOptions {
   std::optional<Shard> shard{};         ///< as DistributedOptimizerOptions::shard
-  int gradient_accumulation_steps = 1;  ///< passes, of a batch each, whose gradients make one step
+  int gradient_accumulation_steps = 1;  ///< batches whose gradients add up to one step
   Precision mixed_precision = Precision::None;
   bool progress_bar = false;  ///< on the first rank, if its output is a terminal
-  /// Whether what processes of all ranks but the first write to standard output, by std::cout,
-  /// printf or anything else, is lost until the Accelerator is destroyed.
+  /// Discards standard output of all ranks except the first, whether from std::cout, printf or
+  /// anything else, until the Accelerator is destroyed.
   bool quiet_ranks = false;
-  /// All else: compression, local_sgd, process_set and so on; without `shard` and
-  /// backward_passes_per_step, which stand above.
+  /// All other options: compression, local_sgd, process_set and so on. Leave its `shard` and
+  /// backward_passes_per_step unset: the fields above replace them.
   DistributedOptimizerOptions optimizer{};
   GradScalerOptions scaler{};  ///< with Precision::Float16
 };
 
-/// Trains in a loop without plumbing, on any number of ranks: it owns what the Accelerator of
-/// Hugging Face Accelerate owns. docs/accelerator.md compares them.
+/// Trains in a plain loop on any number of ranks. It owns what the Accelerator of Hugging Face
+/// Accelerate owns; docs/accelerator.md compares the two.
 ///
 ///   Net model;
 ///   kolo::Accelerator accelerator({.shard = kolo::Shard::Gradients,
 ///                                  .gradient_accumulation_steps = 4});
 ///   auto batches = accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3),
 ///                                      data, {.batch_size = 64});
-///   accelerator.load_state(folder);  // does nothing at the first start
+///   accelerator.load_state(folder);  // does nothing on the first start
 ///   for (const std::int64_t epoch : accelerator.epochs(10)) {
 ///     for (auto& batch : batches) {
 ///       accelerator.backward([&] { return loss_of(model->forward(batch.data), batch.target); });
@@ -75,41 +75,41 @@ struct AcceleratorOptions {
 ///     accelerator.save_state(folder);
 ///   }
 ///
-/// A pass is what lies before each step(): one batch. In all passes but the last of
-/// gradient_accumulation_steps, gradients stay on their rank and step() does nothing, so the loop
-/// is the same with and without accumulation. At an epoch's end a step may have fewer passes.
+/// Each batch is one pass and ends with step(). In all but the last of gradient_accumulation_steps
+/// passes, gradients stay on their rank and step() does nothing, so the loop is the same with and
+/// without accumulation. The last step of an epoch may have fewer passes.
 ///
-/// A step uses the mean of the loss over all samples of its passes on all ranks, each counted once,
-/// also where a batch is smaller or shares differ. So the number of ranks changes nothing but
-/// rounding errors: a run may go on with another one.
+/// A step uses the mean of the loss over all samples of its passes on all ranks. Every sample has
+/// the same weight, even if batches or shares differ in size. The number of ranks therefore changes
+/// nothing but rounding, and a run can resume on another number of ranks.
 ///
-/// All ranks of the set call its functions alike; those that are collective say so. Not
+/// All ranks of the set must make the same calls. Functions that are collective say so. Not
 /// thread-safe.
 class Accelerator {
  public:
   using Options = AcceleratorOptions;
 
-  /// Starts Kolo by init() if the program has not, which is collective and blocking. If the node
-  /// has several ranks, makes the CUDA device of the local rank the current one of the thread, if
-  /// there is any.
+  /// Calls init() if the program has not; init() is collective and blocking. If the node has
+  /// several ranks and GPUs, also makes the CUDA device of the local rank the thread's current
+  /// device.
   /// @throws the errors of Runtime's constructor
   explicit Accelerator(Options options = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;  // hooks refer to it
   Accelerator& operator=(const Accelerator&) = delete;
 
-  /// Gives all ranks the parameters and buffers of the first one, wraps the optimizer in a
-  /// DistributedOptimizer, and cuts the data into batches, which go to the model's device.
-  /// Collective and blocking. Does not move the model: do so before.
-  /// @param model whose parameters this keeps
-  /// @param optimizer of parameters of the model
-  /// @param dataset of LibTorch, of samples that have an index; the same on all ranks
-  /// @param batches of the training data
+  /// Broadcasts the parameters and buffers of the first rank, wraps the optimizer in a
+  /// DistributedOptimizer, and divides the data into batches, which are moved to the model's
+  /// device. Collective and blocking. Does not move the model: move it before the call.
+  /// @param model the model to train; the Accelerator keeps references to its parameters
+  /// @param optimizer over parameters of the model
+  /// @param dataset a LibTorch data set with indexed samples; the same on all ranks
+  /// @param batches options of the training batches
   /// @param schedule of the learning rates
-  /// @return the training batches: a loop over them is an epoch
-  /// @throws InvalidArgument on all ranks if this was prepared before, an option is out of range,
-  ///   or the data set has no size or fewer samples than there are ranks; MismatchError on all
-  ///   ranks if options or sizes differ; the errors of DistributedOptimizer's constructor
+  /// @return the training batches; one loop over them is one epoch
+  /// @throws InvalidArgument on all ranks if prepare() was called before, an option is out of
+  ///   range, or the data set has no size or fewer samples than there are ranks; MismatchError on
+  ///   all ranks if options or sizes differ; the errors of DistributedOptimizer's constructor
   template <IndexedDataset Dataset>
   Batches<Dataset> prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Dataset dataset,
                            const BatchOptions& batches, Schedule schedule = {}) {
@@ -117,17 +117,18 @@ class Accelerator {
         prepare_with(model, std::move(optimizer), dataset.size(), batches, std::move(schedule));
     return Batches<Dataset>(std::move(dataset), std::move(feed), batches.workers);
   }
-  /// The same for programs with batches of their own, of equal size on all ranks and in all passes,
-  /// whose position they save themselves.
+  /// The same for programs that make their own batches, of equal size on all ranks and in all
+  /// passes, and save the position in the data themselves.
   void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Schedule schedule = {});
-  /// The same for a model that trains on batches of another Accelerator, inside its loops, such as
-  /// the generator of a GAN.
-  /// @throws InvalidArgument also if gradient_accumulation_steps of one of them is not 1
+  /// The same for a model that trains inside another Accelerator's loops and on its batches, such
+  /// as the generator of a GAN.
+  /// @throws InvalidArgument also if either one's gradient_accumulation_steps is not 1
   void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, const Accelerator& other,
                Schedule schedule = {});
 
-  /// Cuts other data into batches, to evaluate: a loop over them is one pass over the data, always
-  /// the same. May run inside a loop over training batches. Collective, and blocking.
+  /// Divides other data into batches for evaluation. Each loop over them is one pass over the data,
+  /// in the same order every time. Such a loop may run inside a loop over training batches.
+  /// Collective and blocking.
   /// @throws as prepare(), and InvalidArgument before prepare()
   template <IndexedDataset Dataset>
   Batches<Dataset> batches(Dataset dataset, const BatchOptions& options) {
@@ -135,83 +136,91 @@ class Accelerator {
     return Batches<Dataset>(std::move(dataset), std::move(feed), options.workers);
   }
 
-  /// The epochs that are left of `count`, for a loop around that over the training batches. Begins
-  /// the progress bar.
+  /// @return those of epochs 0 … count - 1 that are not finished, for a loop around the loop over
+  ///   training batches. Starts the progress bar
   class Epochs;
   Epochs epochs(std::int64_t count);
-  /// @return the epoch of the loop over training batches, or of the next one; from 0
+  /// @return the epoch, from 0, of the current loop over training batches, or of the next one
   std::int64_t epoch() const;
 
-  /// While it lives, operators run as mixed_precision says; backward() of a function has its own.
+  /// Runs operators in the dtype of mixed_precision for as long as the result lives. The overload
+  /// of backward() that takes a function does this itself.
   Autocast autocast() const;
 
-  /// Runs a pass: adds the gradients of this rank's mean loss to those of the step. In its last
-  /// pass they are reduced meanwhile. Once in a pass: add up several losses of a batch. Drops
-  /// gradients of earlier steps, so a loop needs no zero_grad().
+  /// Runs the backward of a pass: adds the gradients of this rank's mean loss to the step's. In the
+  /// last pass of a step they are reduced while backward still runs. Call it once per pass; if a
+  /// batch has several losses, add them up. Drops the gradients of earlier steps, so a loop needs
+  /// no zero_grad().
   /// @param loss the mean over the samples of the batch; a scalar that requires gradients
-  /// @throws InvalidArgument before prepare(), outside a loop over the training batches, the second
-  ///   time before step(), or if the program has dropped the gradients of the step's earlier passes
+  /// @throws InvalidArgument before prepare(), outside a loop over the training batches, if called
+  ///   twice before step(), or if the program has dropped the gradients of the step's earlier
+  ///   passes
   void backward(const at::Tensor& loss);
-  /// The same for what `loss` returns. It is called under autocast(), backward() is not.
+  /// The same for the loss that `loss` returns. `loss` runs under autocast(), its backward does
+  /// not.
   /// @return the loss, detached
   at::Tensor backward(const std::function<at::Tensor()>& loss);
-  /// The same for a loss that is normalised by what all passes of the step count together on all
-  /// ranks, as tokens: see DistributedOptimizer::backward. In all passes of a step or in none.
-  /// @param loss_sum the sum over what this rank counts in the batch, as a tensor
-  /// @param count of it
+  /// The same for a loss that is normalised by the number of samples or tokens that all ranks count
+  /// in all passes of the step; see DistributedOptimizer::backward. Use it in all passes of a step
+  /// or in none.
+  /// @param loss_sum the sum of the loss over the samples or tokens of this rank's batch
+  /// @param count their number
   void backward(const at::Tensor& loss_sum, std::int64_t count);
 
-  /// Scales the gradients so that their total norm is at most `max_norm`; unscales them before.
-  /// Collective in the last pass of a step, and does nothing in others. Before step(), once.
-  /// @return the norm before; nothing in passes that are not the last
+  /// Unscales the gradients, then scales them so that their total norm is at most `max_norm`. Call
+  /// it before step(), at most once. Collective in the last pass of a step; does nothing in the
+  /// others.
+  /// @return the norm before clipping; nothing in passes that are not the last
   /// @throws InvalidArgument if `norm_type` is not positive
   std::optional<double> clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
-  /// Ends a pass: the last one of a step by the step of the optimizer and then of the schedule,
-  /// where it is collective and blocks. If gradients overflow in float16, both are left out.
+  /// Ends a pass. In the last pass of a step, steps the optimizer and then the schedule, which is
+  /// collective and blocking. If float16 gradients have overflowed, skips both.
   /// @return whether parameters were updated
   bool step();
   /// Whether this pass is not the last one of its step.
   bool is_accumulating() const;
-  /// @return steps taken, those before a restart too, without skipped ones
+  /// @return steps taken, including those before a restart, without skipped ones
   std::int64_t steps() const;
 
-  /// Tells a ReduceLROnPlateauScheduler how well the model does. Collective and blocking.
-  /// @param metric that of the first rank counts
-  /// @throws InvalidArgument if the schedule is another one
+  /// Passes a metric to a ReduceLROnPlateauScheduler. Collective and blocking.
+  /// @param metric used on the first rank, ignored on the others
+  /// @throws InvalidArgument if the schedule is not a ReduceLROnPlateauScheduler
   void step_schedule(double metric);
 
   /// Gathers a tensor of the current batch over ranks, in the order of the batch. Collective and
   /// blocking.
   /// @param tensor [this rank's samples of the batch, ...]
   /// @return [samples of the batch, ...] on every rank
-  /// @throws InvalidArgument on all ranks outside of loops over batches, or if a tensor has other
+  /// @throws InvalidArgument on all ranks outside of loops over batches, or if the tensor's rows
+  ///   are not the rank's samples
   ///   rows
   at::Tensor gather_for_metrics(const at::Tensor& tensor);
 
-  /// Agrees to stop. Collective and blocking.
-  /// @param local whether this rank wants to
-  /// @return whether any rank does
+  /// Agrees on whether to stop. Collective and blocking.
+  /// @param local whether this rank wants to stop
+  /// @return whether any rank wants to
   bool should_stop(bool local);
 
-  /// Saves all that training depends on: what DistributedOptimizer::save does, the GradScaler, the
-  /// schedule, and the position in the training data. In the middle of a step, the position of its
-  /// begin. Collective and blocking, as it is.
+  /// Saves everything that training depends on: what DistributedOptimizer::save writes, the
+  /// GradScaler, the schedule, and the position in the training data; in the middle of a step, the
+  /// position where the step began. Collective and blocking.
   /// @param options `scaler` must be null
   /// @throws the errors of DistributedOptimizer::save
   void save_state(const std::filesystem::path& folder, SaveOptions options = {});
-  /// Goes on where save_state was called, on any number of ranks and with any sharding: the next
-  /// loops over epochs and over training batches begin there. If it was called inside the loop over
-  /// batches, that loop goes on, even if no batch is left. Gradients are dropped. Collective and
+  /// Resumes where save_state() was called, on any number of ranks and with any shard mode: the
+  /// next loops over epochs and training batches start there. If it was called inside the loop over
+  /// batches, that loop continues, even if no batch is left. Drops gradients. Collective and
   /// blocking.
   /// @param path a folder of checkpoints, for the newest one, or a checkpoint
-  /// @return what it found, or nothing if there is no checkpoint yet
-  /// @throws the errors of DistributedOptimizer::load; InvalidArgument on all ranks if the
-  ///   checkpoint has no such state, or is of other data or another schedule: parameters are loaded
-  ///   then
+  /// @return what it loaded, or nothing if there is no checkpoint yet
+  /// @throws the errors of DistributedOptimizer::load; InvalidArgument on all ranks if save_state()
+  ///   did not write the checkpoint, or if it belongs to other data or another schedule: the
+  ///   parameters have been loaded by then
   std::optional<Loaded> load_state(const std::filesystem::path& path);
 
-  /// Where this rank computes, before prepare() too: a CUDA device, or the CPU if there is none.
+  /// The device on which this rank computes, also before prepare(): a CUDA device, or the CPU if
+  /// the rank has no GPU.
   c10::Device device() const { return device_; }
 
   /// Prints a line of all `parts` on the first rank, above the progress bar.
@@ -222,7 +231,8 @@ class Accelerator {
     print_line(text.str());
   }
 
-  /// The optimizer that prepare() has made. Its step() and the like are for this object to call.
+  /// The optimizer that prepare() made. Do not call its backward(), step() or zero_grad(): the
+  /// Accelerator does.
   DistributedOptimizer& optimizer();
 
  private:

@@ -16,7 +16,7 @@ using TensorFunction =
 
 std::vector<at::Tensor> checkpoint(TensorFunction function, const std::vector<at::Tensor>& inputs);
 
-/// Of a module what forward() returns.
+/// The result of a callable, or of a module's forward().
 template <class Function, class Inputs>
 auto result_of(Function& function, const Inputs& inputs) {
   if constexpr (requires { function->forward(inputs); }) {
@@ -28,30 +28,30 @@ auto result_of(Function& function, const Inputs& inputs) {
 
 }  // namespace tensors
 
-/// Calls a function and keeps only its inputs and results; backward() calls it again for the
-/// activations in between. That trades a second forward pass for memory, like
+/// Calls a function and keeps only its inputs and results; backward() calls it again to recompute
+/// the activations in between. This saves memory at the price of a second forward pass. Like
 /// torch.utils.checkpoint.
 ///
 ///   for (auto& block : blocks) x = kolo::checkpoint(block, x);
 ///   x = kolo::checkpoint([&](const std::vector<at::Tensor>& in) { return attend(in[0], in[1]); },
 ///                        {x, mask});
 ///
-/// Gradients reach the inputs and all parameters and other tensors that the function uses. Those of
-/// a parameter add up before they arrive, also when it is used elsewhere too, so its hooks run once
-/// per backward(). Both calls have the same random numbers, of the CPU and the inputs' GPUs, and
-/// the same autocast dtypes. Checkpoints nest. Each rank may use it as it likes. Where no gradients
-/// are recorded, it just calls the function.
+/// Gradients flow to the inputs and to all parameters and other tensors that the function uses. The
+/// gradients of a parameter add up before they arrive, even if it is also used outside, so its
+/// hooks run once per backward(). Both calls use the same random numbers, on the CPU and on the
+/// inputs' GPUs, and the same autocast dtypes. Checkpoints nest. Not collective: ranks may differ
+/// in what they checkpoint. When gradients are disabled, it just calls the function.
 ///
-/// Tensors and modules that the function refers to must live until backward(), unchanged. The
-/// function must do the same in both calls; what else it does happens twice: BatchNorm updates its
-/// running statistics twice. In the first call too, its activations live until it returns, so
-/// checkpoint parts of a model, not all of it.
-/// @param function takes one tensor or a vector of tensors and returns one or a vector of them; it
-///   is copied: a module of torch::nn, or any callable
-/// @param inputs one tensor, or a vector, in which some may be undefined
+/// Tensors and modules that the function refers to must stay alive and unchanged until backward().
+/// Both calls must do the same; side effects happen twice: BatchNorm updates its running statistics
+/// twice. During the first call, too, all activations of the function are in memory, so checkpoint
+/// parts of a model, not the whole.
+/// @param function a module of torch::nn or any callable that takes one tensor or a vector of
+///   tensors and returns one or a vector; it is copied
+/// @param inputs one tensor, or a vector of tensors, some of which may be undefined
 /// @return what the function returns
-/// @throws InvalidArgument in backward(), if the second call used other tensors or returned others
-///   than the first, or for gradients of gradients (create_graph)
+/// @throws InvalidArgument in backward() if the two calls used or returned different tensors, or
+///   for gradients of gradients (create_graph)
 template <class Function, class Inputs = std::vector<at::Tensor>>
 auto checkpoint(Function function, const Inputs& inputs) {
   using Tensors = std::vector<at::Tensor>;

@@ -34,7 +34,7 @@ std::string_view name_of(Collective collective);
 /// Algorithms may use the tags 0 … kAlgorithmTagCount - 1; the runtime uses the others.
 inline constexpr int kAlgorithmTagCount = 128;
 
-/// The nodes of a call's ranks, if there are several.
+/// How the ranks of a call lie on several nodes.
 struct Nodes {
   std::span<const int> node_of_rank{};  ///< 0, 1, …, in the order of each node's lowest rank
   bool is_homogeneous = true;           ///< every node has the same number of ranks
@@ -42,14 +42,14 @@ struct Nodes {
 };
 
 /// The arguments of a collective on one rank, as an algorithm sees them. Buffers are contiguous
-/// memory of `dtype`, which nobody else changes or frees until the Task has ended.
+/// memory of `dtype`; nothing else changes or frees them until the Task has ended.
 ///
 /// AllReduce: `input` and `output` hold `count` elements; may be the same memory.
 /// AllGather: `input` holds `counts[rank]` elements, `output` those of all ranks one after another;
-///   `input` may be this rank's place in it. With `shares_output`, the ranks of a node have one
-///   `output`, of which each writes a part.
+///   `input` may be this rank's range of it. With `shares_output`, the ranks of a node share one
+///   `output`, and each writes a part of it.
 /// ReduceScatter: `input` holds the sum of `counts` elements, `output` receives this rank's
-///   `counts[rank]` combined ones; it may be this rank's place in `input`, whose other elements do
+///   `counts[rank]` combined ones; it may be this rank's range of `input`, whose other elements do
 ///   not change.
 /// Broadcast: `output` holds `count` elements, supplied by rank `root`; `input` is not used.
 /// AllToAll: `input` holds `send_counts[r]` elements for each rank r one after another, `output`
@@ -58,26 +58,26 @@ struct CollectiveCall {
   Communicator* communicator = nullptr;
   SharedWindow* window = nullptr;  ///< null if the ranks share no memory
   const Nodes* nodes = nullptr;    ///< null if all ranks share one node
-  /// Addresses of all ranks' buffers in this process, if all of them lie in shared memory; empty
-  /// otherwise. Other ranks read and write them until the Task has ended.
+  /// The addresses of all ranks' buffers in this process, if all of them are in shared memory;
+  /// empty otherwise. Other ranks read and write them until the Task has ended.
   /// AllReduce, Broadcast: `output`, which is also the input.
-  /// AllGather: all of `output`; `input` is this rank's place in it.
-  /// ReduceScatter: `input`; `output` may still be this rank's place in it, or private.
+  /// AllGather: all of `output`; `input` is this rank's range of it.
+  /// ReduceScatter: `input`; `output` may still be this rank's range of it, or private.
   /// AllToAll: `input`; `output` may be private.
   std::span<std::byte* const> peer_buffers{};
-  bool shares_output = false;  ///< AllGather, among nodes that algorithms with Needs::Nodes can use
+  bool shares_output = false;  ///< AllGather, if the ranks qualify for Needs::Nodes
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::size_t count = 0;
   DType dtype = DType::Float32;
   Reduction reduction{};  ///< AllReduce, ReduceScatter; never Average
-  /// AllReduce, ReduceScatter: compresses the elements before they are combined and sent. Null:
-  /// no compression, as always for algorithms without the trait `compresses`.
+  /// AllReduce, ReduceScatter: compresses the elements before they are combined and sent. Null: no
+  /// compression; always null for algorithms without the trait `compresses`.
   const Compressor* compressor = nullptr;
-  /// AllReduce, ReduceScatter by the coded algorithms alone, which the runtime calls itself, as
-  /// that which compresses between nodes.
+  /// AllReduce, ReduceScatter: only for the built-in algorithms that encode, which the runtime
+  /// calls directly.
   const Codec* codec = nullptr;
-  float* residual = nullptr;              ///< see AllreduceOptions::residual; of the input, or null
+  float* residual = nullptr;              ///< of the input, or null; see AllreduceOptions::residual
   int root = 0;                           ///< Broadcast
   std::span<const std::size_t> counts{};  ///< AllGather, ReduceScatter: by rank, the same on all
   std::span<const std::size_t> send_counts{};     ///< AllToAll
@@ -90,16 +90,16 @@ struct CollectiveCall {
 /// Nodes: `nodes`, homogeneous and with a window.
 enum class Needs : std::uint8_t { Messages, NativeCollectives, Window, PeerBuffers, Nodes };
 
-/// An algorithm: a function that returns a Task, and the traits by which it is chosen.
+/// An algorithm: a function that returns a Task, and the traits by which the runtime selects it.
 ///
 /// Every rank calls `run` with matching arguments, which are copied into the Task's frame.
 struct Algorithm {
   std::string_view name;
   Collective collective;
   Needs needs;
-  /// Every element is combined in rank order, (x0 + x1) + x2 …, 16-bit floats in float32, so that
-  /// bits do not depend on segmentation. Otherwise results are equal on all ranks and in every
-  /// run, but depend on count and world size.
+  /// Combines every element in rank order, (x0 + x1) + x2 …, 16-bit floats in float32, so that bits
+  /// do not depend on segmentation. Otherwise results are equal on all ranks and in every run, but
+  /// depend on count and world size.
   bool rank_ordered;
   Task (*run)(CollectiveCall call);
   /// Supports CollectiveCall::compressor: compresses while it runs, in pieces that stay in cache.

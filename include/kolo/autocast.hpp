@@ -6,8 +6,8 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// While it lives, LibTorch runs operators of this thread in a 16-bit dtype if they gain by it, as
-/// matrix products do, and in float32 if they need the range. Semantics of torch.autocast. Call
+/// While it lives, LibTorch runs this thread's operators in a 16-bit dtype where that pays, as for
+/// matrix products, and in float32 where they need its range. Semantics of torch.autocast. Call
 /// backward() outside:
 ///
 ///   at::Tensor loss;
@@ -17,17 +17,17 @@ namespace kolo {
 ///   }
 ///   scaler.scale(loss).backward();
 ///
-/// Parameters stay float32, and so do their gradients. Regions nest; one that is not enabled inside
-/// another runs in the dtypes of its inputs. Each restores what it found. Construct and destroy it
-/// on one thread, inner regions first.
+/// Parameters and their gradients stay float32. Regions nest; a disabled region inside another runs
+/// operators in the dtypes of their inputs. Each region restores the previous state. Construct and
+/// destroy a region on one thread, inner regions first.
 ///
 /// LibTorch caches the casts of parameters until the outermost region ends. Code that changes
-/// parameters inside it, other than by DistributedOptimizer::step(), must call
+/// parameters inside a region, other than DistributedOptimizer::step(), must call
 /// at::autocast::clear_cache() or pass `cache_enabled` = false.
 class [[nodiscard]] Autocast {
  public:
   /// @param dtype BFloat16 or Half
-  /// @param device the CPU or CUDA: where the operators' tensors lie
+  /// @param device of the operators' tensors: the CPU or CUDA
   /// @param enabled false: operators run in the dtypes of their inputs
   /// @param cache_enabled whether LibTorch may cache casts of parameters
   /// @throws InvalidArgument for another dtype or device

@@ -22,25 +22,26 @@ class Accelerator;
 
 /// Options of the batches of an Accelerator; the same on all ranks.
 struct BatchOptions {
-  /// Samples of a batch, which all ranks share: rank r of N takes those from r / N to (r + 1) / N
-  /// of it. So a step means the same for every number of ranks, and a run may go on with another
-  /// one. At least as many as there are ranks.
+  /// Samples of a batch, over all ranks together: rank r of N takes the samples from r / N to (r +
+  /// 1) / N of it. A step therefore means the same on any number of ranks, and a run can resume on
+  /// another number. At least the number of ranks.
   std::size_t batch_size = 1;
-  std::optional<bool> shuffle{};  ///< anew each epoch; nothing given: for training, and only there
-  std::uint64_t seed = 0;         ///< of the orders
+  std::optional<bool> shuffle{};  ///< anew in each epoch; default: only training batches
+  std::uint64_t seed = 0;         ///< of the shuffled orders
   bool drop_last = false;         ///< leave out a smaller last batch
-  std::size_t workers = 0;        ///< threads that load batches ahead; each has a copy of the data
-  /// Given: an epoch draws as many samples as there are at random, with replacement, as often as
-  /// their weights say. Finite, not negative, and one at least positive.
+  std::size_t workers = 0;        ///< threads that prefetch batches; each has a copy of the data
+  /// If given, an epoch draws samples at random with replacement, in proportion to their weights,
+  /// as many as the data set has. Weights are finite and not negative, and at least one is
+  /// positive.
   std::vector<double> weights{};
-  /// Given: batches of samples of similar length, so that little is lost to padding; shares of a
-  /// batch have about equal lengths in total. Not together with `weights`.
+  /// If given, batches consist of samples of similar length, so that little is lost to padding, and
+  /// the ranks' shares of a batch have about the same total length. Not together with `weights`.
   std::vector<std::size_t> lengths{};
 };
 
 namespace tensors {
 
-/// What a loop over batches asks and tells, whatever the data are.
+/// The interface between a loop over batches and the Accelerator, independent of the data's type.
 class BatchFeed {
  public:
   /// @param device of the batches
@@ -50,9 +51,9 @@ class BatchFeed {
   BatchFeed& operator=(const BatchFeed&) = delete;
 
   virtual void begin_loop() = 0;
-  /// This rank's samples of the next batch; loaders ask for several ahead.
+  /// This rank's samples of the next batch; loaders prefetch several.
   virtual std::optional<std::vector<std::size_t>> next() = 0;
-  virtual void take() = 0;  ///< the program gets the next batch
+  virtual void take() = 0;  ///< the program receives the next batch
   virtual void end_loop() = 0;
   virtual std::size_t batches() const = 0;  ///< of an epoch
   c10::Device device() const { return device_; }
@@ -96,21 +97,21 @@ class FeedSampler final : public torch::data::samplers::Sampler<> {
 
 }  // namespace tensors
 
-/// Data sets of LibTorch whose samples have an index: those of torch::data::datasets::Dataset,
-/// mapped ones too, but no streams.
+/// LibTorch data sets with indexed samples: subclasses of torch::data::datasets::Dataset, mapped
+/// ones too, but not streams.
 template <class Dataset>
 concept IndexedDataset =
     !Dataset::is_stateful &&
     std::is_convertible_v<std::vector<std::size_t>, typename Dataset::BatchRequestType>;
 
-/// This rank's share of each batch, for loops: of an epoch each. Accelerator makes it.
+/// This rank's share of every batch; one loop over it is one epoch. Made by an Accelerator.
 ///
 ///   for (auto& batch : batches) { … batch.data, batch.target … }
 ///
 /// Tensors of a batch, also those in an Example or a std::vector, are on the model's device.
-/// A loop over training batches that follows load_state goes on where the checkpoint was saved. One
-/// loop at a time. If a smaller last batch has no sample for this rank, the rank gets one that is
-/// another's, which counts for nothing.
+/// The first loop over training batches after load_state() starts where the checkpoint was saved.
+/// One loop at a time. If a smaller last batch has no sample for this rank, the rank gets a copy of
+/// another rank's sample, which does not count.
 template <IndexedDataset Dataset>
 class Batches {
  public:
@@ -153,7 +154,7 @@ class Batches {
 
   /// Begins a loop. Not collective.
   Iterator begin() {
-    loader_.reset();  // of a loop that was left, with the batches that it has loaded ahead
+    loader_.reset();  // drops the batches that an unfinished loop has prefetched
     feed_->begin_loop();
     loader_ = std::make_unique<Loader>(dataset_, tensors::FeedSampler(feed_),
                                        torch::data::DataLoaderOptions(1).workers(workers_));
@@ -161,10 +162,10 @@ class Batches {
   }
   std::default_sentinel_t end() const { return {}; }
 
-  /// @return this, for loops over what make_data_loader() has returned before: `: *batches`
+  /// @return this, so that loops written for make_data_loader(), `: *batches`, stay as they are
   Batches& operator*() { return *this; }
 
-  /// @return how many there are in an epoch, the same on all ranks
+  /// @return the number of batches in an epoch, the same on all ranks
   std::size_t size() const { return feed_->batches(); }
 
  private:

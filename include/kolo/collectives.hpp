@@ -22,15 +22,14 @@
 ///     kolo::allreduce(view, view, {.op = kolo::ReduceOp::Sum, .name = "loss"});  // in place
 ///
 /// Every rank of the process set submits each operation once, under the same name, in any order and
-/// at any time; it runs when all ranks have submitted it. The forms `_async` return at once, and
-/// memory must stay valid and untouched until the handle is ready. The other forms block. Forms
-/// `grouped_` run several tensors under one name: all of them run, or none, and they succeed or
-/// fail together.
+/// at any time; the operation runs once all ranks have submitted it. The `_async` forms return at
+/// once; memory must stay valid and untouched until the handle is ready. The other forms block. The
+/// `grouped_` forms run several tensors under one name; these succeed or fail together.
 ///
-/// CUDA memory: operations are ordered by streams, as kernels are. An operation runs after the work
-/// that is on `stream` when it is submitted; work that is put on `stream` after Handle::wait(), or
-/// after a blocking call, runs after the operation. `keep_alive` is held until the GPU has finished
-/// with the memory. A rank uses one GPU. Custom reductions take CPU memory only.
+/// CUDA memory: operations are ordered by streams, like kernels. An operation runs after the work
+/// that is on `stream` when it is submitted; work put on `stream` after Handle::wait(), or after a
+/// blocking call, runs after the operation. `keep_alive` is held until the GPU has finished with
+/// the memory. Each rank uses one GPU. Custom reductions support CPU memory only.
 ///
 /// Errors at the call: InvalidArgument if an operation of that name is in flight on this rank or if
 /// the rank is not a member of the process set; ShutdownError after the Runtime has ended. Errors
@@ -38,26 +37,26 @@
 /// any rank are invalid, MismatchError if ranks disagree, TimeoutError if the deadline passed on
 /// any rank, PeerLostError, ShutdownError. After the first three the process set stays usable.
 ///
-/// After a PeerLostError Kolo no longer writes to the operation's memory on this rank once the
-/// handle is ready, so the memory may be used again. Receives are cancelled first; a message that
-/// has begun to arrive is waited for, up to half a second. Only a rank that hangs in the middle of
-/// a message and resumes later could still send the rest. MPI may still read the inputs: memory
-/// that returns to the system (free, munmap) before the process ends needs an owner in
-/// `keep_alive`, which is then kept until then. A SharedBuffer is also written by ranks that have
-/// not heard of the loss yet.
+/// After a PeerLostError, Kolo no longer writes to the operation's memory on this rank once the
+/// handle is ready, so the memory may be used again. Kolo cancels receives first; if a message has
+/// begun to arrive, it waits for the rest, up to half a second. Only a rank that hangs in the
+/// middle of a message and resumes later could still send the rest. MPI may still read the inputs:
+/// memory that returns to the system (free, munmap) before the process ends needs an owner in
+/// `keep_alive`, which Kolo then keeps until the process ends. Ranks that have not yet learned of
+/// the loss may still write to a SharedBuffer.
 ///
 /// The semantics are those of Horovod's operations of the same names.
 namespace kolo {
 
 /// Options of every operation.
 struct OperationOptions {
-  std::string name{};  ///< the same on all ranks; empty: numbered in the order of unnamed calls
+  std::string name{};  ///< the same on all ranks; empty: numbered by the order of unnamed calls
   std::optional<std::chrono::nanoseconds> timeout{};  ///< default: KOLO_TIMEOUT
   ProcessSet* process_set = nullptr;                  ///< default: the world of Runtime::current()
   /// Owner of the memory, held until the operation has ended; after a PeerLostError, for good.
   std::shared_ptr<void> keep_alive{};
   void* stream = nullptr;  ///< a cudaStream_t, for CUDA memory
-  std::string purpose{};   ///< compared like a shape: ranks that differ in it get a MismatchError
+  std::string purpose{};   ///< compared like a shape: if ranks differ, all get a MismatchError
 };
 
 /// Options of a reduction. The fields from `name` on are those of OperationOptions, repeated so
@@ -69,12 +68,12 @@ struct AllreduceOptions {
   Compression compression = Compression::none();
   /// BetweenNodes is for all-reduces in CPU memory, not for reduce-scatters.
   CompressionScope compression_scope = CompressionScope::Everywhere;
-  /// Error feedback of a codec, or null: as many floats as the input has elements, on its device,
-  /// zeros at first, which only the uses of this operation touch. They are added to the input
-  /// before it is encoded, and become what encoding has lost on this rank. For operations on one
-  /// tensor. A reduce-scatter encodes none of this rank's rows, and adds the residual to them. With
-  /// BetweenNodes there is one float for each element of encoded_between_nodes(), in their order.
-  /// On one node nothing is encoded, and the residual does not change.
+  /// Error feedback of a codec, or null: one float per element of the input, on the same device,
+  /// initialised to zeros, and used for this operation only. The residual is added to the input
+  /// before it is encoded, and replaced with the encoding error of this rank. For operations on one
+  /// tensor. In a reduce-scatter, this rank's own rows are not encoded; the residual is added to
+  /// them. With BetweenNodes, the residual has one float per element of encoded_between_nodes(), in
+  /// the same order. On one node nothing is encoded, and the residual does not change.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;
@@ -119,28 +118,28 @@ struct ElementRange {
   std::int64_t count = 0;
 };
 
-/// The elements that this rank encodes in an all-reduce with CompressionScope::BetweenNodes: a
-/// piece of its node's sum. The pieces of a node's ranks are almost equally long, and together the
-/// tensor; where nodes have different numbers of ranks, as many of each node as the smallest has
-/// get one, and the others none. On one node they are cut in the same way, and not encoded.
+/// The range that this rank encodes in an all-reduce with CompressionScope::BetweenNodes: a part of
+/// its node's sum. The ranges of a node's ranks cover the tensor and differ in length by little. If
+/// nodes have different numbers of ranks, only as many ranks of each node as the smallest node has
+/// get a range. On one node there are ranges too, but nothing is encoded.
 ///
 /// @param count elements of the tensor
 /// @param process_set default: the world of Runtime::current()
-/// @return the piece, which may be empty. Neither blocking nor collective
+/// @return the range, which may be empty. Neither blocking nor collective
 /// @throws InvalidArgument if `count` is negative
 ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set = nullptr);
 
 /// Reduces several tensors as one operation; see allreduce_async.
 ///
-/// @param tensors as many, in the same order, on all ranks
+/// @param tensors the same number, in the same order, on all ranks
 Handle grouped_allreduce_async(const std::vector<InputOutput>& tensors,
                                const AllreduceOptions& options = {});
 /// Blocking grouped_allreduce_async.
 void grouped_allreduce(const std::vector<InputOutput>& tensors,
                        const AllreduceOptions& options = {});
 
-/// Number of rows that a reduce-scatter gives a rank: an equal share, and one more on the first
-/// ranks if the rows do not divide evenly.
+/// The number of rows that a rank receives in a reduce-scatter: an equal share, plus one on the
+/// first ranks if the rows do not divide evenly.
 ///
 /// @param rows rows of the input
 /// @param size ranks in the process set
@@ -153,7 +152,7 @@ std::int64_t scattered_rows(std::int64_t rows, int size, int rank);
 /// ranks receive none.
 ///
 /// @param input this rank's tensor [rows, ...]; shape and dtype must be equal on all ranks
-/// @param output receives [scattered_rows(rows), ...]; may be this rank's place in `input`
+/// @param output receives [scattered_rows(rows), ...]; may be this rank's rows of `input`
 /// @param options as for an all-reduce; every reduction but Adasum
 /// @return handle that is ready when `output` holds this rank's rows
 Handle reduce_scatter_async(const TensorView& input, const TensorView& output,
@@ -182,12 +181,12 @@ Handle grouped_broadcast_async(const std::vector<TensorView>& tensors, int root,
 void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
                        const OperationOptions& options = {});
 
-/// Allocates an output once the rows that each rank sends are known.
+/// Allocates an output once the numbers of rows of all ranks are known.
 ///
 /// Called on any thread that makes progress for the process set. It must not wait for operations of
-/// the same set; other sets are not held up.
+/// the same set, but may wait for those of other sets.
 ///
-/// @param rows number of rows that come from each rank
+/// @param rows number of rows from each rank
 /// @return memory for all rows, valid until the handle is ready
 using AllocateRows = std::function<void*(const std::vector<std::int64_t>& rows)>;
 
@@ -230,19 +229,20 @@ void alltoall(const TensorView& input, std::vector<std::int64_t> splits, Allocat
 
 /// Waits until every rank of the set has called it.
 ///
-/// @return handle that is ready then
+/// @return handle that is ready once they have
 Handle barrier_async(const OperationOptions& options = {});
 /// Blocking barrier_async.
 void barrier(const OperationOptions& options = {});
 
-/// Declares that this rank has no more operations to submit, and blocks until all ranks have done
-/// so and everything that they submitted before has ended.
+/// Declares that this rank will submit no more operations, and blocks until all ranks have joined
+/// and everything that they submitted before has ended.
 ///
-/// Meanwhile the rank contributes identities to the others' operations: zeros to sums, ones to
-/// products, no rows to gathers. Average divides as AllreduceOptions::join_divisor says. What the
-/// rank submitted before counts in full. On the other ranks, InvalidArgument ends a broadcast from
-/// a rank that has joined, an all-to-all that sends it rows, and adding or removing a process set.
-/// The call has no deadline: it waits as long as the others work.
+/// Meanwhile the rank contributes the identity to the others' operations: zeros to sums, ones to
+/// products, no rows to gathers. AllreduceOptions::join_divisor decides what Average divides by.
+/// Operations that the rank submitted before it joined count in full. On the other ranks, a
+/// broadcast from a joined rank, an all-to-all that sends rows to it, and adding or removing a
+/// process set fail with InvalidArgument. The call has no timeout: it waits until the others have
+/// joined.
 ///
 /// @param process_set null: the world of Runtime::current()
 /// @return the world rank that joined last, the same on all ranks; the highest if several did

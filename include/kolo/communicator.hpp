@@ -16,9 +16,9 @@ class Communicator;
 
 /// A send or receive in progress. Move-only, awaitable in a Task.
 ///
-/// Destroying it before it is ready abandons the message; only runs that have failed do so. A
-/// receive is cancelled; if its message has begun to arrive, it is waited for, up to a tenth of a
-/// second, and then its buffer is free unless the sender has fallen silent. The buffer of a send
+/// Destroying it before it is ready abandons the message; only failed runs do so. A receive is
+/// cancelled. If its message has begun to arrive, the destructor waits for it, up to a tenth of a
+/// second; then the buffer is free, unless the sender has stopped responding. The buffer of a send
 /// must stay alive until the process ends, since MPI may still read it.
 class [[nodiscard]] Transfer {
  public:
@@ -55,11 +55,11 @@ class NativeCollectives {
                               ReduceOp op) = 0;
 };
 
-/// Point-to-point messages in host memory among the ranks 0 … size()-1 of a group. Algorithms and
-/// the coordinator use the network only through this interface.
+/// Point-to-point messages in host memory among the ranks 0 … size()-1 of a group. This interface
+/// is the only way in which algorithms and the coordinator use the network.
 ///
-/// Messages of one sender, receiver and tag arrive in the order in which they were sent. No call
-/// blocks. Any thread may call, one at a time.
+/// Messages with the same sender, receiver and tag arrive in the order in which they were sent. No
+/// call blocks. Calls may come from any thread, but from one at a time.
 class Communicator {
  public:
   /// Longest message; algorithms send larger buffers in segments.
@@ -78,29 +78,29 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Starts to send, possibly to this rank itself.
+  /// Starts a send, possibly to this rank itself.
   ///
   /// @param data must not change until the transfer is ready
   /// @throws InvalidArgument for a rank, tag or size out of range
   virtual Transfer send(std::span<const std::byte> data, int destination, int tag) = 0;
 
-  /// Starts to receive a message of exactly `data.size()` bytes; for another size Transfer::ready
-  /// throws BackendError.
+  /// Starts a receive of a message of exactly `data.size()` bytes. If the message has another size,
+  /// Transfer::ready throws BackendError.
   virtual Transfer receive(std::span<std::byte> data, int source, int tag) = 0;
 
   /// @return the first message of `tag`, from any rank, that has arrived and has not been received
   virtual std::optional<Envelope> probe(int tag) = 0;
 
-  /// Ranks from which and to which messages are still in progress, each once.
+  /// The ranks from which and to which messages are still in progress, without duplicates.
   struct UnderWay {
     std::vector<int> from{};
     std::vector<int> to{};
   };
   /// Cancels all receives after a failure, and tests the sends.
   ///
-  /// A message that has begun to arrive cannot be cancelled and needs its sender to make progress:
-  /// all ranks call this until both lists name dead ranks only. Once `from` is empty, no receive
-  /// writes to its buffer. Transfers that were cancelled may be destroyed but not tested.
+  /// A message that has begun to arrive cannot be cancelled, and needs its sender to make progress:
+  /// call this on all ranks until both lists contain only dead ranks. Once `from` is empty, no
+  /// receive writes to its buffer any more. Cancelled transfers may be destroyed but not tested.
   virtual UnderWay give_up_receives() = 0;
 
   /// @return the collectives of the underlying library, or null

@@ -12,15 +12,15 @@ namespace kolo {
 /// call it concurrently.
 ///
 /// The payload has as many elements as the tensor, of type `wire_dtype`, and is reduced like any
-/// tensor.
+/// other tensor.
 class Compressor {
  public:
   virtual ~Compressor() = default;
 
   virtual std::string_view name() const = 0;
 
-  /// @return the payload's element type for tensors of `dtype`; `dtype` itself if these are not
-  ///         compressed
+  /// @return the payload's element type for tensors of `dtype`; `dtype` itself if it is not
+  ///   compressed
   virtual DType wire_dtype(DType dtype) const = 0;
 
   /// @return bytes of the payload of `count` elements of `dtype`

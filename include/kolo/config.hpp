@@ -8,11 +8,11 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Every setting of Kolo, read from the environment when a Runtime starts; all ranks must agree.
+/// All settings of Kolo, read from the environment when a Runtime starts. All ranks must agree.
 ///
-/// Field `stall_warn` is the variable KOLO_STALL_WARN, and so on. docs/settings.md describes them;
-/// it is printed from the table in src/base/config.cpp, which alone knows their help, units and
-/// ranges. Durations are written "250ms", "10s", "5min"; sizes "64MB" (powers of 1024) or in bytes;
+/// Each field is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md describes them; it
+/// is generated from the table in src/base/config.cpp, which holds their help, units and ranges.
+/// Durations are written "250ms", "10s", "5min"; sizes "64MB" (powers of 1024) or in bytes;
 /// switches "on" or "off".
 struct Config {
   using Duration = std::chrono::nanoseconds;
@@ -46,8 +46,8 @@ struct Config {
   int table_capacity = 2048;
   int tree_width = 8;
 
-  /// Reads the environment; variables that are not set keep their defaults.
-  /// @throws InvalidArgument names the variable, its value and the accepted form
+  /// Reads the environment; unset variables keep their defaults.
+  /// @throws InvalidArgument naming the variable, its value and the accepted form
   static Config from_environment();
 };
 

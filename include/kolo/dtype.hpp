@@ -57,18 +57,18 @@ constexpr bool is_complex(DType dtype) {
   return dtype == DType::Complex64 || dtype == DType::Complex128;
 }
 
-/// @return true for whole numbers; not for Bool
+/// @return true for integers, not for Bool
 constexpr bool is_integer(DType dtype) {
   return !is_floating(dtype) && !is_complex(dtype) && dtype != DType::Bool;
 }
 
-/// @return the type of the two parts of a complex number; any other type itself
+/// @return the type of a complex number's real and imaginary part; any other type unchanged
 constexpr DType real_type(DType dtype) {
   if (dtype == DType::Complex64) return DType::Float32;
   return dtype == DType::Complex128 ? DType::Float64 : dtype;
 }
 
-/// @return 2 for complex types, otherwise 1: how many numbers of real_type() an element is
+/// @return how many numbers of real_type() an element consists of: 2 for complex types, otherwise 1
 constexpr std::size_t parts_of(DType dtype) { return is_complex(dtype) ? 2 : 1; }
 
 /// @return PyTorch's name, as in "float32"

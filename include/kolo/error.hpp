@@ -25,7 +25,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Invalid arguments. Thrown at the call if nothing could be submitted; otherwise from the handle,
+/// Invalid arguments. Thrown by the call if nothing could be submitted, otherwise from the handle,
 /// on every rank of the process set, which stays usable.
 class InvalidArgument : public Error {
  public:
@@ -45,7 +45,7 @@ class TimeoutError : public Error {
   using Error::Error;
 };
 
-/// A rank died or stopped responding. Final: its process sets accept no more operations.
+/// A rank died or stopped responding. Final: its process sets accept no further operations.
 class PeerLostError : public Error {
  public:
   using Error::Error;

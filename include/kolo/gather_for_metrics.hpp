@@ -9,9 +9,9 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Gathers what the model made of the batch that the sampler's consume() has counted last, as if
-/// one rank had seen it: in the order of the data set's epoch, without padding. Nine samples on two
-/// ranks in batches of five are nine rows. Collective over the sampler's process set; blocks.
+/// Gathers the model's outputs for the batch that the sampler's consume() counted last, as if one
+/// rank had processed it: in the order of the epoch, without padding. Nine samples on two ranks in
+/// batches of five give nine rows. Collective over the sampler's process set; blocks.
 ///
 ///   for (auto& batch : *loader) {
 ///     sampler.consume();
@@ -19,16 +19,16 @@ namespace kolo {
 ///     correct += kolo::gather_for_metrics(right, sampler).sum().item<std::int64_t>();
 ///   }
 ///
-/// Autograd does not see it. As gather_for_metrics of Hugging Face Accelerate, which leaves the
-/// rows in the order of ranks.
+/// Not differentiable. As gather_for_metrics of Hugging Face Accelerate, which leaves the rows in
+/// the order of ranks.
 /// @param tensor [samples of the batch, ...], on the CPU or a CUDA device; dtype and the other
-///   dimensions as on all ranks
+///   dimensions must be equal on all ranks
 /// @return [samples of all ranks' batches without padding, ...], on every rank
-/// @throws InvalidArgument on all ranks if on any of them no batch was consumed, or a tensor has
-///   other rows than it; MismatchError on all if their samplers differ, or have consumed different
-///   batches; the errors of allgather
+/// @throws InvalidArgument on all ranks if, on any rank, no batch was consumed or a tensor's rows
+///   are not the batch's samples; MismatchError on all ranks if samplers or consumed batches
+///   differ; the errors of allgather
 at::Tensor gather_for_metrics(const at::Tensor& tensor, const DistributedSampler& sampler);
-/// The same for several tensors at once: predictions and labels, say.
+/// The same for several tensors at once, such as predictions and labels.
 std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensors,
                                            const DistributedSampler& sampler);
 

@@ -17,8 +17,8 @@ struct GradScalerOptions {
   double init_scale = 65536.0;          ///< positive and finite in float32
   double growth_factor = 2.0;           ///< more than 1
   double backoff_factor = 0.5;          ///< between 0 and 1
-  std::int64_t growth_interval = 2000;  ///< steps in a row without overflow before it grows
-  bool enabled = true;                  ///< false: step() steps, all else does nothing
+  std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
+  bool enabled = true;                  ///< false: only step() has an effect
 };
 
 /// Scales the loss so that small gradients survive in 16-bit floats, and unscales gradients before
@@ -30,19 +30,19 @@ struct GradScalerOptions {
 ///   scaler.step(optimizer);
 ///   scaler.update();
 ///
-/// If a gradient is infinite or NaN on any rank, all ranks skip the step. They tell each other in
-/// one small reduction a step, which is that of the norm if clip_grad_norm_ follows unscale_.
+/// If a gradient is infinite or NaN on any rank, all ranks skip the step. They agree on this in one
+/// small reduction per step, which is that of the norm if clip_grad_norm_() follows unscale_().
 ///
 /// One scaler may serve several optimizers, each with its own unscale_() and step(), and one
-/// update() at the end. All ranks must use it alike. Besides what is said below it throws
+/// update() at the end. All ranks must use it alike. In addition to the errors below, it throws
 /// InvalidArgument for calls that torch rejects too, MismatchError on all ranks if their scales
 /// differ, and the errors of reductions. Not thread-safe.
 class GradScaler {
  public:
   using Options = GradScalerOptions;
 
-  /// What a checkpoint saves. `scale` and `growth_tracker`, the number of steps in a row without
-  /// overflow so far, change from step to step.
+  /// What a checkpoint saves. Only `scale` and `growth_tracker`, the number of consecutive steps
+  /// without overflow so far, change from step to step.
   struct State {
     double scale;
     double growth_factor;
@@ -55,10 +55,10 @@ class GradScaler {
   /// @throws InvalidArgument for options out of range
   explicit GradScaler(const Options& options = {});
 
-  /// Multiplies the loss, or any output, by the scale. An undefined one, of a rank without samples,
-  /// stays undefined.
-  /// @return a tensor of the same shape and dtype, but float32 for a 16-bit scalar, which could not
-  ///   hold the result
+  /// Multiplies the loss, or any output, by the scale. An undefined tensor, as on a rank without
+  /// samples, stays undefined.
+  /// @return a tensor of the same shape and dtype, but float32 for a 16-bit scalar, whose range is
+  ///   too small for the result
   at::Tensor scale(const at::Tensor& loss);
 
   /// Blocks until the optimizer's gradients are reduced, and, if enabled, divides them by the
@@ -75,10 +75,10 @@ class GradScaler {
   bool step(DistributedOptimizer& optimizer);
 
   /// Adapts the scale after the steps of all optimizers: shrinks it if any gradients overflowed,
-  /// grows it after growth_interval calls in a row without. Keeps it where float32 could not hold
-  /// the new one. Tells the optimizers that were unscaled since the last call: error feedback of a
-  /// codec is as large as scaled gradients.
-  /// @param new_scale the scale from now on instead; positive and finite in float32
+  /// and grows it after growth_interval consecutive calls without overflow. Keeps the scale if
+  /// float32 cannot hold the new one. Passes the change to the optimizers that were unscaled since
+  /// the last call, since their residuals have the scale of the gradients.
+  /// @param new_scale the scale to use from now on instead; positive and finite in float32
   /// @throws InvalidArgument if nothing was unscaled and there is no `new_scale`
   void update(std::optional<double> new_scale = {});
 
@@ -86,7 +86,7 @@ class GradScaler {
   double get_scale() const { return options_.enabled ? scale_ : 1.0; }
   bool is_enabled() const { return options_.enabled; }
 
-  /// What to save, and its inverse, between steps and on all ranks.
+  /// Saves and restores the scaler, between steps and on all ranks.
   /// @throws InvalidArgument for values out of range
   State state() const;
   void set_state(const State& state);

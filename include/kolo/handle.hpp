@@ -11,7 +11,7 @@ struct Operation;
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// The caller's hold on an asynchronous operation. Move-only.
+/// The caller's handle to an asynchronous operation. Move-only.
 ///
 /// Memory that was passed as a TensorView must stay valid until the handle is ready, and after a
 /// PeerLostError until the process ends (see kolo/collectives.hpp). Destroying a handle cancels
@@ -22,11 +22,11 @@ class [[nodiscard]] Handle {
   Handle(std::shared_ptr<runtime::Lane> lane, std::shared_ptr<runtime::Operation> operation);
   Handle(Handle&&) noexcept = default;
   Handle& operator=(Handle&&) noexcept = default;
-  Handle(const Handle&) = delete;  // one owner learns how the operation ends
+  Handle(const Handle&) = delete;  // one owner receives the result
   Handle& operator=(const Handle&) = delete;
   ~Handle() = default;
 
-  /// Tests without blocking. Where only the calling thread moves messages (MPI_THREAD_FUNNELED), it
+  /// Tests without blocking. If only the calling thread may call MPI (MPI_THREAD_FUNNELED), it
   /// makes progress.
   ///
   /// @return true once the operation has ended, successfully or not; on a GPU, once it has been
@@ -36,8 +36,8 @@ class [[nodiscard]] Handle {
   /// Blocks until the operation has ended. Meanwhile the calling thread makes progress for the
   /// process set, and sleeps when there is nothing to do.
   ///
-  /// On a GPU, blocks until the operation has been launched; work that is put on the operation's
-  /// stream afterwards waits for the result there. No thread waits for a GPU.
+  /// On a GPU, blocks until the operation has been launched; work put on the operation's stream
+  /// afterwards runs after the operation. No thread waits for a GPU.
   ///
   /// @throws the operation's error, at every call
   void wait();

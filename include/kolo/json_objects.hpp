@@ -31,7 +31,7 @@ Json broadcast_object(const Json& value, int root, const OperationOptions& optio
 
 /// Gathers the values of all ranks. Collective and blocking.
 ///
-/// @return every rank's value, in the order of ranks; null for a rank that has joined
+/// @return the values of all ranks, in rank order; null for a rank that has joined
 template <JsonObject Json>
 std::vector<Json> allgather_object(const Json& value, const OperationOptions& options = {}) {
   std::string bytes;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// All of Kolo that a training program uses.
+/// Everything that a training program needs.
 #include "kolo/accelerator.hpp"
 #include "kolo/activation_checkpoint.hpp"
 #include "kolo/autocast.hpp"

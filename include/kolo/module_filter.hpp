@@ -8,13 +8,13 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Chooses modules of a model, each with all below it.
+/// Selects modules of a model, each with its submodules.
 ///
 /// @param name of the module in the model, such as "blocks.3"
 using ModuleFilter = std::function<bool(const std::string& name, const torch::nn::Module& module)>;
 
-/// Modules of any of these classes, or of module holders: `kolo::modules_of<Block>()`. As FSDP's
-/// ModuleWrapPolicy.
+/// Selects modules of any of these classes or module holders: `kolo::modules_of<Block>()`. As
+/// FSDP's ModuleWrapPolicy.
 template <class... Modules>
 ModuleFilter modules_of() {
   return [](const std::string&, const torch::nn::Module& module) {
@@ -22,9 +22,9 @@ ModuleFilter modules_of() {
   };
 }
 
-/// Modules whose name matches a pattern.
+/// Selects modules whose name matches a pattern.
 ///
-/// @param pattern `*` stands for any part of a name without dots, `?` for one character: "blocks.*"
+/// @param pattern `*` matches any characters except dots, `?` one character: "blocks.*"
 ModuleFilter modules_named(const std::string& pattern);
 
 }  // namespace kolo

@@ -6,8 +6,9 @@
 #include "kolo/collectives.hpp"
 
 #pragma GCC visibility push(default)
-/// Byte strings whose length only their owner knows. All functions are collective and block; errors
-/// are those of kolo/collectives.hpp. kolo/json_objects.hpp has the same for JSON.
+/// Broadcast and all-gather of byte strings whose lengths differ between ranks. All functions are
+/// collective and block; errors are those of kolo/collectives.hpp. kolo/json_objects.hpp does the
+/// same for JSON.
 namespace kolo {
 
 /// Sends bytes from one rank to all others. Runs two operations, named after `options.name`.
@@ -20,7 +21,7 @@ std::string broadcast_object(std::string bytes, int root, const OperationOptions
 /// Gathers the bytes of all ranks.
 ///
 /// @param bytes this rank's, of any length
-/// @return every rank's bytes, in the order of ranks; empty for a rank that has joined
+/// @return the bytes of all ranks, in rank order; empty for a rank that has joined
 std::vector<std::string> allgather_object(const std::string& bytes,
                                           const OperationOptions& options = {});
 

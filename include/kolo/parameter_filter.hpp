@@ -9,14 +9,14 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Chooses parameters.
+/// Selects parameters.
 ///
 /// @param name of the parameter in the model, such as "blocks.3.weight"
-/// @param parameter its elements may not be there yet: decide by shape and dtype
+/// @param parameter may have no memory yet: decide by shape and dtype
 using ParameterFilter = std::function<bool(const std::string& name, const at::Tensor& parameter)>;
 
-/// Parameters with two dimensions or more and at least `least_elements` elements: no biases, and no
-/// weights of norms.
+/// Selects parameters with two or more dimensions and at least `least_elements` elements: no
+/// biases, and no weights of normalization layers.
 ParameterFilter matrices(std::int64_t least_elements = 0);
 
 }  // namespace kolo

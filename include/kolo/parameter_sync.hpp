@@ -16,7 +16,7 @@ class Optimizer;
 }
 
 #pragma GCC visibility push(default)
-/// Makes all ranks start alike. All functions are collective over the set and block.
+/// Gives all ranks the same initial values. All functions are collective over the set and block.
 ///
 /// @param root the world rank whose values all ranks get; the same on all
 /// @param process_set null: the world of Runtime::current()
@@ -27,20 +27,21 @@ namespace kolo {
 /// Copies the root's parameters and buffers to all ranks, in place.
 void broadcast_parameters(const torch::nn::Module& module, int root,
                           ProcessSet* process_set = nullptr);
-/// The same for tensors, matched by their names, which must be equal on all ranks …
+/// The same for tensors that are matched by name; the names must be equal on all ranks.
 void broadcast_parameters(const std::vector<std::pair<std::string, at::Tensor>>& named, int root,
                           ProcessSet* process_set = nullptr);
-/// … or by their order.
+/// The same for tensors that are matched by order.
 void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
                           ProcessSet* process_set = nullptr);
 
-/// Copies the root's optimizer state to all ranks, with its types: state tensors, step counters and
-/// options. Creates state that a rank does not have yet; does not touch parameters. Meanwhile every
-/// rank holds the serialized state once more.
-/// @param optimizer of one class on all ranks, over parameters of the same shapes in the same
+/// Copies the root's optimizer state to all ranks, with its dtypes: state tensors, step counters
+/// and options. Creates state that a rank does not have yet; does not touch parameters. Temporarily
+/// holds a serialized copy of the state on every rank.
+/// @param optimizer of the same class on all ranks, over parameters of the same shapes in the same
 ///   groups
-/// @throws InvalidArgument on all ranks if LibTorch cannot write the root's state (LBFGS), a rank
-///   cannot take it, or it is sharded: use DistributedOptimizer::save and load then
+/// @throws InvalidArgument on all ranks if LibTorch cannot serialize the root's state (LBFGS), if a
+///   rank's optimizer cannot load it, or if it is sharded: use DistributedOptimizer::save and load
+///   then
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set = nullptr);
 

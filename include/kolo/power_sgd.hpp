@@ -13,19 +13,19 @@ class PowerSgdReducer;
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Options of a PowerSgd; the same on all ranks, or its constructor throws. Names and defaults are
-/// those of PowerSGDState of DDP's communication hooks.
+/// Options of a PowerSgd; the same on all ranks, or the constructor throws. Names and defaults are
+/// those of PowerSGDState in DDP's communication hooks.
 struct PowerSgdOptions {
-  int rank = 1;  ///< of the approximations: columns of P and Q
-  /// Steps of the optimizer before which gradients are reduced without compression: those of the
-  /// first ones are the least well approximated.
+  int rank = 1;  ///< of the approximation: columns of P and Q
+  /// Number of optimizer steps before compression starts: a low rank approximates the first
+  /// gradients worst.
   std::int64_t start_step = 1000;
-  /// n × m gradients are compressed if n m is at least so many times (n + m) rank.
+  /// n × m gradients are compressed if n m is at least this many times (n + m) rank.
   double min_compression_rate = 2.0;
-  bool error_feedback = true;  ///< what an approximation leaves out is added to the next gradient
-  bool warm_start = true;      ///< the next approximation starts from this Q, not from a random one
-  std::uint64_t seed = 0;      ///< of random Qs
-  ProcessSet* process_set = nullptr;  ///< that of the optimizer; null: the world
+  bool error_feedback = true;         ///< adds the approximation's error to the next gradient
+  bool warm_start = true;             ///< starts from the Q of the last step, not from a random one
+  std::uint64_t seed = 0;             ///< of random Qs
+  ProcessSet* process_set = nullptr;  ///< the optimizer's; null: the world
 };
 
 /// Reduces gradients of matrices as low-rank approximations: PowerSGD (Vogels et al., 2019), with
@@ -35,22 +35,20 @@ struct PowerSgdOptions {
 ///   kolo::PowerSgd power_sgd({.rank = 2, .start_step = 100});
 ///   optimizer.register_bucket_hook(power_sgd.hook());
 ///
-/// The gradient of a parameter [n, ...] counts as a matrix M of n rows and m columns. Each rank
-/// adds the residual of its last approximation, and one step of power iteration follows: the
-/// average of P = M Q over ranks, whose columns are made orthonormal; the average of Q = M^T P; the
-/// reduced gradient P Q^T, with the same bits on all ranks. A rank sends (n + m) rank elements
-/// where it would send n m. All other gradients of a bucket are averaged as they are, in one
-/// operation.
+/// The gradient of a parameter [n, ...] is treated as a matrix M of n rows and m columns. Each rank
+/// adds the residual of its last approximation to it. Then one step of power iteration follows: P =
+/// M Q is averaged over ranks and its columns are made orthonormal; Q = M^T P is averaged; the
+/// reduced gradient is P Q^T, with the same bits on all ranks. A rank sends (n + m) rank elements
+/// instead of n m. All other gradients of a bucket are averaged uncompressed in one operation.
 ///
-/// P and Q are float32, or float64 for float64 gradients; complex gradients are not compressed, and
-/// one rank alone compresses nothing. Gradients that are not finite come out as NaN on all ranks,
-/// as a GradScaler expects. The optimizer keeps residuals, in float32 (BucketHook::error_feedback):
-/// steps that are not used leave them as they were. Checkpoints hold residuals and Qs; register the
-/// hook before load().
+/// P and Q are float32, or float64 for float64 gradients. Complex gradients are not compressed, and
+/// neither is anything on one rank. Gradients that are not finite become NaN on all ranks, as a
+/// GradScaler expects. The optimizer keeps the residuals in float32 (BucketHook::error_feedback); a
+/// skipped step leaves them unchanged. Checkpoints contain residuals and Qs; register the hook
+/// before load().
 ///
 /// The optimizer's `op`, `compression` and `join_divisor` have no effect: PowerSGD averages over
-/// all ranks of the set, and those that have joined count as zeros. With shard = None only, as
-/// every hook.
+/// all ranks of the set, and joined ranks count as zeros. Like every hook, only with shard = None.
 class PowerSgd {
  public:
   using Options = PowerSgdOptions;
@@ -60,8 +58,8 @@ class PowerSgd {
   /// @throws MismatchError on all ranks if options differ
   explicit PowerSgd(const Options& options = {});
 
-  /// What DistributedOptimizer::register_bucket_hook takes. It shares the state of this object,
-  /// which need not outlive it.
+  /// @return the argument for DistributedOptimizer::register_bucket_hook. It shares the state of
+  ///   this object, which need not outlive it
   BucketHook hook() const;
 
  private:

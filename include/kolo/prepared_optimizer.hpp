@@ -11,7 +11,7 @@ namespace kolo {
 
 class Accelerator;
 
-/// The optimizer that an Accelerator prepares. What it converts from can be given in its place:
+/// The optimizer argument of Accelerator::prepare. Optimizers convert to it:
 ///
 ///   accelerator.prepare(*model, torch::optim::AdamW(model->parameters(), 1e-3));
 ///

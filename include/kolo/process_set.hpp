@@ -17,8 +17,8 @@ class Runtime;
 
 /// A group of ranks that run collectives together; the world is one of them.
 ///
-/// Sets may overlap and run independently of one another. The Runtime owns them, and every rank of
-/// the world knows them, members or not. See Runtime::add_process_set.
+/// Sets may overlap and run independently of one another. The Runtime owns them; every rank of the
+/// world knows all sets, whether it is a member or not. See Runtime::add_process_set.
 class ProcessSet {
  public:
   /// @param lane null if this rank is not a member
@@ -29,8 +29,8 @@ class ProcessSet {
 
   /// Whether this rank is a member.
   bool included() const { return lane_ != nullptr; }
-  /// @return this rank's place in the set, 0 … size()-1, which is also its place in gathered
-  ///         results; -1 if it is not a member
+  /// @return this rank's index in the set, 0 … size()-1, and in gathered results; -1 if it is not a
+  ///         member
   int rank() const;
   int size() const { return static_cast<int>(ranks_.size()); }
   /// @return world ranks of the members, ascending
@@ -43,27 +43,27 @@ class ProcessSet {
 
   /// Names an operation that has no name.
   ///
-  /// @return a name that is the same on all members that make the same calls in the same order
+  /// @return a name; the same on all members that make the same calls in the same order
   /// @throws InvalidArgument if this rank is not a member
   std::string next_name(std::string_view kind) const;
 
-  /// Counters of this set on this rank, since it was created.
+  /// Counters of this set on this rank since it was created.
   struct Metrics {
     std::uint64_t exchanges = 0;            ///< header exchanges
     std::uint64_t fruitless_exchanges = 0;  ///< exchanges after which nothing could run
-    std::uint64_t wake_up_requests = 0;     ///< exchanges that this rank asked for
+    std::uint64_t wake_up_requests = 0;     ///< exchanges that this rank requested
     std::uint64_t negotiations = 0;         ///< exchanges with a new or an inconsistent request
     std::uint64_t header_bytes = 0;         ///< bytes of headers published or sent by this rank
     std::uint64_t bytes_sent = 0;    ///< payload sent, or moved to or from others' shared memory
     std::uint64_t bytes_packed = 0;  ///< payload copied to fuse or to compress tensors
     /// Seconds that batches took on this rank's GPU, from the first kernel to the last, including
-    /// waits for other GPUs; of batches that the host has seen end.
+    /// waits for other GPUs. Counts batches whose end the host has observed.
     double gpu_seconds = 0.0;
   };
   /// @throws InvalidArgument if this rank is not a member
   Metrics metrics() const;
 
-  /// For layers above that submit operations of their own.
+  /// For higher layers that submit their own operations.
   ///
   /// @throws InvalidArgument if this rank is not a member
   const std::shared_ptr<runtime::Lane>& lane() const;

@@ -6,8 +6,8 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Shows the progress of training: a bar on one line of a terminal, elsewhere a plain line now and
-/// then. For one rank:
+/// Shows the progress of training: a bar on a terminal, and otherwise an occasional line. Use it on
+/// one rank:
 ///
 ///   kolo::ProgressBar bar(std::cout, kolo::output_is_terminal(), kSteps, kTokens, "tokens");
 ///   bar.update(step + 1, loss, seconds);
@@ -15,24 +15,24 @@ namespace kolo {
 /// Nothing here is collective. Not thread-safe.
 class ProgressBar {
  public:
-  /// @param stream gets the bar; must outlive this
-  /// @param steps 1 or more: the bar is full after so many
-  /// @param units_per_step what a step processes on all ranks together
-  /// @param unit its name in the plural
+  /// @param stream receives the bar; must outlive this
+  /// @param steps total steps, at least 1
+  /// @param units_per_step what all ranks together process per step
+  /// @param unit name of the unit, in the plural
   ProgressBar(std::ostream& stream, bool on_terminal, int steps, double units_per_step,
               std::string unit);
 
   /// Whether update() with these values would write anything.
   bool is_due(int done, double seconds) const { return seconds >= next_seconds_ || done == steps_; }
 
-  /// Writes, if it is time to, the loss smoothed over the calls, the speed, and the time left.
+  /// If an update is due, writes the loss smoothed over calls, the speed, and the time left.
   /// @param done steps so far, 1 or more
   /// @param loss of the last step
   /// @param seconds that these steps took
   void update(int done, double loss, double seconds);
 
-  /// Erases the bar from the terminal's line, so that the program can write there. The next
-  /// update() draws it again.
+  /// Erases the bar, so that the program can write to the terminal. The next update() draws it
+  /// again.
   void clear();
 
  private:
@@ -49,8 +49,8 @@ class ProgressBar {
   bool is_drawn_ = false;
 };
 
-/// Whether standard output goes to a terminal. mpirun gives its processes a terminal of their own
-/// even where it writes to a file itself, so what started this process is asked as well.
+/// Whether standard output goes to a terminal. mpirun gives its processes a pseudo-terminal even if
+/// its own output goes to a file, so this also checks the output of the parent process.
 bool output_is_terminal();
 
 }  // namespace kolo

@@ -13,26 +13,26 @@ namespace kolo {
 /// only.
 ///
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
-/// Bool supports Min (logical and), Max (logical or) and Custom. Complex types support all but Min
-/// and Max, on GPUs not Product either; scales are real.
+/// Bool supports Min (logical and), Max (logical or) and Custom. Complex types support all except
+/// Min and Max, and on GPUs Product; their scales are real.
 ///
 /// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
 /// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum if they are
-/// orthogonal, their mean if they are parallel. It takes whole tensors of floating types, and of
-/// complex ones as vectors of their parts. Custom is a reduction of the program's own; see
-/// CustomReduction.
+/// orthogonal, their mean if they are parallel. It works on whole tensors of floating types, and
+/// treats complex tensors as vectors of their parts. Custom is a reduction that the program
+/// supplies; see CustomReduction.
 enum class ReduceOp : std::uint8_t { Average, Sum, Min, Max, Product, Adasum, Custom };
 
 std::string_view name_of(ReduceOp op);
 
 /// What Average divides by while some ranks have joined. World: the size of the process set, so
-/// that ranks that have joined count as zeros, as in Horovod. Active: the ranks that have not.
+/// joined ranks count as zeros, as in Horovod. Active: the number of ranks that have not joined.
 enum class JoinDivisor : std::uint8_t { World, Active };
 
-/// A reduction of the program's own (InitOptions::reductions, AllreduceOptions::custom).
+/// A reduction that the program supplies (InitOptions::reductions, AllreduceOptions::custom).
 ///
 /// It must be associative up to rounding. Algorithms that combine in rank order apply it in that
-/// order. The functions are called on any thread, for any number of elements.
+/// order. The functions may be called on any thread, with any number of elements.
 struct CustomReduction {
   std::string_view name;  ///< outlives the Runtime; the same on all ranks
   /// Sets accumulator[i] = accumulator[i] op next[i].
@@ -41,7 +41,7 @@ struct CustomReduction {
   void (*fill_identity)(DType dtype, void* values, std::size_t count);
 };
 
-/// A reduction as an algorithm sees it. Average has become Sum with scales.
+/// A reduction as an algorithm sees it: Average is replaced with Sum and scales.
 ///
 /// Every input is multiplied by `prescale`, the result by `postscale`; integers are multiplied in
 /// double and truncated toward zero.

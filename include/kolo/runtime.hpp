@@ -19,57 +19,58 @@ namespace kolo {
 
 /// How a Runtime starts.
 struct InitOptions {
-  /// By default from the environment; the same on all ranks.
+  /// Read from the environment by default; the same on all ranks.
   Config config = Config::from_environment();
-  /// The ranks: a communicator of the program's, by its Fortran handle, which mpi_handle() of
-  /// kolo/mpi.hpp returns. By default MPI_COMM_WORLD under mpirun, else one rank.
+  /// The communicator to run on, as a Fortran handle, which mpi_handle() of kolo/mpi.hpp returns.
+  /// Default: MPI_COMM_WORLD under mpirun, otherwise one rank.
   std::optional<int> communicator{};
   /// For tests that run ranks as threads.
   std::shared_ptr<comm::World> world{};
-  /// World ranks of the process sets to start with, the same on all ranks. Runtime::process_set
-  /// finds them as numbers 1, 2, ….
+  /// World ranks of the initial process sets, the same on all ranks. Runtime::process_set returns
+  /// them as numbers 1, 2, ….
   std::vector<std::vector<int>> process_sets{};
-  /// The program's own algorithms, chosen by name (KOLO_ALLREDUCE and the like), and reductions for
+  /// Additional algorithms, selected by name (KOLO_ALLREDUCE and the like), and reductions for
   /// ReduceOp::Custom. The same on all ranks; their names outlive the Runtime.
   std::vector<Algorithm> algorithms{};
   std::vector<CustomReduction> reductions{};
-  /// The program's own codecs, for Compression::named. Their names are the same on all ranks; the
-  /// objects outlive the Runtime.
+  /// Additional codecs for Compression::named. Their names are the same on all ranks; the objects
+  /// outlive the Runtime.
   std::vector<const Codec*> codecs{};
 };
 
-/// Kolo on this rank, from construction to destruction, both of which are collective.
+/// Runs Kolo on this rank from construction to destruction, both of which are collective.
 ///
 ///     int main() {
 ///       kolo::Runtime runtime;
 ///       …
 ///     }
 ///
-/// Every rank of the world constructs one; the first rank that destroys its own closes the world on
-/// all ranks. The first Runtime of a process becomes the current one of all threads (see current).
-/// The world is a communicator of the program's, if it gives one: rank() and size() are those in
-/// it, and processes outside of it take no part. A process may have several Runtimes, over the same
-/// or over different communicators, one after another or at once.
+/// Every rank of the world constructs one; the first rank that destroys its Runtime closes the
+/// world on all ranks. The first Runtime of a process becomes current on all threads (see
+/// current()). If the program passes a communicator, its ranks are the world: rank() and size() are
+/// those of the communicator, and other processes do not take part. A process may have several
+/// Runtimes, on the same or on different communicators, one after another or at the same time.
 ///
-/// The Runtime uses the MPI that the program has initialized, or initializes it. Below
-/// MPI_THREAD_MULTIPLE, messages between ranks move while MPI's thread is inside Kolo (FUNNELED),
-/// or outside of the program's MpiLock (SERIALIZED); see docs/clusters.md. MPI is finalized only at
-/// the end of the process and only if Kolo initialized it, so another Runtime may follow. Without
-/// mpirun the world has one rank and MPI is not used.
+/// The Runtime initializes MPI if the program has not. Below MPI_THREAD_MULTIPLE, messages make
+/// progress only while the main thread of MPI is inside Kolo (FUNNELED), or while the program does
+/// not hold an MpiLock (SERIALIZED); see docs/clusters.md. MPI is finalized at the end of the
+/// process, and only if Kolo initialized it, so another Runtime may follow. Without mpirun the
+/// world has one rank and MPI is not used.
 ///
-/// An uncaught exception anywhere in the process reaches every rank: all of them end with its text
-/// instead of waiting for the rank that died. A forked child has no part in the Runtime: it may end
-/// in any way, and calls of Kolo in it throw InvalidArgument.
+/// If an exception is uncaught anywhere in the process, all ranks end with its text instead of
+/// waiting for the rank that died. A forked child has no part in the Runtime: it may end in any
+/// way, and Kolo's functions throw InvalidArgument in it.
 class Runtime {
  public:
   /// Starts Kolo. Blocks until all ranks have started.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
   ///         intercommunicator, if only another thread may call MPI, if a launcher started several
-  ///         processes and MPI has one rank, or if settings, process sets, algorithms,
-  ///         reductions or codecs differ between ranks
-  /// @throws TimeoutError if a rank has not constructed its own within KOLO_START_TIMEOUT. Where
-  ///         Kolo starts MPI, MPI_Init waits for all processes: then the process ends with a text
+  ///         processes but MPI has one rank, or if settings, process sets, algorithms, reductions
+  ///         or codecs differ between ranks
+  /// @throws TimeoutError if a rank does not construct its Runtime within KOLO_START_TIMEOUT. If
+  ///         Kolo initializes MPI, MPI_Init waits for all processes; on a timeout the process then
+  ///         ends with a message
   /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws and never hangs: a rank that does not respond within KOLO_LOST_AFTER
@@ -84,7 +85,7 @@ class Runtime {
 
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< among the ranks of this node
+  int local_rank() const;  ///< rank within this node
   int local_size() const;
   int cross_rank() const;  ///< among the ranks of the same local rank, one on each node
   int cross_size() const;
@@ -95,7 +96,7 @@ class Runtime {
 
   /// Adds a process set. Collective over the world and blocking, on members and on other ranks.
   ///
-  /// @param ranks world ranks in any order, the same on all ranks; another set may have them too
+  /// @param ranks world ranks in any order, the same on all ranks; another set may have the same
   /// @return the set, which lives as long as the Runtime
   /// @throws InvalidArgument, on all ranks, if a rank does not exist or is named twice
   /// @throws MismatchError, on all ranks, if the lists differ
@@ -113,7 +114,7 @@ class Runtime {
 
   const Config& config() const;
 
-  /// @return the Runtime that functions without one use: that of set_thread_current on this thread,
+  /// @return the Runtime that free functions use: the one of set_thread_current on this thread,
   ///         otherwise the first of the process
   /// @throws InvalidArgument if there is none
   static Runtime& current();
@@ -126,7 +127,7 @@ class Runtime {
   std::unique_ptr<Parts> parts_;
 };
 
-/// The same on `Runtime::current()`.
+/// The same for `Runtime::current()`.
 int rank();
 int size();
 int local_rank();

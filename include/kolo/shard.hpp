@@ -6,16 +6,16 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// What is sharded over the ranks of a set instead of replicated on each. Training loops and
-/// results stay the same.
+/// What is sharded over the ranks of a set instead of replicated on each of them. The training loop
+/// and its results do not change.
 enum class Shard : std::uint8_t {
   None,       ///< nothing: data-parallel training
-  Optimizer,  ///< the optimizer's state and the work of step(): ZeRO-1
-  Gradients,  ///< reduced gradients as well: ZeRO-2
-  Full,       ///< parameters as well: one copy per node, or gathered when used: ZeRO-3
+  Optimizer,  ///< optimizer state and the work of step(): ZeRO-1
+  Gradients,  ///< also reduced gradients: ZeRO-2
+  Full,       ///< also parameters: one copy per node, or gathered when used: ZeRO-3
 };
 
-/// Over which ranks.
+/// The ranks over which it is sharded.
 enum class ShardScope : std::uint8_t {
   World,  ///< sharded over all ranks of the set
   Node,   ///< sharded within a node, replicated across nodes
@@ -25,7 +25,7 @@ enum class ShardScope : std::uint8_t {
 std::string_view name_of(Shard shard);
 
 /// The inverse of name_of.
-/// @throws InvalidArgument for any other name, with those that there are
+/// @throws InvalidArgument for any other name, listing the valid ones
 Shard shard_named(std::string_view name);
 
 }  // namespace kolo

@@ -20,10 +20,10 @@ namespace kolo {
 ///     kolo::SharedBuffer buffer(count * sizeof(float));
 ///     kolo::allreduce(buffer, 0, count, kolo::DType::Float32);
 ///
-/// If all ranks share a node, every rank can access all of these buffers. Otherwise, or if the
+/// If all ranks are on one node, every rank can access all of these buffers. Otherwise, or if the
 /// system provides no shared memory, a buffer is private memory: slower, but with the same results.
-/// Memory of a GPU is private, too. Zeroed at first, aligned to 64 bytes, released after the last
-/// copy of the object and the last operation on it.
+/// GPU memory is always private. Buffers are initialised to zeros, aligned to 64 bytes, and
+/// released after the last copy of the object and the last operation on it.
 class SharedBuffer {
  public:
   /// Allocates the buffer. Collective over the set and blocking.
@@ -32,7 +32,7 @@ class SharedBuffer {
   /// @param options see OperationOptions
   /// @throws the errors of collectives
   explicit SharedBuffer(std::size_t size_bytes, const OperationOptions& options = {});
-  /// Uses private memory that exists already, for example on a GPU. A local call.
+  /// Wraps existing private memory, for example on a GPU. A local call.
   ///
   /// @param name unique among buffers, the same on all ranks
   /// @param memory of equal size on all ranks
@@ -44,16 +44,16 @@ class SharedBuffer {
   Device device() const { return device_; }
   /// @return the name of the operation that allocated it, the same on all ranks
   const std::string& name() const { return name_; }
-  /// @return a text that no other buffer has, even one of the same name; the same on all ranks
+  /// @return a string unique to this buffer, unlike its name; the same on all ranks
   const std::string& identity() const { return identity_; }
   /// @return true if other ranks can access it
   bool is_shared() const { return !peers_.empty(); }
-  /// @param set the set it was allocated for
+  /// @param set the set that the buffer was allocated for
   /// @return addresses of all ranks' buffers in this process; empty for private memory, and for
   ///         another set
   /// @throws InvalidArgument if this rank is not a member
   std::vector<std::byte*> peers(const ProcessSet& set) const;
-  /// @return what keeps the memory alive
+  /// @return the object that keeps the memory alive
   const std::shared_ptr<void>& owner() const { return owner_; }
 
  private:
@@ -69,9 +69,9 @@ class SharedBuffer {
 
 // Collectives on elements in shared buffers. Elements begin at `offset_bytes`, a multiple of their
 // size, in the same buffer and at the same offset on all ranks; otherwise all ranks throw
-// MismatchError. Other ranks read this memory, and an all-reduce writes it, until the handle is
-// ready. Elements outside a buffer and forbidden overlaps are InvalidArgument on all ranks. The
-// rest is as in kolo/collectives.hpp. If ranks have joined, or on a process set other than the
+// MismatchError. Other ranks read this memory, and all-reduces write it, until the handle is ready.
+// Elements outside a buffer and forbidden overlaps cause InvalidArgument on all ranks. Everything
+// else is as in kolo/collectives.hpp. If ranks have joined, or on a process set other than the
 // buffer's, the buffer is treated as private memory.
 
 /// Reduces `count` elements of `dtype` in place, on every rank.
@@ -80,8 +80,8 @@ Handle allreduce_async(const SharedBuffer& buffer, std::size_t offset_bytes, std
 void allreduce(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                const AllreduceOptions& options = {});
 
-/// Reduces elements of the buffer and scatters the rows of the result. The buffer itself is not
-/// changed, unless `output` lies in it.
+/// Reduces elements of the buffer and scatters the rows of the result. Does not change the buffer,
+/// unless `output` is in it.
 ///
 /// @param shape [rows, ...] of the input in the buffer
 /// @param output receives [scattered_rows(rows), ...] in its dtype; memory that does not overlap
@@ -95,8 +95,8 @@ void reduce_scatter(const SharedBuffer& buffer, std::size_t offset_bytes,
 
 /// Gathers in place. A rank that has joined contributes zeros.
 ///
-/// @param counts elements of each rank, one after another, the same on all ranks; each rank has
-///        written its own to their place before the call
+/// @param counts elements of each rank, stored one after another, the same on all ranks; each rank
+///   writes its own before the call
 Handle allgather_async(const SharedBuffer& buffer, std::size_t offset_bytes,
                        const std::vector<std::int64_t>& counts, DType dtype,
                        const OperationOptions& options = {});
@@ -104,7 +104,7 @@ void allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
                const std::vector<std::int64_t>& counts, DType dtype,
                const OperationOptions& options = {});
 
-/// Copies `count` elements from the world rank `root` to the same place on all others.
+/// Copies `count` elements from world rank `root` to the same offset on all others.
 Handle broadcast_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, int root, const OperationOptions& options = {});
 void broadcast(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
@@ -122,7 +122,7 @@ void alltoall(const SharedBuffer& input, std::size_t input_offset_bytes, const S
               std::size_t output_offset_bytes, std::size_t count, DType dtype,
               const OperationOptions& options = {});
 
-/// Sends rows to every rank, as alltoall_async of private memory does.
+/// Sends rows to every rank, like alltoall_async on private memory.
 ///
 /// @param shape [rows, ...] of the input in the buffer
 /// @param allocate returns memory that does not overlap the input

@@ -11,23 +11,24 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// Memory that the ranks of a group share inside a node: one segment a rank, visible to all.
+/// Memory that the ranks of a group share within a node: one segment per rank, visible to all.
 ///
-/// A segment begins with the rank's stage counter, by which ranks wait for one another without
-/// messages; the rest is plain memory, zeroed at first, 64-byte aligned, of equal size. Each rank
-/// writes its own stage; the algorithm decides who accesses which bytes at which stage.
+/// A segment begins with the rank's stage counter, through which ranks wait for one another without
+/// messages. The rest is plain memory, initialised to zeros, 64-byte aligned, of equal size on all
+/// ranks. Each rank writes its own stage; the algorithm decides which bytes a rank may access at
+/// which stage.
 ///
 /// All ranks run the same operations on a window in the same order, so their stages advance alike.
 /// An algorithm enters a stage after its last access to a segment, and the next algorithm begins
-/// with `co_await window.all_reached(window.stage())`: from then on all segments are free, and no
-/// algorithm waits at its end.
+/// with `co_await window.all_reached(window.stage())`. From then on all segments are free; no
+/// algorithm needs to wait at its end.
 class SharedWindow {
  public:
   using StageCounter = std::atomic<std::uint64_t>;
   static_assert(StageCounter::is_always_lock_free);
 
   struct Segment {
-    StageCounter* stage_counter;  ///< zero at first
+    StageCounter* stage_counter;  ///< initially zero
     std::span<std::byte> bytes;
   };
 
@@ -74,7 +75,7 @@ class SharedWindow {
     bool ready() const { return counter->load(std::memory_order_acquire) >= stage; }
   };
   struct AllReached {
-    std::span<const Segment> missing;  // the first of them has not been seen there yet
+    std::span<const Segment> missing;  // segments whose stage is not known to be reached
     std::uint64_t stage;
     bool ready() {
       while (!missing.empty() && Reached{missing.front().stage_counter, stage}.ready()) {

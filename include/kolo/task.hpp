@@ -9,13 +9,13 @@ namespace kolo {
 
 /// What one poll of a Task did.
 enum class Progress : unsigned char {
-  Waiting,   ///< nothing: what it awaits is not ready
+  Waiting,   ///< nothing: its awaitable is not ready
   Advanced,  ///< some work; it may be polled again at once
   Done,      ///< it has ended
 };
 
-/// A coroutine that never blocks: it suspends at each `co_await` until what it awaits is ready, and
-/// resumes when it is polled next.
+/// A coroutine that never blocks: it suspends at each `co_await` until the awaitable is ready, and
+/// resumes at the next poll.
 ///
 ///     Task send_both(Communicator& communicator, …) {
 ///       Transfer first = communicator.send(…);
@@ -24,11 +24,11 @@ enum class Progress : unsigned char {
 ///       co_await second;
 ///     }
 ///
-/// Awaitable are other Tasks and all types with `bool ready()`, which tests without blocking and
+/// Awaitables are other Tasks and all types with `bool ready()`, which tests without blocking and
 /// may throw: a Transfer, a stage of a SharedWindow, yield(). Temporaries among the arguments of an
-/// awaited Task must be trivially destructible: GCC 12 destroys others twice. One thread at a time
-/// polls a Task, not always the same one. Destroying an unfinished Task destroys its locals and so
-/// abandons their transfers.
+/// awaited Task must be trivially destructible: GCC 12 destroys others twice. Only one thread may
+/// poll a Task at a time, but not always the same one. Destroying an unfinished Task destroys its
+/// locals, which abandons their transfers.
 class [[nodiscard]] Task {
  public:
   class promise_type;
@@ -87,7 +87,7 @@ class Task::promise_type {
  private:
   friend class Task;
 
-  // Holds a temporary by value and a named awaitable by reference, for the time of the wait.
+  // Holds a temporary by value and a named awaitable by reference while the task waits for it.
   template <class Awaitable>
   struct Awaiter {
     Awaitable awaitable;

@@ -15,30 +15,30 @@
 /// Collectives on at::Tensor. Names, groups, blocking and errors are those of kolo/collectives.hpp.
 ///
 /// Tensors: dense, on the CPU or a CUDA device, of uint8, int8, int16, int32, int64, float16,
-/// bfloat16, float32, float64, bool, complex64 or complex128, of any shape, also empty or not
-/// contiguous; anything else ends the operation with InvalidArgument on all ranks. An operation
-/// keeps its tensors alive until it has ended.
+/// bfloat16, float32, float64, bool, complex64 or complex128, of any shape, including empty and
+/// non-contiguous ones; anything else ends the operation with InvalidArgument on all ranks. An
+/// operation keeps its tensors alive until it has ended.
 ///
-/// Forms: plain ones return new, contiguous tensors. Those with a trailing underscore work in
-/// place, and write to the given tensors when the caller waits at the latest. Those with `async`
-/// return a handle at once, all others block.
+/// Forms: plain ones return new, contiguous tensors. Forms with a trailing underscore work in
+/// place; the tensors hold the result after the caller has waited. `async` forms return a handle at
+/// once; all others block.
 ///
-/// On a CUDA device an operation runs after what is on the current stream when it is called, and
-/// before what the waiting thread puts on its current stream afterwards; no thread waits for the
-/// GPU. OperationOptions::stream is ignored.
+/// On a CUDA device, an operation runs after the work on the current stream when it is called, and
+/// before the work that the waiting thread puts on its current stream afterwards; no thread waits
+/// for the GPU. OperationOptions::stream is ignored.
 ///
 /// Autograd: the forms that block and return a new tensor are differentiable if gradients are
-/// enabled and a tensor requires them. Their backward communicates under the operation's name and
-/// ".gradient", so every rank must run it alike. The gradient is that of the losses L of all n
-/// ranks, by Horovod's rules:
-///   allreduce       with Sum, Average and scales: of the sum of L
-///   allgather       of their mean, or of their sum (GatherGradient)
-///   broadcast       of their mean, on the root; zero elsewhere
-///   alltoall        of their sum
-///   reduce_scatter  n times that of their sum
-/// For Min, Max, Product, Adasum and Custom backward throws InvalidArgument. Gradients can be
-/// differentiated in turn; those of complex tensors are conjugate, as LibTorch's. The other forms
-/// are invisible to autograd.
+/// enabled and a tensor requires them. Their backward communicates under the operation's name plus
+/// ".gradient", so every rank must run it alike. With losses L on n ranks, it computes the gradient
+/// of, as in Horovod:
+///   allreduce       the sum of L, with Sum, Average and scales
+///   allgather       the mean of L, or the sum (GatherGradient)
+///   broadcast       the mean of L, on the root; zero elsewhere
+///   alltoall        the sum of L
+///   reduce_scatter  n times the sum of L
+/// For Min, Max, Product, Adasum and Custom, backward throws InvalidArgument. Gradients are
+/// differentiable themselves; those of complex tensors are conjugate, as in LibTorch. The other
+/// forms are not differentiable.
 namespace kolo {
 
 /// Combines tensors of all ranks element by element; every rank gets the result.
@@ -71,11 +71,11 @@ TensorsHandle grouped_reduce_scatter_async(const std::vector<at::Tensor>& tensor
 /// Adds up or averages sparse tensors of all ranks.
 /// @param tensor COO, of the same shape and dtype on all ranks; coalesced before it is sent
 /// @param options Sum, and for floating dtypes Average and scales; no compression
-/// @return the entries of all ranks in their order, not coalesced
+/// @return the entries of all ranks in rank order, not coalesced
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options = {});
 
-/// How the backward of allgather combines the gradients that all ranks have for one rank's rows.
+/// How the backward of allgather combines all ranks' gradients of one rank's rows.
 enum class GatherGradient { Average, Sum };
 
 struct GatherOptions {
@@ -121,15 +121,15 @@ TensorsHandle grouped_broadcast_async_(const std::vector<at::Tensor>& tensors, i
 
 struct AlltoallResult {
   at::Tensor output;                          ///< [sum of received_splits, ...]
-  std::vector<std::int64_t> received_splits;  ///< how many rows came from each rank
+  std::vector<std::int64_t> received_splits;  ///< number of rows from each rank
 };
 using AlltoallHandle = ResultHandle<AlltoallResult>;
 
 /// Sends rows of each rank's tensor to every rank.
 /// @param tensor [rows, ...]; rows may differ between ranks, other dimensions must agree
-/// @param splits rows for each rank of the set, in order; they may be 0 and add up to the rows;
-///   empty: equal shares
-/// @return the rows that all ranks sent to this one, in the order of ranks
+/// @param splits rows for each rank of the set, in order; 0 or more, adding up to `rows`; empty:
+///   equal shares
+/// @return the rows that all ranks sent to this one, in rank order
 AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t>& splits = {},
                         const OperationOptions& options = {});
 AlltoallHandle alltoall_async(const at::Tensor& tensor,

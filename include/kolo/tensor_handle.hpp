@@ -14,8 +14,8 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// A Handle to an operation on tensors and to its result, at::Tensor or several. Move-only. The
-/// waiting thread moves the result to its place, so tensors hold it only after a wait.
+/// A Handle to an operation on tensors and to its result, one at::Tensor or several. Move-only. The
+/// waiting thread delivers the result, so tensors hold it only after a wait.
 template <class Result>
 class [[nodiscard]] ResultHandle {
  public:
@@ -24,7 +24,7 @@ class [[nodiscard]] ResultHandle {
   ResultHandle(Handle handle, std::function<Result()> finish)
       : handle_(std::move(handle)), finish_(std::move(finish)) {}
 
-  /// Those of Handle.
+  /// As in Handle.
   bool is_ready() const { return handle_.is_ready(); }
   void wait() {
     handle_.wait();

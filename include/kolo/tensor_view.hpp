@@ -10,7 +10,7 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// A tensor in contiguous, row-major memory that it does not own.
+/// A non-owning view of a tensor in contiguous, row-major memory.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::Float32;

@@ -123,7 +123,7 @@ void encode_with_residual(const Codec& codec, std::span<float> values, float* re
                    const std::span<float> decoded = block.first(length);
                    std::ranges::fill(decoded, 0.0f);
                    codec.add_decoded(to, terms, decoded);
-                   // Of a step with NaN or infinity nothing is used, so nothing is owed.
+                   // A step with NaN or infinity is skipped, so it has no encoding error.
                    if (!are_finite(decoded)) return;
                    for (std::size_t i = 0; i < length; ++i) {
                      residual[begin + i] = part[i] - decoded[i];

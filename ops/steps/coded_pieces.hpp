@@ -21,11 +21,11 @@ inline std::size_t coded_bytes(const Codec& codec, std::size_t count, int terms)
 }
 
 /// A direct exchange (see contributions.hpp) of encoded pieces: every rank encodes its part of each
-/// piece for the rank that is responsible for it, which decodes and adds them up in float32, in
+/// piece for the rank responsible for it. That rank decodes and adds up the parts in float32, in
 /// rank order; its own part is not encoded.
 ///
-/// Where the call has a residual, it is added to the parts before they are encoded, and becomes
-/// what encoding has lost.
+/// If the call has a residual, it is added to the parts before they are encoded, and replaced with
+/// the encoding error.
 class CodedContributions {
  public:
   /// Rank p is responsible for pieces[p]. The call must live as long as this object.
@@ -37,11 +37,11 @@ class CodedContributions {
   }
 
   /// Encodes and sends this rank's parts of all pieces, and starts to receive the others' parts of
-  /// its own. The input of the segment is free then, but for the own piece.
+  /// its own. The input of the segment is free then, except for the own piece.
   void start(std::size_t segment);
   /// Ends when all of that is done.
   Task finish(std::size_t segment);
-  /// Returns the sum of this rank's segment, unscaled, in memory that the next call uses again.
+  /// Returns the sum of this rank's segment, unscaled, in memory that the next call reuses.
   std::span<float> sum(std::size_t segment);
 
  private:
@@ -62,8 +62,8 @@ class CodedContributions {
   std::array<std::vector<Transfer>, 2> transfers_;  // of even and odd segments
 };
 
-/// Encodes `values`, to which `residual` is added first; that, unless it is null, becomes what
-/// encoding has lost. Both have as many elements; `block` is memory for one block.
+/// Adds `residual`, unless it is null, to `values` and encodes them; `residual` becomes the
+/// encoding error. Both have equally many elements; `block` is memory for one block.
 void encode_with_residual(const Codec& codec, std::span<float> values, float* residual, int terms,
                           std::byte* payload, std::span<float> block);
 

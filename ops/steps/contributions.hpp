@@ -34,9 +34,9 @@ class Contributions {
 
   /// Sends this rank's parts of all pieces, and starts to receive the others' parts of its own.
   void start(std::size_t segment);
-  /// Ends when all of that is done: the input is free again, the parts are here.
+  /// Ends when all of that is done: the input is free, and the parts have been received.
   Task finish(std::size_t segment);
-  /// Writes the result of this rank's segment to `output`, which may lie in the input.
+  /// Writes the result of this rank's segment to `output`, which may be in the input.
   void combine(std::size_t segment, std::byte* output);
 
  private:

@@ -12,8 +12,8 @@
 namespace kolo::ops {
 namespace {
 
-/// Sends `outgoing` to `peer` and receives as many bytes as `size_bytes` from there, segment by
-/// segment: `target(i)` says where segment i goes, `use(i)` is called when it is there.
+/// Sends `outgoing` to `peer` and receives `size_bytes` bytes from it, segment by segment:
+/// `target(i)` is the buffer of segment i, `use(i)` is called when it has arrived.
 template <class Target, class Use>
 Task exchange_segments(CollectiveCall call, int peer, std::span<const std::byte> outgoing,
                        std::size_t size_bytes, Target target, Use use) {

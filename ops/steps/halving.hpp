@@ -12,7 +12,7 @@ namespace kolo::ops {
 
 /// The ranks that take part in halving: a power of two of them, the cores. If there are more ranks,
 /// the first ones form pairs of neighbours; the odd rank of a pair is folded onto the even one, its
-/// host, which takes part for both.
+/// host, which represents both.
 ///
 ///   n = 7       ranks    0 + 1   2 + 3   4 + 5   6
 ///               cores      0       1       2     3
@@ -48,7 +48,7 @@ Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing
 ///   distance 2     [01..]     [01..]     [..23]     [..23]      combined with core c xor 2
 ///   distance 1     [0...]     [.1..]     [..2.]     [...3]      core c holds the sum of block c
 ///
-/// Partial results lie in `work`, which is as long as the input and indexed like it. 16-bit floats
+/// Partial results are in `work`, which is as long as the input and indexed like it. 16-bit floats
 /// are rounded at every step. The prescale is applied before the first step and the postscale with
 /// the last.
 class Halving {

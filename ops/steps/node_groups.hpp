@@ -11,7 +11,7 @@
 namespace kolo::ops {
 
 /// The groups of ranks on which hierarchical algorithms run others: the ranks of this node, and the
-/// peers, which have the same place in the other nodes.
+/// peers, which are at the same place in the other nodes.
 ///
 ///              node 0     node 1
 ///   place 0    rank 0     rank 1      a row: peers, who send messages
@@ -33,18 +33,18 @@ class NodeGroups {
     return members_[static_cast<std::size_t>(node)];
   }
 
-  /// What `of_rank` has for each rank of a node, in the order of places.
+  /// The elements of `of_rank` for each rank of a node, in the order of places.
   template <class T>
   std::vector<T> of_members(int node, const std::vector<T>& of_rank) const {
     return pick<T>(members(node), of_rank);
   }
-  /// What `of_rank` has for each peer, in the order of nodes; this rank is one of them.
+  /// The elements of `of_rank` for each peer, in the order of nodes; this rank is one of them.
   template <class T>
   std::vector<T> of_peers(std::span<const T> of_rank) const {
     return pick(peers(), of_rank);
   }
 
-  /// The call among the ranks of this node, by their window.
+  /// The call among the ranks of this node, through their window.
   CollectiveCall inside(CollectiveCall call) const;
   /// The call among the peers, where node m is rank m.
   CollectiveCall across(CollectiveCall call);

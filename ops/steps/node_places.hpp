@@ -9,15 +9,15 @@
 #pragma GCC visibility push(default)  // libkolo.so uses it
 namespace kolo::ops {
 
-/// Who is responsible for which piece of a buffer, over nodes with any number of ranks each.
+/// Assigns the pieces of a buffer to ranks, over nodes with any number of ranks each.
 ///
 ///              node 0     node 1
 ///   place 0    rank 0     rank 1      piece 0
 ///   place 1    rank 3     rank 2      piece 1
 ///   place 2    rank 4                 none, as node 1 has no such place
 ///
-/// Places follow the ranks' order in each node. A buffer has a piece for each place that all nodes
-/// have; ranks at other places have an empty one.
+/// Places follow the ranks' order in each node. A buffer has one piece per place that all nodes
+/// have; ranks at other places have an empty piece.
 class NodePlaces {
  public:
   /// @param node_of_rank 0, 1, …, as in Nodes

@@ -8,8 +8,8 @@
 
 namespace kolo::ops {
 
-/// Copies what lies at `source`, in the memory of another rank of `window`, to `target`. Stores
-/// past the cache were measured from 1 MB to 256 MB and are no faster than memcpy at any size.
+/// Copies from `source`, in the memory of another rank of `window`, to `target`. Non-temporal
+/// stores were measured from 1 MB to 256 MB and are no faster than memcpy at any size.
 inline void copy_from_peer(SharedWindow& window, const std::byte* source,
                            std::span<std::byte> target) {
   if (target.empty()) return;

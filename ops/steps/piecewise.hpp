@@ -7,18 +7,18 @@
 
 namespace kolo::ops {
 
-/// Forms of algorithms for pieces that need not lie one after another: what the forms for several
-/// nodes are made of. `pieces` has one for each rank of the call, and lives as long as the task.
+/// Forms of algorithms for pieces that need not be contiguous, from which the hierarchical
+/// algorithms are built. `pieces` has one per rank of the call, and lives as long as the task.
 
-// By `call.window`, whose ranks are those of the call.
+// Through `call.window`, whose ranks are those of the call.
 
-/// Combines every rank's piece of `call.input`; this rank's goes to the beginning of `call.output`.
+/// Combines every rank's piece of `call.input`; writes this rank's to the start of `call.output`.
 Task reduce_scatter_pieces(CollectiveCall call, std::span<const Range> pieces);
 
 /// Gathers every rank's `call.input` as its piece of `call.output`.
 Task allgather_pieces(CollectiveCall call, std::span<const Range> pieces);
 
-// By messages.
+// With messages.
 
 /// Gathers every rank's `call.input` as its piece of `call.output`, over a ring.
 Task allgather_ring_pieces(CollectiveCall call, std::span<const Range> pieces);

@@ -10,7 +10,7 @@ namespace kolo::ops {
 /// The type that a reduction runs in: Int64 for averages of integers, else the tensor's own.
 DType wire_dtype(DType dtype, ReduceOp op);
 
-/// How an algorithm runs a reduction that a user asks for; decides about averages. The caller
+/// How an algorithm runs a requested reduction, and how averages are computed. The caller
 ///   1 converts the tensor to `wire` if that is not its type, and then has no peer buffers;
 ///   2 runs the algorithm with `wire` and `reduction`;
 ///   3 divides by `divisor` (ops::divide) if that is not 1;

@@ -7,7 +7,7 @@
 namespace kolo::ops {
 
 /// A communicator of some ranks of another one, numbered in the order given, on which hierarchical
-/// algorithms run others. It sends through its parent, under tags that nobody else uses among its
+/// algorithms run others. It sends through its parent, under tags that nothing else uses among its
 /// members, and must not outlive it. Transfers belong to the parent.
 class SubCommunicator final : public Communicator {
  public:
@@ -21,11 +21,11 @@ class SubCommunicator final : public Communicator {
   Transfer send(std::span<const std::byte> data, int destination, int tag) override;
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
-  /// Those of the parent, in its ranks.
+  /// As in the parent, in its ranks.
   UnderWay give_up_receives() override { return parent_.give_up_receives(); }
 
  private:
-  // No transfer is this object's.
+  // This object owns no transfers.
   bool test(std::uint64_t) override { return true; }
   void abandon(std::uint64_t) noexcept override {}
 

@@ -9,7 +9,7 @@
 namespace kolo::ops {
 
 /// Scratch memory that MPI may still access when a task is destroyed, because of an abandoned send
-/// or a native collective. It is never freed while it is in use.
+/// or a native collective. It is not freed while it is in use.
 class TransferScratch {
  public:
   explicit TransferScratch(std::size_t size_bytes)

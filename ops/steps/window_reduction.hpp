@@ -38,7 +38,7 @@ class WindowReduction {
 
   const CollectiveCall& call_;
   SharedWindow& window_;
-  const DType wire_;  // of what lies in slots
+  const DType wire_;  // of the data in slots
   WindowSlots slots_;
   Shares shares_;
   std::vector<const std::byte*> inputs_;

@@ -21,7 +21,7 @@ class WindowSlots {
   };
 
   /// Slots of `segment_bytes`, or smaller ones if the window has no room for these. Throws
-  /// InvalidArgument, which says how many bytes are needed, if there is no room for slots of
+  /// InvalidArgument, naming the required bytes, if there is no room for slots of
   /// `layout.least_bytes`.
   WindowSlots(SharedWindow& window, std::size_t segment_bytes, Layout layout,
               std::string_view algorithm);

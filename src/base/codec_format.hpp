@@ -7,14 +7,14 @@
 
 #include "base/random.hpp"
 
-/// What the built-in codecs send, from CPUs and GPUs; the files of compression/ explain them.
+/// The payloads of the built-in codecs, on CPUs and GPUs; the files of compression/ explain them.
 namespace kolo::base {
 
 enum class CodecKind : std::uint8_t { Int8, OneBit, TopK, RandomK };
 
 /// Elements of a block of int8 and one_bit.
 inline constexpr std::size_t kSmallBlock = 256;
-/// Elements of a block of sparse codecs: their places fit 16 bits, and a fraction of a hundredth is
+/// Elements of a block of sparse codecs: indices fit into 16 bits, and a fraction of a hundredth is
 /// well resolved.
 inline constexpr std::size_t kSparseBlock = std::size_t{16} << 10;
 
@@ -65,8 +65,8 @@ constexpr std::uint32_t magnitude_bits(float value) {
 /// std::isfinite, on GPUs too.
 constexpr bool is_finite(float value) { return magnitude_bits(value) < 0x7F800000; }
 
-/// What one unit of int8 stands for in a block whose largest magnitude is `largest`. Units below
-/// the smallest normal number would be inexact or zero.
+/// The value of one unit of int8 in a block whose largest magnitude is `largest`. Units below the
+/// smallest normal number would be inexact or zero.
 constexpr float int8_unit(float largest) {
   if (!is_finite(largest)) return std::numeric_limits<float>::quiet_NaN();
   const float unit = largest / 127.0F;
@@ -74,7 +74,7 @@ constexpr float int8_unit(float largest) {
   return unit < kLeast ? kLeast : unit;
 }
 
-/// What an element adds to the hash of its block, from which random_k draws its places.
+/// The contribution of an element to the hash of its block, from which random_k draws its indices.
 constexpr std::uint64_t random_k_hash(float value, std::size_t index) {
   std::uint64_t state =
       static_cast<std::uint64_t>(index) << 32 | std::bit_cast<std::uint32_t>(value);

@@ -40,7 +40,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kYear = kSecond * 365 * 24 * 3600;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// A unit comes before every unit that it ends in.
+// A unit precedes every unit that is its suffix.
 constexpr std::array<Unit, 6> kDurationUnits{{{"min", 60 * kSecond},
                                               {"ns", 1},
                                               {"us", 1'000},
@@ -58,9 +58,9 @@ const std::array kSettings{
             "Wait after which a report names the ranks that an operation waits for; 0s: never."},
     Setting{"KOLO_LOST_AFTER", &Config::lost_after, 0, kYear,
             "How long a host, or a rank after a deadline or a shutdown, may stay silent before it "
-            "counts as lost; for hosts at least 1s; 0s: for ever."},
+            "counts as lost; for hosts at least 1s; 0s: forever."},
     Setting{"KOLO_START_TIMEOUT", &Config::start_timeout, 1'000'000, kYear,
-            "How long ranks that start wait for others to start."},
+            "How long a rank waits at startup for the other ranks."},
     Setting{
         "KOLO_FUSION", &Config::fusion, 0, 1,
         "Run small tensors that are ready together as one batch. Off: every tensor runs alone, so "
@@ -76,46 +76,46 @@ const std::array kSettings{
         "Algorithms of NCCL on GPUs. ring: sets NCCL_ALGO=Ring unless it is set already, for all "
         "users of NCCL in the process. auto: NCCL chooses (Tree, NVLS, CollNet and others)."},
     Setting{"KOLO_LAUNCHER", &Config::launcher, 0, 0,
-            "auto: the launcher that started the process says whether there are other ranks. none: "
-            "the process is a world of its own, unless it has started MPI."},
+            "auto: detect from the launcher whether there are other ranks. none: the process is a "
+            "world of one rank, unless it has initialized MPI."},
     Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
-            "All-reduce algorithm, by name; empty: the fastest that fits. On GPUs, direct sums "
+            "All-reduce algorithm, by name; empty: the fastest one. On GPUs, direct sums "
             "floating types in rank order; all other names mean NCCL."},
     Setting{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
-            "All-gather algorithm, by name; empty: the fastest that fits."},
+            "All-gather algorithm, by name; empty: the fastest one."},
     Setting{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
-            "All-to-all algorithm, by name; empty: the fastest that fits."},
+            "All-to-all algorithm, by name; empty: the fastest one."},
     Setting{"KOLO_BROADCAST", &Config::broadcast, 0, 0,
-            "Broadcast algorithm, by name; empty: the fastest that fits."},
-    Setting{"KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
-            "Reduce-scatter algorithm, by name; empty: the fastest that fits. On GPUs as "
-            "KOLO_ALLREDUCE."},
+            "Broadcast algorithm, by name; empty: the fastest one."},
+    Setting{
+        "KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
+        "Reduce-scatter algorithm, by name; empty: the fastest one. On GPUs as KOLO_ALLREDUCE."},
     Setting{"KOLO_SHARD", &Config::shard, 0, 0,
-            "What DistributedOptimizer shards where the program does not say: none, optimizer, "
+            "What DistributedOptimizer shards if the program does not set it: none, optimizer, "
             "gradients or full."},
     Setting{"KOLO_PROTECT_PARAMETERS", &Config::protect_parameters, 0, 1,
-            "With shard = full, map parameters read-only outside step(): a write by the program, "
-            "also through a pointer, prints the parameter's name and ends the process by SIGSEGV."},
+            "With shard = full, map parameters read-only outside step(): a write, even through a "
+            "pointer, prints the parameter's name and ends the process with SIGSEGV."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
     Setting{
         "KOLO_PATIENCE", &Config::patience, 0, kYear,
         "How long a tensor that was not predicted waits before it asks all ranks for an exchange. "
-        "More: fewer, larger exchanges. Less: an unexpected order costs less time."},
-    Setting{
-        "KOLO_SPIN", &Config::spin, 0, kSecond,
-        "How long a waiting caller spins before it yields, then sleeps. More: lower latency, but a "
-        "busy core. Ignored on nodes with more ranks than cores."},
+        "Larger: fewer, larger exchanges. Smaller: an unexpected order costs less time."},
+    Setting{"KOLO_SPIN", &Config::spin, 0, kSecond,
+            "How long a waiting caller spins before it yields, then sleeps. Larger: lower latency, "
+            "but a "
+            "busy core. Ignored on nodes with more ranks than cores."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
     Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
             "Longest message, and the size of a chunk in shared memory; a multiple of 64.", 64},
     Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
-            "Shared memory of a rank in each process set, for tensors that do not lie in shared "
-            "memory; a multiple of 64. More than by default is an error where there is none.",
+            "Shared memory per rank and process set for tensors that are not in shared memory; a "
+            "multiple of 64. Larger than the default is an error without shared memory.",
             64},
     Setting{"KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
-            "Requests that a process set remembers; those in use are kept beyond that number."},
+            "Requests that a process set remembers; those in use may exceed this number."},
     Setting{"KOLO_TREE_WIDTH", &Config::tree_width, 1, 1 << 20,
             "Children of a rank in the tree of ranks that negotiates requests."},
 };
@@ -142,7 +142,7 @@ std::int64_t parse_quantity(const Setting& setting, std::string_view text,
   reject(setting, text, expected);
 }
 
-/// In the largest unit that divides it.
+/// Formats in the largest unit that divides the value.
 std::string format_quantity(std::int64_t value, std::span<const Unit> units) {
   const Unit* best = &units.back();
   for (const Unit& unit : units) {

@@ -40,7 +40,7 @@ void convert_lanes(const void* in, void* out, std::size_t count, double scale) {
   }
   for (; i + lanes <= count; i += lanes) convert_vector(from + i, to + i);
   if (i < count) {
-    // A vector of its own for the rest, so that every element takes the same path.
+    // A separate vector for the rest, so that every element takes the same path.
     HWY_ALIGN std::array<typename From::Element, hn::MaxLanes(F32())> source{};
     HWY_ALIGN std::array<typename To::Element, hn::MaxLanes(F32())> target;
     std::copy(from + i, from + count, source.begin());

@@ -35,8 +35,8 @@ LogLine::~LogLine() {
   line += "] ";
   line += kNames[static_cast<std::size_t>(level_)];
   line += ": " + text_.str() + "\n";
-  // One write, so that lines of different ranks do not mix. Errors are ignored: nobody could be
-  // told.
+  // One write, so that lines of different ranks do not mix. Errors cannot be reported, and are
+  // ignored.
   static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
 }
 

@@ -5,8 +5,8 @@
 
 namespace kolo {
 
-/// A text for each variable of the environment that is not a setting but differs from the name of
-/// one by at most two letters.
+/// One text per environment variable that is not a setting but differs from the name of one by at
+/// most two letters.
 std::vector<std::string> misspelt_settings();
 
 }  // namespace kolo

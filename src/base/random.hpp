@@ -4,7 +4,7 @@
 
 namespace kolo {
 
-/// How the generator's state goes on.
+/// The generator's next state.
 inline constexpr std::uint64_t kRandomStep = 0x9E3779B97F4A7C15;
 
 /// The generator SplitMix64 (Steele et al., 2014): every machine draws the same from a state.

@@ -4,8 +4,8 @@
 
 namespace kolo::base {
 
-/// `value * scale` in float64, truncated toward zero and kept within T's range; NaN becomes 0. How
-/// integers are scaled everywhere, on GPUs too. Exact when `scale` is 1.
+/// `value * scale` in float64, truncated toward zero and clamped to T's range; NaN becomes 0. Used
+/// to scale integers everywhere, on GPUs too. Exact if `scale` is 1.
 template <class T>
 constexpr T scale_integer(T value, double scale) {
   if (scale == 1.0) return value;

@@ -86,7 +86,7 @@ void DeferredCommunicator::start_noted() {
   noted_.clear();
 }
 
-/// An error is the transfer's, as in a communicator that any thread may use.
+/// Errors are reported by the transfer, as in a communicator that any thread may use.
 void DeferredCommunicator::start(Slot& slot) {
   try {
     slot.transfer = slot.start(*inner_);

@@ -15,9 +15,9 @@
 
 namespace kolo::comm {
 
-/// A communicator that only one thread may use, for all threads: what another thread starts, tests
-/// or probes is noted, and done when the messaging thread serves. On the messaging thread itself
-/// every call is carried out at once, after those that were noted before.
+/// Lets all threads use a communicator that only one thread may call. Calls of other threads are
+/// queued and executed when the messaging thread serves. On the messaging thread itself every call
+/// is executed at once, after queued ones.
 class DeferredCommunicator final : public Communicator, private NativeCollectives {
  public:
   /// `thread` outlives the object.
@@ -75,8 +75,8 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   std::vector<std::uint64_t> free_;
   std::vector<std::uint64_t> noted_;  // in the order of the calls
   std::vector<Transfer> abandoned_;   // started, to be ended by the messaging thread
-  // By tag: what another thread waits for, and what was found and has not been handed out. While
-  // nobody has asked again, a message that was handed out may still have to be received.
+  // By tag: probes of other threads, and results that were not returned yet. A returned message may
+  // still have to be received until the next probe.
   std::map<int, std::optional<Envelope>> probes_;
   bool gives_up_ = false;              // another thread has asked for it
   std::optional<UnderWay> under_way_;  // the answer, until a later receive

@@ -6,8 +6,8 @@
 #pragma GCC visibility push(default)  // libkolo.so uses it
 namespace kolo::comm {
 
-/// Parts of several shared mappings, side by side in one range of addresses: what is written to a
-/// part can be read in its mapping, and the other way round.
+/// Parts of several shared mappings, adjacent in one range of addresses. Writes to a part are
+/// visible in its mapping, and vice versa.
 class JoinedMapping {
  public:
   /// Sizes, offsets and `memory` are multiples of the page size.

@@ -11,7 +11,7 @@
 namespace kolo::comm {
 namespace {
 
-/// A launcher by what it sets for the processes that it starts.
+/// A launcher, identified by the variables that it sets.
 struct Known {
   const char* name;
   const char* rank;

@@ -4,10 +4,10 @@
 
 namespace kolo::comm {
 
-/// The MPI library that runs, on one line, as it names itself.
+/// The name of the running MPI library, on one line.
 std::string mpi_version();
 
-/// "CUDA 13.0, NCCL 2.28.9" that this was built with, or "off".
+/// "CUDA 13.0, NCCL 2.28.9": the versions of this build, or "off".
 std::string cuda_version();
 
 }  // namespace kolo::comm

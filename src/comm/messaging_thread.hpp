@@ -8,8 +8,8 @@ namespace kolo::comm {
 
 class DeferredCommunicator;
 
-/// The only thread that may call the communication library, where that is not safe for several
-/// (MPI_THREAD_FUNNELED). The messages of other threads wait until this one is inside Kolo and
+/// The only thread that may call the communication library, if that is not thread-safe
+/// (MPI_THREAD_FUNNELED). Messages of other threads wait until this thread is inside Kolo and
 /// serves them.
 class MessagingThread {
  public:

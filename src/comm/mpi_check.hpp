@@ -9,7 +9,7 @@ namespace kolo::comm {
 
 }  // namespace kolo::comm
 
-/// Calls an MPI function; throws BackendError where it fails.
+/// Calls an MPI function; throws BackendError if it fails.
 #define KOLO_MPI_TRY(call)                                                                 \
   do {                                                                                     \
     const int kolo_mpi_code = (call);                                                      \

@@ -10,18 +10,18 @@
 
 namespace kolo::comm {
 
-/// Messages over MPI among some ranks of a communicator that all of Kolo shares. Tags, not MPI
-/// communicators, keep process sets apart, so that making one needs no communication.
+/// MPI messages among some ranks of a communicator that all of Kolo shares. Tags, not MPI
+/// communicators, separate process sets, so that creating one needs no communication.
 class MpiCommunicator final : public Communicator, private NativeCollectives {
  public:
   struct Options {
     MPI_Comm base = MPI_COMM_NULL;    ///< all ranks of the world; outlives this object
     MPI_Comm native = MPI_COMM_NULL;  ///< the same ranks, for collectives; null: none
     std::vector<int> ranks;           ///< members, as ranks of `base`, ascending
-    int channel = 0;                  ///< which range of tags
+    int channel = 0;                  ///< the range of tags
   };
 
-  /// Throws InvalidArgument where the channel's tags lie beyond what MPI offers.
+  /// Throws InvalidArgument if the channel's tags exceed MPI's upper bound.
   explicit MpiCommunicator(Options options);
   ~MpiCommunicator() override = default;
 
@@ -57,7 +57,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
 
   Options options_;
   int rank_;
-  // Everything that MPI may still use: the transfers that owned it may have been released.
+  // Memory that MPI may still use: the transfers that owned it may have been released.
   std::vector<Slot> slots_;
   std::vector<std::uint64_t> free_;
 };

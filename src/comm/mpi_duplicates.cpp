@@ -39,7 +39,7 @@ MpiComm duplicate(MPI_Comm original) {
 
 int count_channels() { return mpi_environment::highest_tag() / Communicator::kTagCount; }
 
-/// Receives what has been sent on the communicator and not received: a later one may get its id.
+/// Receives all pending messages of the communicator: a later one may get its id.
 /// Messages of a sender arrive in order, so its last one ends the search. Collective.
 void drain(MPI_Comm communicator) {
   int size = 1;
@@ -139,7 +139,7 @@ class MpiDuplicates::Pool {
   }
 
   std::mutex lock_;
-  std::vector<std::shared_ptr<Pair>> pairs_;  // as many on all ranks
+  std::vector<std::shared_ptr<Pair>> pairs_;  // equally many on all ranks
 };
 
 namespace {

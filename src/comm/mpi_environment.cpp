@@ -19,7 +19,7 @@ std::mutex sessions_lock;
 int sessions = 0;
 bool is_ours = false;
 bool is_exiting = false;
-std::optional<HomeProcess> home;  // in which MPI was started or joined
+std::optional<CreatorProcess> creator;  // in which MPI was initialized
 
 bool is_initialized() {
   int flag = 0;
@@ -40,7 +40,7 @@ void finalize_if_due() {
 
 // A Runtime that lives as long as the process ends after this handler and finalizes then.
 void on_exit() {
-  if (!home->is_here()) return;
+  if (!creator->is_current()) return;
   const std::lock_guard guard(sessions_lock);
   is_exiting = true;
   finalize_if_due();
@@ -56,7 +56,7 @@ void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   std::atexit(on_exit);
 }
 
-/// What MPI allows does not change once it runs.
+/// MPI's thread level does not change once it runs.
 int thread_level() {
   static const int level = [] {
     int provided = MPI_THREAD_SINGLE;
@@ -104,8 +104,8 @@ bool is_running() { return is_initialized() && !is_finalized(); }
 
 Session::Session(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   const std::lock_guard guard(sessions_lock);
-  if (!home) home.emplace();
-  if (!home->is_here()) {
+  if (!creator) creator.emplace();
+  if (!creator->is_current()) {
     throw InvalidArgument(
         "MPI belongs to the parent of this forked process. Start Kolo after fork(), or in the "
         "parent.");
@@ -121,7 +121,7 @@ Session::Session(const StartWatch& watch, std::chrono::nanoseconds timeout) {
 }
 
 Session::~Session() {
-  if (!is_at_home()) return;
+  if (!is_in_creator_process()) return;
   const std::lock_guard guard(sessions_lock);
   --sessions;
   finalize_if_due();

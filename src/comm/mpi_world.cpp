@@ -54,7 +54,7 @@ int find_node(MPI_Comm world, int rank) {
   return node;
 }
 
-/// Containers of one machine may have process ids of their own. 0 where that is unknown.
+/// Containers of one machine may have separate process ids. 0 if that is unknown.
 int pid_namespace() {
   struct stat status{};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
@@ -75,10 +75,10 @@ MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, cons
       mpi_environment::mark_broken();
       throw TimeoutError("not all ranks have constructed a kolo::Runtime within " +
                          text_of_seconds(config.start_timeout) + " (KOLO_START_TIMEOUT). " +
-                         watch.who_came() +
+                         watch.describe_arrivals() +
                          " Construct one on every rank of the communicator, or raise the timeout.");
     }
-    if (calls) calls.unlock();  // other Runtimes go on meanwhile
+    if (calls) calls.unlock();  // lets other Runtimes continue
     if (MessagingThread* const thread = mpi_environment::messaging_thread()) thread->serve();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
@@ -123,11 +123,12 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
 }
 
 MpiWorld::~MpiWorld() {
-  // A rank that has left in good order may have died since. Open MPI then waits for it in
-  // MPI_Finalize, for ever if the launcher has not noticed yet.
-  if (session_.is_at_home() && !liveness_->dead().empty()) mpi_environment::mark_broken();
+  // A rank that has left in an orderly way may have died since. Open MPI then waits for it in
+  // MPI_Finalize, forever if the launcher has not noticed yet.
+  if (session_.is_in_creator_process() && !liveness_->dead().empty())
+    mpi_environment::mark_broken();
   // Using them could wait for a lost peer, and a forked child must not use them.
-  if (mpi_environment::is_broken() || !session_.is_at_home()) duplicates_.give_up();
+  if (mpi_environment::is_broken() || !session_.is_in_creator_process()) duplicates_.give_up();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {

@@ -18,9 +18,9 @@ namespace kolo::comm {
 /// The processes that mpirun started: messages over MPI; shared memory and liveness within a node.
 class MpiWorld final : public World {
  public:
-  /// Joins MPI or starts it, and finds out which ranks share a node. Collective over the
-  /// communicator, by default MPI_COMM_WORLD. Throws TimeoutError if not all ranks come within
-  /// KOLO_START_TIMEOUT, BackendError, and what mpi_environment::Session throws.
+  /// Initializes MPI unless it is running, and determines which ranks share a node. Collective over
+  /// the communicator, by default MPI_COMM_WORLD. Throws TimeoutError if not all ranks start within
+  /// KOLO_START_TIMEOUT, BackendError, and the errors of mpi_environment::Session.
   explicit MpiWorld(const Config& config, std::optional<MPI_Comm> communicator = std::nullopt);
   ~MpiWorld() override;
 
@@ -34,7 +34,7 @@ class MpiWorld final : public World {
   void mark_broken() noexcept override;
 
  private:
-  std::optional<StartWatch> start_;  // until all have come
+  std::optional<StartWatch> start_;  // until all have started
   mpi_environment::Session session_;
   MpiDuplicates duplicates_;
   Topology topology_;

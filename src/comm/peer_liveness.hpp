@@ -9,9 +9,9 @@
 
 namespace kolo::comm {
 
-/// Watches processes of this machine by pidfd, which reports their end whatever the cause and never
-/// confuses a process with a later one of the same number. Before Linux 5.3, which has no pidfd, by
-/// the times at which they started, in /proc.
+/// Watches processes of this machine with pidfds, which report their end for any cause and never
+/// confuse a process with a later one of the same number. Before Linux 5.3, which lacks pidfds, it
+/// compares their start times in /proc.
 class PeerLiveness {
  public:
   struct Peer {
@@ -19,7 +19,7 @@ class PeerLiveness {
     int pid;
   };
 
-  /// A peer that has already ended counts as dead. Throws BackendError where a process can be
+  /// A peer that has already ended counts as dead. Throws BackendError if a process can be
   /// watched neither way.
   explicit PeerLiveness(const std::vector<Peer>& peers);
 

@@ -16,7 +16,7 @@
 namespace kolo::comm {
 namespace {
 
-/// Where a rank's segment is, or why there is none.
+/// The address of a rank's segment, or the reason why there is none.
 struct Notice {
   SegmentAddress segment;
   std::array<char, 240> failure{};  // empty: success
@@ -75,7 +75,7 @@ std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
                                           std::vector<Mapping> mappings) {
   std::vector<SharedWindow::Segment> segments;
   for (const Mapping& mapping : mappings) {
-    // The counter and the key have a page of their own, so that the usable memory is page-aligned.
+    // The counter and the key have a separate page, so that the usable memory is page-aligned.
     segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
                         {mapping.data() + page_bytes(), segment_bytes}});
   }

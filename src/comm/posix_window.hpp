@@ -11,7 +11,7 @@ namespace kolo::comm {
 
 /// Makes a window of POSIX shared memory among the ranks of `communicator`; see World::make_window.
 /// Every rank makes its own segment (see make_segment), which the others open through
-/// /proc/<pid>/fd. That takes the same PID namespace and the same user; otherwise the call fails.
+/// /proc/<pid>/fd. This requires the same PID namespace and user; otherwise the call fails.
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window);
 

@@ -8,7 +8,7 @@
 
 namespace kolo::comm {
 
-/// Where a segment of shared memory is, and how to recognize it. Its path consists of a process id
+/// The address of a segment of shared memory, and its identity. Its path consists of a process id
 /// and a descriptor; in another PID namespace the same path leads to another file, or to this
 /// process's own segment, without an error. The other fields detect that.
 struct SegmentAddress {
@@ -58,7 +58,7 @@ std::size_t page_bytes();
 /// `size_bytes` is a multiple of the page size. Throws BackendError.
 NewSegment make_segment(std::size_t size_bytes);
 
-/// Maps the segment. Throws BackendError, also where its path leads to another one.
+/// Maps the segment. Throws BackendError, also if its path leads to another one.
 Mapping open_segment(const SegmentAddress& address);
 
 }  // namespace kolo::comm

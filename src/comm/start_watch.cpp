@@ -52,18 +52,18 @@ StartWatch::StartWatch(std::optional<Launcher> launcher) : launcher_(std::move(l
   if (::bind(here_.get(), name.get(), name.size) != 0) here_ = FileDescriptor();
 }
 
-bool StartWatch::has_come(int rank) const {
+bool StartWatch::has_started(int rank) const {
   const SocketName name(launcher_->job, rank);
   const FileDescriptor asking = make_socket();
   return asking.is_open() && ::connect(asking.get(), name.get(), name.size) == 0;
 }
 
-std::string StartWatch::who_came() const {
+std::string StartWatch::describe_arrivals() const {
   if (!launcher_ || launcher_->size == 0) return "How many ranks there are is unknown.";
   std::vector<int> here;
   std::vector<int> others;
   for (int rank = 0; rank < launcher_->size; ++rank) {
-    (has_come(rank) ? here : others).push_back(rank);
+    (has_started(rank) ? here : others).push_back(rank);
   }
   std::string text = "Of " + std::to_string(launcher_->size) + " ranks, ";
   if (here.empty()) return text + "none is known to have come.";
@@ -84,7 +84,7 @@ EndOnTimeout::EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds tim
         if (stop.stop_requested()) return;
         const std::string text = "[kolo] MPI_Init has waited for other ranks for " +
                                  text_of_seconds(timeout) + " (KOLO_START_TIMEOUT). " +
-                                 watch.who_came() +
+                                 watch.describe_arrivals() +
                                  " A rank that ends or hangs before its kolo::Runtime keeps the "
                                  "others waiting: see what it wrote.\n";
         static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));

@@ -10,18 +10,18 @@
 
 namespace kolo::comm {
 
-/// While it lives, this process waits for others to start Kolo, and others on its host can see so.
-/// The kernel forgets it when the process ends, in whatever way.
+/// While it lives, other processes on this host can see that this process is starting Kolo. The
+/// kernel forgets it when the process ends, in any way.
 class StartWatch {
  public:
-  /// `launcher` says which ranks there are, if it is known.
+  /// `launcher`, if known, determines which ranks there are.
   explicit StartWatch(std::optional<Launcher> launcher);
 
   /// Which ranks are starting Kolo on this host, in words.
-  std::string who_came() const;
+  std::string describe_arrivals() const;
 
  private:
-  bool has_come(int rank) const;
+  bool has_started(int rank) const;
 
   const std::optional<Launcher> launcher_;
   FileDescriptor here_;  // a socket with this rank's name
@@ -30,8 +30,8 @@ class StartWatch {
 /// "120 s", rounded up.
 std::string text_of_seconds(std::chrono::nanoseconds time);
 
-/// While it lives: ends the process, with a text on stderr, when the timeout has passed. For
-/// MPI_Init, which waits for other processes without an end, and cannot be given up.
+/// Ends the process, with a text on stderr, if it still lives after the timeout. For MPI_Init,
+/// which waits for other processes indefinitely and cannot be cancelled.
 class EndOnTimeout {
  public:
   EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds timeout);

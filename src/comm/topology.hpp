@@ -5,8 +5,8 @@
 
 namespace kolo::comm {
 
-/// Where the ranks of the world run. Ranks of one node share memory. `cross` numbers the ranks that
-/// have the same local rank on their nodes, as in Horovod.
+/// Maps the ranks of the world to nodes. Ranks of one node share memory. `cross` numbers the ranks
+/// that have the same local rank on their nodes, as in Horovod.
 struct Topology {
   int rank = 0;
   int size = 1;

@@ -14,8 +14,8 @@
 
 namespace kolo::comm {
 
-/// Everything outside this process that the runtime needs: messages, shared memory, GPUs, and which
-/// ranks are alive. One object per rank: MpiWorld under mpirun, SelfWorld without, and FakeWorld
+/// Everything outside this process that the runtime needs: messages, shared memory, GPUs, and the
+/// liveness of ranks. One object per rank: MpiWorld under mpirun, SelfWorld without, and FakeWorld
 /// for ranks that are threads of one process.
 class World {
  public:
@@ -23,23 +23,23 @@ class World {
 
   virtual const Topology& topology() const = 0;
 
-  /// Makes a communicator over `ranks` (world ranks, ascending, this rank among them) with tags of
-  /// its own. Local, not collective. All members pass the same `channel`, counted from 0, which no
+  /// Creates a communicator over `ranks` (world ranks, ascending, this rank among them) with its
+  /// own tags. Local, not collective. All members pass the same `channel`, counted from 0, which no
   /// other live communicator of an overlapping group uses.
   virtual std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks,
                                                           int channel) = 0;
 
-  /// Makes a window with `segment_bytes` bytes per rank among the ranks of `communicator`, which
+  /// Creates a window with `segment_bytes` bytes per rank among the ranks of `communicator`, which
   /// all run on one node. Collective; uses the communicator's tag `tag` meanwhile. Sets `window`
-  /// once the Task is done. Throws BackendError on all ranks alike where any of them cannot make,
-  /// fill or map its memory; then nothing is left behind.
+  /// once the Task is done. Throws BackendError on all ranks if any of them cannot create, fill or
+  /// map its memory; then nothing is left behind.
   virtual Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                            std::shared_ptr<SharedWindow>& window) = 0;
 
-  /// The GPUs of this process; null where Kolo was built without CUDA.
+  /// The GPUs of this process; null if Kolo was built without CUDA.
   virtual Gpus* gpus() { return nullptr; }
 
-  /// The only thread on which messages move; null where they move on any.
+  /// The only thread on which messages move; null if they move on any.
   virtual MessagingThread* messaging_thread() { return nullptr; }
 
   /// The ranks of this node whose processes have ended so far. Never blocks; any thread.

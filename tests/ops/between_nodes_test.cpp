@@ -166,7 +166,7 @@ TEST_P(BetweenNodesTest, BytesEqualTheFormula) {
   }
 }
 
-/// What all steps have applied and what is owed of the pieces is what all ranks have given.
+/// The results of all steps plus the residuals of the pieces are the sum of all inputs.
 TEST_P(BetweenNodesTest, ErrorFeedback_LosesNothing_AndBitsAreEqual) {
   constexpr std::size_t kCount = 5003;
   const std::unique_ptr<const Codec> few = compression::top_k("top_k:0.05", 0.05);

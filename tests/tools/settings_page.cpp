@@ -12,14 +12,15 @@ std::string cell(const std::string& text) { return text.empty() ? "" : "`" + tex
 }  // namespace
 
 int main() {
-  std::cout << "# Settings\n\n"
-               "Environment variables that a `kolo::Runtime` reads when it starts. They must be "
-               "equal on all ranks; `kolo::Config`\nhas a field for each. `kolo-bench --config` "
-               "prints the values in effect,\nand rank 0 warns of a variable whose name is almost "
-               "that of a setting.\n\n"
-               "Durations are written `250ms`, `10s`, `5min`; sizes `65536`, `256KB`, `64MB` "
-               "(powers of 1024).\n\n"
-               "| variable | default | range | meaning |\n|---|---|---|---|\n";
+  std::cout
+      << "# Settings\n\n"
+         "Environment variables that a `kolo::Runtime` reads when it starts. They must be "
+         "equal on all ranks; `kolo::Config`\nhas one field per variable. `kolo-bench --config` "
+         "prints the values in effect,\nand rank 0 warns if a variable's name looks like a "
+         "misspelt setting.\n\n"
+         "Durations are written `250ms`, `10s`, `5min`; sizes `65536`, `256KB`, `64MB` "
+         "(powers of 1024).\n\n"
+         "| variable | default | range | meaning |\n|---|---|---|---|\n";
   for (const kolo::ConfigEntry& entry : kolo::describe(kolo::Config())) {
     std::cout << "| `" << entry.variable << "` | " << cell(entry.default_value) << " | "
               << entry.range << " | " << entry.help << " |\n";

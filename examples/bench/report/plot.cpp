@@ -70,7 +70,7 @@ std::string scaled(double value, double base, const std::array<const char*, 4>& 
 std::string name_of(const Row& row) {
   std::string name = row.label.algorithm;
   if (row.label.reference.empty()) name += ", " + row.label.placement;
-  if (!row.label.in_place) name += ", apart";
+  if (!row.label.in_place) name += ", out of place";
   if (row.label.compression != "none") name += ", " + row.label.compression;
   return name;
 }

@@ -22,7 +22,7 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
 
 std::string placement_of(const Label& label) {
   std::string text = label.placement;
-  if (!label.in_place) text += ", apart";
+  if (!label.in_place) text += ", out of place";
   if (label.compression != "none") text += ", " + label.compression;
   return text;
 }

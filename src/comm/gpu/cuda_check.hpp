@@ -14,8 +14,8 @@ std::string describe(ncclResult_t code, const char* call);
 [[noreturn]] void throw_device_error(const std::string& text);
 /// Logs instead, for destructors.
 void log_device_error(const std::string& text) noexcept;
-/// The error has been dealt with: otherwise the next check of anybody in the process, LibTorch for
-/// one, would take it for its own.
+/// Clears a handled error: otherwise the next check in the process, for instance LibTorch's, would
+/// attribute it to its own call.
 inline void forget_cuda_error() noexcept { static_cast<void>(cudaGetLastError()); }
 
 /// Throws BackendError if `call` has failed with `code`.

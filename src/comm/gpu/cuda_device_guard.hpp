@@ -4,9 +4,9 @@
 
 namespace kolo::comm {
 
-/// Makes `device` the calling thread's current device while it exists, and its calls harmless for
-/// graphs: another thread's capture in global mode would otherwise end in an error as soon as this
-/// one asks for an event or allocates. Nothing of Kolo's is ever captured (see Gpu::is_capturing).
+/// Makes `device` the calling thread's current device while it lives, and keeps its calls from
+/// disturbing graphs: otherwise another thread's capture in global mode would fail as soon as this
+/// thread queries an event or allocates. Kolo's own work is never captured (see Gpu::is_capturing).
 ///
 /// It does not restore a device that this process did not use: that would create a context there,
 /// hundreds of MB of another rank's GPU. Every new thread starts with device 0.

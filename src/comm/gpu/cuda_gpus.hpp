@@ -13,15 +13,15 @@ namespace kolo::comm {
 /// `open` returns the same object for an index as long as it has an owner.
 Gpus* cuda_gpus();
 
-/// Allows ranks to connect that share a GPU, which NCCL refuses within one host: gives the process
-/// a NCCL_HOSTID of its own unless it has one. Call it before any of them connects.
+/// Lets ranks that share a GPU connect, which NCCL does not allow within one host: gives the
+/// process its own NCCL_HOSTID unless it has one. Call it before any of them connects.
 void let_ranks_share_gpus();
 
-/// Has `end` called when the process exits, before CUDA's own handlers if a GPU is used: afterwards
+/// Calls `end` when the process exits, before CUDA's own handlers if a GPU is used: afterwards
 /// no call of CUDA or NCCL works. One for the process; a static object's destructor comes too late.
 void at_exit_before_cuda(void (*end)());
 
-/// Sets what NCCL reads from the environment of the process, unless it is set already:
+/// Sets NCCL's environment variables, unless they are set already:
 /// NCCL_ALGO=Ring if `algo` is "ring", and NCCL_LAUNCH_ORDER_IMPLICIT=1 (see
 /// Gpus::starts_collectives_in_order). Other threads must not read the environment meanwhile: call
 /// it before any is started.

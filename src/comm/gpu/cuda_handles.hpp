@@ -25,7 +25,7 @@ struct CudaMemoryDeleter {
   void operator()(std::byte* memory) const noexcept { KOLO_CUDA_TRY_NOTHROW(cudaFree(memory)); }
 };
 
-/// Owners of handles. Functions take the plain handles, which own nothing.
+/// Owners of handles. Functions take plain, non-owning handles.
 using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, CudaStreamDeleter>;
 using CudaEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, CudaEventDeleter>;
 using CudaMemory = std::unique_ptr<std::byte, CudaMemoryDeleter>;

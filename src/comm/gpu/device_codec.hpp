@@ -7,10 +7,10 @@
 
 namespace kolo::comm {
 
-/// A codec as GPUs know it.
+/// A codec with GPU kernels.
 struct DeviceCodec {
   base::CodecFormat format{};
-  int terms = 1;  ///< how many inputs the elements are the sum of, see Codec
+  int terms = 1;  ///< number of inputs in the sum, see Codec
 
   /// From one block's payload to the next. Payloads begin where 4-byte words do.
   constexpr std::size_t stride() const { return aligned_bytes(format.block()); }

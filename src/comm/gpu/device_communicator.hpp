@@ -12,20 +12,20 @@
 
 namespace kolo::comm {
 
-/// How elements are combined, each multiplied by `factor`, which is 1 unless the operation is a Sum
-/// of a floating type among several ranks: with one rank NCCL before 2.29.7 divides the elements
-/// among blocks, rounds down, and leaves the last ones as they were. Never Average, Adasum or
+/// How elements are combined, each multiplied by `factor`. The factor is 1 unless the operation is
+/// a Sum of a floating type among several ranks: with one rank, NCCL before 2.29.7 divides the
+/// elements among blocks, rounds down, and leaves the last ones unchanged. Never Average, Adasum or
 /// Custom.
 struct DeviceReduction {
   ReduceOp op = ReduceOp::Sum;
   double factor = 1.0;
 };
 
-/// Collectives among GPUs, one a rank. A call launches an operation on a stream and returns. One
+/// Collectives among GPUs, one per rank. A call launches an operation on a stream and returns. One
 /// thread at a time; all ranks launch the same operations in the same order.
 ///
 /// Buffers are memory of the GPU. Counts by rank are the same on all ranks and may be 0. Throws
-/// InvalidArgument for reductions that the underlying library cannot do.
+/// InvalidArgument for reductions that the underlying library does not support.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
@@ -35,11 +35,11 @@ class DeviceCommunicator {
 
   /// Awaitable: the last operation has been launched, and the next one may be. Until then nothing
   /// else may be launched on that stream: an event would be recorded before the operation. Throws
-  /// BackendError once anything has failed, also while operations run, so whoever waits for a
-  /// stream calls it from time to time. The communicator must then be aborted on all ranks.
+  /// BackendError once anything has failed, also while operations run, so code that waits for a
+  /// stream must call it periodically. The communicator must then be aborted on all ranks.
   virtual bool ready() = 0;
 
-  /// The following only when ready.
+  /// Call the following functions only when ready.
 
   /// Combines `count` elements, in place if `input == output`.
   virtual void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
@@ -60,27 +60,27 @@ class DeviceCommunicator {
                           std::span<const std::size_t> received, DType dtype,
                           DeviceStream stream) = 0;
 
-  /// Until `end_group` operations are only collected; it launches them as one, for which NCCL
-  /// starts one thread and one kernel. They run in no order, so none uses memory that another one
-  /// writes. Meanwhile this thread asks for nothing else and puts nothing on the stream. See
-  /// DeviceGroup.
+  /// Until `end_group`, operations are only collected; `end_group` launches them as one, for which
+  /// NCCL starts one thread and one kernel. They run in no order, so none may use memory that
+  /// another one writes. Meanwhile this thread must not query or launch anything else on the
+  /// stream. See DeviceGroup.
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
-  /// Tells the underlying library that operations will use `memory` again and again: it may then
-  /// let other GPUs and the network reach it without a copy. Concerns this rank alone; but either
-  /// all ranks of a call pass registered memory or none does, and where elements are only moved,
-  /// what is sent and what is received are registered alike. Otherwise NCCL's behaviour is
-  /// undefined: see "User Buffer Registration" in its guide, and for ncclSend its enqueue.cc.
-  /// @return null if the library cannot use that
+  /// Tells the underlying library that operations will use `memory` repeatedly: it may then let
+  /// other GPUs and the network access it without a copy. Local to this rank; but either all ranks
+  /// of a call pass registered memory or none does, and where elements are only moved, input and
+  /// output are registered alike. Otherwise NCCL's behaviour is undefined: see "User Buffer
+  /// Registration" in its guide, and for ncclSend its enqueue.cc.
+  /// @return null if the library does not support this
   virtual void* register_memory(std::byte* memory, std::size_t bytes) = 0;
   /// Before the memory is freed and the communicator ends, once no operation uses the memory. An
   /// abort ends all registrations; afterwards this does nothing.
   virtual void deregister(void* registration) noexcept = 0;
 
   /// Aborts operations in progress on this rank. From then on every call throws BackendError with
-  /// the reason, the first one that there was. May take as long as a GPU or a peer does not answer:
-  /// for a thread on which nothing depends.
+  /// the first reason. May block as long as a GPU or a peer does not respond: call it on a separate
+  /// thread.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

@@ -19,7 +19,7 @@ namespace kolo::comm {
 
 class DeviceCommunicator;
 
-/// Handles that own nothing.
+/// Non-owning handles.
 using DeviceStream = CUstream_st*;
 using DeviceEvent = CUevent_st*;
 
@@ -55,7 +55,7 @@ struct DeviceWeights {
   double after = 1.0;
 };
 
-/// Number of partial matrices of multiply_all. Few vectors are cut into many parts, so that the GPU
+/// Number of partial matrices of multiply_all. Few vectors are divided into many parts, so the GPU
 /// is busy; many vectors have enough pairs for that.
 constexpr std::size_t dot_product_parts(int vectors) {
   const auto count = static_cast<std::size_t>(vectors);
@@ -82,7 +82,7 @@ class Gpu {
   /// Memory of this GPU. Releasing it may wait for the GPU: not in a loop.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  /// Whether calls with `stream` would become part of a graph that the program captures there.
+  /// Whether the program captures a graph on `stream`, which calls with it would become part of.
   virtual bool is_capturing(DeviceStream stream) = 0;
 
   /// `event` passes when all work that is on `stream` now has ended.
@@ -132,7 +132,7 @@ class Gpu {
   /// Decodes to elements of `to`, each multiplied by `factor` in float32.
   virtual void decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
                       double factor, DeviceStream stream) = 0;
-  /// Adds up what ranks have encoded with one term, in their order.
+  /// Adds up the ranks' payloads, encoded with one term, in rank order.
   virtual void add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
                          DeviceStream stream) = 0;
 };

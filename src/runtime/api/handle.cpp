@@ -21,7 +21,7 @@ runtime::Operation& Handle::operation() const {
 
 bool Handle::is_ready() const {
   const runtime::Operation& operation = this->operation();
-  lane_->lend_thread();
+  lane_->progress_if_funneled();
   return operation.is_done.load(std::memory_order_acquire);
 }
 

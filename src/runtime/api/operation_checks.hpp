@@ -9,8 +9,8 @@
 #include "kolo/tensor_view.hpp"
 #include "runtime/data/operation.hpp"
 
-/// What can be wrong with this rank's arguments to a collective. Each check records what it finds
-/// in the request, from which all ranks learn it.
+/// Checks this rank's arguments to a collective. Each check records problems in the request,
+/// through which all ranks learn of them.
 namespace kolo::runtime {
 
 /// Records that the arguments are invalid; the first text counts.

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/creator_process.hpp"
 #include "base/deadline.hpp"
-#include "base/home_process.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "base/misspelt_settings.hpp"
@@ -34,7 +34,7 @@ thread_local Runtime* thread_current = nullptr;
 
 }  // namespace
 
-/// The composition root: the one place that makes the parts and ties them together.
+/// The composition root: creates and connects all parts.
 class Runtime::Parts {
  public:
   Parts(Runtime& runtime, InitOptions options)
@@ -67,10 +67,10 @@ class Runtime::Parts {
   Parts(const Parts&) = delete;  // lanes and threads refer to it
   Parts& operator=(const Parts&) = delete;
 
-  bool is_at_home() const { return home_.is_here(); }
+  bool is_in_creator_process() const { return creator_.is_current(); }
 
   void shutdown() {
-    if (!is_at_home() || std::exchange(is_shut_down_, true)) return;
+    if (!is_in_creator_process() || std::exchange(is_shut_down_, true)) return;
     for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
   }
 
@@ -101,7 +101,7 @@ class Runtime::Parts {
     close(*removed, "it has been removed");
   }
 
-  /// Null where there is none, or no more.
+  /// Null if there is none, or it was removed.
   ProcessSet* find_set(int number) {
     const std::lock_guard lock(sets_lock_);
     const Set* const found = find(number);
@@ -112,7 +112,7 @@ class Runtime::Parts {
   struct Set {
     std::unique_ptr<ProcessSet> set;
     std::unique_ptr<runtime::ProgressThread>
-        progress_thread;  // null: closed, or this rank is no member
+        progress_thread;  // null: closed, or this rank is not a member
     bool is_removed = false;
   };
 
@@ -131,7 +131,7 @@ class Runtime::Parts {
     runtime::unregister_from_final_message(lane);
   }
 
-  const HomeProcess home_;
+  const CreatorProcess creator_;
   Runtime& runtime_;
   Config config_;
   std::shared_ptr<comm::World> world_;
@@ -155,7 +155,7 @@ Runtime::Runtime(InitOptions options) {
 
 Runtime::~Runtime() {
   parts_->shutdown();
-  if (!parts_->is_at_home())
+  if (!parts_->is_in_creator_process())
     leak_intentionally(std::move(parts_));  // threads and MPI are the parent's
   Runtime* self = this;
   process_current.compare_exchange_strong(self, nullptr);

@@ -21,11 +21,11 @@ using runtime::submit;
 
 namespace {
 
-/// Elements in a shared buffer.
-class Stretch {
+/// A range of elements in a shared buffer.
+class BufferRange {
  public:
-  Stretch(const SharedBuffer& buffer, std::size_t offset_bytes, DType dtype,
-          std::vector<std::int64_t> shape)
+  BufferRange(const SharedBuffer& buffer, std::size_t offset_bytes, DType dtype,
+              std::vector<std::int64_t> shape)
       : buffer_(buffer),
         offset_(offset_bytes),
         view_{buffer.data() + offset_bytes, dtype, std::move(shape), buffer.device()} {}
@@ -84,29 +84,29 @@ class Stretch {
 std::vector<std::int64_t> elements(std::size_t count) { return {static_cast<std::int64_t>(count)}; }
 
 /// Places the operation's only tensor in shared memory.
-Submission placed(Submission submission, const Stretch& stretch) {
+Submission placed(Submission submission, const BufferRange& range) {
   Operation& operation = *submission.operation;
-  stretch.check_bounds(operation);
+  range.check_bounds(operation);
   operation.request.fusible = false;  // fusing would copy it
-  operation.request.placement = stretch.place();
-  operation.tensors.front().peer_buffers = stretch.peers(submission.set);
-  operation.buffers.push_back(stretch.whole());
+  operation.request.placement = range.place();
+  operation.tensors.front().peer_buffers = range.peers(submission.set);
+  operation.buffers.push_back(range.whole());
   return submission;
 }
 
-Submission make_allreduce(const Stretch& stretch, const AllreduceOptions& options) {
+Submission make_allreduce(const BufferRange& range, const AllreduceOptions& options) {
   return placed(
-      runtime::make_reduction(Collective::AllReduce, {{stretch.view(), stretch.view()}}, options),
-      stretch);
+      runtime::make_reduction(Collective::AllReduce, {{range.view(), range.view()}}, options),
+      range);
 }
 
-Submission make_reduce_scatter(const Stretch& stretch, const TensorView& output,
+Submission make_reduce_scatter(const BufferRange& range, const TensorView& output,
                                const AllreduceOptions& options) {
-  const TensorView& input = stretch.view();
-  Submission submission = placed(
-      runtime::make_reduction(Collective::ReduceScatter, {{input, output}}, options), stretch);
+  const TensorView& input = range.view();
+  Submission submission =
+      placed(runtime::make_reduction(Collective::ReduceScatter, {{input, output}}, options), range);
   const auto& [set, operation] = submission;
-  if (!operation->request.invalid_reason.empty() || !stretch.overlaps(output)) return submission;
+  if (!operation->request.invalid_reason.empty() || !range.overlaps(output)) return submission;
   const auto rows = static_cast<std::size_t>(input.shape.front());
   const std::size_t own_begin = ops::piece_of(rows, set.size(), set.rank()).begin;
   const std::byte* const own =
@@ -141,16 +141,16 @@ Submission make_allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
       total += static_cast<std::size_t>(count);
     }
   }
-  const Stretch stretch(buffer, offset_bytes, dtype, elements(total));
-  runtime::TensorMemory& memory = runtime::add_tensor(*operation, stretch.view());
-  memory.output = static_cast<std::byte*>(stretch.view().data);
+  const BufferRange range(buffer, offset_bytes, dtype, elements(total));
+  runtime::TensorMemory& memory = runtime::add_tensor(*operation, range.view());
+  memory.output = static_cast<std::byte*>(range.view().data);
   operation->request.tensors.front().shape.clear();  // a row is one element
   operation->request.rows = counts;
-  return placed(std::move(submission), stretch);
+  return placed(std::move(submission), range);
 }
 
-Submission make_broadcast(const Stretch& stretch, int root, const OperationOptions& options) {
-  return placed(runtime::make_broadcast({stretch.view()}, root, options), stretch);
+Submission make_broadcast(const BufferRange& range, int root, const OperationOptions& options) {
+  return placed(runtime::make_broadcast({range.view()}, root, options), range);
 }
 
 /// `count` elements for each rank, as rows.
@@ -158,7 +158,7 @@ std::vector<std::int64_t> blocks(const OperationOptions& options, std::size_t co
   return {runtime::chosen(options.process_set).size(), static_cast<std::int64_t>(count)};
 }
 
-Submission make_alltoall(const Stretch& input, const Stretch& output,
+Submission make_alltoall(const BufferRange& input, const BufferRange& output,
                          const OperationOptions& options) {
   Submission submission = placed(
       runtime::make_alltoall(
@@ -175,7 +175,7 @@ Submission make_alltoall(const Stretch& input, const Stretch& output,
   return submission;
 }
 
-Submission make_alltoall(const Stretch& input, std::vector<std::int64_t> splits,
+Submission make_alltoall(const BufferRange& input, std::vector<std::int64_t> splits,
                          AllocateRows allocate, const OperationOptions& options) {
   return placed(
       runtime::make_alltoall(input.view(), std::move(splits), std::move(allocate), options), input);
@@ -230,16 +230,16 @@ void broadcast(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t
 Handle alltoall_async(const SharedBuffer& input, std::size_t input_offset_bytes,
                       const SharedBuffer& output, std::size_t output_offset_bytes,
                       std::size_t count, DType dtype, const OperationOptions& options) {
-  const Stretch from(input, input_offset_bytes, dtype, blocks(options, count));
-  const Stretch to(output, output_offset_bytes, dtype, blocks(options, count));
+  const BufferRange from(input, input_offset_bytes, dtype, blocks(options, count));
+  const BufferRange to(output, output_offset_bytes, dtype, blocks(options, count));
   return submit(make_alltoall(from, to, options));
 }
 
 void alltoall(const SharedBuffer& input, std::size_t input_offset_bytes, const SharedBuffer& output,
               std::size_t output_offset_bytes, std::size_t count, DType dtype,
               const OperationOptions& options) {
-  const Stretch from(input, input_offset_bytes, dtype, blocks(options, count));
-  const Stretch to(output, output_offset_bytes, dtype, blocks(options, count));
+  const BufferRange from(input, input_offset_bytes, dtype, blocks(options, count));
+  const BufferRange to(output, output_offset_bytes, dtype, blocks(options, count));
   run(make_alltoall(from, to, options));
 }
 

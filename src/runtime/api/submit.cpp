@@ -11,7 +11,7 @@
 namespace kolo::runtime {
 namespace {
 
-/// Finds what no rank can run.
+/// Finds requests that no rank can run.
 void check(const Submission& submission) {
   try {
     submission.set.lane()->check(submission.operation->request);

@@ -46,18 +46,18 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
 Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
                           const OperationOptions& options);
 
-/// Whose memory the allocators of an all-gather return: the rank's own, or one for all ranks of its
-/// node, which none of them uses from its submission on until the operation has ended.
+/// The memory that the allocators of an all-gather return: the rank's own, or memory shared by all
+/// ranks of its node, which no rank uses from its submission on until the operation has ended.
 enum class Outputs : std::uint8_t { PerRank, PerNode };
 
 Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
                           const OperationOptions& options);
 
-/// Makes memory that the ranks of the set can access, `size_bytes` on each.
+/// Allocates memory that the ranks of the set can access, `size_bytes` on each.
 Submission make_sharing(std::size_t size_bytes, const OperationOptions& options);
 
-/// Makes memory for outputs of a node: `size_bytes` on each rank, which its node's ranks can see.
-/// Null, on all ranks of the node alike, where the system gives none. Collective and blocking.
+/// Allocates memory for outputs of a node: `size_bytes` on each rank, accessible to the ranks of
+/// its node. Null, on all ranks of the node, if the system provides none. Collective and blocking.
 std::shared_ptr<SharedWindow> make_node_window(std::size_t size_bytes,
                                                const OperationOptions& options);
 
@@ -70,7 +70,7 @@ Handle submit(Submission submission);
 void run(const Submission& submission);
 
 /// Ends the operation on all ranks with InvalidArgument and `text`: for callers whose arguments
-/// cannot be made a TensorView of.
+/// cannot be represented as a TensorView.
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options);
 
 }  // namespace kolo::runtime

@@ -14,8 +14,8 @@
 
 namespace kolo::runtime {
 
-/// What all ranks must have in common at the start: settings, process sets, and what
-/// the program adds.
+/// What must be equal on all ranks at the start: settings, process sets, and the program's
+/// additions.
 struct Start {
   const Config& config;
   const ops::Registry& algorithms;

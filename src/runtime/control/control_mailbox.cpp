@@ -22,28 +22,28 @@ auto naming(const char* direction, int rank, Action action) {
 }  // namespace
 
 ControlMailbox::~ControlMailbox() {
-  for (Parcels* const parcels : {&outgoing_, &incoming_}) {
-    for (Parcel& parcel : *parcels) leak_intentionally(std::move(parcel.buffer));
+  for (Packets* const packets : {&outgoing_, &incoming_}) {
+    for (Packet& packet : *packets) leak_intentionally(std::move(packet.buffer));
   }
 }
 
 std::size_t ControlMailbox::send(int rank, const WireMessage& message) {
-  Parcels one = take_spare(rank);
-  Parcel& parcel = one.front();
-  parcel.buffer = encode(message, std::move(parcel.buffer));
-  parcel.transfer =
-      naming("to", rank, [&] { return communicator_.send(parcel.buffer, rank, tag_); });
+  Packets one = take_spare(rank);
+  Packet& packet = one.front();
+  packet.buffer = encode(message, std::move(packet.buffer));
+  packet.transfer =
+      naming("to", rank, [&] { return communicator_.send(packet.buffer, rank, tag_); });
   outgoing_.splice(outgoing_.end(), one);
-  return parcel.buffer.size();
+  return packet.buffer.size();
 }
 
 std::optional<std::pair<int, WireMessage>> ControlMailbox::poll() {
   collect_sent();
   if (!receive_next()) return std::nullopt;
-  Parcel& parcel = incoming_.front();
+  Packet& packet = incoming_.front();
   spare_.splice(spare_.end(), incoming_);
-  return std::pair(parcel.rank, naming("from", parcel.rank, [&] {
-                     return decode(parcel.buffer, communicator_.size());
+  return std::pair(packet.rank, naming("from", packet.rank, [&] {
+                     return decode(packet.buffer, communicator_.size());
                    }));
 }
 
@@ -52,8 +52,8 @@ bool ControlMailbox::is_idle() {
   return outgoing_.empty();
 }
 
-ControlMailbox::Parcels ControlMailbox::take_spare(int rank) {
-  Parcels one;
+ControlMailbox::Packets ControlMailbox::take_spare(int rank) {
+  Packets one;
   if (spare_.empty()) {
     one.emplace_back();
   } else {
@@ -65,13 +65,13 @@ ControlMailbox::Parcels ControlMailbox::take_spare(int rank) {
 
 void ControlMailbox::collect_sent() {
   for (auto next = outgoing_.begin(); next != outgoing_.end();) {
-    const auto parcel = next++;
+    const auto packet = next++;
     try {
-      const bool is_sent = naming("to", parcel->rank, [&] { return parcel->transfer.ready(); });
-      if (is_sent) spare_.splice(spare_.end(), outgoing_, parcel);
+      const bool is_sent = naming("to", packet->rank, [&] { return packet->transfer.ready(); });
+      if (is_sent) spare_.splice(spare_.end(), outgoing_, packet);
     } catch (...) {
-      leak_intentionally(std::move(parcel->buffer));
-      outgoing_.erase(parcel);
+      leak_intentionally(std::move(packet->buffer));
+      outgoing_.erase(packet);
       throw;
     }
   }
@@ -82,17 +82,17 @@ bool ControlMailbox::receive_next() {
   if (incoming_.empty()) {
     const auto envelope = communicator_.probe(tag_);
     if (!envelope) return false;
-    Parcels one = take_spare(envelope->source);
-    Parcel& parcel = one.front();
-    parcel.buffer.resize(envelope->size_bytes);
-    parcel.transfer = naming("from", parcel.rank, [&] {
-      return communicator_.receive(parcel.buffer, parcel.rank, tag_);
+    Packets one = take_spare(envelope->source);
+    Packet& packet = one.front();
+    packet.buffer.resize(envelope->size_bytes);
+    packet.transfer = naming("from", packet.rank, [&] {
+      return communicator_.receive(packet.buffer, packet.rank, tag_);
     });
     incoming_ = std::move(one);
   }
   try {
-    Parcel& parcel = incoming_.front();
-    return naming("from", parcel.rank, [&] { return parcel.transfer.ready(); });
+    Packet& packet = incoming_.front();
+    return naming("from", packet.rank, [&] { return packet.transfer.ready(); });
   } catch (...) {
     incoming_.clear();
     throw;

@@ -11,7 +11,7 @@
 
 namespace kolo::runtime {
 
-/// Sends and receives control messages among the ranks of a communicator, under a tag of its own.
+/// Sends and receives control messages among the ranks of a communicator, under a separate tag.
 /// No call blocks. Messages of one sender arrive in the order in which they were sent.
 class ControlMailbox {
  public:
@@ -22,7 +22,7 @@ class ControlMailbox {
   ControlMailbox(const ControlMailbox&) = delete;  // MPI refers to its buffers
   ControlMailbox& operator=(const ControlMailbox&) = delete;
 
-  /// Returns the size of the encoded message in bytes. Throws BackendError naming the rank where it
+  /// Returns the size of the encoded message in bytes. Throws BackendError naming the rank if it
   /// cannot be reached.
   std::size_t send(int rank, const WireMessage& message);
 
@@ -36,22 +36,22 @@ class ControlMailbox {
 
  private:
   // In this order: the transfer ends before its buffer is freed.
-  struct Parcel {
+  struct Packet {
     int rank = 0;
     std::vector<std::byte> buffer;
     Transfer transfer;
   };
-  using Parcels = std::list<Parcel>;  // spliced between lists: MPI holds their addresses
+  using Packets = std::list<Packet>;  // spliced between lists: MPI holds their addresses
 
-  Parcels take_spare(int rank);
+  Packets take_spare(int rank);
   void collect_sent();
   bool receive_next();
 
   Communicator& communicator_;
   const int tag_;
-  Parcels outgoing_;
-  Parcels incoming_;  // one at most, to keep the order
-  Parcels spare_;
+  Packets outgoing_;
+  Packets incoming_;  // one at most, to keep the order
+  Packets spare_;
 };
 
 }  // namespace kolo::runtime

@@ -47,7 +47,7 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     header_exchange_ = std::move(by_messages);
   }
   watch_.emplace(set, world, *header_exchange_);
-  // Where messages move on one thread of the program, a silent rank may just be busy.
+  // If messages move on one thread of the program, a silent rank may just be busy.
   if (by_messages_ != nullptr && world.messaging_thread() == nullptr) {
     heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_);
   }
@@ -55,7 +55,7 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
 
 bool ControlPlane::receive() {
   header_exchange_->beat();
-  // Where headers are in shared memory, nobody sends anything before a negotiation.
+  // If headers are in shared memory, no rank sends messages before a negotiation.
   if (by_messages_ == nullptr && !coordinator_.is_negotiating()) return false;
   bool has_received = false;
   while (auto mail = mailbox_.poll()) {

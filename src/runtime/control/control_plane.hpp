@@ -18,7 +18,7 @@
 
 namespace kolo::runtime {
 
-/// The control plane of a process set on this rank: its coordinator, and whatever carries headers,
+/// The control plane of a process set on this rank: its coordinator, and the exchange of headers,
 /// reports, verdicts and losses between the ranks. Ranks count within the set. No call blocks.
 class ControlPlane {
  public:
@@ -27,7 +27,7 @@ class ControlPlane {
 
   struct Parts {
     std::unique_ptr<Communicator> communicator{};  ///< among the members
-    std::shared_ptr<SharedWindow> window{};        ///< null: headers travel as messages
+    std::shared_ptr<SharedWindow> window{};        ///< null: headers are sent as messages
   };
 
   /// `set` and `world` outlive this object.
@@ -35,24 +35,24 @@ class ControlPlane {
 
   Coordinator& coordinator() { return coordinator_; }
 
-  /// Gives a sign of life and passes on the messages that have arrived; true if there were any.
+  /// Signals liveness and dispatches the messages that have arrived; true if there were any.
   bool receive();
-  /// What the coordinator wants done now. Call `send` with it once the batches in it have started.
+  /// The coordinator's actions. Call `send` with them once the batches in them have started.
   Coordinator::Actions decide(Clock::time_point now);
   void send(Coordinator::Actions& actions);
-  /// Ends the current exchange where all headers have arrived; false where they have not.
+  /// Ends the current exchange if all headers have arrived; false if they have not.
   bool end_exchange();
 
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
   std::optional<Loss> check_for_loss(Clock::time_point now, bool needs_peers);
-  /// A rank that gave no sign of life lately.
+  /// A rank that was silent recently.
   std::optional<Loss> find_silent() const { return watch_->find_silent(); }
   /// Tells the other ranks, logs it, and closes the coordinator.
   void declare_lost(const Loss& loss);
   /// Tells the other ranks only.
   void publish_lost(const Loss& loss) { header_exchange_->publish_lost(loss); }
 
-  /// This rank has closed the set in good order.
+  /// This rank has closed the set in an orderly way.
   void leave() { header_exchange_->leave(); }
   /// All ranks have left and no message of this rank is in flight: leaving is the last message that
   /// a rank sends.

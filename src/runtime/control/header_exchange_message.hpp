@@ -31,7 +31,7 @@ struct Lost {
   bool operator==(const Lost&) const = default;
 };
 
-/// The sender has left in good order.
+/// The sender has left in an orderly way.
 struct Left {
   bool operator==(const Left&) const = default;
 };
@@ -41,12 +41,12 @@ struct Ping {
   bool operator==(const Ping&) const = default;
 };
 
-/// The sender's coordinator is alive. The lowest ranks of nodes also send it unasked.
+/// The sender's coordinator is alive. The lowest ranks of nodes also send it without a Ping.
 struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
-/// What ranks that share no memory send one another for a TreeHeaderExchange.
+/// The messages of a TreeHeaderExchange between ranks that share no memory.
 using HeaderExchangeMessage =
     std::variant<HeaderUp, HeaderDown, WakeUpRequest, Lost, Left, Ping, Heartbeat>;
 

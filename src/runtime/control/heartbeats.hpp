@@ -12,22 +12,22 @@
 
 namespace kolo::runtime {
 
-/// Notices hosts that vanish, however long the ranks compute or sleep: the lowest ranks of the
-/// nodes are joined in a tree, and neighbours in it send each other a heartbeat four times in
-/// KOLO_LOST_AFTER. All other ranks send nothing: processes of their own host are watched.
+/// Detects hosts that vanish, even while ranks compute or sleep: the lowest ranks of the nodes form
+/// a tree, and neighbours in it send each other a heartbeat four times in KOLO_LOST_AFTER. All
+/// other ranks send nothing: processes of the same host are watched directly.
 class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
   using Loss = HeaderExchange::Loss;
 
-  /// Less than this says nothing: an idle rank makes a progress step every 50 ms.
+  /// A shorter limit would be meaningless: an idle rank makes a progress step every 50 ms.
   static constexpr std::chrono::nanoseconds kShortestLimit = std::chrono::seconds(1);
 
   /// `rank` counts within the set. The arguments outlive this object.
   Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
              TreeHeaderExchange& header_exchange);
 
-  /// Sends what is due. A neighbour from which nothing has come for KOLO_LOST_AFTER is a loss.
+  /// Sends heartbeats that are due. A neighbour that was silent for KOLO_LOST_AFTER is a loss.
   std::optional<Loss> check(Clock::time_point now);
 
  private:

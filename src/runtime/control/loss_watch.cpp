@@ -11,7 +11,8 @@ namespace kolo::runtime {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(10);
-constexpr auto kTimeToHear = std::chrono::milliseconds(200);  // every rank checks once in 50 ms
+constexpr auto kPropagationTime =
+    std::chrono::milliseconds(200);  // every rank checks once in 50 ms
 
 }  // namespace
 
@@ -22,7 +23,7 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();
   if (auto loss = header_exchange_.lost()) {
-    if (all_have_heard(*loss, now)) return loss;
+    if (has_reached_all(*loss, now)) return loss;
     return std::nullopt;
   }
   if (!is_due) return std::nullopt;
@@ -42,14 +43,14 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
 
 std::optional<HeaderExchange::Loss> LossWatch::announce(const Loss& loss, Clock::time_point now) {
   header_exchange_.publish_lost(loss);
-  if (all_have_heard(loss, now)) return loss;
+  if (has_reached_all(loss, now)) return loss;
   return std::nullopt;
 }
 
-/// A rank that announces its own end waits until the others have heard, and so do they: mpirun ends
+/// A rank that announces its own end waits until the others know, and so do they: mpirun ends
 /// all processes as soon as one has ended. Between hosts, a message may first have to wait for its
 /// connection, and does not survive its sender.
-bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
+bool LossWatch::has_reached_all(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
   const bool sees_it = std::ranges::find(dead, set_.world_rank(loss.rank)) != dead.end();
   const bool is_one_host =
@@ -57,7 +58,7 @@ bool LossWatch::all_have_heard(const Loss& loss, Clock::time_point now) {
   if (sees_it && is_one_host) return true;
   if (!heard_at_) heard_at_ = now;
   report(loss);
-  return now >= *heard_at_ + kTimeToHear;
+  return now >= *heard_at_ + kPropagationTime;
 }
 
 std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {

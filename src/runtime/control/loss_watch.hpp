@@ -11,7 +11,7 @@
 namespace kolo::runtime {
 
 /// Detects the loss of a rank of a process set: its process has ended, some rank has published the
-/// loss, or its coordinator gives no sign of life. Ranks count within the set.
+/// loss, or its coordinator is silent. Ranks count within the set.
 class LossWatch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -24,17 +24,17 @@ class LossWatch {
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
   std::optional<Loss> check(Clock::time_point now, bool needs_peers);
 
-  /// Tells the other ranks of a loss, and returns it once they have had time to hear of it.
+  /// Announces a loss to the other ranks, and returns it once they have had time to learn of it.
   std::optional<Loss> announce(const Loss& loss, Clock::time_point now);
 
-  /// A rank that gave no sign of life in the latest complete interval.
+  /// A rank that was silent in the latest complete interval.
   std::optional<Loss> find_silent() const;
 
   /// Logs the loss, once.
   void report(const Loss& loss);
 
  private:
-  bool all_have_heard(const Loss& loss, Clock::time_point now);
+  bool has_reached_all(const Loss& loss, Clock::time_point now);
   std::optional<int> member(int world_rank) const;
 
   const DataPath& set_;

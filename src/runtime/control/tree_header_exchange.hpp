@@ -13,8 +13,8 @@
 
 namespace kolo::runtime {
 
-/// A header exchange by messages, for ranks that share no memory. It knows no network: messages
-/// leave through `send` and arrive through `on_message`, in order per sender.
+/// A header exchange with messages, for ranks that share no memory. It does not use the network
+/// itself: messages leave through `send` and arrive through `on_message`, in order per sender.
 ///
 /// Headers are merged on the way up the tree and the merged header comes down: 2·(size - 1)
 /// messages per exchange. Wake-up requests are flooded along the tree. Losses and leaves go to
@@ -23,7 +23,7 @@ namespace kolo::runtime {
 class TreeHeaderExchange final : public HeaderExchange {
  public:
   /// Queues a message for delivery, without blocking; returns its size in bytes. May throw
-  /// BackendError where `to` cannot be reached.
+  /// BackendError if `to` cannot be reached.
   using Send = std::function<std::size_t(int to, const HeaderExchangeMessage& message)>;
 
   TreeHeaderExchange(int rank, int size, Tree tree, Send send);
@@ -46,7 +46,7 @@ class TreeHeaderExchange final : public HeaderExchange {
   std::vector<int> silent_ranks() override;
 
   void send_heartbeat(int rank) { tell(rank, Heartbeat{}); }
-  /// How many messages of any kind have come from a rank.
+  /// The number of messages of any kind from a rank.
   std::uint64_t messages_from(int rank) { return peer(rank).messages; }
 
  private:

@@ -15,9 +15,9 @@ namespace kolo::runtime {
 /// A header exchange in shared memory, for ranks of one node: every rank writes its own cell and
 /// reads the cells of all others, so an exchange costs one cache line each way.
 ///
-/// A header lies in slot `exchange % 2` of its rank's cell. Two slots are enough: a rank posts
-/// exchange e + 2 only after it has seen everybody's header of e + 1, and every rank posts that one
-/// only after it has read all headers of e. A damaged cell is rejected with BackendError.
+/// A header is in slot `exchange % 2` of its rank's cell. Two slots suffice: a rank posts exchange
+/// e + 2 only after it has seen all headers of e + 1, and every rank posts that one only after it
+/// has read all headers of e. A damaged cell is rejected with BackendError.
 class WindowHeaderExchange final : public HeaderExchange {
  public:
   /// Bytes needed at the beginning of every segment of `window`.

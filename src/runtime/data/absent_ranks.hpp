@@ -10,21 +10,20 @@
 #include "runtime/data/reduction_items.hpp"
 #include "runtime/protocol/bits.hpp"
 
-/// Ranks that have joined, and what runs without them.
+/// Operations that run without ranks that have joined.
 namespace kolo::runtime {
 
-/// For each operation, the ranks that have joined without having submitted it. Only they know that:
-/// what a rank submitted before it joined counts in full, whenever it runs.
+/// Finds, for each operation, the ranks that have joined without having submitted it. Only they
+/// know: operations that a rank submitted before it joined count in full, whenever they run.
 Task find_absent(const DataPath& path, const Operations& batch, std::vector<Bits>& absent);
 
-/// Those of one operation, as reductions see them.
+/// The absent ranks of one operation, as reductions see them.
 JoinedRanks joined_of(const DataPath& path, const Bits& absent);
 
-/// Throws AgreedFailure, on all ranks, where the operation cannot run without the absent ones.
+/// Throws AgreedFailure on all ranks if the operation cannot run without the absent ones.
 void refuse_for_absent(const DataPath& path, const Request& request, const Bits& absent);
 
-/// Throws AgreedFailure, on all ranks, where any sends rows to one that has joined: they would be
-/// lost.
+/// Throws AgreedFailure on all ranks if any sends rows to a joined one, since they would be lost.
 Task refuse_rows_for_absent(const DataPath& path, const Request& request,
                             const std::vector<std::size_t>& received, const Bits& absent);
 
@@ -38,8 +37,8 @@ class ScratchMemory {
                              std::size_t count) = 0;
 };
 
-/// What a rank that has joined contributes to `request`: identities to reductions, no rows, and
-/// room for results that nobody reads.
+/// The contribution of a joined rank to `request`: identities to reductions, no rows, and memory
+/// for unused results.
 std::shared_ptr<Operation> make_stand_in(const DataPath& path, const Request& request,
                                          std::shared_ptr<ScratchMemory> scratch);
 

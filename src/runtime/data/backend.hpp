@@ -15,15 +15,15 @@ namespace kolo::runtime {
 /// An all-gather, a broadcast or an all-to-all of one tensor.
 struct Move {
   CollectiveCall call;
-  std::size_t bytes;  ///< by which the algorithm is chosen, the same on all ranks
+  std::size_t bytes;  ///< determines the algorithm; the same on all ranks
 };
 
 /// Moves and combines the elements of a lane's tensors in one kind of memory: the host's or a
 /// GPU's. dispatch() decides what is moved; a new collective that combines nothing is a case there
 /// and in DeviceBackend::move.
 ///
-/// A host's Task ends when the results are there, a GPU's when the work is on the stream. What is
-/// passed by reference lives until then.
+/// A host's Task ends when the results are complete, a GPU's when the work is on the stream.
+/// Arguments passed by reference live until then.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -32,7 +32,7 @@ class Backend {
   virtual Task all_reduce(const Request& request, std::span<const ReductionItem> items,
                           JoinedRanks joined) = 0;
 
-  /// Combines each of `items`, of which every rank keeps its part.
+  /// Combines each of `items`; every rank keeps its part.
   /// @param counts elements that each rank keeps, for each item
   virtual Task reduce_scatter(const Request& request, std::span<const ReductionItem> items,
                               std::span<const std::vector<std::size_t>> counts,
@@ -41,8 +41,7 @@ class Backend {
   /// Runs all-gathers, broadcasts or all-to-alls, which use different memory.
   virtual Task move(Collective collective, std::span<const Move> moves) = 0;
 
-  /// Makes what follows wait until an output that was just allocated for `operation` may be
-  /// written.
+  /// Makes later work wait until an output that was just allocated for `operation` may be written.
   virtual void await_allocation(const Operation& operation) = 0;
 };
 

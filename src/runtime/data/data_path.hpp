@@ -26,7 +26,7 @@ struct Choices {
   const compression::Registry& compressors;
   std::span<const CustomReduction> reductions;
 
-  /// Throws InvalidArgument, which names the choices.
+  /// Throws InvalidArgument, naming the choices.
   const CustomReduction& find_reduction(std::string_view name) const;
 };
 
@@ -45,7 +45,7 @@ struct DataPath {
 
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
 
-  /// KOLO_LOST_AFTER; where that is 0, the longest time there is.
+  /// KOLO_LOST_AFTER; the maximum duration if that is 0.
   std::chrono::nanoseconds longest_silence() const {
     const std::chrono::nanoseconds limit = config.lost_after;
     return limit.count() > 0 ? limit : std::chrono::nanoseconds::max();
@@ -54,7 +54,7 @@ struct DataPath {
   /// @return a call without buffers
   CollectiveCall make_call() const;
 
-  /// The algorithm that the settings name; empty: the fastest that fits.
+  /// The algorithm named by the settings; empty: the fastest one.
   std::string_view preferred(Collective collective) const;
   /// Whether algorithms with Needs::Nodes can run.
   bool has_nodes() const { return nodes && nodes->is_homogeneous && nodes->window != nullptr; }
@@ -62,10 +62,10 @@ struct DataPath {
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
                           bool has_peer_buffers = false, bool shares_output = false) const;
 
-  /// The codec by which a reduction's tensors are sent; null: by none.
+  /// The codec that encodes a reduction's tensors; null: none.
   const Codec* codec_of(const Request& request) const;
-  /// Throws InvalidArgument for unknown compressors, codecs and reductions, for what a codec is not
-  /// for, and for memory that the ranks of a node share where they cannot.
+  /// Throws InvalidArgument for unknown compressors, codecs and reductions, for requests that a
+  /// codec does not support, and for shared memory of a node whose ranks cannot share memory.
   void check(const Request& request) const;
 };
 

@@ -12,7 +12,7 @@
 namespace kolo::runtime {
 namespace {
 
-/// An operation that is being run.
+/// A running operation.
 struct Dispatched {
   const DataPath& path;
   Backend& backend;
@@ -152,7 +152,7 @@ Task run_one(const DataPath& path, Backend& backend, Operation& operation, const
   }
 }
 
-/// Neighbours to which the same ranks contribute may be fused.
+/// Neighbours with the same contributing ranks may be fused.
 Task all_reduce(const DataPath& path, Backend& backend, const Operations& batch,
                 const std::vector<Bits>& absent) {
   std::size_t end = 0;
@@ -182,7 +182,7 @@ Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
     switch (first.request.collective) {
       case Collective::AllGather: co_await make_room_to_gather(run, i, rows[i]); break;
       case Collective::AllToAll: co_await make_room_to_exchange(run, i, rows[i]); break;
-      default: break;  // the program has made room
+      default: break;  // the program has allocated the output
     }
   }
 }

@@ -9,10 +9,10 @@
 #include "runtime/data/operation.hpp"
 #include "runtime/protocol/bits.hpp"
 
-/// The one place that knows how each collective runs, whatever memory its tensors lie in.
+/// The one place that decides how each collective runs, for any memory of its tensors.
 namespace kolo::runtime {
 
-/// Rows of one tensor, by rank. Empty where the ranks need not tell one another.
+/// Rows of one tensor, by rank. Empty if the ranks need not exchange them.
 struct TensorRows {
   std::vector<std::size_t> sent{};  ///< all-to-all: by this rank
   std::vector<std::size_t> received{};

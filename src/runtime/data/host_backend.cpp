@@ -18,7 +18,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-/// Whether scaling changes the identity, which ranks that have joined contribute.
+/// Whether scaling changes the identity, which joined ranks contribute.
 bool has_fragile_identity(ReduceOp op) {
   return op == ReduceOp::Min || op == ReduceOp::Max || op == ReduceOp::Product;
 }
@@ -136,7 +136,7 @@ Task HostBackend::reduce(Collective collective, const Request& request, Buffer b
                           compressors.find(request.compression));
 }
 
-/// By the algorithm that is chosen.
+/// Runs the chosen algorithm.
 Task HostBackend::reduce_by_choice(Collective collective, const Request& request, Buffer buffer,
                                    JoinedRanks joined, const Compressor& compressor) {
   const DType payload = compressor.wire_dtype(buffer.dtype);
@@ -144,13 +144,13 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
   const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
   const bool is_prescaled =
       joined.count > 0 && request.prescale != 1.0 && has_fragile_identity(request.op);
-  // Peers can access neither payloads nor the memory of a rank that has joined.
+  // Peers can access neither payloads nor the memory of a joined rank.
   const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
                                 !is_prescaled && joined.count == 0;
   const Algorithm& algorithm =
       path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
   const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_prescaled;
-  // Whatever is converted first is reduced in a copy.
+  // Converted tensors are reduced in a copy.
   const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_on_the_way);
   const ops::ReductionPlan plan = ops::plan_reduction(
       payload, request.op, is_prescaled ? 1.0 : request.prescale, request.postscale,
@@ -178,7 +178,7 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
 Task HostBackend::reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
                                JoinedRanks joined, const Codec& codec) {
   const int divisor = divisor_of(request, joined, path_.communicator->size());
-  // Sums are float32, whatever the tensor is.
+  // Sums are float32 for any tensor.
   const ops::ReductionPlan plan = ops::plan_reduction(DType::Float32, request.op, request.prescale,
                                                       request.postscale, true, divisor);
   CollectiveCall call = make_call(request, buffer, plan, nullptr);
@@ -195,7 +195,7 @@ bool HostBackend::compresses(const Request& request, DType dtype) const {
   return compressors.find(request.compression).wire_dtype(dtype) != dtype;
 }
 
-/// Of 16-bit floats in a copy, as float32.
+/// Reduces a float32 copy of 16-bit floats.
 Task HostBackend::reduce_between_nodes(const Request& request, Buffer buffer, JoinedRanks joined) {
   const compression::Registry& compressors = path_.choices.compressors;
   const Codec* const codec = compressors.find_codec(request.compression);

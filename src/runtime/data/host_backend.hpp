@@ -15,9 +15,8 @@
 
 namespace kolo::runtime {
 
-/// Runs collectives on host memory by the algorithms of ops/. Reductions are packed where they are
-/// fused, converted where they are compressed or averaged in a wider type, and otherwise left where
-/// they are.
+/// Runs collectives on host memory with the algorithms of ops/. Reductions are packed if they are
+/// fused, converted if they are compressed or averaged in a wider type, and otherwise run in place.
 class HostBackend final : public Backend {
  public:
   explicit HostBackend(const DataPath& path) : path_(path) {}
@@ -45,7 +44,7 @@ class HostBackend final : public Backend {
     float* residual = nullptr;              // of a codec, for all of `count`
   };
 
-  /// From a tensor to `wire_` and back, where the two differ.
+  /// From a tensor to `wire_` and back, if the two differ.
   struct Conversion {
     DType dtype;
     DType wire;

@@ -12,15 +12,15 @@
 
 namespace kolo::runtime {
 
-/// Runs the batches of a lane that do not lie on GPUs, and what changes the process set itself.
+/// Runs the batches of a lane that are not on GPUs, and operations that change process sets.
 class HostRunner {
  public:
   /// All arguments outlive the runner.
   HostRunner(comm::World& world, const DataPath& path)
       : world_(world), path_(path), backend_(path) {}
 
-  /// Runs one batch, as dispatch() does. `have_some_joined`: some ranks may take part with what
-  /// make_stand_in gave them.
+  /// Runs one batch, as dispatch() does. `have_some_joined`: some ranks may take part with
+  /// operations from make_stand_in.
   Task run(Operations batch, bool have_some_joined);
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request) const;

@@ -10,7 +10,7 @@
 /// Exchanges of small numbers among the ranks of a lane, such as row counts. Collective.
 namespace kolo::runtime {
 
-/// Gathers the numbers of all ranks, equally many on each, in the order of ranks.
+/// Gathers the numbers of all ranks, equally many on each, in rank order.
 Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
                     std::vector<std::size_t>& all);
 

@@ -21,44 +21,44 @@ struct TensorMemory {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   float* residual = nullptr;  ///< see AllreduceOptions
-  /// Where on every rank the part of it lies that others need (see CollectiveCall), where all of
+  /// The addresses, on every rank, of the part that others need (see CollectiveCall), if all of
   /// that is shared memory; else empty.
   std::vector<std::byte*> peer_buffers;
 
   std::int64_t row_count = 0;             ///< all-gather: this rank's rows
   std::vector<std::int64_t> send_splits;  ///< all-to-all: this rank's rows for each rank
-  /// All-gather, all-to-all: given the rows that come from each rank, returns memory for all rows.
+  /// All-gather, all-to-all: given the number of rows from each rank, returns memory for all rows.
   std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
-/// All memory of a SharedBuffer, which the program's operations use again and again.
+/// The whole memory of a SharedBuffer, which the program's operations use repeatedly.
 struct BufferMemory {
   std::byte* data = nullptr;
   std::size_t size_bytes = 0;
   std::shared_ptr<void> owner;
 };
 
-/// How an operation on a GPU is ordered with the program's own work there.
+/// Orders an operation on a GPU with the program's own work there.
 struct DeviceOrder {
-  int gpu = 0;  ///< that its tensors lie on
+  int gpu = 0;  ///< of its tensors
   comm::DeviceStream stream =
       nullptr;                        ///< the program's: writes inputs before, reads outputs after
-  std::shared_ptr<CUevent_st> ready;  ///< on it, behind what was there when it was submitted
-  std::shared_ptr<CUevent_st> done;   ///< behind the operation; null: it was not launched
+  std::shared_ptr<CUevent_st> ready;  ///< after the work on the stream at submission
+  std::shared_ptr<CUevent_st> done;   ///< after the operation; null: it was not launched
 };
 
-/// What an operation is on this rank.
+/// The role of an operation on this rank.
 enum class OperationRole : std::uint8_t {
   Submitted,  ///< by the program
   Join,       ///< a call of join(): its request is empty
-  StandIn,    ///< the part of a rank that has joined in another rank's operation; nobody waits
+  StandIn,    ///< the part of a joined rank in another rank's operation; no thread waits for it
 };
 
-/// One operation on this rank: what was agreed on, its memory, and how it ended.
+/// One operation on this rank: its request, its memory, and its result.
 ///
 /// Set up by the submitting thread, run by whichever thread makes progress in its lane, read by the
 /// waiting one: `is_done` is stored last and orders everything else. On a GPU it is done when it
-/// has been launched: what comes after it there waits for an event.
+/// has been launched: later work there waits for an event.
 struct Operation {
   using Clock = std::chrono::steady_clock;
 
@@ -74,8 +74,8 @@ struct Operation {
   int process_set_number = 0;                   ///< add process set
   int last_joined = 0;                          ///< join: the world rank that joined last
 
-  std::vector<BufferMemory> buffers;  ///< that its tensor lies in
-  std::shared_ptr<void> keep_alive;   ///< owns whatever other memory above needs an owner
+  std::vector<BufferMemory> buffers;  ///< that contain its tensor
+  std::shared_ptr<void> keep_alive;   ///< owns all other memory above that needs an owner
 
   Clock::time_point started{};  ///< when its data began to move
   Clock::time_point ended{};

@@ -20,7 +20,7 @@ struct JoinedRanks {
   bool is_here = false;  ///< this rank is one of them
 };
 
-/// @return what an average over a process set of `size` ranks divides by
+/// @return the divisor of an average over a process set of `size` ranks
 inline int divisor_of(const Request& request, JoinedRanks joined, int size) {
   return request.join_divisor == JoinDivisor::Active ? size - joined.count : size;
 }

@@ -11,7 +11,7 @@
 
 namespace kolo::runtime {
 
-/// How long callers spin on this node. Not at all where ranks share cores: a spinning caller blocks
+/// How long callers spin on this node; zero if ranks share cores: a spinning caller blocks
 /// the very rank it waits for.
 inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology) {
   const int ranks = config.fake_nodes > 0 ? topology.size : topology.local_size;

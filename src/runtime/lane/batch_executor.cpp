@@ -49,8 +49,8 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
     return;
   }
   Task task = runner_->run(operations, have_some_joined);
-  // The first added set overlaps with the world, which has been the only set so far. What the world
-  // launches until then has no number, and comes before the set's on all ranks.
+  // The first added set overlaps with the world, which has been the only set so far. Earlier
+  // launches of the world have no numbers, and precede the set's on all ranks.
   if (first.collective == Collective::AddProcessSet) {
     overlaps_ = has_peers_;
     if (launch_order_ != nullptr) launch_order_->expect_questions();
@@ -63,7 +63,7 @@ void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
   on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
 }
 
-void BatchExecutor::attend_to_gpu() {
+void BatchExecutor::progress_gpu() {
   if (device_runner_ == nullptr) return;
   launch_order_->serve();
   device_runner_->check_launched();

@@ -16,27 +16,27 @@
 
 namespace kolo::runtime {
 
-/// Runs the agreed batches of a process set: those on CPUs and those on GPUs in a queue each, so
-/// that data on one kind of device does not wait for data on the other. No call blocks.
+/// Runs the agreed batches of a process set. CPUs and GPUs have a queue each, so that data on one
+/// kind of device does not wait for data on the other. No call blocks.
 class BatchExecutor {
  public:
   using Clock = Operation::Clock;
 
-  /// What moves data between GPUs.
+  /// Moves data between GPUs.
   struct DeviceParts {
     comm::Gpus& gpus;
     LaunchOrder& launch_order;
-    DataPath data;          ///< with a communicator of its own
-    bool is_added = false;  ///< a set other than the world, with which it overlaps
+    DataPath data;          ///< with a separate communicator
+    bool is_added = false;  ///< a set other than the world, which it overlaps
   };
 
-  /// `data` and `world` outlive this object. `device`: none in a build for CPUs alone.
+  /// `data` and `world` outlive this object. `device`: none in a build without GPUs.
   BatchExecutor(const DataPath& data, std::optional<DeviceParts> device, comm::World& world);
 
-  /// See DeviceRunner; any thread. Null in a build for CPUs alone.
+  /// See DeviceRunner; any thread. Null in a build without GPUs.
   DeviceRunner* device_runner() const { return device_runner_.get(); }
 
-  /// What this rank, which has joined, contributes to `request`.
+  /// The contribution of this rank, which has joined, to `request`.
   std::shared_ptr<Operation> make_stand_in(const Request& request) const;
   /// Appends a batch to its queue. `have_some_joined`: as Coordinator::Batch has it.
   void start(Operations operations, bool have_some_joined);
@@ -48,8 +48,8 @@ class BatchExecutor {
     bool is_overdue = false;  ///< a batch has missed its deadline by KOLO_LOST_AFTER
   };
   /// Moves the first batch of each queue by a few chunks at most, until it has waited `polls`
-  /// times. Calls `complete(operation, error)` for operations that have ended. Throws what concerns
-  /// this rank alone.
+  /// times. Calls `complete(operation, error)` for operations that have ended. Throws errors that
+  /// concern only this rank.
   template <class Complete>
   Progress advance(Clock::time_point now, int polls, const Complete& complete) {
     Progress progress;
@@ -61,22 +61,22 @@ class BatchExecutor {
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
-    attend_to_gpu();
+    progress_gpu();
     return progress;
   }
-  /// Nothing is queued or moving, on GPUs either.
+  /// Nothing is queued or moving, including on GPUs.
   bool is_idle();
 
   /// Other ranks are likely to ask this one for the order of launches. Any thread.
   bool is_in_demand() const { return launch_order_ != nullptr && launch_order_->is_in_demand(); }
-  /// Gives GPUs back what they lent, once the set is closed on all ranks.
+  /// Releases GPU resources, once the set is closed on all ranks.
   void release_gpu() {
     if (device_runner_ != nullptr) device_runner_->release();
   }
   /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
   void abort(const std::string& reason);
   /// The stopped batches, once nothing uses their memory any more; none before.
-  LostBatches::Batches take_rested(Clock::time_point now) { return lost_.take_rested(now); }
+  LostBatches::Batches take_drained(Clock::time_point now) { return lost_.take_drained(now); }
   /// Whether there are any, or GPUs are still stopping theirs.
   bool has_stopped_batches() const {
     return !lost_.empty() || (device_runner_ != nullptr && device_runner_->is_aborting());
@@ -87,7 +87,7 @@ class BatchExecutor {
   double gpu_seconds() { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
 
  private:
-  void attend_to_gpu();
+  void progress_gpu();
   bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;
@@ -96,7 +96,7 @@ class BatchExecutor {
   std::optional<DataPath> device_data_;
   std::shared_ptr<DeviceRunner> device_runner_;
   LaunchOrder* launch_order_ = nullptr;
-  bool overlaps_ = false;  // with other sets, from this place in the agreed order on
+  bool overlaps_ = false;  // with other sets, from this point in the agreed order on
   BatchQueue on_cpu_;
   BatchQueue on_gpu_;
   LostBatches lost_;

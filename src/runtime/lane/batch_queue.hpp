@@ -21,7 +21,7 @@ class BatchQueue {
     Operations operations;
     Clock::time_point deadline;
   };
-  /// `operations` are those that have ended, with `error` if set.
+  /// `operations` have ended, with `error` if set.
   struct Step {
     bool has_progressed = false;
     Operations operations{};
@@ -39,14 +39,14 @@ class BatchQueue {
   bool empty() const { return batches_.empty(); }
 
   /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
-  /// AgreedFailure ends the batch; any other exception concerns this rank alone and is thrown.
+  /// AgreedFailure ends the batch; any other exception concerns only this rank and is thrown.
   Step advance(int polls);
-  /// The first batch has missed its deadline by `grace`. Says so once per `grace`.
+  /// Whether the first batch has missed its deadline by `grace`; true once per `grace`.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
-  /// The place after what has been pushed so far. Refers to the queue.
+  /// The place after all batches pushed so far. Refers to the queue.
   Place after_all() const { return {*this, begun_}; }
 
-  /// Removes and returns what has not ended.
+  /// Removes and returns the batches that have not ended.
   std::deque<Batch> take_all();
 
  private:

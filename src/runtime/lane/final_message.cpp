@@ -37,15 +37,15 @@ std::string describe_current_exception() {
 }
 
 /// False in a forked child, whose end concerns its parent only.
-bool any_is_at_home(const std::vector<std::shared_ptr<Lane>>& lanes) {
-  return std::ranges::any_of(lanes, [](const auto& lane) { return lane->is_at_home(); });
+bool any_is_in_creator_process(const std::vector<std::shared_ptr<Lane>>& lanes) {
+  return std::ranges::any_of(lanes, [](const auto& lane) { return lane->is_in_creator_process(); });
 }
 
 [[noreturn]] void send_final_message_and_terminate() {
   const std::string how = describe_current_exception();
   Registered& all = registered();
   const std::unique_lock lock(all.lock, std::try_to_lock);
-  if (lock.owns_lock() && any_is_at_home(all.lanes)) {
+  if (lock.owns_lock() && any_is_in_creator_process(all.lanes)) {
     // Log first: once the peers know and end, mpirun may end this process at any moment.
     KOLO_LOG(Error) << how;
     for (const auto& lane : all.lanes) lane->publish_end(how);

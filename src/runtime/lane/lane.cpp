@@ -12,7 +12,7 @@ namespace kolo::runtime {
 namespace {
 
 // Waits between chunks are short: a caller, who has nothing else to do, polls several times before
-// it repeats the whole step. Where ranks share cores, the rank that is waited for needs the core.
+// it repeats the whole step. If ranks share cores, the awaited rank needs the core.
 constexpr int kPollsOfCallers = 128;
 constexpr int kPollsOnSharedCores = 4;
 
@@ -50,35 +50,35 @@ void Lane::order_after(const Operation& operation) {
   if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
 }
 
-/// Precedes everything that acts on behalf of this rank.
-void Lane::require_home() const {
-  if (home_.is_here()) return;
+/// Precedes everything that acts for this rank.
+void Lane::require_creator_process() const {
+  if (creator_.is_current()) return;
   throw InvalidArgument("process set " + data_.name +
                         ": this process is a forked child of the one that started Kolo, and is not "
                         "a rank. Use Kolo in the parent, or start it after fork().");
 }
 
 void Lane::submit(std::shared_ptr<Operation> operation) {
-  require_home();
+  require_creator_process();
   queue_.submit(std::move(operation));
   wake_signal_.notify();
-  lend_thread();
+  progress_if_funneled();
 }
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
-  require_home();
+  require_creator_process();
   queue_.submit(operation);
   wait(*operation, Clock::time_point::max());
 }
 
 void Lane::join(std::shared_ptr<Operation> operation) {
-  require_home();
+  require_creator_process();
   queue_.join(std::move(operation));
   wake_signal_.notify();
-  lend_thread();
+  progress_if_funneled();
 }
 
-void Lane::lend_thread() {
+void Lane::progress_if_funneled() {
   if (messaging_ == nullptr || !messaging_->is_here()) return;
   // A function that the program runs inside a step may submit.
   if (progress_mutex_.is_mine()) return;
@@ -105,10 +105,10 @@ class Lane::Waiter {
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   if (is_done()) {
-    serve_messages();  // what other ranks still need of this one
+    serve_messages();  // that other ranks still need
     return true;
   }
-  require_home();
+  require_creator_process();
   queue_.await(operation.use);
   const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();
@@ -230,7 +230,7 @@ void Lane::start(const Coordinator::Batch& batch) {
 void Lane::report_stall(const Verdict::Stall& stall) const {
   const std::string missing =
       stall.missing_ranks.empty()
-          ? "nobody is missing any more"
+          ? "no rank is missing any more"
           : list_world_ranks(stall.missing_ranks, data_.world_ranks) + " did not submit it yet";
   KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
                  << list_world_ranks(stall.waiting_ranks, data_.world_ranks)

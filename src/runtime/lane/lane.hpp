@@ -11,7 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "base/home_process.hpp"
+#include "base/creator_process.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
 #include "ops/steps/node_places.hpp"
@@ -25,71 +25,71 @@
 
 namespace kolo::runtime {
 
-/// One process set on this rank: its queue of submissions, its control plane and its batches,
-/// independent of all other lanes.
+/// The engine of one process set on this rank: its queue of submissions, its control plane and its
+/// batches, independent of all other lanes.
 ///
 /// A lane makes progress in steps, one thread at a time: its progress thread, or a caller that
-/// waits for one of its operations, so that nobody needs to be woken for the data to move. A step
+/// waits for one of its operations, so that no other thread must wake up to move data. A step
 /// never blocks, and moves a few chunks at most.
 class Lane {
  public:
   struct Parts {
     DataPath data;
     ControlPlane::Parts control{};
-    std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build for CPUs alone
+    std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build without GPUs
   };
 
-  /// What is passed by reference lives until `stop` has returned. Handles keep the lane longer.
+  /// Arguments passed by reference live until `stop` has returned. Handles keep the lane longer.
   Lane(Parts parts, comm::World& world);
   ~Lane();
 
-  /// Throws InvalidArgument for what no rank can run: unknown compressors and reductions.
+  /// Throws InvalidArgument for requests that no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
   bool uses_codec(const Request& request) const { return data_.codec_of(request) != nullptr; }
   /// The codec of that name, null for a compressor's. Throws InvalidArgument if there is neither.
   const Codec* codec_named(std::string_view name) const {
     return data_.choices.compressors.find_codec(name);
   }
-  /// The ranks by nodes, as all-reduces see them that compress between nodes.
+  /// The ranks by nodes, for all-reduces that compress between nodes.
   ops::NodePlaces node_places() const { return {data_.node_of_rank, rank()}; }
   /// Whether GPUs have kernels for the codec.
   static bool runs_on_gpus(const Codec& codec) {
     return compression::Registry::format_of(codec) != nullptr;
   }
-  /// Whether the ranks of each of its nodes, which are several, can share memory.
+  /// Whether there are several nodes, and the ranks of each can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 
-  /// Call before submitting: makes an operation on a GPU wait for what is on its stream. Throws
-  /// InvalidArgument or BackendError where this rank cannot use that GPU.
+  /// Call before submitting: makes an operation on a GPU wait for the work on its stream. Throws
+  /// InvalidArgument or BackendError if this rank cannot use that GPU.
   void prepare(Operation& operation);
-  /// Call once the operation is done: what is put on its stream from now on waits for its result.
+  /// Call once the operation is done: later work on its stream waits for its result.
   void order_after(const Operation& operation);
 
-  /// Queues an operation. Throws InvalidArgument where one of that name is in flight, ShutdownError
+  /// Queues an operation. Throws InvalidArgument if one of that name is in flight, ShutdownError
   /// after `stop`. Any other problem is found later and becomes the operation's error.
   void submit(std::shared_ptr<Operation> operation);
 
   /// Queues an operation and waits for it, without waking the progress thread.
   void run(const std::shared_ptr<Operation>& operation);
 
-  /// Queues a join after everything submitted so far. Throws InvalidArgument where one is in
+  /// Queues a join after everything submitted so far. Throws InvalidArgument if one is in
   /// flight.
   void join(std::shared_ptr<Operation> operation);
 
-  /// Makes progress until the operation is done or `until` has come; true if it is done.
+  /// Makes progress until the operation is done or `until`; true if it is done.
   bool wait(const Operation& operation, Operation::Clock::time_point until);
 
-  /// One progress step where only the calling thread moves messages; otherwise nothing. Never
+  /// One progress step, if only the calling thread may move messages; otherwise nothing. Never
   /// blocks.
-  void lend_thread();
+  void progress_if_funneled();
 
   /// One progress step, unless a caller makes progress. True if something advanced.
   bool try_progress();
   /// Something is queued, pending or running, and no caller makes progress.
   bool needs_progress() const { return waiters_.count == 0 && queue_.in_flight() > 0; }
-  /// Other ranks may be waiting for answers of this one, in whose sets it has no part.
+  /// Other ranks may be waiting for answers of this one concerning sets that it is not part of.
   bool is_in_demand() const { return executor_.is_in_demand(); }
-  /// On which the progress thread sleeps.
+  /// The progress thread sleeps on it.
   WakeSignal& wake_signal() { return wake_signal_; }
 
   /// Leaves the set, which closes it on all ranks. Blocks until nothing is pending or running here.
@@ -97,11 +97,10 @@ class Lane {
   /// Ends submissions and progress; `why` completes "process set world: ".
   void stop(std::string why);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
-  /// progress step or not. The message is not sent where another thread stays in a step all the
-  /// time.
+  /// progress step or not. The message is not sent if another thread never leaves its step.
   void publish_end(const std::string& how);
-  /// Whether this process made the lane. A forked child has a copy, which must not act for it.
-  bool is_at_home() const { return home_.is_here(); }
+  /// Whether this process created the lane. A forked child has a copy, which must do nothing.
+  bool is_in_creator_process() const { return creator_.is_current(); }
 
   int rank() const { return data_.communicator->rank(); }
   int size() const { return data_.communicator->size(); }
@@ -124,18 +123,18 @@ class Lane {
   /// How far this rank has closed the set.
   enum class Phase {
     Open,
-    Left,     // this rank has left in good order
+    Left,     // this rank has left in an orderly way
     AllLeft,  // and so have all others
-    Stopped,  // what was passed by reference may have been released
+    Stopped,  // arguments passed by reference may have been released
   };
-  /// The callers that wait and make progress meanwhile.
+  /// Callers that wait and make progress.
   struct Waiters {
     std::atomic<int> count{0};
     std::mutex mutex;
     std::condition_variable operation_is_done;
   };
 
-  void require_home() const;
+  void require_creator_process() const;
   bool serve_messages() { return messaging_ != nullptr && messaging_->serve(); }
   bool try_progress_step(int polls);
   bool progress_step(int polls);
@@ -157,7 +156,7 @@ class Lane {
   comm::World& world_;
   comm::MessagingThread* const messaging_;  // null: messages move on any thread
   const std::chrono::nanoseconds spin_;     // of callers
-  const HomeProcess home_;
+  const CreatorProcess creator_;
   WakeSignal wake_signal_;
   TensorQueue queue_;
   Waiters waiters_;

@@ -1,4 +1,4 @@
-// How a lane ends: in good order, or by the loss of a rank.
+// The end of a lane: orderly, or by the loss of a rank.
 #include <chrono>
 #include <exception>
 #include <mutex>
@@ -22,7 +22,7 @@ std::string what_of(const Operation& operation) {
 
 }  // namespace
 
-// --- in good order ---
+// --- orderly ---
 
 void Lane::shut_down() {
   queue_.leave();
@@ -34,7 +34,7 @@ void Lane::shut_down() {
     if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
     if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
       give_up_at =
-          later(Clock::now(), data_.longest_silence());  // losses go unnoticed from here on
+          later(Clock::now(), data_.longest_silence());  // losses are not detected from here on
     } else if (Clock::now() > give_up_at) {
       world_.mark_broken();
       break;
@@ -58,7 +58,7 @@ void Lane::leave_when_closed() {
 void Lane::stop(std::string why) {
   const std::unique_lock lock(progress_mutex_);
   queue_.stop(std::move(why));
-  progress_step(1);  // ends what was submitted since the set was closed
+  progress_step(1);  // ends operations submitted since the set was closed
   // A thread that waits for one of these may be about to begin another step.
   phase_ = Phase::Stopped;
   executor_.release_gpu();  // handles keep the lane as long as the program keeps them
@@ -66,7 +66,7 @@ void Lane::stop(std::string why) {
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
-  if (operation->role == OperationRole::StandIn) return;  // nobody waits for it
+  if (operation->role == OperationRole::StandIn) return;  // no thread waits for it
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();
@@ -92,8 +92,8 @@ void Lane::declare_lost(const ControlPlane::Loss& loss) {
 
 /// MPI and GPUs may still read the memory of these batches, so it leaks intentionally.
 bool Lane::end_stopped_batches(Clock::time_point now) {
-  LostBatches::Batches rested = executor_.take_rested(now);
-  for (BatchQueue::Batch& batch : rested) {
+  LostBatches::Batches drained = executor_.take_drained(now);
+  for (BatchQueue::Batch& batch : drained) {
     for (const auto& operation : batch.operations) {
       complete(operation, std::make_exception_ptr(PeerLostError(
                               what_of(*operation) + " on process set " + data_.name + ": rank " +
@@ -101,7 +101,7 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
     }
     leak_intentionally(std::move(batch));
   }
-  return !rested.empty();
+  return !drained.empty();
 }
 
 void Lane::declare_silent_rank_lost() {
@@ -109,7 +109,7 @@ void Lane::declare_silent_rank_lost() {
 }
 
 void Lane::publish_end(const std::string& how) {
-  if (!home_.is_here()) return;
+  if (!creator_.is_current()) return;
   // Not during another thread's step, which uses the control plane. A step that takes longer than
   // this hangs in a function of the program; the other ranks then see that the process has ended.
   constexpr int kLongestStepMs = 500;

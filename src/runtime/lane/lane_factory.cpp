@@ -15,7 +15,7 @@
 namespace kolo::runtime {
 namespace {
 
-// Every lane has communicators of its own.
+// Every lane has its own communicators.
 enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kChannelsPerLane };
 
 int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
@@ -138,7 +138,7 @@ std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours
   return nullptr;
 }
 
-/// Null, on all ranks of `communicator` alike, where shared memory is not available.
+/// Null, on all ranks of `communicator`, if shared memory is not available.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
                                                        std::size_t bytes, std::string& problem) {
   std::shared_ptr<SharedWindow> window;

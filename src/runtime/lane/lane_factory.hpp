@@ -11,7 +11,7 @@
 
 namespace kolo::runtime {
 
-/// Makes the lanes of process sets, with their communicators and their shared memory. The arguments
+/// Creates the lanes of process sets, with their communicators and shared memory. The arguments
 /// outlive the lanes.
 class LaneFactory {
  public:

@@ -11,31 +11,31 @@
 
 namespace kolo::runtime {
 
-/// The batches that the loss of a rank has stopped, until nothing uses their memory: ranks that are
-/// still alive may be sending into it or reading from it. Cancels their receives, and completes the
-/// transfers that cannot be cancelled. That takes kLongestRest at most; after that, only a rank
-/// that is alive but does not answer could still send the rest of a message.
+/// Batches that were stopped by the loss of a rank, until nothing uses their memory: live ranks may
+/// still be sending into it or reading from it. Cancels their receives, and completes transfers
+/// that cannot be cancelled. This takes at most kMaxDrainTime; after that, only a rank that is
+/// alive but does not respond could still send the rest of a message.
 class LostBatches {
  public:
   using Clock = BatchQueue::Clock;
   using Batches = std::deque<BatchQueue::Batch>;
 
-  static constexpr auto kLongestRest = std::chrono::milliseconds(500);
-  /// What a dead rank has sent arrives within this time, or never.
-  static constexpr auto kRestOfTheDead = std::chrono::milliseconds(50);
+  static constexpr auto kMaxDrainTime = std::chrono::milliseconds(500);
+  /// Messages from a dead rank arrive within this time, or never.
+  static constexpr auto kDeadRankDelay = std::chrono::milliseconds(50);
 
-  /// `path` is the one that the batches use. Both outlive this object.
+  /// The batches use `path`. The arguments outlive this object.
   LostBatches(const DataPath& path, comm::World& world) : path_(path), world_(world) {}
 
   void add(Batches batches);
   bool empty() const { return batches_.empty(); }
 
   /// All batches, once nothing uses their memory; none before. Never blocks.
-  Batches take_rested(Clock::time_point now);
+  Batches take_drained(Clock::time_point now);
 
  private:
-  bool is_at_rest(Clock::duration waited);
-  bool lives(int rank, const std::vector<int>& dead) const;
+  bool is_drained(Clock::duration waited);
+  bool is_alive(int rank, const std::vector<int>& dead) const;
 
   const DataPath& path_;
   comm::World& world_;

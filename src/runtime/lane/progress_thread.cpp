@@ -38,7 +38,7 @@ void ProgressThread::loop() {
     } else if (lane_->needs_progress()) {
       lane_->wake_signal().wait_for(backoff.next_pause());
     } else if (was_notified) {
-      // Woken for nothing: the submitting caller makes progress too, and probably will again.
+      // Woken without need: the submitting caller makes progress too, and probably will again.
       // Waking up costs more of their shared core than a small operation does.
       was_notified = lane_->wake_signal().sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);

@@ -10,7 +10,7 @@ namespace kolo::runtime {
 
 /// The background thread of a lane: makes progress while no caller does, and sleeps while there is
 /// nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks, and
-/// one a millisecond where such requests come.
+/// one per millisecond while such requests arrive.
 ///
 /// Every lane has its own thread: functions that the program runs inside an operation
 /// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.

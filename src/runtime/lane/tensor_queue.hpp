@@ -16,15 +16,16 @@
 
 namespace kolo::runtime {
 
-/// What any thread submits to a lane, until the next progress step takes it; and what is in flight.
+/// Holds submissions of any thread to a lane until the next progress step takes them, and tracks
+/// what is in flight.
 class TensorQueue {
  public:
   explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
 
-  /// Throws InvalidArgument where an operation of that name is in flight, ShutdownError after
+  /// Throws InvalidArgument if an operation of that name is in flight, ShutdownError after
   /// `stop`.
   void submit(std::shared_ptr<Operation> operation);
-  /// Throws InvalidArgument where a join is in flight, ShutdownError after `stop`.
+  /// Throws InvalidArgument if a join is in flight, ShutdownError after `stop`.
   void join(std::shared_ptr<Operation> operation);
   /// A caller waits for the operation.
   void await(std::uint64_t use);
@@ -42,10 +43,10 @@ class TensorQueue {
     std::vector<std::uint64_t> awaited;
     bool is_leaving = false;
   };
-  /// What was submitted since the previous call.
+  /// Removes and returns everything submitted since the previous call.
   Taken take();
 
-  /// The operation or join has ended: its name is free again.
+  /// The operation or join has ended: its name may be reused.
   void release(const Operation& operation);
   /// Operations and joins between `submit` and `release`.
   std::int64_t in_flight() const { return in_flight_.load(); }

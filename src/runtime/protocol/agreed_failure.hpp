@@ -4,8 +4,8 @@
 
 namespace kolo::runtime {
 
-/// Thrown by a batch on all ranks alike: the batch fails with this error, and the process set goes
-/// on. Any other exception concerns one rank only, which then counts as lost.
+/// Thrown by a batch on all ranks: the batch fails with this error, and the process set stays
+/// usable. Any other exception concerns only one rank, which then counts as lost.
 struct AgreedFailure {
   Failure failure;
 };

@@ -8,8 +8,8 @@
 namespace kolo::runtime {
 
 /// A set of small integers (the bits of a request table). Grows as needed; absent words are zero,
-/// so sets of different length compare, intersect and unite by value. The first 64 need no memory
-/// of their own.
+/// so sets of different length compare, intersect and unite by value. The first 64 bits need no
+/// allocation.
 class Bits {
  public:
   void set(int bit) { grow(index(bit)) |= mask(bit); }

@@ -8,14 +8,14 @@ namespace kolo::runtime {
 
 Coordinator::Coordinator(Options options)
     : options_(std::move(options)), tree_(options_.rank, size(), options_.tree_width) {
-  // Alone, whatever is pending can run: there is nobody to be patient for.
+  // A single rank can run everything that is pending, without patience.
   if (size() == 1) options_.patience = Time{0};
 }
 
 // --- events ---
 
 void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline) {
-  // Rule 10: an error that the other ranks have for this use comes before anything else.
+  // Rule 10: an error that the other ranks have for this use takes precedence.
   if (std::optional<Failure> failure = deferred_errors_.take(request.name)) {
     actions_.failed.push_back({use, std::move(*failure)});
     return;
@@ -108,8 +108,8 @@ bool Coordinator::has_reason_to_wake(Time now) const {
 ///
 /// After this rank has posted (which it does at once when the prediction is complete), patience is
 /// up to the ranks that have not. If all ranks have the tensor, it is unannounced on one of them,
-/// or all of them have announced it. In the second case it is blocked, and counts here all the
-/// same, unless it is all that is predicted: whoever has that posts anyway.
+/// or all of them have announced it. In the second case it is blocked, and counts here too, unless
+/// it alone is predicted: every rank that has it posts anyway.
 bool Coordinator::counts_patience(int bit) const {
   if (!exchange_.has_posted && !prediction_is_complete()) return true;
   if (!blocked_.test(bit)) return false;
@@ -144,7 +144,7 @@ void Coordinator::post() {
   exchange_.has_posted = true;
 }
 
-/// After a deadline or during a shutdown, ranks that do not answer are not waited for forever.
+/// Limits the wait for silent ranks after a deadline or during a shutdown.
 void Coordinator::watch_for_silence(Time now) {
   if (!pending_.has_expired() && !is_shutting_down_) {
     silent_since_ = kNever;

@@ -23,16 +23,15 @@ namespace kolo::runtime {
 /// The protocol by which the ranks of one process set agree on what to run next: the state machine
 /// of one rank. Events go in, actions come out; it has no thread, clock, network or tensor.
 ///
-/// The ranks go through numbered exchanges. In each, every rank posts one header that shows what it
-/// has ready; what all ranks have ready runs everywhere, in one order. A request that all ranks
-/// know has a bit in a table that is the same on all ranks. An unknown request, a passed deadline
-/// or a disagreement ends the exchange in a negotiation over a tree of ranks. State that all ranks
-/// share decides what runs. A prediction from history decides only when a rank posts its header, so
-/// a wrong prediction costs time but never correctness. docs/protocol.md states the rules by the
-/// numbers used here.
+/// The ranks go through numbered exchanges. In each, every rank posts one header with the requests
+/// that it has ready; requests that are ready on all ranks run everywhere, in one order. A request
+/// that all ranks know has a bit in a table that is the same on all ranks. An unknown request, a
+/// passed deadline or a disagreement ends the exchange in a negotiation over a tree of ranks. State
+/// that all ranks share decides what runs. A prediction from history decides only when a rank posts
+/// its header, so a wrong prediction costs time but never correctness. docs/protocol.md states the
+/// rules by the numbers used here.
 ///
-/// Ranks count within the process set. Pass events in, then call `decide` and carry its actions
-/// out.
+/// Ranks count within the process set. Pass events in, then call `decide` and execute its actions.
 class Coordinator {
  public:
   struct Options {
@@ -91,19 +90,19 @@ class Coordinator {
   void submit(UseId use, const Request& request, Time now, Time deadline);
   /// A caller now blocks on `use`. Unknown and completed uses are ignored.
   void wait_for(UseId use);
-  /// This rank submits nothing more of its own until all ranks have joined.
+  /// This rank submits no operations until all ranks have joined.
   void join(UseId use);
-  /// This rank leaves; that closes the set on all ranks.
+  /// This rank leaves, which closes the set on all ranks.
   void shut_down();
   /// Some rank wants the header of `exchange` from every rank.
   void on_wake_up_request(std::uint64_t exchange);
-  /// All ranks have posted the current exchange's header; this is all of them merged.
+  /// All ranks have posted the current exchange's header; `merged` combines them.
   void on_headers(const Header& merged);
   void on_message(int from, ControlMessage message);
   /// A rank died or does not answer; `how` completes "rank 3 ". Everything pending fails.
   void on_lost(int rank, const std::string& how);
 
-  /// What to do now. Call it after events, and when `next_time()` has come.
+  /// What to do now. Call it after events, and at `next_time()`.
   Actions decide(Time now);
   Time next_time() const;
 
@@ -116,7 +115,7 @@ class Coordinator {
   const Counters& counters() const { return counters_; }
 
  private:
-  /// What happens in the current exchange.
+  /// The state of the current exchange.
   struct Exchange {
     struct Negotiation {
       Report report;  // of this rank and of the children that have reported

@@ -71,7 +71,7 @@ void Coordinator::apply(const Verdict& verdict) {
   for (const int bit : verdict.evicted) {
     table_.remove(bit);
     history_.forget(bit);
-    // Submitted after this rank's report, or evicted in favour of what all ranks have.
+    // Submitted after this rank's report, or evicted in favour of requests that all ranks have.
     pending_.withdraw_bit(bit);
   }
   for (const Verdict::Addition& addition : verdict.added) {

@@ -1,4 +1,4 @@
-// What an exchange, a shutdown or a loss leads to. All but the ends is the same function of the
+// The outcome of an exchange, a shutdown or a loss. All except the ends is the same function of the
 // same state on every rank.
 
 #include <algorithm>

@@ -12,17 +12,17 @@
 namespace kolo::runtime {
 
 /// Errors of uses that have failed on all ranks, but that this rank has not submitted yet: a queue
-/// per name. Equal errors in a row are kept as one with a count. Beyond `capacity` the oldest is
+/// per name. Consecutive equal errors are kept as one with a count. Beyond `capacity` the oldest is
 /// dropped: a rank that is so far behind waits for its own deadline instead.
 class DeferredErrors {
  public:
   explicit DeferredErrors(std::size_t capacity = 8192) : capacity_(capacity) {}
 
   void add(const std::string& name, const Failure& failure);
-  /// Removes and returns the error of the next use of `name`; none where that use has not failed.
+  /// Removes and returns the error of the next use of `name`; none if that use has not failed.
   std::optional<Failure> take(const std::string& name);
   void clear();
-  /// Entries held; equal errors in a row are one.
+  /// Entries held; consecutive equal errors are one.
   std::size_t size() const { return all_.size(); }
 
  private:

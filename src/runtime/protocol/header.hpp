@@ -7,7 +7,7 @@
 
 namespace kolo::runtime {
 
-/// What one rank, or several ranks together, show in one exchange. Merging is associative and
+/// The message of one rank, or of several ranks merged, in one exchange. Merging is associative and
 /// commutative, so headers reduce over a tree in any order.
 struct Header {
   static constexpr int kMaxBits = 8192;  ///< that a header can show: requests a table can hold
@@ -15,7 +15,7 @@ struct Header {
   std::uint64_t exchange = 0;
   bool has_unknown = false;          ///< NEW: some rank has an unknown request pending
   bool has_expired = false;          ///< EXPIRED: some rank has a request whose deadline passed
-  bool has_stalled = false;          ///< STALLED: some rank asks who keeps it waiting
+  bool has_stalled = false;          ///< STALLED: some rank asks which ranks it waits for
   std::optional<int> shutdown_rank;  ///< SHUTDOWN: the highest rank that shuts down
   Bits joined;                       ///< JOINED: the ranks that have
   Bits own;                          ///< pending on some rank, known and not expired

@@ -9,7 +9,7 @@
 
 namespace kolo::runtime {
 
-/// How the ranks of a process set show one another their headers, wake-up requests and losses.
+/// Exchanges headers, wake-up requests and losses between the ranks of a process set.
 /// Ranks count within the set. No call blocks.
 class HeaderExchange {
  public:
@@ -37,7 +37,7 @@ class HeaderExchange {
   /// The first loss known here.
   virtual std::optional<Loss> lost() = 0;
 
-  /// This rank has closed the set in good order: its end is no loss from now on.
+  /// This rank has closed the set in an orderly way: its end is not a loss.
   virtual void leave() = 0;
   virtual bool has_left(int rank) = 0;
 
@@ -46,7 +46,7 @@ class HeaderExchange {
 
   /// A sign of life of this rank's coordinator; call it at least every 50 ms.
   virtual void beat() = 0;
-  /// The ranks that have given no sign of life since the previous call and have not left. Leave
+  /// The ranks that were silent since the previous call and have not left. Leave
   /// much more than 50 ms between calls.
   virtual std::vector<int> silent_ranks() = 0;
 };

@@ -152,7 +152,7 @@ void History::update_prediction() {
   }
 }
 
-/// The first batch of the model that has not run in the current round, or what is left of it.
+/// The first batch of the model that has not run in the current round, or the rest of it.
 History::Composition History::rest_of_model() {
   const Bits& ran = rounds_.back().set;
   for (; next_ < rounds_[model_ + 1].begin; ++next_) {

@@ -10,15 +10,15 @@
 
 namespace kolo::runtime {
 
-/// Which batches ran, and a prediction of the next one. The same on every rank.
+/// The batches that ran, and a prediction of the next one. The same on every rank.
 ///
 /// A composition is a set of table bits that ran as one batch. Every iteration of a program runs
-/// the same set of operations, in an order that is partly random. So history is kept in rounds, in
-/// each of which no bit runs twice. An earlier round serves as the model of the current one: among
-/// the earlier rounds, pick those whose predecessors match the longest as sets (half as long is
-/// good enough), and of these the one whose preceding batches match the longest in order. The
-/// prediction is the first batch of the model that has not run in the current round. While
-/// predictions are right the model stays, and the round after it becomes the next model; a wrong
+/// the same set of operations, in an order that is partly random. History is therefore kept in
+/// rounds, in each of which no bit runs twice. An earlier round serves as the model of the current
+/// one: among the earlier rounds, pick those whose predecessors match the longest as sets (half as
+/// long is good enough), and of these the one whose preceding batches match the longest in order.
+/// The prediction is the first batch of the model that has not run in the current round. While
+/// predictions are right, the model stays, and the round after it becomes the next model; a wrong
 /// prediction selects a new model. A program that alternates between several sets or orders is
 /// predicted without error once the history holds a few rounds of it.
 class History {
@@ -31,7 +31,7 @@ class History {
   /// Remembers about `capacity` batches.
   explicit History(std::size_t capacity = 2048) : capacity_(capacity) {}
 
-  /// The composition of exactly these bits; adds it where there is none.
+  /// The composition of exactly these bits; added if there is none.
   Composition intern(const std::vector<int>& bits);
   const std::vector<int>& bits_of(Composition composition) const {
     return compositions_[static_cast<std::size_t>(composition)].bits;
@@ -51,7 +51,7 @@ class History {
   /// Forgets every composition with this bit, which another request will get.
   void forget(int bit);
 
-  /// Compositions that take memory.
+  /// Number of compositions in memory.
   std::size_t composition_count() const { return compositions_.size(); }
 
  private:

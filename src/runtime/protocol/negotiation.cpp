@@ -17,7 +17,7 @@ std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
   return all;
 }
 
-/// Everything that the reports say about one name.
+/// The contents of all reports about one name.
 struct NameReport {
   struct Variant {
     const Request* request;
@@ -103,7 +103,7 @@ struct Candidate {
   bool is_complete;  // every rank has it pending or has joined: it will run next
 };
 
-/// The bits of requests that are pending nowhere, the least recently run first.
+/// The bits of requests that are pending nowhere, least recently run first.
 std::vector<int> idle_bits(const Report& report, const RequestTable& table) {
   Bits pending;
   for (const auto& item : report.items) {

@@ -14,12 +14,12 @@
 
 namespace kolo::runtime {
 
-/// What a rank or a subtree reports to its parent in a negotiation: everything that is pending
+/// The report of a rank or a subtree to its parent in a negotiation: everything that is pending
 /// there after the exchange's batches have run, and who has joined. Ranks count within the process
 /// set; lists of ranks ascend.
 struct Report {
   struct Item {
-    std::optional<Request> request;  ///< where the table does not know it
+    std::optional<Request> request;  ///< if the table does not know it
     int bit = -1;                    ///< otherwise
     std::vector<int> ranks;          ///< on which it is pending
     std::vector<int> expired_ranks;  ///< of these, where its deadline has passed
@@ -37,7 +37,7 @@ struct Report {
   bool operator==(const Report&) const = default;
 };
 
-/// What the root decides from all reports. Every rank applies it in this order: forget the evicted
+/// The root's decision on all reports. Every rank applies it in this order: forget the evicted
 /// bits, assign the added requests their bits, raise the errors, set the blocked set.
 struct Verdict {
   struct Addition {
@@ -68,13 +68,13 @@ struct Verdict {
 
 using ControlMessage = std::variant<Report, Verdict>;
 
-/// The process set, as error texts name it.
+/// The process set's names for error texts.
 struct SetNames {
   std::string name = "world";
   std::vector<int> world_ranks;  ///< of the members, ascending
 };
 
-/// How large the table of known requests may grow.
+/// Limits of the table of known requests.
 struct TableLimits {
   std::size_t capacity = 2048;  ///< beyond it, requests that are pending nowhere are evicted
   std::size_t bits = Header::kMaxBits;  ///< that a header can show: never more
@@ -82,9 +82,9 @@ struct TableLimits {
 
 /// The root's decision (rule 8). An invalid request fails with InvalidArgument, two requests under
 /// one name with MismatchError, an expired request with TimeoutError. The unknown requests that
-/// remain get bits. A table beyond its capacity evicts requests that are pending nowhere, those
-/// that ran longest ago first. If bits run out, requests that every rank has pending come first and
-/// take the bits of some that wait for a rank; the others stay unknown until bits are free.
+/// remain get bits. A table beyond its capacity evicts requests that are pending nowhere, least
+/// recently run first. If bits run out, requests that are pending on every rank come first and take
+/// the bits of some that wait for a rank; the others stay unknown until bits are free.
 Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
               const SetNames& set);
 

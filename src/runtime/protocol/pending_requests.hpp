@@ -34,8 +34,8 @@ struct PendingRequest {
   bool was_reported = false;  ///< in a negotiation
 };
 
-/// What is pending on one rank: by name, by use and by bit, with the sets and the counts that
-/// decide what its next header shows. At most one request is pending under a name.
+/// Requests that are pending on one rank: by name, by use and by bit, with the sets and counts that
+/// determine its next header. At most one request is pending under a name.
 class PendingRequests {
  public:
   using ByName = std::unordered_map<std::string, PendingRequest>;
@@ -47,31 +47,31 @@ class PendingRequests {
   bool empty() const { return by_name_.empty(); }
   ByName::const_iterator begin() const { return by_name_.begin(); }
   ByName::const_iterator end() const { return by_name_.end(); }
-  /// Null where nothing is pending under that name, or under that bit.
+  /// Null if nothing is pending under that name, or under that bit.
   const PendingRequest* find(const std::string& name) const;
   const PendingRequest* at(int bit) const;
 
-  /// A caller blocks on `use`. Ignored where it is not pending.
+  /// A caller blocks on `use`. Ignored if it is not pending.
   void mark_awaited(UseId use);
   /// A negotiation reports everything that is pending.
   void mark_reported();
 
-  /// Marks what has expired or stalled by `now`. Visits every request only when one is due.
+  /// Marks requests that have expired or stalled by `now`. Visits every request only if one is due.
   void check_timers(Time now);
   /// The earliest deadline or stall.
   Time next_timer() const { return next_timer_; }
 
   /// The request table has given `request` the bit `bit`.
   void assign_bit(int bit, const std::shared_ptr<const Request>& request);
-  /// The request table has evicted `bit`: whatever is pending under it is unknown again.
+  /// The request table has evicted `bit`: a request pending under it is unknown again.
   void withdraw_bit(int bit);
 
-  /// Known and not expired: what a header of this rank shows.
+  /// Known and not expired: the contents of this rank's header.
   const Bits& ready() const { return ready_; }
-  /// Ready, and in no header of this rank whose exchange has ended. What the header of the current
-  /// exchange shows is still unannounced: that exchange may end without it.
+  /// Ready, and in no header of this rank whose exchange has ended. Requests in the header of the
+  /// current exchange are still unannounced: that exchange may end without them.
   Bits unannounced() const;
-  /// A header with all that is ready was posted.
+  /// A header with all ready requests was posted.
   void begin_announcement();
   /// The exchange of that header has ended.
   void end_announcement();

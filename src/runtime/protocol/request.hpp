@@ -14,7 +14,7 @@
 
 namespace kolo::runtime {
 
-/// What the ranks must agree on about one tensor.
+/// The properties of a tensor that ranks must agree on.
 struct TensorType {
   DType dtype = DType::Float32;
   /// All-gather and all-to-all: without dimension 0, which may differ between ranks.
@@ -26,9 +26,9 @@ struct TensorType {
   std::size_t size_bytes() const;  ///< of those
 };
 
-/// What a rank wants to run: a name, and all that the ranks must agree on under that name. A new
-/// field needs its place in first_difference() and can_fuse() (request.cpp), in wire.fbs, and in
-/// pack() and unpack() of wire.cpp and wire_decode.cpp.
+/// An operation that a rank wants to run: a name, and everything that the ranks must agree on under
+/// that name. A new field must be added to first_difference() and can_fuse() (request.cpp), to
+/// wire.fbs, and to pack() and unpack() in wire.cpp and wire_decode.cpp.
 struct Request {
   std::string name;
   Collective collective = Collective::AllReduce;
@@ -42,7 +42,7 @@ struct Request {
   DeviceKind device = DeviceKind::Cpu;
   std::string compression = "none";  ///< reductions: a compressor's name
   CompressionScope compression_scope = CompressionScope::Everywhere;  ///< all-reduce
-  std::string placement;  ///< shared memory the tensor lives in, e.g. "window 3 + 4096"; or empty
+  std::string placement;  ///< the tensor's shared memory, e.g. "window 3 + 4096"; or empty
   /// As `placement`: the ranks of a node have one output of an all-gather, or share memory.
   static constexpr std::string_view kOncePerNode = "once per node";
   std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
@@ -50,8 +50,8 @@ struct Request {
   int set_number = 0;              ///< remove process set
   bool fusible = true;             ///< may run in one batch with other requests
   std::string purpose;             ///< given by the caller, for ranks to compare
-  /// Why the call is invalid on the rank that made it; empty: it is valid. An invalid request never
-  /// runs: this text becomes the error of all ranks.
+  /// The reason why the call is invalid on the rank that made it; empty: it is valid. An invalid
+  /// request never runs: this text becomes the error of all ranks.
   std::string invalid_reason;
 
   bool operator==(const Request&) const = default;
@@ -65,7 +65,7 @@ struct Request {
 /// "allreduce 'layer1.weight'", for error texts.
 std::string describe(const Request& request);
 
-/// Whether two requests may run in one batch, whatever their sizes.
+/// Whether two requests may run in one batch, regardless of their sizes.
 bool can_fuse(const Request& first, const Request& second);
 
 /// The first field in which two requests of one name differ, with both values, for an error text:

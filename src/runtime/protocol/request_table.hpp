@@ -18,7 +18,7 @@ namespace kolo::runtime {
 /// it is the same on every rank at the end of each exchange. Several requests may share a name.
 class RequestTable {
  public:
-  /// The request's bit; none where it is unknown.
+  /// The request's bit; none if it is unknown.
   std::optional<int> find(const Request& request) const;
   void add(int bit, const Request& request);
   void remove(int bit);
@@ -33,7 +33,7 @@ class RequestTable {
   /// The lowest free bit that is at least `from`.
   int free_bit(int from) const;
 
-  /// The request has run: the table evicts those that ran longest ago first.
+  /// The request has run: the table evicts the least recently run first.
   void touch(int bit) { entry(bit).last_run = ++clock_; }
   std::uint64_t last_run(int bit) const { return entry(bit).last_run; }
 

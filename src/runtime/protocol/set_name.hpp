@@ -16,7 +16,7 @@ inline std::string list_of_ranks(const std::vector<int>& ranks) {
   return name;
 }
 
-/// How texts name the process set `number` of `ranks`: "world", "{0, 2}".
+/// The name of process set `number` with `ranks` in texts: "world", "{0, 2}".
 inline std::string name_of_set(int number, const std::vector<int>& ranks) {
   return number == 0 ? "world" : list_of_ranks(ranks);
 }

@@ -18,7 +18,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Parameters that nobody has yet are given to all when they are wrapped.
+/// Broadcasts parameters, except deferred ones, which get their values when they are wrapped.
 torch::nn::Module& start_alike(torch::nn::Module& model, ProcessSet& set) {
   for (const at::Tensor& parameter : model.parameters()) {
     if (is_constructed(parameter)) return model;
@@ -81,12 +81,12 @@ bool AcceleratedTraining::is_last_pass() const {
   return passes_done_ + 1 >= options_.gradient_accumulation_steps;
 }
 
-/// That of the pass, if an Accelerator has cut it.
+/// The batch of the pass, if an Accelerator made it.
 const CurrentBatch& AcceleratedTraining::batch() const {
   return feed_ != nullptr ? feed_->batch() : *current_;
 }
 
-/// Of the gradients of this pass in the average over ranks.
+/// The weight of the gradients of this pass in the average over ranks.
 double AcceleratedTraining::weight() const {
   if (feed_ != nullptr) return feed_->weight();
   const double weight = 1.0 / options_.gradient_accumulation_steps;
@@ -124,7 +124,7 @@ void AcceleratedTraining::remember_gradients() {
   }
 }
 
-/// Gradients of all passes but the last stay on this rank.
+/// Gradients of all passes except the last stay on this rank.
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
@@ -196,7 +196,7 @@ void AcceleratedTraining::end_pass() {
   is_unscaled_ = false;
 }
 
-/// Those of the last step, or of one that the program has begun and left.
+/// Gradients of the last step, or of an unfinished one.
 void AcceleratedTraining::drop_gradients() {
   optimizer_.zero_grad();
   if (is_unscaled_ && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
@@ -213,7 +213,7 @@ void AcceleratedTraining::step_schedule(double metric) {
   rates_->follow_metric(value.item<float>());
 }
 
-// --- what ranks tell each other ---
+// --- communication between ranks ---
 
 at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
   const std::string name = set_.next_name("gather_for_metrics");
@@ -229,14 +229,14 @@ at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
   const at::Tensor rows =
       kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
                       {.name = name, .process_set = &set_});
-  return (*current_)->dealing == Dealing::InARow ? rows : in_order(rows);
+  return (*current_)->distribution == Distribution::Contiguous ? rows : in_order(rows);
 }
 
 /// Rows of all ranks of the batch, one rank after another.
 at::Tensor AcceleratedTraining::in_order(const at::Tensor& rows) const {
   const auto ranks = static_cast<std::size_t>(set_.size());
   at::Tensor places = at::empty({rows.size(0)}, at::kLong);
-  std::ranges::copy(places_by_rank((*current_)->all, ranks, (*current_)->dealing),
+  std::ranges::copy(places_by_rank((*current_)->all, ranks, (*current_)->distribution),
                     places.mutable_data_ptr<std::int64_t>());
   return at::empty_like(rows).index_copy_(0, places.to(rows.device()), rows);
 }

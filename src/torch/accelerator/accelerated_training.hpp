@@ -14,10 +14,10 @@
 
 namespace kolo::tensors {
 
-/// What an Accelerator has from prepare() on. Its functions are those of Accelerator.
+/// The implementation of an Accelerator from prepare() on. Its functions are those of Accelerator.
 class AcceleratedTraining {
  public:
-  /// Without `feed` the program has batches of its own. Collective.
+  /// Without `feed` the program makes its own batches. Collective.
   AcceleratedTraining(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                       const Schedule& schedule, const AcceleratorOptions& options,
                       std::shared_ptr<TrainingFeed> feed, std::shared_ptr<CurrentBatch> current);
@@ -70,11 +70,11 @@ class AcceleratedTraining {
   std::shared_ptr<TrainingFeed> feed_;
   std::shared_ptr<CurrentBatch> current_;
 
-  int passes_done_ = 0;  // of the step, with batches of the program's own
+  int passes_done_ = 0;  // of the step, if the program makes its own batches
   std::optional<std::uint64_t> gradients_of_{};  // the step that is being accumulated
   bool is_unscaled_ = false;
   bool has_run_backward_ = false;  // in this pass
-  at::Tensor accumulating_;        // a parameter with a gradient of the passes before
+  at::Tensor accumulating_;        // a parameter with a gradient of the step's earlier passes
   std::int64_t steps_ = 0;
 
   at::Tensor last_loss_;

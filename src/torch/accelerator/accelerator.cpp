@@ -29,7 +29,7 @@ std::string_view name_of(Precision precision) {
   return {};
 }
 
-/// What is wrong with the options; empty if nothing is.
+/// The problem with the options; empty if there is none.
 std::string problem_with(const AcceleratorOptions& options) {
   if (options.gradient_accumulation_steps < 1) {
     return "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +

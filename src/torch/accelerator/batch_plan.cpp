@@ -3,7 +3,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// For a value of each sample, as `what` says, if values are given.
+/// The problem with per-sample values, named `what`, if values are given.
 std::string problem_with_count(const char* what, std::size_t values, std::size_t samples) {
   if (values == 0 || values == samples) return {};
   return std::string(what) + " has " + std::to_string(values) + " values, and the data set " +
@@ -52,13 +52,15 @@ EpochOrder order_of(std::size_t samples, const BatchOptions& options, Purpose pu
 
 BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOptions& options,
                        Purpose purpose, const ProcessSet& set) {
-  const Dealing dealing = options.lengths.empty() ? Dealing::InARow : Dealing::InTurns;
-  BatchPlan plan{.shares = {options.batch_size, options.drop_last, dealing, set.rank(), set.size()},
-                 .problem = problem_with(samples, options, set),
-                 .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
-                           {"batch_size", std::to_string(options.batch_size)},
-                           {"seed", std::to_string(options.seed)},
-                           {"drop_last", options.drop_last ? "true" : "false"}}};
+  const Distribution distribution =
+      options.lengths.empty() ? Distribution::Contiguous : Distribution::RoundRobin;
+  BatchPlan plan{
+      .shares = {options.batch_size, options.drop_last, distribution, set.rank(), set.size()},
+      .problem = problem_with(samples, options, set),
+      .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
+                {"batch_size", std::to_string(options.batch_size)},
+                {"seed", std::to_string(options.seed)},
+                {"drop_last", options.drop_last ? "true" : "false"}}};
   if (plan.problem.empty()) {
     plan.order = order_of(*samples, options, purpose);
     plan.facts.push_back({"the order of samples", plan.order.name});

@@ -13,7 +13,7 @@
 
 namespace kolo::tensors {
 
-/// Whether samples are shuffled if options do not say.
+/// Decides whether samples are shuffled by default.
 enum class Purpose : bool { Training, Evaluation };
 
 /// How the samples of a data set become batches.

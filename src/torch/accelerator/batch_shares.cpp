@@ -3,11 +3,11 @@
 namespace kolo::tensors {
 namespace {
 
-/// The places in a batch of what one rank has.
+/// The indices in a batch of one rank's samples.
 std::vector<std::size_t> places_of(std::size_t rank, std::size_t samples, std::size_t ranks,
-                                   Dealing dealing) {
+                                   Distribution distribution) {
   std::vector<std::size_t> places;
-  if (dealing == Dealing::InTurns) {
+  if (distribution == Distribution::RoundRobin) {
     for (std::size_t place = rank; place < samples; place += ranks) places.push_back(place);
     return places;
   }
@@ -18,10 +18,11 @@ std::vector<std::size_t> places_of(std::size_t rank, std::size_t samples, std::s
 
 }  // namespace
 
-std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks, Dealing dealing) {
+std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks,
+                                        Distribution distribution) {
   std::vector<std::size_t> all;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::vector<std::size_t> own = places_of(rank, samples, ranks, dealing);
+    const std::vector<std::size_t> own = places_of(rank, samples, ranks, distribution);
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -30,10 +31,10 @@ std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks, 
 std::optional<std::vector<std::size_t>> BatchShares::next(SampleSequence& sequence) {
   const std::optional<std::vector<std::size_t>> batch = sequence.next(batch_size_);
   if (!batch || (drop_last_ && batch->size() < batch_size_)) return std::nullopt;
-  std::vector<std::size_t> own = places_of(rank_, batch->size(), ranks_, dealing_);
+  std::vector<std::size_t> own = places_of(rank_, batch->size(), ranks_, distribution_);
   for (std::size_t& sample : own) sample = (*batch)[sample];
   BatchShare share{
-      .all = batch->size(), .own = own.size(), .given = own.size(), .dealing = dealing_};
+      .all = batch->size(), .own = own.size(), .given = own.size(), .distribution = distribution_};
   if (own.empty()) {  // no loader has an empty batch
     own.push_back(batch->front());
     share.given = 1;

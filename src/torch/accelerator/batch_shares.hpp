@@ -9,15 +9,15 @@
 
 namespace kolo::tensors {
 
-/// Which samples of a batch a rank gets: those in a row, or one of every N for N ranks.
-enum class Dealing : bool { InARow, InTurns };
+/// Which samples of a batch a rank gets: a contiguous range, or every Nth on N ranks.
+enum class Distribution : bool { Contiguous, RoundRobin };
 
 /// How many samples a batch has.
 struct BatchShare {
   std::size_t all = 0;    ///< on all ranks
   std::size_t own = 0;    ///< of these this rank's
-  std::size_t given = 0;  ///< what this rank loads: one that does not count if it has none
-  Dealing dealing = Dealing::InARow;
+  std::size_t given = 0;  ///< what this rank loads: one that does not count if `own` is 0
+  Distribution distribution = Distribution::Contiguous;
 
   /// The weight of the mean over this rank's samples: the average over ranks is then the mean over
   /// all samples of the batch.
@@ -26,25 +26,27 @@ struct BatchShare {
   }
 };
 
-/// The places in a batch of `samples` of what the ranks have, one rank after another.
-std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks, Dealing dealing);
+/// The indices of all ranks' samples in a batch of `samples`, one rank after another.
+std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks,
+                                        Distribution distribution);
 
 /// The batch that the program has taken last, in the innermost loop over batches.
 using CurrentBatch = std::optional<BatchShare>;
 
-/// Cuts batches of all ranks into shares, and remembers those that loaders have loaded ahead.
+/// Divides batches of all ranks into shares, and remembers those that loaders have prefetched.
 class BatchShares {
  public:
-  BatchShares(std::size_t batch_size, bool drop_last, Dealing dealing, int rank, int ranks)
+  BatchShares(std::size_t batch_size, bool drop_last, Distribution distribution, int rank,
+              int ranks)
       : batch_size_(batch_size),
         drop_last_(drop_last),
-        dealing_(dealing),
+        distribution_(distribution),
         rank_(static_cast<std::size_t>(rank)),
         ranks_(static_cast<std::size_t>(ranks)) {}
 
   std::size_t batch_size() const { return batch_size_; }
   std::size_t ranks() const { return ranks_; }
-  /// Of so many samples, those in batches.
+  /// The number of these samples that are in batches.
   std::size_t usable(std::size_t samples) const {
     return drop_last_ ? samples - samples % batch_size_ : samples;
   }
@@ -53,7 +55,7 @@ class BatchShares {
   }
 
   void clear() { ahead_.clear(); }
-  /// This rank's samples of the next batch of `sequence`, which is one for all ranks.
+  /// This rank's samples of the next batch of `sequence`, which is the same on all ranks.
   std::optional<std::vector<std::size_t>> next(SampleSequence& sequence);
   /// The oldest batch of next() that was not taken yet.
   BatchShare take();
@@ -61,7 +63,7 @@ class BatchShares {
  private:
   std::size_t batch_size_;
   bool drop_last_;
-  Dealing dealing_;
+  Distribution distribution_;
   std::size_t rank_;
   std::size_t ranks_;
   std::deque<BatchShare> ahead_;

@@ -5,11 +5,11 @@
 
 namespace kolo::tensors {
 
-/// Where this rank computes: the current CUDA device of the thread, or the CPU if there is none. If
-/// the node has several ranks, that of the local rank becomes the current one before.
+/// The device of this rank: the thread's current CUDA device, or the CPU if there is none. If the
+/// node has several ranks, makes the local rank's device current first.
 c10::Device choose_device();
 
-/// Where a model's parameters are.
+/// The device of a model's parameters.
 c10::Device device_of(const torch::nn::Module& model);
 
 }  // namespace kolo::tensors

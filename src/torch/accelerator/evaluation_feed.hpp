@@ -11,7 +11,7 @@
 
 namespace kolo::tensors {
 
-/// Batches that leave no trace: each loop has the same.
+/// Batches for evaluation: stateless, every loop has the same.
 class EvaluationFeed final : public BatchFeed {
  public:
   EvaluationFeed(EpochOrder order, std::uint64_t seed, BatchShares shares,

@@ -45,7 +45,7 @@ void ProgressBar::update(int done, double loss, double seconds) {
     stream_ << "\r[" << std::string(filled, '#') << std::string(kBarWidth - filled, '.') << "] ";
   }
   stream_ << describe(done, seconds);
-  if (on_terminal_) stream_ << "\x1b[K";  // erases what a longer line before has left
+  if (on_terminal_) stream_ << "\x1b[K";  // erases the rest of a longer previous line
   if (!on_terminal_ || last) stream_ << '\n';
   is_drawn_ = on_terminal_ && !last;
   stream_.flush();

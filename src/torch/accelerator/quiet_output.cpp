@@ -9,9 +9,9 @@ namespace kolo::tensors {
 namespace {
 
 int living = 0;
-int output = -1;  // what it was; -1 if it could not be replaced
+int output = -1;  // the original one; -1 if it could not be replaced
 
-/// What is still in buffers belongs to the output as it was.
+/// Buffered text belongs to the original output.
 void flush() {
   std::cout.flush();
   std::fflush(stdout);

@@ -2,7 +2,7 @@
 
 namespace kolo::tensors {
 
-/// While any lives, what this process writes to standard output is lost. Not thread-safe.
+/// While one lives, standard output of this process is discarded. Not thread-safe.
 class QuietOutput {
  public:
   QuietOutput();

@@ -13,10 +13,10 @@ class RateSource {
  public:
   RateSource() = default;
   virtual ~RateSource() = default;
-  RateSource(const RateSource&) = delete;  // the optimizer has one
+  RateSource(const RateSource&) = delete;  // one per optimizer
   RateSource& operator=(const RateSource&) = delete;
 
-  /// Tells it apart from others in checkpoints and error texts.
+  /// Identifies it in checkpoints and error texts.
   virtual std::string kind() const = 0;
   /// The optimizer is about to take its first step.
   virtual void start(torch::optim::Optimizer& optimizer) = 0;
@@ -25,8 +25,8 @@ class RateSource {
   virtual void follow_metric(float metric);
 
   virtual nlohmann::json state() const = 0;
-  /// The optimizer has the saved learning rates already. Throws InvalidArgument if the state is of
-  /// another kind, or cannot be restored any more; exceptions of nlohmann if it is damaged.
+  /// Called after the optimizer has the saved learning rates. Throws InvalidArgument if the state
+  /// is of another kind, or cannot be restored any more; exceptions of nlohmann if it is damaged.
   void restore(const nlohmann::json& state);
 
  private:

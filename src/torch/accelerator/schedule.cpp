@@ -95,7 +95,7 @@ class FactorRates final : public RateSource {
   std::int64_t steps_ = 0;
 };
 
-/// A scheduler whose state nobody can read or set: what was called is called again on a new one.
+/// A scheduler whose state is inaccessible: calls are replayed on a new one.
 class ReplayedRates : public RateSource {
  public:
   void start(torch::optim::Optimizer& optimizer) override {
@@ -104,7 +104,7 @@ class ReplayedRates : public RateSource {
   }
 
  protected:
-  /// `replay` makes the calls of the run that saved.
+  /// `replay` repeats the calls of the saved run.
   template <class Replay>
   void restore_calls(bool is_new, const Replay& replay) {
     if (!is_new) {

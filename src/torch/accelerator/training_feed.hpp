@@ -13,8 +13,8 @@
 
 namespace kolo::tensors {
 
-/// Batches of training, one for each pass, and the passes whose gradients add up to a step: so many
-/// in a row, or fewer at an epoch's end. Its state is where the last step has ended.
+/// Training batches, one per pass, and the passes whose gradients add up to a step: a fixed number,
+/// or fewer at the end of an epoch. Its state is the position at the end of the last step.
 class TrainingFeed final : public BatchFeed {
  public:
   TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares shares, int passes,
@@ -31,15 +31,15 @@ class TrainingFeed final : public BatchFeed {
   bool is_last_pass() const;
   /// Changes with every step that begins.
   std::uint64_t step_number() const { return step_number_; }
-  /// What the mean over this rank's samples of the pass counts for in the mean over ranks and
-  /// passes, which is then that over the samples of the step.
+  /// The weight of this rank's mean in the mean over ranks and passes, so that the latter is the
+  /// mean over the samples of the step.
   double weight() const;
-  /// The program has made its step(), which does nothing but in the last pass.
+  /// The program has called step(), which has an effect only in the last pass.
   void end_pass();
 
-  /// The epoch of the loop that runs, or of the next one.
+  /// The epoch of the current loop, or of the next one.
   std::int64_t epoch() const { return epoch_; }
-  /// The program has left the loop of this epoch, if not by its end.
+  /// The program has left the loop of this epoch early.
   void end_epoch(std::int64_t epoch);
   /// Steps until the end of epoch `epochs` - 1.
   std::int64_t steps_left(std::int64_t epochs) const;

@@ -15,7 +15,7 @@ void TrainingProgress::end_step(const at::Tensor& loss) {
   if (!bar_) return;
   ++steps_;
   const double seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-  // Otherwise nobody waits for the GPU to compute the loss.
+  // Otherwise no thread waits for the GPU to compute the loss.
   if (loss.defined() && bar_->is_due(steps_, seconds)) {
     bar_->update(steps_, loss.item<double>(), seconds);
   }

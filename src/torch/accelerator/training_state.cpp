@@ -51,7 +51,7 @@ std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::pat
   return loaded;
 }
 
-/// If only some ranks see one, load() says so better.
+/// If only some ranks see one, load() throws a better error.
 bool AcceleratedTraining::has_checkpoint(const std::filesystem::path& path,
                                          const std::string& name) {
   const std::vector<std::string> found =

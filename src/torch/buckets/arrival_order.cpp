@@ -15,7 +15,7 @@ void ArrivalOrder::record(std::size_t parameter, bool is_sparse) {
 
 ArrivalOrder::Agreed ArrivalOrder::agree(ProcessSet& set, const std::string& name) const {
   const std::size_t parameters = was_sparse_.size();
-  // A row is a parameter and whether it was sparse; ranks that have joined send none.
+  // A row is a parameter and whether it was sparse; joined ranks send none.
   using Row = std::array<std::int64_t, 2>;
   std::vector<Row> own;
   for (const std::size_t i : completed(order_, parameters)) {

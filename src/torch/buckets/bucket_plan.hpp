@@ -15,15 +15,15 @@ struct PlannedParameter {
   std::size_t count = 0;  ///< elements in the bucket; none for sparse gradients
   DType dtype = DType::Float32;
   int group = kNoGroup;             ///< its parameters share a bucket
-  std::size_t optimizer_group = 0;  ///< a bucket has parameters of one only
+  std::size_t optimizer_group = 0;  ///< the same for all parameters of a bucket
   bool may_split_group = false;     ///< into several buckets, if one is not enough
-  bool is_compressed = true;        ///< a bucket has parameters that are, or that are not
+  bool is_compressed = true;        ///< the same for all parameters of a bucket
 };
 
 /// A contiguous range of memory that is reduced at once: gradients of one dtype, padded so that
-/// they divide into equal shards, then flags: one element for each member, which is 1 if this rank
-/// has its gradient, and those of the rank, the last of which is 1 unless the rank has joined.
-/// Offsets are in bytes from the start of the memory of all buckets; those of members and shards
+/// they divide into equal shards, then flags. Each member has one flag, which is 1 if this rank has
+/// its gradient; the rank's flags follow, the last of which is 1 unless the rank has joined.
+/// Offsets are in bytes from the start of the memory of all buckets; offsets of members and shards
 /// are multiples of 64.
 struct Bucket {
   static constexpr std::size_t kRankFlags = 3;
@@ -42,20 +42,20 @@ struct Bucket {
   std::size_t flag_count() const { return members.size() + kRankFlags; }
   std::size_t count() const { return size_bytes / size_of(dtype); }
   std::size_t gradient_count() const { return (flags_offset - offset) / size_of(dtype); }
-  /// Of each of `shards` equal ones.
+  /// Bytes of each of `shards` equal shards.
   std::size_t shard_bytes(std::size_t shards) const { return (flags_offset - offset) / shards; }
 };
 
 struct BucketPlan {
   std::vector<Bucket> buckets;
   std::size_t size_bytes = 0;  ///< of the memory of all buckets
-  std::size_t slots = 0;       ///< of memory that buckets share; 0: each has its own
+  std::size_t slots = 0;       ///< slots of memory that buckets share; 0: each has its own memory
 };
 
-/// Fills buckets with the parameters in `order`, separately for each dtype and for those that are
-/// compressed, up to `bucket_bytes`; a larger parameter has a bucket of its own. The first bucket
-/// is closed at a quarter of that, so that the first reduction starts early. A group makes one
-/// bucket for each dtype, of any size, and a second one if only some of its parameters are
+/// Fills buckets with the parameters in `order`, separately for each dtype and for compressed and
+/// uncompressed ones, up to `bucket_bytes`; a larger parameter gets its own bucket. The first
+/// bucket is closed at a quarter of that, so that the first reduction starts early. A group becomes
+/// one bucket per dtype, of any size, and a second one if only some of its parameters are
 /// compressed.
 /// Gradients are padded so that they divide into `shards` equal shards; shards and buckets begin at
 /// multiples of `alignment`, which is a multiple of 64.
@@ -63,11 +63,11 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards = 1, std::size_t alignment = kBucketAlignment);
 
-/// The same buckets with a dtype of at least the size of `least`; their shards and members begin at
-/// the same elements.
+/// The same buckets with a dtype at least as wide as `least`; their shards and members begin at the
+/// same elements.
 BucketPlan widen(BucketPlan plan, DType least);
 
-/// The same buckets in `slots` slots of memory: bucket i lies in slot i % slots.
+/// The same buckets in `slots` slots of memory: bucket i uses slot i % slots.
 BucketPlan share_slots(BucketPlan plan, std::size_t slots);
 
 /// A 16th of all gradients, 25 MiB at most.

@@ -15,7 +15,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-/// Calls back before or after a node, whichever it is installed as.
+/// Calls back before or after a node, depending on how it is installed.
 class Hook final : public torch::autograd::FunctionPreHook,
                    public torch::autograd::FunctionPostHook {
  public:

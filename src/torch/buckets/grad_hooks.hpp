@@ -8,7 +8,7 @@
 
 namespace kolo::tensors {
 
-/// Calls back for every gradient that backward() accumulates. What a callback throws ends
+/// Calls back for every gradient that backward() accumulates. An exception of a callback ends
 /// backward().
 class GradHooks {
  public:

@@ -85,7 +85,7 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_acti
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     if (parameters_[parameter].grad().defined()) {
-      at::Tensor gradient = move_in(parameter);  // unless it lies there already
+      at::Tensor gradient = move_in(parameter);  // unless it is in place already
       if (!device().is_cpu()) replaced.push_back(std::move(gradient));
     } else {
       if (!is_sparse(parameter)) views_[parameter].zero_();

@@ -12,7 +12,7 @@
 
 namespace kolo::tensors {
 
-/// What kinds of backward passes gradients are from.
+/// The kinds of backward passes that gradients come from.
 struct PassKinds {
   bool counted = false;    ///< of DistributedOptimizer::backward(), with a count
   bool uncounted = false;  ///< of at::Tensor::backward()
@@ -27,14 +27,13 @@ struct PassKinds {
 ///
 /// Autograd assigns a new gradient without copying it; `move_in` copies it into the bucket and
 /// makes the view the gradient. backward() then adds to the bucket until the gradient is cleared.
-/// The bucket, and with it the gradient, may be of a wider dtype than the parameter.
-/// The flags of a bucket say which gradients this rank has, of what kinds of passes, and whether it
-/// has joined; for buckets on a GPU they lie in CPU memory, so that reading them does not wait for
-/// the GPU.
+/// The bucket, and with it the gradient, may have a wider dtype than the parameter. The flags of a
+/// bucket say which gradients this rank has, from what kinds of passes, and whether it has joined.
+/// For buckets on a GPU they are in CPU memory, so that reading them does not wait for the GPU.
 class GradientBuckets {
  public:
-  /// All parameters are on one device. `sparse[i]`: the gradient of parameter i lies outside its
-  /// bucket. Collective over the set of `options`, whose name is that of the memory.
+  /// All parameters are on one device. `sparse[i]`: the gradient of parameter i is outside its
+  /// bucket. Collective over the set of `options`, which names the memory.
   GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                   const std::vector<bool>& sparse, const OperationOptions& options);
 
@@ -43,7 +42,7 @@ class GradientBuckets {
   const std::vector<Bucket>& buckets() const { return plan_.buckets; }
   const SharedBuffer& memory() const { return memory_; }
   at::Device device() const { return parameters_.front().device(); }
-  /// Whether flags are reduced by themselves, not with the gradients of their bucket.
+  /// Whether flags are reduced separately from the gradients of their bucket.
   bool has_separate_flags() const { return !device().is_cpu(); }
 
   /// All gradients of a bucket as one tensor [n], without the flags.
@@ -59,22 +58,22 @@ class GradientBuckets {
   /// replaced gradient, if any: on a GPU its memory may be reused only after the current stream has
   /// copied it.
   at::Tensor move_in(std::size_t parameter);
-  /// Gives a gradient that stays outside of its bucket the bucket's dtype, in which further ones
-  /// are added to it.
+  /// Converts a gradient that stays outside its bucket to the bucket's dtype, in which further
+  /// gradients are added to it.
   void widen(std::size_t parameter);
-  /// Zeroes missing gradients, moves in all others, and sets the flags; `kinds` are those of this
-  /// rank. Returns the gradients that were replaced on a GPU.
+  /// Zeroes missing gradients, moves in all others, and sets the flags; `kinds` are the kinds of
+  /// this rank's passes. Returns the gradients that were replaced on a GPU.
   std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active, PassKinds kinds);
-  /// Zeroes what lies between the gradients of a bucket, which a codec would encode with them.
+  /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
-  /// While a bucket is reduced, each access to its gradients throws c10::Error, which names the
-  /// parameter by `names`. Its flat() may be used.
+  /// While a bucket is reduced, each access to its gradients throws c10::Error, naming the
+  /// parameter with `names`. Its flat() may be used.
   void set_refusals(const std::vector<std::string>& names);
   void refuse_access(const Bucket& bucket);
   void allow_access(const Bucket& bucket);
 
-  /// After the reduction: makes the views the gradients of parameters that any rank has one for.
+  /// After the reduction: makes the views the gradients of parameters for which any rank has one.
   void assign_gradients(const Bucket& bucket);
   /// After the reduction: whether any rank has the gradient of a bucket's member.
   bool is_present(const Bucket& bucket, std::size_t member) const;
@@ -82,7 +81,7 @@ class GradientBuckets {
   double reduced_activity(const Bucket& bucket) const;
   /// After the reduction: the kinds of all ranks' passes.
   PassKinds reduced_kinds(const Bucket& bucket) const;
-  /// Undefines the gradients that lie in all buckets, or in one.
+  /// Undefines the gradients in all buckets, or in one.
   void clear_gradients();
   void clear_gradients(const Bucket& bucket);
 

@@ -19,8 +19,8 @@
 
 namespace kolo::tensors {
 
-/// Reads a checkpoint that any number of ranks wrote. Not thread-safe. While it lives on the set's
-/// first rank, no program that saves into its folder removes the checkpoint.
+/// Reads a checkpoint written by any number of ranks. Not thread-safe. While it lives on the set's
+/// first rank, other programs that save into its folder do not remove the checkpoint.
 class Checkpoint {
  public:
   using Tensor = CheckpointIndex::Tensor;
@@ -47,9 +47,9 @@ class Checkpoint {
   /// if the system cannot read the file.
   void verify(const std::string& name, DType dtype, std::int64_t begin, std::int64_t count) const;
 
-  /// Fills `target` with the elements from `begin` on. The caller's memory decides how many are
-  /// read and of which dtype, never the file. Verifies checksums again, as files may change
-  /// meanwhile, and throws like `verify`; `target` may have been written to then.
+  /// Fills `target` with the elements from `begin` on. The caller's memory determines their number
+  /// and dtype, never the file. Verifies checksums again, as files may have changed, and throws
+  /// like `verify`; `target` may have been written to then.
   void read(const std::string& name, DType dtype, std::int64_t begin,
             std::span<std::byte> target) const;
 

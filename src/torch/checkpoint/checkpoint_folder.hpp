@@ -19,13 +19,13 @@ std::filesystem::path checkpoint_name(std::int64_t number);
 /// The numbers of all checkpoints there, ascending.
 std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& folder);
 
-/// Removes what interrupted saves have left in `folder`, creates a hidden folder for the files of a
+/// Removes leftovers of interrupted saves in `folder`, creates a hidden folder for the files of a
 /// new checkpoint, and returns its name in `folder`.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// Renames the hidden folder `name` to the next checkpoint-N. Its files must be on the disk.
 /// Throws if another program has removed it.
 void publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& name);
-/// Renames all checkpoints but the newest `keep_last` to hidden names, for remove_retired.
+/// Renames all checkpoints except the newest `keep_last` to hidden names, for remove_retired.
 void retire_checkpoints(const std::filesystem::path& folder, int keep_last);
 /// Removes the file of that name from all retired checkpoints that have it.
 void remove_retired(const std::filesystem::path& folder, const std::string& file);

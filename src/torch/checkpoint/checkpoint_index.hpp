@@ -52,7 +52,7 @@ CheckpointIndex parse_index(const std::string& text);
 /// files, if ranks disagree about a tensor's dtype or shape.
 CheckpointIndex merge_indexes(std::vector<CheckpointIndex> parts);
 
-/// Throws InvalidArgument, naming tensor, elements and files, unless every tensor's slices hold
+/// Throws InvalidArgument, naming tensor, elements and files, unless every tensor's slices contain
 /// each of its elements once, in order.
 void require_whole(const CheckpointIndex& index);
 

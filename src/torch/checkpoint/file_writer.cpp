@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{128} << 10;
 constexpr std::int64_t kBatchBytes = std::int64_t{8} << 20;
-constexpr mode_t kReadWrite = 0666;  // less the umask
+constexpr mode_t kReadWrite = 0666;  // minus the umask
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void FileWriter::reserve(std::int64_t bytes) {
   do {
     result = ::fallocate(file_.get(), 0, 0, bytes);
   } while (result != 0 && errno == EINTR);
-  // Where a file system cannot reserve, posix_fallocate() would write zeros.
+  // posix_fallocate() would write zeros if the file system cannot reserve blocks.
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_file_error("reserve " + std::to_string(bytes) + " bytes for", path_);
   }
@@ -62,10 +62,10 @@ void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
     bytes -= static_cast<std::size_t>(written);
     written_ += written;
   }
-  if (written_ - on_their_way_ < kBatchBytes) return;
+  if (written_ - flushing_ < kBatchBytes) return;
   // Only a hint: sync() reports errors.
-  ::sync_file_range(file_.get(), on_their_way_, written_ - on_their_way_, SYNC_FILE_RANGE_WRITE);
-  on_their_way_ = written_;
+  ::sync_file_range(file_.get(), flushing_, written_ - flushing_, SYNC_FILE_RANGE_WRITE);
+  flushing_ = written_;
 }
 
 }  // namespace kolo::tensors

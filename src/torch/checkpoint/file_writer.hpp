@@ -9,9 +9,9 @@
 
 namespace kolo::tensors {
 
-/// Writes a new file from start to end. Large pieces are written straight from their memory; small
-/// ones are buffered. The disk is kept busy from the first pieces on. Throws BackendError naming
-/// file and cause.
+/// Writes a new file from start to end. Large pieces are written directly from their memory, small
+/// ones are buffered. Flushing starts with the first pieces, so that the disk stays busy. Throws
+/// BackendError naming file and cause.
 class FileWriter {
  public:
   /// Creates the file, which must not exist, and reserves `bytes`, its final size.
@@ -27,9 +27,9 @@ class FileWriter {
 
   std::filesystem::path path_;
   comm::FileDescriptor file_;
-  std::vector<std::byte> small_;   // not written yet
-  std::int64_t written_ = 0;       // bytes
-  std::int64_t on_their_way_ = 0;  // of `written_`, that the system was told to flush
+  std::vector<std::byte> small_;  // not written yet
+  std::int64_t written_ = 0;      // bytes
+  std::int64_t flushing_ = 0;     // of `written_`, that the system was told to flush
 };
 
 }  // namespace kolo::tensors

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr mode_t kLockMode = 0666;  // less the umask
+constexpr mode_t kLockMode = 0666;  // minus the umask
 constexpr std::size_t kMostText = 256;
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::seconds kLogAfter{1};
@@ -51,7 +51,7 @@ void write_holder(int file) {
   ::gethostname(host.data(), host.size() - 1);
   const std::string text =
       "process " + std::to_string(::getpid()) + " on " + std::string(host.data()) + "\n";
-  // The lock holds without a text too.
+  // The lock also holds without a text.
   [[maybe_unused]] const bool is_written =
       ::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) > 0;
 }

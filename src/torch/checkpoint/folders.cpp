@@ -11,7 +11,7 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr mode_t kAll = 0777;  // less the umask
+constexpr mode_t kAll = 0777;  // minus the umask
 
 std::filesystem::path parent_of(const std::filesystem::path& path) {
   const std::filesystem::path parent = path.parent_path();
@@ -36,7 +36,7 @@ void make_folder(const std::filesystem::path& path) {
 void sync_folder(const std::filesystem::path& path) {
   const comm::FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.is_open()) throw_file_error("open folder", path);
-  // Some network file systems have no fsync of folders, and need none.
+  // Some network file systems do not support fsync of folders, and do not need it.
   if (::fsync(folder.get()) != 0 && errno != EINVAL) throw_file_error("sync", path);
 }
 

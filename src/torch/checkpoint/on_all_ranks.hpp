@@ -10,7 +10,7 @@
 
 namespace kolo::tensors {
 
-/// Runs `work` on every rank of the set and returns the results in the order of ranks. Collective
+/// Runs `work` on every rank of the set and returns the results in rank order. Collective
 /// and blocking: one operation, which `options` name. If `work` throws on any rank, or a rank has
 /// joined, throws the first such rank's error on all: InvalidArgument, or BackendError for any
 /// other exception; its printable text begins with `what` and the rank.

@@ -42,7 +42,7 @@ void require_metadata(const nlohmann::json& object) {
   }
 }
 
-/// Turns float64 tensors that are named in the metadata into the complex ones that they hold.
+/// Turns float64 tensors that are named in the metadata into complex ones.
 void restore_complex128(const nlohmann::json& metadata, SafetensorsHeader& header) {
   const auto names = metadata.find(kComplex128);
   if (names == metadata.end()) return;

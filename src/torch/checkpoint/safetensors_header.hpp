@@ -10,7 +10,7 @@
 
 #include "kolo/dtype.hpp"
 
-/// The file format safetensors: eight bytes with the header's length, the header in JSON, then the
+/// The safetensors file format: eight bytes with the header's length, the header in JSON, then the
 /// elements of all tensors without gaps.
 namespace kolo::tensors {
 

@@ -51,7 +51,7 @@ class Attempt {
     name_.clear();
   }
 
-  /// Nothing is left to do in the folder.
+  /// All work in the folder is done.
   void end() { lock_.reset(); }
 
  private:
@@ -93,7 +93,7 @@ std::string facts_of(const std::filesystem::path& folder, int keep_last) {
   return "into '" + folder.string() + "' with keep_last = " + std::to_string(keep_last);
 }
 
-/// Throws unless all ranks have the same facts. Returns what the first rank has appended to them.
+/// Throws unless all ranks have the same facts. Returns the text that the first rank appended.
 std::string require_same(const std::vector<std::string>& facts, const ProcessSet& set) {
   for (std::size_t i = 1; i < facts.size(); ++i) {
     if (facts[i] == facts[0].substr(0, facts[0].find('\0'))) continue;

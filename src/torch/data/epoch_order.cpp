@@ -21,7 +21,7 @@ class Random {
     state_ = next_random(mixed);
   }
 
-  /// A number below `bound`, which is 2 or more, all equally likely.
+  /// A uniformly distributed number below `bound`, which is 2 or more.
   std::size_t below(std::size_t bound) {
     const int surplus_bits = std::countl_zero(bound - 1);
     std::uint64_t drawn = 0;
@@ -51,7 +51,7 @@ std::vector<std::size_t> shuffled_indices(std::size_t count, Random& random) {
   return all;
 }
 
-/// Sorts by length, the longest first; equally long ones stay in their order.
+/// Stable sort by length, longest first.
 template <class Range>
 void sort_by_length(Range&& samples, const std::vector<std::size_t>& lengths) {
   std::ranges::stable_sort(samples, std::ranges::greater(),

@@ -8,11 +8,11 @@
 
 namespace kolo::tensors {
 
-/// The samples of every epoch in their order, by index in the data set. A function of seed and
-/// epoch alone, with the same result on every machine: nothing here uses the generators, shuffles
-/// or distributions of the standard library, which differ between implementations.
+/// The order of the samples of every epoch, as indices into the data set. It depends only on seed
+/// and epoch, with the same result on every machine: nothing here uses the generators, shuffles or
+/// distributions of the standard library, which differ between implementations.
 struct EpochOrder {
-  std::string name;         ///< tells orders apart: what it depends on besides size, seed and epoch
+  std::string name;         ///< identifies what the order depends on besides size, seed and epoch
   std::size_t samples = 0;  ///< of an epoch
   std::function<std::vector<std::size_t>(std::uint64_t seed, std::int64_t epoch)> of;
 };
@@ -23,15 +23,15 @@ EpochOrder by_index(std::size_t samples);
 /// Every sample once, shuffled.
 EpochOrder shuffled(std::size_t samples);
 
-/// What is wrong with weights of samples; empty if nothing is.
+/// The problem with weights of samples; empty if there is none.
 std::string problem_with_weights(const std::vector<double>& weights);
 
 /// Sample i is drawn with probability weights[i] / (sum of weights) each time. Throws
 /// InvalidArgument for negative and infinite weights, or if none is positive.
 EpochOrder weighted(const std::vector<double>& weights, std::size_t samples);
 
-/// Every sample once. Each `step_samples` in a row have similar lengths, the longest first; fewer
-/// may remain at the end. Not shuffled: by length, the longest first.
+/// Every sample once. Each group of `step_samples` consecutive samples has similar lengths, longest
+/// first; the last group may be smaller. Not shuffled: by length, longest first.
 EpochOrder grouped(const std::vector<std::size_t>& lengths, std::size_t step_samples, bool shuffle);
 
 }  // namespace kolo::tensors

@@ -32,7 +32,7 @@ std::string problem_with_rows(const std::vector<at::Tensor>& tensors,
   return {};
 }
 
-/// Row i of rank r comes to place i · ranks + r, where the epoch's order has it.
+/// Moves row i of rank r to place i · ranks + r, as in the epoch's order.
 at::Tensor in_order_of_epoch(const at::Tensor& gathered, std::int64_t ranks, std::int64_t padding) {
   std::vector<std::int64_t> shape = gathered.sizes().vec();
   const std::int64_t rows = shape.front();

@@ -42,7 +42,7 @@ std::size_t SampleSequence::end_of_places(std::size_t begin) const {
 void SampleSequence::begin() {
   if (iteration_ && iteration_->epoch == epoch_) advance();
   iteration_ = Iteration{epoch_, order_.of(seed_, epoch_), consumed_, end_of_places(consumed_)};
-  handed_out_.clear();
+  unconsumed_.clear();
   last_batch_.reset();
 }
 
@@ -56,18 +56,18 @@ std::optional<std::vector<std::size_t>> SampleSequence::next(std::size_t batch_s
     samples.push_back(now.order[(now.next + i * ranks_ + rank_) % order_.samples]);
   }
   now.next += count * ranks_;
-  handed_out_.push_back({count, now.next - std::min(now.next, order_.samples)});
+  unconsumed_.push_back({count, now.next - std::min(now.next, order_.samples)});
   return samples;
 }
 
 SampleSequence::Batch SampleSequence::consume() {
-  if (handed_out_.empty()) {
+  if (unconsumed_.empty()) {
     throw InvalidArgument(
         "DistributedSampler::consume: every batch that the sampler has handed out is counted "
         "already. Call it once for each batch that the program takes from the loader.");
   }
-  const Batch batch = handed_out_.front();
-  handed_out_.pop_front();
+  const Batch batch = unconsumed_.front();
+  unconsumed_.pop_front();
   consumed_ += batch.samples * ranks_;
   if (consumed_ >= iteration_->end) advance();
   last_batch_ = batch;
@@ -83,7 +83,7 @@ void SampleSequence::advance() {
   ++epoch_;
   consumed_ = 0;
   if (iteration_) iteration_->next = iteration_->end;
-  handed_out_.clear();
+  unconsumed_.clear();
 }
 
 std::string SampleSequence::state() const {
@@ -115,9 +115,9 @@ void SampleSequence::set_state(const std::string& text) {
   epoch_ = epoch;
   consumed_ = consumed;
   iteration_.reset();
-  handed_out_.clear();
+  unconsumed_.clear();
   last_batch_.reset();
-  // At another number of ranks, drop_last may leave nothing of what is left.
+  // On another number of ranks, drop_last may leave out all remaining samples.
   if (consumed_ > 0 && end_of_places(consumed_) == consumed_) advance();
 }
 

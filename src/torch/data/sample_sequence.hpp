@@ -14,8 +14,8 @@ namespace kolo::tensors {
 /// One rank's batches of all epochs, and how much of them all ranks together have consumed. See
 /// DistributedSampler.
 ///
-/// Places are those of an epoch's order; those from its end on are padding. A batch of all ranks
-/// takes the next places in a row, of which each rank takes every `ranks`-th.
+/// Places are positions in an epoch's order; positions past its end are padding. A batch of all
+/// ranks takes the next consecutive places, of which each rank takes every `ranks`-th.
 class SampleSequence {
  public:
   struct Batch {
@@ -47,7 +47,7 @@ class SampleSequence {
   };
 
   void advance();
-  /// The end of what the ranks get of an epoch from `begin` on.
+  /// The end of the places that the ranks get from `begin` on.
   std::size_t end_of_places(std::size_t begin) const;
 
   EpochOrder order_;
@@ -59,7 +59,7 @@ class SampleSequence {
   std::int64_t epoch_ = 0;
   std::size_t consumed_ = 0;  // of that epoch
   std::optional<Iteration> iteration_;
-  std::deque<Batch> handed_out_;  // and not consumed yet
+  std::deque<Batch> unconsumed_;  // returned by next()
   std::optional<Batch> last_batch_;
 };
 

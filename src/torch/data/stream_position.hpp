@@ -6,7 +6,8 @@
 
 namespace kolo::tensors {
 
-/// Which elements of a stream are one rank's, and how many of them it has consumed: StreamShard.
+/// The elements of a stream that belong to one rank, and how many of them it has consumed. See
+/// StreamShard.
 class StreamPosition {
  public:
   /// Throws InvalidArgument if `block` is 0.
@@ -27,7 +28,7 @@ class StreamPosition {
   std::uint64_t rank_;
   std::uint64_t ranks_;
   std::int64_t epoch_ = 0;
-  std::uint64_t start_ = 0;     // the first element of the epoch, or of what a resumed run has left
+  std::uint64_t start_ = 0;     // the first element of the epoch, or of the rest of a resumed one
   std::uint64_t consumed_ = 0;  // by this rank, since then
 };
 

@@ -43,8 +43,8 @@ at::Tensor apply_affine(const at::Tensor& input, const at::Tensor& weight, const
                                            /*training=*/false, /*momentum=*/0.0, eps));
 }
 
-/// An operator on the tensor whatever its dtype: a parameter that all ranks must gather together is
-/// gathered then, on ranks without rows too.
+/// An operator on the tensor for any dtype, so that a parameter that all ranks must gather together
+/// is gathered, also on ranks without rows.
 at::Tensor to_type(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.defined() ? tensor.to(type) : tensor;
 }

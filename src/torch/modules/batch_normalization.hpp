@@ -12,8 +12,8 @@
 
 namespace kolo::tensors {
 
-/// While it lives, operators record no gradients, and run in the dtypes of their inputs, in an
-/// autocast region too.
+/// While it lives, operators record no gradients, and run in the dtypes of their inputs, even in an
+/// autocast region.
 class PlainArithmetic {
  private:
   at::AutoGradMode no_gradients_{false};
@@ -29,8 +29,8 @@ struct Normalization {
   std::string name;  // of the forward pass
 };
 
-/// Normalizes [N, C, ...] by the moments of all ranks' batches. Its backward() is collective, under
-/// the name and ".gradient", if the input needs a gradient.
+/// Normalizes [N, C, ...] with the moments of all ranks' batches. Its backward() is collective,
+/// under the name plus ".gradient", if the input requires a gradient.
 at::Tensor normalize(const at::Tensor& input, const Moments& moments, const Normalization& how);
 
 }  // namespace kolo::tensors

@@ -18,7 +18,7 @@ namespace {
 using torch::nn::Module;
 using torch::nn::SequentialImpl;
 
-/// A module of BatchNorm, and where it is registered.
+/// A BatchNorm module, and where it is registered.
 struct FoundNorm {
   struct Place {
     SequentialImpl* parent;
@@ -28,7 +28,7 @@ struct FoundNorm {
 
   std::weak_ptr<Module> module;
   std::vector<Place> places{};
-  long known_owners = 0;  // which a replacement reaches
+  long known_owners = 0;  // that a replacement updates
   std::string problem{};  // why it cannot be replaced, beginning with its name
 };
 
@@ -38,7 +38,7 @@ bool is_batch_norm(const Module& module) {
          module.as<torch::nn::BatchNorm3d>() != nullptr;
 }
 
-/// Calls `visit` with the module as what it is; false: it is of a derived class.
+/// Calls `visit` with the module as its dynamic type; false: it is of a derived class.
 template <class Visit>
 bool visit_as_batch_norm(const Module& module, const Visit& visit) {
   const auto visit_if = [&]<class Norm>(const Norm* norm) {

@@ -14,7 +14,7 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options) {
   try {
     compression.codec = options.process_set->lane()->codec_named(options.compression.name());
   } catch (const InvalidArgument&) {
-    // problem_with_compression() says so on all ranks.
+    // problem_with_compression() reports this on all ranks.
   }
   if (options.shard == Shard::None) {
     compression.scope = options.compression_scope;

@@ -9,15 +9,16 @@
 
 namespace kolo::tensors {
 
-/// How the options, which are complete, have gradients compressed. An unknown name is no codec.
+/// How gradients are compressed according to the options, which are complete. An unknown name is no
+/// codec.
 GradientCompression compression_of(const DistributedOptimizerOptions& options);
 
-/// What is wrong with the options' compression, and what to do; empty if nothing is.
+/// The problem with the options' compression, and what to do; empty if there is none.
 std::string problem_with_compression(const DistributedOptimizerOptions& options);
-/// The same of where they compress, which concerns compressors, too.
+/// The same for the compression scope, which also concerns compressors.
 std::string problem_with_compression_scope(const DistributedOptimizerOptions& options);
 
-/// Sets which parameters are compressed. Returns what is wrong with them; empty if nothing is.
+/// Sets which parameters are compressed. Returns the problem with them; empty if there is none.
 std::string apply_compression_policy(const DistributedOptimizerOptions& options,
                                      const GradientCompression& compression,
                                      std::vector<ReducedParameter>& parameters);

@@ -57,7 +57,7 @@ std::string CountRows::ranks_with(std::int64_t CountRow::* column) const {
   return ranks;
 }
 
-void CountRows::require_sound() const {
+void CountRows::require_consistent() const {
   for (std::size_t i = 0; i < rows_->size(); ++i) {
     if ((*rows_)[i].problem == CountProblem::None) continue;
     throw InvalidArgument("DistributedOptimizer: backward(loss_sum, count) on rank " +

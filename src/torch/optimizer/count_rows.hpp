@@ -10,21 +10,20 @@
 
 namespace kolo::tensors {
 
-/// What is wrong with the arguments of DistributedOptimizer::backward().
+/// A problem with the arguments of DistributedOptimizer::backward().
 enum class CountProblem : std::int64_t { None, NegativeCount, UndefinedLoss, DetachedLoss };
 
-/// What a rank tells the others about the counted passes of its step; all zero on a rank that has
-/// joined.
+/// A rank's row about the counted passes of its step; all zero on a joined rank.
 struct CountRow {
   std::int64_t count = 0;
   std::int64_t is_active = 0;
   std::int64_t has_counted = 0;
   std::int64_t has_uncounted = 0;
   CountProblem problem = CountProblem::None;
-  std::int64_t wrong_count = 0;  ///< of the call that has the problem
+  std::int64_t wrong_count = 0;  ///< the count of the call with the problem
 };
 
-/// The rows of all ranks, which are gathered by a sum: joined ranks take part in it with zeros.
+/// The rows of all ranks, gathered with a sum to which joined ranks contribute zeros.
 class CountRows {
  public:
   /// This rank's row alone.
@@ -35,8 +34,8 @@ class CountRows {
   void wait() { handle_.wait(); }
   std::int64_t total() const;
   int active_ranks() const;
-  /// Throws InvalidArgument, which names the ranks, if rows do not fit together.
-  void require_sound() const;
+  /// Throws InvalidArgument, naming the ranks, if rows are inconsistent.
+  void require_consistent() const;
 
  private:
   std::string ranks_with(std::int64_t CountRow::* column) const;

@@ -66,7 +66,7 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
 
 at::Tensor DistributedOptimizer::step(LossClosure closure) {
   at::Tensor loss = engine_->step(closure);
-  at::autocast::clear_cache();  // it holds casts of what the parameters were
+  at::autocast::clear_cache();  // it holds casts of old parameter values
   return loss;
 }
 

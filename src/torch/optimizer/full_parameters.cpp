@@ -40,10 +40,10 @@ class PrivateCopy {
         checksum_(checksum()) {}
   void use_it() {
     shared_ = std::move(storage_.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
-    give_elements(storage_,
-                  at::DataPtr(
-                      own_.data_ptr(), new at::Tensor(own_),
-                      [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
+    set_elements(storage_,
+                 at::DataPtr(
+                     own_.data_ptr(), new at::Tensor(own_),
+                     [](void* owner) { delete static_cast<at::Tensor*>(owner); }, own_.device()));
     is_used_ = true;
   }
   PrivateCopy(PrivateCopy&& other) noexcept = default;
@@ -55,7 +55,7 @@ class PrivateCopy {
     if (is_sharded_) {
       unbind_storage(storage_);
     } else {
-      give_elements(storage_, std::move(shared_));
+      set_elements(storage_, std::move(shared_));
     }
   }
 
@@ -63,7 +63,7 @@ class PrivateCopy {
   const c10::Storage& storage() const { return storage_; }
   /// Whether each rank has a shard; otherwise the ranks of a node share one copy.
   bool is_sharded() const { return is_sharded_; }
-  /// A checksum of what was written; 0 if nothing was.
+  /// A checksum of the written values; 0 if nothing was written.
   std::uint64_t checksum_of_writes() const {
     const std::uint64_t now = checksum();
     return now == checksum_ ? 0 : std::max<std::uint64_t>(now, 1);
@@ -84,22 +84,22 @@ class PrivateCopy {
   bool is_used_ = false;
 };
 
-/// While it lives, operators use parameters where they are: units are not gathered.
-class UnitsAtRest {
+/// While it lives, units are not gathered: operators use the memory that parameters are bound to.
+class PausedGathering {
  public:
-  explicit UnitsAtRest(const ParameterBatches& batches) : batches_(batches) { set(true); }
-  UnitsAtRest(const UnitsAtRest&) = delete;  // ends once
-  UnitsAtRest& operator=(const UnitsAtRest&) = delete;
-  ~UnitsAtRest() { set(false); }
+  explicit PausedGathering(const ParameterBatches& batches) : batches_(batches) { set(true); }
+  PausedGathering(const PausedGathering&) = delete;  // ends once
+  PausedGathering& operator=(const PausedGathering&) = delete;
+  ~PausedGathering() { set(false); }
 
  private:
-  void set(bool rests) {
-    for (GatheredUnits* const units : batches_.units()) units->rest(rests);
+  void set(bool is_paused) {
+    for (GatheredUnits* const units : batches_.units()) units->pause(is_paused);
   }
   const ParameterBatches& batches_;
 };
 
-/// Copies this rank's shards of what the writers have written to parameters without shared memory.
+/// Copies this rank's shards of the written values to parameters without shared memory.
 void write_shards(const NamedTensors& shared, const std::vector<PrivateCopy>& copies,
                   const std::vector<int>& writers, OperationOptions options) {
   const at::NoGradGuard no_grad;
@@ -123,7 +123,7 @@ NamedTensors shared_parameters(const TrainingContext& context, const ParameterBa
   return shared;
 }
 
-/// Gathers the checksums of all ranks, a row each.
+/// Gathers the checksums of all ranks, one row per rank.
 std::vector<std::uint64_t> gather_checksums(const std::vector<PrivateCopy>& copies,
                                             const OperationOptions& options) {
   std::vector<std::uint64_t> own;
@@ -175,12 +175,12 @@ std::vector<PrivateCopy> copy_all(const NamedTensors& shared) {
   return copies;
 }
 
-/// Runs `write` on private copies, and copies what it wrote to the node's shared copy, or to
+/// Runs `write` on private copies, and copies the written values to the node's shared copy, or to
 /// shards. Returns the writer of each parameter, see find_writers().
 std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTensors& shared,
                                  const std::function<void()>& write,
                                  const OperationOptions& options) {
-  std::optional<UnitsAtRest> at_rest;
+  std::optional<PausedGathering> paused;
   std::vector<PrivateCopy> copies;
   ProcessSet& set = *options.process_set;
   const auto run = [&](const char* actor, const std::function<void()>& work) {
@@ -188,7 +188,7 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   };
   // Agreed before `write`, which may call collectives.
   run("copying the parameters", [&] { copies = copy_all(shared); });
-  at_rest.emplace(batches);
+  paused.emplace(batches);
   for (PrivateCopy& copy : copies) copy.use_it();
   run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);

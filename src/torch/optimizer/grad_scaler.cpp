@@ -93,7 +93,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     bool any = false;
     bool overflow = false;
     for (const Progress& progress : progress_) {
-      // Of an optimizer that was unscaled but not stepped by this, nobody has asked yet.
+      // Unknown for an optimizer that was unscaled but not stepped through this scaler.
       const Found found = progress.overflow ? (*progress.overflow ? Found::Overflow : Found::Finite)
                                             : progress.optimizer->engine_->found_in_gradients();
       any = any || found != Found::NoGradients;
@@ -110,7 +110,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   progress_.clear();
 }
 
-/// Like torch it grows and shrinks in float32, but never to where 1 / scale is not finite.
+/// Like torch, computes in float32, but keeps 1 / scale finite.
 void GradScaler::follow(bool overflow) {
   growth_tracker_ = overflow ? 0 : growth_tracker_ + 1;
   const bool grows = growth_tracker_ >= options_.growth_interval;

@@ -10,8 +10,7 @@
 
 namespace kolo::tensors {
 
-/// Announces what active ranks do to joined ranks, which a sharded optimizer needs for their
-/// shards.
+/// Announces the commands of active ranks to joined ranks, whose shards a sharded optimizer needs.
 class JoinCommands {
  public:
   explicit JoinCommands(TrainingContext& context) : context_(context) {}
@@ -32,9 +31,9 @@ class JoinCommands {
   std::optional<int> last_active_;
 };
 
-/// After a join: if ranks took different numbers of steps, gives all the parameters, optimizer
-/// state and options of one that took the most. Rebuilds `batches` if ranks have laid out buckets
-/// differently. Collective.
+/// After a join, if ranks took different numbers of steps: copies the parameters, optimizer state
+/// and options of a rank that took the most to all. Rebuilds `batches` if ranks have laid out
+/// buckets differently. Collective.
 void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync);
 
 }  // namespace kolo::tensors

@@ -88,7 +88,7 @@ void LocalSteps::average() {
     }
   }
   for (auto& [dtype, group] : groups) average(group);
-  at::autocast::clear_cache();  // it holds casts of what the parameters were
+  at::autocast::clear_cache();  // it holds casts of old parameter values
 }
 
 }  // namespace kolo::tensors

@@ -8,24 +8,24 @@
 
 namespace kolo::tensors {
 
-/// What is wrong with these options; empty if nothing is.
+/// The problem with these options; empty if there is none.
 std::string problem_with_local_steps(const DistributedOptimizerOptions& options);
 
 /// Local SGD, see DistributedOptimizerOptions::local_sgd: decides which steps ranks take alone, and
 /// averages parameters after some of them.
 class LocalSteps {
  public:
-  /// What these refer to outlives this.
+  /// The arguments outlive this.
   LocalSteps(TrainingContext& context, const ParameterBatches& batches);
 
   /// Whether ranks step alone now.
   bool is_on() const { return is_on_; }
-  /// A step has ended, with an update or, after an overflow, without. Returns whether parameters
-  /// are to be averaged now.
+  /// A step has ended, with an update or, after an overflow, without. Returns whether to average
+  /// parameters now.
   bool end_step();
-  /// After a checkpoint of that many steps was loaded.
+  /// Continues the schedule after a checkpoint with this many steps was loaded.
   void resume(std::int64_t steps);
-  /// Collective and blocking, under names of their own.
+  /// Averages parameters. Collective and blocking.
   void average();
 
  private:

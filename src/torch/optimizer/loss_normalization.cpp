@@ -43,7 +43,7 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
     wrong_count_ = count;
     return;
   }
-  // Where parameters are gathered for the operators of backward(), all ranks must run it.
+  // If operators of backward() gather parameters, all ranks must run it.
   const bool is_run = count > 0 || (context_.gathers_on_use && loss_sum.defined());
   if (is_run) {
     is_counting_ = true;
@@ -84,7 +84,7 @@ bool LossNormalization::has_gradients() const {
   });
 }
 
-/// Equal on all ranks, as options and dtypes are.
+/// Equal on all ranks, since options and dtypes are.
 bool LossNormalization::needs_agreement() const {
   if (context_.step.loss_reference) return false;
   if (context_.options.compression == Compression::fp16()) return true;
@@ -144,9 +144,9 @@ void LossNormalization::finish(bool have_succeeded) {
     if (have_succeeded) throw;
   }
   if (!have_succeeded) return;
-  require_sound(*counts);
+  require_consistent(*counts);
   const auto total = static_cast<double>(counts->total());
-  if (total == 0.0) return;  // no rank has gradients other than zeros
+  if (total == 0.0) return;  // all gradients on all ranks are zeros
   const int active = counts->active_ranks();
   factor_ = reference() / total;
   if (context_.options.op == ReduceOp::Average) {
@@ -156,17 +156,17 @@ void LossNormalization::finish(bool have_succeeded) {
   set_reference(power_of_two_near(total / active));
 }
 
-/// What is owed of earlier gradients was divided by the old one.
+/// Residuals of earlier gradients were divided by the old one.
 void LossNormalization::set_reference(std::optional<double> reference) {
   const double before = this->reference();
   context_.step.loss_reference = reference;
   if (this->reference() != before) batches_.rescale_residuals(before / this->reference());
 }
 
-/// Otherwise there are no gradients, so that nobody uses them.
-void LossNormalization::require_sound(const CountRows& counts) {
+/// Clears gradients before it throws, so that they cannot be used.
+void LossNormalization::require_consistent(const CountRows& counts) {
   try {
-    counts.require_sound();
+    counts.require_consistent();
   } catch (const Error&) {
     batches_.clear_gradients();
     context_.step.phases.finish(/*has_succeeded=*/false);
@@ -181,7 +181,7 @@ void LossNormalization::finish_alone() {
   const CountRows own(own_row(), context_.set);
   restart();
   if (!has_counted_) return;
-  require_sound(own);
+  require_consistent(own);
   if (own.total() > 0) scale(reference() / static_cast<double>(own.total()));
 }
 

@@ -11,42 +11,42 @@
 
 namespace kolo::tensors {
 
-/// Divides the gradients of a step by what all ranks have counted, see
+/// Divides the gradients of a step by the total count of all ranks, see
 /// DistributedOptimizer::backward().
 ///
-/// Losses are divided by a reference before their backward(), so that gradients have ordinary sizes
-/// when they are rounded to 16 bits; the reduced gradients are multiplied once by what is missing.
-/// The reference is a power of two near the count of a rank's step, the same on all ranks: that of
-/// the last step. For the first step ranks agree on one only where float16 could overflow.
+/// Losses are divided by a reference before their backward(), so that gradients have ordinary
+/// magnitudes when they are rounded to 16 bits; the reduced gradients are multiplied once by the
+/// remaining factor. The reference is a power of two near the count of a rank's last step, the same
+/// on all ranks. For the first step, ranks agree on one only if float16 could overflow.
 class LossNormalization {
  public:
-  /// What these refer to outlives this.
+  /// The arguments outlive this.
   LossNormalization(TrainingContext& context, ParameterBatches& batches)
       : context_(context), batches_(batches) {}
 
   /// DistributedOptimizer::backward(), once dropped gradients are forgotten.
   void backward(const at::Tensor& loss_sum, std::int64_t count);
-  /// A backward() begins to give gradients, this one's or LibTorch's.
+  /// A backward() starts to produce gradients, this one or LibTorch's.
   void note_pass();
-  /// Whether other ranks may wait for this one's part in the reductions of counted passes.
+  /// Whether other ranks may wait for this one in the reductions of counted passes.
   bool has_passes() const { return has_common_passes_; }
   /// Forgets the passes of the step, whose gradients are dropped.
   void restart();
 
-  /// Before the reductions of a step: starts that of the counts, if this rank has counted.
+  /// Before the reductions of a step: starts the reduction of counts, if this rank has counted.
   void begin();
-  /// After them, on all ranks: waits for it, forgets the passes, and throws on all ranks if those
-  /// of any do not fit together, without gradients then. Whether the reductions succeeded or not;
-  /// it does not throw if not.
+  /// After them, on all ranks: waits for it and forgets the passes. Throws on all ranks, without
+  /// gradients, if the passes of any rank are inconsistent. Also called after failed reductions,
+  /// and does not throw then.
   void finish(bool have_succeeded);
-  /// Then: normalises the reduced gradients, wherever they lie by now.
+  /// Then: normalises the reduced gradients.
   void normalize();
   /// Normalises this rank's gradients by its own count; not collective.
   void finish_alone();
   /// Whether the passes of the last step that was reduced, or finished alone, had counts: then it
   /// is a step even without gradients.
   bool has_counted() const { return has_counted_; }
-  /// After a join, on all ranks: some have not seen the last counts.
+  /// After a join, on all ranks: some do not know the last counts.
   void forget_reference() { set_reference({}); }
 
  private:
@@ -56,14 +56,14 @@ class LossNormalization {
   void agree_on_reference(std::int64_t count);
   bool has_gradients() const;
   CountRow own_row() const;
-  void require_sound(const CountRows& counts);
+  void require_consistent(const CountRows& counts);
   void scale(double factor);
 
   TrainingContext& context_;
   ParameterBatches& batches_;
   bool is_counting_ = false;                   // backward() runs
   bool has_common_passes_ = false;             // not under no_sync
-  bool has_uncounted_alone_ = false;           // passes under no_sync, whose gradients may be gone
+  bool has_uncounted_alone_ = false;           // passes under no_sync; gradients may be dropped
   CountProblem problem_ = CountProblem::None;  // the first of this step
   std::int64_t wrong_count_ = 0;               // with it
   std::int64_t count_ = 0;                     // of this step

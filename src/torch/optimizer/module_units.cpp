@@ -10,7 +10,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The units around a parameter, from the outermost on.
+/// The units around a parameter, outermost first.
 using Path = std::vector<std::size_t>;
 
 class UnitSearch {
@@ -28,11 +28,11 @@ class UnitSearch {
   }
 
   std::size_t count() const { return count_; }
-  /// In the order in which they were found.
+  /// In order of discovery.
   const std::vector<std::pair<at::Tensor, Path>>& parameters() const { return parameters_; }
 
  private:
-  /// A tied parameter belongs to the units that are around all its modules.
+  /// A tied parameter belongs to the units that enclose all its modules.
   void add(const at::Tensor& parameter) {
     const auto [found, is_new] =
         known_.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());

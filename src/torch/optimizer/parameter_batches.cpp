@@ -15,7 +15,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Those that can be moved; they lie where parameters are trained.
+/// The movable ones, on the device of the trained parameters.
 std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& all) {
   if (all.empty()) return {};
   const auto trained = std::ranges::find_if(
@@ -65,11 +65,11 @@ void ParameterBatches::add_new() {
 
 void ParameterBatches::rebuild(std::int64_t additions) {
   additions_ = additions;
-  Residuals::ByParameter owed;
-  for (const auto& reducer : reducers_) owed.merge(reducer->residuals().take());
+  Residuals::ByParameter residuals;
+  for (const auto& reducer : reducers_) residuals.merge(reducer->residuals().take());
   reducers_.clear();
   add_first({});
-  for (const auto& reducer : reducers_) reducer->lay_out_residuals(owed);
+  for (const auto& reducer : reducers_) reducer->lay_out_residuals(residuals);
 }
 
 std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t index) const {
@@ -77,7 +77,7 @@ std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t i
   return found != names_.end() ? found->second.name : "parameter " + std::to_string(index);
 }
 
-/// `number` is that among the parameters of all groups.
+/// `number` is the index among the parameters of all groups.
 ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_t number) const {
   const auto known = names_.find(tensor.unsafeGetTensorImpl());
   return {
@@ -87,7 +87,7 @@ ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_
   };
 }
 
-/// In the order of groups, each once.
+/// In the order of groups, without duplicates.
 ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
   Parameters parameters;
   std::unordered_set<const void*> known;
@@ -196,7 +196,7 @@ void ParameterBatches::choose_memory(const Parameters& parameters, const std::st
   fill_deferred(added, context_.set);
 }
 
-/// With Shard::Full. Without parameters that are trained, nothing is gathered.
+/// With Shard::Full. Without trained parameters, nothing is gathered.
 void ParameterBatches::place_frozen(const Parameters& frozen, const std::string& prefix) {
   if (context_.options.shard != Shard::Full) return;
   if (!context_.gathers_on_use) {
@@ -244,11 +244,11 @@ void ParameterBatches::reduce_all() {
   step.first_gradient = {};
   step.phases.finish(first_error == nullptr);
   if (!first_error) return;
-  settle_residuals(/*is_used=*/false);
+  finish_residuals(/*is_used=*/false);
   std::rethrow_exception(first_error);
 }
 
-void ParameterBatches::settle_residuals(bool is_used) {
+void ParameterBatches::finish_residuals(bool is_used) {
   for (const auto& reducer : reducers_) {
     is_used ? reducer->residuals().keep() : reducer->residuals().restore();
   }

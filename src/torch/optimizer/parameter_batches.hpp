@@ -16,20 +16,20 @@
 
 namespace kolo::tensors {
 
-/// The parameters of an optimizer in batches: those known at construction, and those of each later
-/// addition. Every batch has a reducer.
+/// The parameters of an optimizer in batches: one for those known at construction, and one for each
+/// later addition. Every batch has a reducer.
 class ParameterBatches {
  public:
   using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
 
-  /// `names` names parameters in error texts and checkpoints. `before_gradient` is called before
+  /// `names` are used in error texts and checkpoints. `before_gradient` is called before
   /// each gradient is added.
   ParameterBatches(TrainingContext& context, const TrainingContext::NamedTensors& names,
                    std::function<void()> before_gradient);
 
   /// Adds the parameters of all groups that require gradients and have no reducer yet, after all
-  /// ranks have agreed on them. A `problem` with this rank's arguments, unless empty, becomes an
-  /// error on all ranks. Collective.
+  /// ranks have agreed on them. A non-empty `problem` with this rank's arguments becomes an error
+  /// on all ranks. Collective.
   void add_first(const std::string& problem);
   /// The same for later parameters; not collective if there are none.
   void add_new();
@@ -37,7 +37,7 @@ class ParameterBatches {
   void rebuild(std::int64_t additions);
 
   std::string name_of(const at::Tensor& parameter, std::size_t index) const;
-  /// Of the groups and the model, trained and frozen ones, each once.
+  /// Trained and frozen parameters of the groups and the model, each once.
   std::vector<ReducedParameter> all_parameters() const;
   Reducers::const_iterator begin() const { return reducers_.begin(); }
   Reducers::const_iterator end() const { return reducers_.end(); }
@@ -46,15 +46,15 @@ class ParameterBatches {
   std::int64_t layouts() const;
 
   bool any(bool (GradientReducer::*has)() const) const;
-  /// The units of the batches whose parameters are gathered when they are used.
+  /// The units of batches whose parameters are gathered on use.
   std::vector<GatheredUnits*> units() const;
   /// Takes part in gathering a unit for other ranks.
   void take_part(const GatherCommand& command) const;
-  /// Reduces the gradients of the step that are not reduced yet. Throws the first error after all
+  /// Reduces the remaining gradients of the step. Throws the first error after all
   /// buckets have completed.
   void reduce_all();
-  /// The reduced gradients of this step are used, or not: then codecs owe what they owed before.
-  void settle_residuals(bool is_used);
+  /// Ends a step: if its reduced gradients are not used, residuals become those from before it.
+  void finish_residuals(bool is_used);
   /// From now on gradients are `factor` times as large.
   void rescale_residuals(double factor);
   std::vector<at::Tensor> gradients() const;

@@ -50,7 +50,7 @@ void ReplicaCheck::check() const {
   if (std::ranges::any_of(rows, differs)) refuse(parameters, digests);
 }
 
-/// Of every rank; empty for those that have joined. Each rank fills its own row of a sum, which is
+/// The rows of all ranks; empty for joined ones. Each rank fills its own row of a sum, which is
 /// exact: the others add zeros.
 std::vector<ReplicaCheck::Digests> ReplicaCheck::allgather(const Digests& own,
                                                            const std::string& what) const {
@@ -79,7 +79,7 @@ std::vector<ReplicaCheck::Digests> ReplicaCheck::allgather(const Digests& own,
   return rows;
 }
 
-/// Called by all ranks, since their digests of all parameters differ.
+/// Called on all ranks, since their digests of all parameters differ.
 void ReplicaCheck::refuse(const std::vector<ReducedParameter>& parameters,
                           const Digests& digests) const {
   const std::vector<Digests> rows = allgather(digests, "replicas of each parameter");

@@ -10,19 +10,19 @@
 namespace kolo::tensors {
 
 /// Compares the parameters of all ranks by digests, see DistributedOptimizer::check_replicas().
-/// Ranks that have joined take part in its reductions with zeros, which say that they have none.
+/// Joined ranks contribute zeros to its reductions, which mean that they have no digests.
 class ReplicaCheck {
  public:
-  /// What these refer to outlives this.
+  /// The arguments outlive this.
   ReplicaCheck(const TrainingContext& context, const ParameterBatches& batches)
       : context_(context), batches_(batches) {}
 
-  /// A step of all ranks has ended; with `can_differ` parameters differ by intention, and are
-  /// compared after a later one. Throws the error of check() if it is time to.
+  /// A step of all ranks has ended; with `can_differ` parameters differ intentionally, and are
+  /// compared after a later step. Throws the error of check() if a check is due.
   void end_step(bool can_differ);
   /// Throws MismatchError on all ranks if parameters differ. Collective and blocking.
   void check() const;
-  /// After a join, on all ranks: some have not counted the last steps.
+  /// After a join, on all ranks: some did not count the last steps.
   void restart() { steps_ = 0; }
 
  private:

@@ -8,8 +8,8 @@
 
 namespace kolo::tensors {
 
-/// What an active rank is about to do with the gradients or parameters of a sharded optimizer.
-/// Joined ranks do the same with their shards.
+/// An operation that an active rank is about to perform on the gradients or parameters of a sharded
+/// optimizer. Joined ranks perform the same on their shards.
 struct GatherCommand {
   std::string batch;  ///< the prefix of its operations' names
   std::size_t unit;
@@ -35,7 +35,7 @@ struct DiscardCommand {};
 using StepCommand = std::variant<GatherCommand, ReduceCommand, ClipCommand, UnscaleCommand,
                                  FindOverflowCommand, UpdateCommand, SkipCommand, DiscardCommand>;
 
-/// The form in which ranks send commands, and its inverse.
+/// Serializes commands for other ranks, and the inverse.
 nlohmann::json to_json(const StepCommand& command);
 StepCommand command_from(const nlohmann::json& json);
 

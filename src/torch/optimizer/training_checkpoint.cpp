@@ -135,11 +135,11 @@ TrainingView::Residuals TrainingCheckpoint::residuals() const {
                                     .copies = is_of_node ? nodes.node_count() : context_.set.size(),
                                     .are_averaged = context_.options.op == ReduceOp::Average};
   for (const auto& reducer : batches_) {
-    Residuals::ByParameter owed = reducer->residuals().at_rest();
+    Residuals::ByParameter by_parameter = reducer->residuals().before_step();
     for (const ReducedParameter& parameter : reducer->parameters()) {
-      const auto found = owed.find(parameter.tensor.unsafeGetTensorImpl());
-      if (found == owed.end()) continue;
-      const Residuals::Owed& own = found->second;
+      const auto found = by_parameter.find(parameter.tensor.unsafeGetTensorImpl());
+      if (found == by_parameter.end()) continue;
+      const Residuals::ParameterResidual& own = found->second;
       residuals.own.push_back({parameter.name, parameter.tensor, own.before, own.begin});
     }
   }

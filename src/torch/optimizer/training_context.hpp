@@ -21,7 +21,7 @@
 
 namespace kolo::tensors {
 
-/// What the parts of one DistributedOptimizer share.
+/// Shared by the parts of one DistributedOptimizer.
 struct TrainingContext {
   using Groups = WrappedOptimizer::Groups;
   using NamedTensors = DistributedOptimizer::NamedParameters;

@@ -20,7 +20,7 @@ ProcessSet& set_of(const DistributedOptimizerOptions& options) {
   return options.process_set != nullptr ? *options.process_set : Runtime::current().world();
 }
 
-/// The options with defaults for the values that are not given.
+/// The options with defaults for missing values.
 DistributedOptimizerOptions completed(DistributedOptimizerOptions options, ProcessSet& set) {
   options.process_set = &set;
   if (!options.shard) options.shard = shard_named(set.runtime().config().shard);
@@ -92,12 +92,12 @@ void TrainingEngine::begin_backward() {
   normalization_.note_pass();
 }
 
-/// If the program has dropped gradients since the last step, as by the model's zero_grad(), the
-/// pass that begins is another attempt at the step.
+/// If the program has dropped gradients since the last step, as with the model's zero_grad(), the
+/// new pass restarts the step.
 void TrainingEngine::forget_dropped() {
   if (context_.step.phases.current() == StepPhase::Synchronized) {
     if (batches_.any(&GradientReducer::has_gradients)) return;
-    batches_.settle_residuals(/*is_used=*/false);
+    batches_.finish_residuals(/*is_used=*/false);
     context_.step.phases.restart();
     return;
   }
@@ -145,7 +145,7 @@ void TrainingEngine::discard() {
     phases.restart();
   }
   commands_.announce(DiscardCommand{});
-  batches_.settle_residuals(/*is_used=*/false);
+  batches_.finish_residuals(/*is_used=*/false);
   batches_.clear_gradients();
   guards_.discard_after_change(changed);
 }
@@ -181,7 +181,7 @@ void TrainingEngine::unscale(double scale) {
   require_precise_gradients();
   commands_.announce(UnscaleCommand{scale});
   // Reduced gradients concern all ranks, even if a program or a bucket hook has changed them on
-  // one; other gradients concern this rank alone.
+  // one; other gradients concern only this rank.
   const bool is_local = context_.step.phases.current() != StepPhase::Synchronized;
   gradients_.unscale(batches_.gradients(), scale, is_local);
 }

@@ -19,8 +19,8 @@
 
 namespace kolo::tensors {
 
-/// The implementation of DistributedOptimizer: it knows the order of a step, and leaves each part
-/// of the work to an object of its own. Its functions are those of DistributedOptimizer and
+/// The implementation of DistributedOptimizer: it controls the order of a step, and delegates each
+/// part of the work to another object. Its functions are those of DistributedOptimizer and
 /// GradScaler.
 class TrainingEngine {
  public:
@@ -38,7 +38,7 @@ class TrainingEngine {
 
   void backward(const at::Tensor& loss_sum, std::int64_t count);
   void synchronize();
-  /// Synchronizes unless skip_synchronize() has each rank step by its own gradients.
+  /// Synchronizes unless skip_synchronize() makes each rank step with its own gradients.
   void make_gradients_ready();
   at::Tensor step(const LossClosure& closure);
   /// Discards the gradients that have arrived since the last step, after they have been reduced.
@@ -49,8 +49,8 @@ class TrainingEngine {
   void set_hook(BucketHook hook);
   void check_replicas();
 
-  /// Divides the gradients by the scale of the loss. `found_in_gradients` then returns on all ranks
-  /// alike whether they overflowed; if so, `skip_step` ends the step without an update.
+  /// Divides the gradients by the scale of the loss. `found_in_gradients` then returns, the same on
+  /// all ranks, whether they overflowed; if so, `skip_step` ends the step without an update.
   void unscale(double scale);
   GlobalGradients::Found found_in_gradients();
   void skip_step();
@@ -73,14 +73,14 @@ class TrainingEngine {
   void begin_backward();
   void forget_dropped();
   void require_precise_gradients() const;
-  at::Tensor step_whole(const LossClosure& closure);
+  at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
   void end_step();
   void average_parameters();
   void start_units();
   void reduce(bool is_discarded);
-  void meet(const std::string& purpose);
+  void synchronize_ranks(const std::string& purpose);
   bool find_joined();
   void expect_all_active();
   bool await_step();

@@ -27,14 +27,14 @@ int TrainingEngine::join() {
   return last;
 }
 
-/// Blocks until the active ranks need this joined one; false: there are none.
+/// Blocks until active ranks need this joined one; false: all ranks have joined.
 bool TrainingEngine::await_step() {
   StepState& step = context_.step;
   if (!context_.gathers_on_use) {
     synchronize();
   } else if (!context_.have_some_joined()) {
     try {
-      meet("join()");
+      synchronize_ranks("join()");
       step.active_ranks = 0;  // all have joined
     } catch (const MismatchError&) {
       if (!find_joined()) throw;
@@ -43,8 +43,8 @@ bool TrainingEngine::await_step() {
   return step.active_ranks > 0;
 }
 
-/// A joined rank is needed for its shards: it takes part in the steps of the others, without
-/// gradients of its own, until no rank is active.
+/// A joined rank is needed for its shards: it takes part in the steps of the others, without its
+/// own gradients, until no rank is active.
 int TrainingEngine::join_sharded() {
   if (context_.step.phases.current() == StepPhase::Synchronized) discard();
   const auto make_active = [](TrainingContext* context) {
@@ -64,7 +64,7 @@ int TrainingEngine::join_sharded() {
   return commands_.take_last_active().value_or(context_.set.ranks().back());
 }
 
-/// Does what the active ranks do until the end of their step, or until none is active.
+/// Follows the commands of active ranks until the end of their step, or until none is active.
 void TrainingEngine::follow_one_step() {
   while (const std::optional<StepCommand> received = commands_.receive()) {
     const StepCommand& command = *received;

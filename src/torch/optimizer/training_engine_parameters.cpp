@@ -1,4 +1,4 @@
-// What TrainingEngine does about parameters as a whole, and about checkpoints.
+// TrainingEngine: full parameters and checkpoints.
 #include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/training_engine.hpp"
 #include "torch/tensors/write_protection.hpp"
@@ -10,7 +10,7 @@ void TrainingEngine::full_parameters(const std::function<void()>& write) {
   write_full_parameters(context_, batches_, write);
 }
 
-/// Those of ranks that have stepped alone.
+/// Averages parameters of ranks that have stepped alone.
 void TrainingEngine::average_parameters() {
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();

@@ -1,4 +1,4 @@
-// What TrainingEngine does about parameters that are gathered when they are used.
+// TrainingEngine: parameters that are gathered on use.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -20,13 +20,13 @@ void TrainingEngine::start_units() {
 }
 
 /// A numbered collective of the units, after those in flight.
-void TrainingEngine::meet(const std::string& purpose) {
+void TrainingEngine::synchronize_ranks(const std::string& purpose) {
   for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
   barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
 }
 
-/// After a mismatch, on all ranks: whether some have joined, whose next numbered collective is that
-/// of join(). They then wait for commands.
+/// After a mismatch, on all ranks: whether some have joined, whose next numbered collective is the
+/// one of join(). They then wait for commands.
 bool TrainingEngine::find_joined() {
   std::int64_t is_active = context_.step.is_active ? 1 : 0;
   std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
@@ -36,8 +36,8 @@ bool TrainingEngine::find_joined() {
   return context_.have_some_joined();
 }
 
-/// A new step begins. Where parameters are gathered when they are used, the first mismatch tells
-/// who has joined; in other modes the reductions do.
+/// A new step begins. If parameters are gathered on use, the first mismatch reveals
+/// which ranks have joined; in other modes the reductions do.
 void TrainingEngine::expect_all_active() {
   if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
 }
@@ -46,7 +46,7 @@ void TrainingEngine::expect_all_active() {
 void TrainingEngine::reduce(bool is_discarded) {
   const auto meet_others = [&] {
     if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
-    meet("the end of backward()");
+    synchronize_ranks("the end of backward()");
   };
   if (context_.gathers_on_use) {
     try {

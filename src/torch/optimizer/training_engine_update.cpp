@@ -1,4 +1,4 @@
-// What TrainingEngine does with reduced gradients: the update of a step, or none.
+// TrainingEngine: updates with reduced gradients, and skipped steps.
 #include <exception>
 #include <utility>
 #include <vector>
@@ -13,8 +13,8 @@ namespace kolo::tensors {
 at::Tensor TrainingEngine::step(const LossClosure& closure) {
   guards_.require_untouched();
   merge_options();
-  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_whole(closure);
-  batches_.settle_residuals(/*is_used=*/true);
+  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+  batches_.finish_residuals(/*is_used=*/true);
   ++context_.steps;
   guards_.step();
   reporter_.step();
@@ -22,7 +22,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   return loss;
 }
 
-at::Tensor TrainingEngine::step_whole(const LossClosure& closure) {
+at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
   if (closure) {
     return wrapped_->step([&] {
       at::Tensor loss = closure();
@@ -48,7 +48,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
   return loss;
 }
 
-/// Bucket by bucket: one may be gathered while the next is stepped.
+/// Bucket by bucket: one is gathered while the next is stepped.
 void TrainingEngine::update_shards() {
   const WritesAllowed writes;
   std::exception_ptr error;
@@ -63,7 +63,7 @@ void TrainingEngine::update_shards() {
           shards.end_update(i);
         }
       } catch (...) {
-        error = std::current_exception();  // the other ranks go on even so
+        error = std::current_exception();  // the other ranks continue nevertheless
       }
       shards.memory().end_bucket(i);
     }
@@ -78,12 +78,12 @@ void TrainingEngine::update_shards() {
 void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) batches_.clear_gradients();
-  batches_.settle_residuals(/*is_used=*/false);
+  batches_.finish_residuals(/*is_used=*/false);
   expect_all_active();
   end_step();
 }
 
-/// After an update, or a step that was skipped.
+/// After an update or a skipped step.
 void TrainingEngine::end_step() {
   StepPhases& phases = context_.step.phases;
   const bool is_common = local_.is_on() || phases.current() == StepPhase::Synchronized;

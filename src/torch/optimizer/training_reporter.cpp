@@ -27,7 +27,7 @@ StateSize size_of_state(const TrainingView::Leaf& leaf, const WrappedOptimizer& 
   return size;
 }
 
-/// What each of `ranks` ranks sends when they reduce-scatter or all-gather `bytes` in a ring.
+/// Bytes that each of `ranks` ranks sends to reduce-scatter or all-gather `bytes` in a ring.
 std::uint64_t ring_bytes(std::uint64_t bytes, int ranks) {
   const auto n = static_cast<std::uint64_t>(ranks);
   return bytes * (n - 1) / n;
@@ -39,7 +39,7 @@ std::size_t peak_resident() {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
 }
 
-/// Bytes of all parameters, and of as many elements in other dtypes.
+/// Bytes of all parameters, and of the same elements in other dtypes.
 struct ModelSize {
   std::size_t parameters = 0;
   std::size_t gradients = 0;
@@ -60,7 +60,7 @@ struct ModelSize {
   }
 };
 
-/// Adds a bucket of which each rank encodes its piece of its node's sum.
+/// Adds a bucket for which each rank encodes its piece of its node's sum.
 void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& context,
                GradientTraffic& traffic) {
   const ops::NodePlaces nodes = context.set.lane()->node_places();
@@ -74,7 +74,7 @@ void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& c
       2 * ring_bytes(bytes_inside, neighbours);
 }
 
-/// Adds the gradients of a reducer, in the buckets that it has now.
+/// Adds the gradients of a reducer, in its current buckets.
 void add_traffic(const GradientReducer& reducer, const TrainingContext& context,
                  GradientTraffic& traffic) {
   const GradientCompression& compression = context.compression;

@@ -10,12 +10,12 @@
 
 namespace kolo::tensors {
 
-/// What the reductions of one pass have to send of the gradients.
+/// The gradients that the reductions of one pass must send.
 struct GradientTraffic {
   std::size_t whole_bytes = 0;     ///< of gradients that are reduced without a codec
-  std::size_t replica_bytes = 0;   ///< of those whose shards are summed without one
-  std::uint64_t coded_bytes = 0;   ///< that this rank sends of the others
-  std::size_t coded_elements = 0;  ///< that this rank encodes
+  std::size_t replica_bytes = 0;   ///< of gradients whose shards are summed without one
+  std::uint64_t coded_bytes = 0;   ///< encoded bytes that this rank sends
+  std::size_t coded_elements = 0;  ///< elements that this rank encodes
 };
 
 /// Counts the bytes that an optimizer keeps and moves.
@@ -23,7 +23,7 @@ class TrainingReporter {
  public:
   explicit TrainingReporter(const TrainingContext& context) : context_(context) {}
 
-  /// The optimizer is constructed: its traffic so far belongs to no step.
+  /// The optimizer is constructed: traffic so far belongs to no step.
   void start();
   /// A step has ended.
   void step();

@@ -13,17 +13,17 @@ class UsageGuards {
   UsageGuards(const TrainingContext& context, const ParameterBatches& batches)
       : context_(context), batches_(batches) {}
 
-  /// Throws if the optimizer is sharded, for which `what` is not possible.
+  /// Throws if the optimizer is sharded, so that `what` is impossible.
   void require_unsharded(const std::string& what) const;
   /// Throws once state is sharded, since `what` writes or reads whole state.
   void require_whole_state(const std::string& what) const;
-  /// Throws if the program has moved parameters, has written to those that ranks share, or has
-  /// stepped the wrapped optimizer of a sharded one.
+  /// Throws if the program has moved parameters, has written to shared ones, or has stepped the
+  /// wrapped optimizer of a sharded one.
   void require_untouched() const;
 
   /// Gradients are discarded, and parameter `changed` (empty: none) has changed since they arrived.
-  /// Throws the second time without a step between: the wrapped optimizer has been stepped instead.
-  /// Once a program may have its reasons, as one that clamps the weights of a GAN.
+  /// Throws the second time without a step in between: the wrapped optimizer has been stepped
+  /// instead. One such change may be intended, for instance to clamp the weights of a GAN.
   void discard_after_change(const std::string& changed);
   void step() { discards_after_change_ = 0; }
 

@@ -20,7 +20,7 @@ std::span<Number> elements_of(const at::Tensor& tensor) {
   return {tensor.mutable_data_ptr<Number>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-/// On the CPU for tensors on a GPU, too: the ranks must have the same bits.
+/// On the CPU, even for tensors on a GPU: the ranks must have the same bits.
 void orthonormalize_columns(const at::Tensor& matrix) {
   const at::Tensor host = matrix.cpu();
   const auto columns = static_cast<std::size_t>(host.size(1));
@@ -68,7 +68,7 @@ bool LowRankReduction::compresses(const at::Tensor& gradient) const {
   return elements >= options_.min_compression_rate * (rows + elements / rows) * options_.rank;
 }
 
-/// All Ps lie in one buffer, and all Qs in another.
+/// All Ps are in one buffer, and all Qs in another.
 void LowRankReduction::lay_out() {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
@@ -90,7 +90,7 @@ AllreduceOptions LowRankReduction::average(const std::string& suffix) const {
   return {.name = bucket_.name + suffix, .process_set = bucket_.process_set};
 }
 
-/// The gradient in `type`, in its bucket if it has that, and what it is owed.
+/// The gradient in `type`, in its bucket if it has that type, plus its residual.
 at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType type) const {
   at::Tensor sum = bucket_.views[parameter].to(type);
   if (!bucket_.residuals.empty()) sum.add_(bucket_.residuals[parameter]);
@@ -99,7 +99,7 @@ at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType 
 
 TensorHandle LowRankReduction::begin() {
   std::vector<at::Tensor> others;
-  // They are owed what a checkpoint holds of a run that has compressed them.
+  // They have residuals if they were loaded from a run that has compressed them.
   for (const std::size_t i : others_) {
     others.push_back(add_residual(i, bucket_.views[i].scalar_type()));
   }
@@ -138,7 +138,7 @@ void LowRankReduction::reduce_q() {
 void LowRankReduction::assign(const Matrix& matrix) {
   if (!bucket_.is_present(matrix.parameter)) return;
   const at::Tensor& view = matrix.view;
-  // Ranks come to the same end: a P that is not finite anywhere has made all of Q so.
+  // The same on all ranks: a P that is not finite on any rank has made all of Q non-finite.
   if (!matrix.q.isfinite().all().item<bool>()) {
     view.fill_(std::numeric_limits<double>::quiet_NaN());
     return;
@@ -157,7 +157,7 @@ void LowRankReduction::assign(const Matrix& matrix) {
   }
 }
 
-/// Where a Q is of other options or another parameter, as one of a checkpoint may be, a new one.
+/// The last Q, or a new one if a checkpoint's Q belongs to other options or another parameter.
 at::Tensor LowRankReduction::first_q(const Matrix& matrix) const {
   const auto found = warm_starts_.find(bucket_.parameter_names[matrix.parameter]);
   const bool fits = found != warm_starts_.end() && found->second.sizes() == matrix.q.sizes();

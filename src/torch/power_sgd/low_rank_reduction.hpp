@@ -16,8 +16,8 @@
 
 namespace kolo::tensors {
 
-/// The Qs [m, rank] of parameters, by name, with orthonormal columns: where the next approximations
-/// start. The same on all ranks.
+/// The Qs [m, rank] of parameters, by name, with orthonormal columns, from which the next
+/// approximations start. The same on all ranks.
 using WarmStarts = std::map<std::string, at::Tensor>;
 
 /// The reduction of one bucket: begin() in backward(), finish() when the first operation has ended.
@@ -26,15 +26,15 @@ class LowRankReduction {
   /// `options` and `warm_starts` outlive this.
   LowRankReduction(const PowerSgdOptions& options, WarmStarts& warm_starts, GradientBucket bucket);
 
-  /// Starts the reductions of P and of the gradients that are not compressed.
+  /// Starts the reductions of P and of uncompressed gradients.
   TensorHandle begin();
-  /// Blocks for those that remain. Returns the bucket's reduced gradients.
+  /// Runs the remaining reductions. Blocks. Returns the bucket's reduced gradients.
   at::Tensor finish();
 
  private:
-  /// A gradient that is compressed.
+  /// A compressed gradient.
   struct Matrix {
-    std::size_t parameter;  // its place in the bucket
+    std::size_t parameter;  // its index in the bucket
     at::Tensor view;        // [n, m], in the bucket
     at::Tensor sum;         // view and residual; in the memory of the view unless that is narrower
     at::Tensor p;           // [n, rank], and
@@ -59,7 +59,7 @@ class LowRankReduction {
   const GradientBucket bucket_;
   const at::TensorOptions type_;  // of P and Q
   std::vector<Matrix> matrices_;
-  std::vector<std::size_t> others_;  // places of the gradients that are not compressed
+  std::vector<std::size_t> others_;  // indices of uncompressed gradients
   at::Tensor all_p_, all_q_;
   std::optional<TensorsHandle> reduced_others_;
 };

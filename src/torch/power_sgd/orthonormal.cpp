@@ -11,7 +11,7 @@ namespace {
 
 using Column = std::vector<double>;
 
-// What is left of a dependent column is rounding: a few units in the last place of its elements.
+// The rest of a dependent column is rounding: a few units in the last place of its elements.
 constexpr double kRoundings = 16;
 
 double dot(const Column& a, const Column& b) {

@@ -11,7 +11,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// As outside of backward() with create_graph and of Autocast, which would multiply in 16 bits.
+/// Disables create_graph, and Autocast, which would multiply in 16 bits.
 struct PlainArithmetic {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};

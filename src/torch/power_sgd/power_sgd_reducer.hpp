@@ -9,8 +9,8 @@
 
 namespace kolo::tensors {
 
-/// What the hook of a PowerSgd does, and what it keeps between steps: by the names of parameters,
-/// which outlast layouts of buckets.
+/// The implementation of the hook of a PowerSgd, and its state between steps, by parameter name,
+/// since names outlive layouts of buckets.
 class PowerSgdReducer {
  public:
   /// `options` are in range and name the process set.
@@ -21,7 +21,7 @@ class PowerSgdReducer {
   /// Starts the reduction of a bucket.
   TensorHandle reduce(GradientBucket bucket);
 
-  /// What a checkpoint holds, and the inverse: Qs that do not fit are not used.
+  /// Saves and restores the state; Qs of another shape are not used.
   const WarmStarts& state() const { return warm_starts_; }
   void set_state(const WarmStarts& state) { warm_starts_ = state; }
 

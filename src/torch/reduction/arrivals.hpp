@@ -10,13 +10,13 @@ namespace kolo::tensors {
 /// Counts the gradients that have arrived since the last step and those that buckets wait for.
 class Arrivals {
  public:
-  /// A bucket is complete once each of its parameters has got `passes` gradients; with `by_pass`,
-  /// one each, and `take` makes it wait for the next pass.
+  /// A bucket is complete once each of its parameters has received `passes` gradients; with
+  /// `by_pass`, one each, and `take` makes it wait for the next pass.
   Arrivals(const std::vector<Bucket>& buckets, std::size_t parameters, int passes, bool by_pass);
 
   /// Counts a gradient. Returns whether its bucket is complete.
   bool add(std::size_t parameter);
-  /// The bucket has been submitted with what had arrived.
+  /// The bucket has been submitted with the gradients that had arrived.
   void take(std::size_t bucket);
   /// The parameter's gradient was dropped before its bucket was submitted.
   void drop(std::size_t parameter);

@@ -32,8 +32,8 @@ std::unique_ptr<BucketPipeline> make_own_memory_pipeline(StepReductions& reducti
 /// Buckets share slots of memory, and all ranks submit them in the order of the layout,
 /// `passes` times a step. On the CPU, with one pass, gradients are moved into the bucket on arrival
 /// if the slot's previous bucket has completed; otherwise when the bucket is submitted. A
-/// backward() that is further ahead waits, unless `waits` is false: then gradients stay where they
-/// are until the slot's previous bucket has completed.
+/// backward() that is further ahead waits, unless `waits` is false: then gradients stay in their
+/// own memory until the slot's previous bucket has completed.
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
                                                            Arrivals& arrivals, int passes,
                                                            bool waits);

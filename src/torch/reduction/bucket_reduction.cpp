@@ -42,7 +42,7 @@ AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, Compre
           .process_set = options.process_set};
 }
 
-/// A separate reduction, which succeeds whether or not that of the gradients does.
+/// A separate reduction, which succeeds even if that of the gradients fails.
 Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
                    ProcessSet* process_set) {
   const at::Tensor& flags = buckets.flags_of(bucket);
@@ -124,7 +124,7 @@ void BucketReduction::advance() {
   try {
     gradients_->wait();  // does not block, but orders streams
   } catch (const Error&) {
-    // The other nodes wait for this rank even so; wait() throws the error again.
+    // The other nodes still wait for this rank; wait() throws the error again.
   }
   begin_replica_sum();
 }
@@ -144,7 +144,7 @@ void BucketReduction::begin_replica_sum() {
 }
 
 void BucketReduction::wait() {
-  // All operations, even after an error: their memory and names are used again.
+  // All operations, even after an error: their memory and names are reused.
   std::exception_ptr first_error;
   const auto end = [&](Handle& handle) {
     try {
@@ -157,7 +157,7 @@ void BucketReduction::wait() {
   if (gradients_) end(*gradients_);
   if (pending_replica_sum_) begin_replica_sum();  // even after an error: other nodes wait for it
   if (replica_sum_) end(*replica_sum_);
-  stream_.come_before_current();
+  stream_.order_before_current();
   if (first_error) std::rethrow_exception(first_error);
   if (hook_) take_hook_result();
 }

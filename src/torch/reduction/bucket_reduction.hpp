@@ -23,10 +23,10 @@ namespace kolo::tensors {
 ///
 /// Average and Sum reduce the whole bucket at once, flags included. A sharded bucket is
 /// reduce-scattered, and each rank then sums its shard with its replicas. For sharded buckets,
-/// Adasum, bucket hooks, codecs and on a GPU, the flags are reduced by themselves.
+/// Adasum, bucket hooks, codecs and on a GPU, the flags are reduced separately.
 class BucketReduction {
  public:
-  /// How the elements are sent. `residual` is that of a codec, or undefined.
+  /// How the elements are sent. `residual` belongs to a codec, or is undefined.
   struct Coding {
     const GradientCompression& compression;
     at::Tensor residual;
@@ -34,8 +34,8 @@ class BucketReduction {
   /// A program's hook for one bucket, which is called with its gradients [n].
   using BoundHook = std::function<std::optional<TensorHandle>(const at::Tensor& gradients)>;
 
-  /// Submits the bucket under `name`, which no other bucket in flight has. Without a `hook`, in the
-  /// ordinary way.
+  /// Submits the bucket under `name`, which is unique among buckets in flight; with the `hook`, if
+  /// there is one.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, const std::string& name,
                   const DistributedOptimizerOptions& options, const Coding& coding,
                   const BoundHook& hook);
@@ -53,7 +53,7 @@ class BucketReduction {
   /// for the gradients. Throws the first error of its operations after all of them have ended.
   void wait();
 
-  /// Those of Handle, of the bucket's or its flags' reduction.
+  /// Times of the bucket's or its flags' reduction; see Handle.
   std::chrono::steady_clock::time_point started() const { return handle_.started(); }
   std::chrono::steady_clock::time_point ended() const { return handle_.ended(); }
 
@@ -72,7 +72,7 @@ class BucketReduction {
   std::optional<ReplicaSum> pending_replica_sum_;
   std::optional<Handle> replica_sum_;
   std::optional<TensorHandle> hook_;
-  at::Tensor hook_target_;  // where the hook's result belongs
+  at::Tensor hook_target_;  // receives the hook's result
 };
 
 }  // namespace kolo::tensors

@@ -20,7 +20,7 @@ bool is_movable(const at::Tensor& tensor, const at::Device& device) {
          !tensor.is_conj() && !tensor.is_neg();
 }
 
-/// One bucket for each dtype.
+/// One bucket per dtype.
 BucketPlan plan_of(const std::vector<at::Tensor>& tensors, int ranks) {
   std::vector<PlannedParameter> planned;
   std::vector<std::size_t> order;
@@ -82,7 +82,7 @@ void FrozenParameters::add(const ReducedParameter& parameter, ElementRange share
                      static_cast<std::uint32_t>(parameter.tensor._version())});
 }
 
-/// Whether an optimizer has moved it since, which watches it.
+/// Whether an optimizer has moved it since, and now watches it.
 bool FrozenParameters::is_elsewhere(const Frozen& frozen) const {
   const at::Tensor& tensor = frozen.parameter.tensor;
   if (units_ != nullptr) {

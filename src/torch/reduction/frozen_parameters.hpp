@@ -16,30 +16,30 @@
 
 namespace kolo::tensors {
 
-/// Parameters of Shard::Full without gradients, which nothing updates: the ranks of a node share
-/// one copy of them, or they are gathered with those that are trained.
+/// Parameters without gradients, with Shard::Full. The ranks of a node share one copy of them, or
+/// they are gathered with trained parameters.
 class FrozenParameters {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Those of `all` that get no gradient and whose elements can be moved: on the device, contiguous
-  /// and in a storage of their own.
+  /// The parameters of `all` that get no gradient and whose elements can be moved: on the device,
+  /// contiguous and in a storage of their own.
   static std::vector<ReducedParameter> movable(const std::vector<ReducedParameter>& all,
                                                const at::Device& device);
 
-  /// Moves parameters to one copy for the set of `options`, which has the memory's name; values are
+  /// Moves parameters to one copy for the set of `options`, which names the memory. Values are
   /// those of that set's first rank. Collective over the set.
   void share(const std::vector<ReducedParameter>& parameters, const OperationOptions& options);
-  /// From now on knows parameters that are gathered with these units.
+  /// Adds parameters that are gathered with these units.
   void add(const std::vector<ReducedParameter>& parameters, const GatheredUnits& units);
 
-  /// Those that no optimizer has moved again, as it does once they get gradients.
+  /// Parameters that no optimizer has moved since, as it does once they get gradients.
   Named parameters() const;
-  /// What this rank writes to checkpoints and reads from them: its share of each.
+  /// This rank's share of each, which it writes to checkpoints and reads from them.
   std::vector<std::pair<ReducedParameter, ElementRange>> shares() const;
   /// Throws InvalidArgument if the program has moved or written one.
   void require_untouched() const;
-  /// They have been written on all ranks alike.
+  /// All ranks have written them with the same values.
   void accept_writes();
 
  private:
@@ -53,7 +53,7 @@ class FrozenParameters {
   bool is_elsewhere(const Frozen& frozen) const;
 
   std::vector<Frozen> frozen_;
-  std::weak_ptr<void> memory_;            // of one copy: while it lives, nothing else lies there
+  std::weak_ptr<void> memory_;            // of one copy: while it lives, its address is not reused
   const GatheredUnits* units_ = nullptr;  // null: there is one copy
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // as torch::nn::utils::clip_grad_norm_
 
-/// The elements of a gradient, for operators that know real numbers only.
+/// The elements of a gradient, for operators on real numbers.
 at::Tensor real_elements(const at::Tensor& gradient) {
   at::Tensor elements = gradient.is_sparse() ? gradient._values() : gradient;
   if (!elements.is_complex()) return elements;

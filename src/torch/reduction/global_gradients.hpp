@@ -21,24 +21,24 @@ class GlobalGradients {
   /// What unscaling has found on all ranks together.
   enum class Found : std::uint8_t { NoGradients, Finite, Overflow };
 
-  /// `name` is the name of the reductions over `set`; `set` and `sets` outlive this.
+  /// `name` names the reductions over `set`; `set` and `sets` outlive this.
   GlobalGradients(ProcessSet& set, const ShardSets& sets, std::string name);
 
   /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
-  /// finite. The next clip() or found() tells the other ranks, unless `is_local`.
+  /// finite. The next clip() or found() shares this with the other ranks, unless `is_local`.
   void unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_local);
 
   /// Scales this rank's gradients so that their norm over all ranks is at most `max_norm`, and
-  /// returns the norm that they had. Collective. Semantics: torch::nn::utils::clip_grad_norm_.
+  /// returns the norm before. Collective. Semantics: torch::nn::utils::clip_grad_norm_.
   double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type);
 
-  /// What the last unscale() found. Collective unless a clip() since then has told.
+  /// The result of the last unscale(). Collective unless a clip() since then has shared it.
   Found found();
   bool has_found() const { return found_.has_value(); }
 
  private:
-  /// What a rank tells the others: the p-th power of its norm, or the infinity norm; 1 for an
-  /// overflow; the number of its gradients; their scale. All zero on a joined rank.
+  /// A rank's row: the p-th power of its norm, or the infinity norm; 1 for an overflow; the number
+  /// of its gradients; their scale. All zero on a joined rank.
   enum Column : std::int64_t { kNorm, kOverflow, kGradients, kScale, kColumns };
   using Row = std::array<double, kColumns>;
 

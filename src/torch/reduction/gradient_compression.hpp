@@ -15,26 +15,26 @@ struct GradientCompression {
   const Codec* codec = nullptr;  ///< of that name; null: it is a compressor
   /// Without shards: of the all-reduces.
   CompressionScope scope = CompressionScope::Everywhere;
-  bool is_of_replicas = false;      ///< only the sums over ranks that hold the same shard
+  bool is_of_replicas = false;      ///< applies only to sums over ranks that hold the same shard
   bool has_error_feedback = false;  ///< of the codec
 
-  /// Of the sum over all ranks, or over those that hold different shards.
+  /// For the sum over all ranks, or over those that hold different shards.
   Compression of(const Bucket& bucket) const {
     return is_of_replicas ? Compression() : of_replicas(bucket);
   }
-  /// Of the sum over the ranks that hold the same shard.
+  /// For the sum over the ranks that hold the same shard.
   Compression of_replicas(const Bucket& bucket) const {
     return bucket.is_compressed ? compression : Compression();
   }
   bool has_codec(const Bucket& bucket) const { return codec != nullptr && bucket.is_compressed; }
-  /// Whether the codec is for the reduction of the whole bucket, not for that of shards.
+  /// Whether the codec encodes the reduction of the whole bucket, not that of shards.
   bool encodes_whole(const Bucket& bucket) const { return has_codec(bucket) && !is_of_replicas; }
   /// Whether a node's ranks share one residual for each bucket, of which each holds a part.
   bool has_residual_per_node() const { return is_of_replicas || is_piecewise(); }
   /// Whether a rank encodes its piece of its node's sum of a bucket.
   bool is_piecewise() const { return scope == CompressionScope::BetweenNodes; }
 
-  /// Bytes that rank `rank` of `ranks` sends by the codec to all-reduce `count` elements.
+  /// Bytes that rank `rank` of `ranks` sends with the codec to all-reduce `count` elements.
   std::uint64_t allreduce_bytes(std::size_t count, int rank, int ranks) const;
   /// The same to reduce-scatter them, whose number is a multiple of `ranks`.
   std::uint64_t reduce_scatter_bytes(std::size_t count, int ranks) const;

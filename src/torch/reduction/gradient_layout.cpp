@@ -1,4 +1,4 @@
-// How a GradientReducer lays out its buckets and shards parameters by that layout.
+// GradientReducer: the layout of buckets, and sharding of parameters accordingly.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 // One bucket is filled while one is reduced and one may be late.
 constexpr std::size_t kSlots = 3;
 
-// At least so many by default, so that what a shard is padded with is a small part of it.
+// At least this many by default, so that padding is a small part of a shard.
 constexpr std::size_t kPagesPerShard = 16;
 
 /// Operations' names, which error texts show: "….bucket 2 of 5 (0.mlp.up.weight and 13 more)".
@@ -60,7 +60,7 @@ GradientReducer::Layout::Layout(GradientReducer& reducer, GradientBuckets new_bu
                                                            !reducer.units_)
                               : make_own_memory_pipeline(reductions)) {}
 
-/// In units_, the first of the parameters has this number.
+/// `first_number` is the index in units_ of the first parameter.
 std::vector<PlannedParameter> GradientReducer::planned(
     const std::vector<ReducedParameter>& parameters, std::size_t first_number) const {
   std::vector<PlannedParameter> planned;
@@ -88,7 +88,7 @@ std::size_t GradientReducer::bucket_bytes() const {
   return wanted > 0 ? wanted : default_bucket_bytes(planned_parameters());
 }
 
-/// As if frozen parameters had gradients, too.
+/// Treats frozen parameters as if they had gradients.
 std::size_t GradientReducer::unit_bytes() const {
   const std::size_t wanted = setup_.options.bucket_bytes;
   std::vector<PlannedParameter> all = planned_parameters();
@@ -107,13 +107,13 @@ BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {
   return plan_buckets(planned_parameters(), order, bytes, is_for_shards() ? ranks : 1, alignment);
 }
 
-/// The plan of the gradients of parameters that have this one.
+/// The gradients' plan for this plan of the parameters.
 BucketPlan GradientReducer::plan_of_gradients(BucketPlan plan) const {
   const auto least = setup_.options.reduce_dtype;
   return least ? widen(std::move(plan), *dtype_of(*least)) : plan;
 }
 
-/// Options of an operation on memory of this reducer.
+/// Options of an operation of this reducer.
 OperationOptions GradientReducer::named(const std::string& what) const {
   return {.name = prefix_ + "." + what,
           .process_set = is_for_shards() ? setup_.sets.sharded : setup_.options.process_set};
@@ -153,16 +153,16 @@ std::vector<std::size_t> GradientReducer::order() const {
 }
 
 void GradientReducer::follow(const std::vector<std::size_t>& order) {
-  const Residuals::ByParameter owed = residuals_.take();
+  const Residuals::ByParameter residuals = residuals_.take();
   if (is_full()) {
     order_buckets(order);
   } else {
-    lay_out_anew(order);
+    rebuild_layout(order);
   }
-  lay_out_residuals(owed);
+  lay_out_residuals(residuals);
 }
 
-void GradientReducer::lay_out_anew(const std::vector<std::size_t>& order) {
+void GradientReducer::rebuild_layout(const std::vector<std::size_t>& order) {
   const BucketPlan parameters = plan(order);
   auto layout = std::make_unique<Layout>(*this, make_buckets(plan_of_gradients(parameters)));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -172,7 +172,7 @@ void GradientReducer::lay_out_anew(const std::vector<std::size_t>& order) {
   if (is_sharded()) shard_parameters(parameters);
 }
 
-/// By the plan that the layout of the buckets follows, whose gradients become those of the shards.
+/// Shards by the plan of the current layout, whose gradients become those of the shards.
 void GradientReducer::shard_parameters(const BucketPlan& plan) {
   GradientBuckets& buckets = layout_->buckets;
   const ProcessSet& set = *setup_.sets.sharded;
@@ -210,7 +210,7 @@ void GradientReducer::plan_units() {
   units_->keeps_gathered = !setup_.options.reshard_after_forward;
 }
 
-/// The order of parameters that are sorted by units_, in which the first one has this number.
+/// The order of parameters by unit; `first_number` is the index in units_ of the first one.
 std::vector<std::size_t> GradientReducer::by_unit(const std::vector<ReducedParameter>& parameters,
                                                   std::size_t first_number) const {
   std::vector<std::size_t> order = ArrivalOrder::completed({}, parameters.size());
@@ -236,7 +236,7 @@ std::unique_ptr<ParameterMemory> GradientReducer::make_full_memory(const BucketP
                               named("parameters"));
 }
 
-/// Before the first step, by the order of the parameters.
+/// Before the first step, in the order of the parameters.
 void GradientReducer::shard_at_once() {
   if (setup_.gathers_on_use) plan_units();
   const BucketPlan layout =

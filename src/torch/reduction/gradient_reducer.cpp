@@ -118,7 +118,7 @@ void GradientReducer::clear_gradients() {
   for (std::size_t i = 0; i < buckets().buckets().size(); ++i) shards_->clear_gradients(i);
 }
 
-// --- what the program has done to gradients and parameters ---
+// --- changes of gradients and parameters by the program ---
 
 bool GradientReducer::is_dropped(std::size_t parameter) const {
   if (layout_->arrivals.count(parameter) == 0) return false;

@@ -26,15 +26,16 @@ namespace kolo::tensors {
 /// gradients that the wrapped optimizer uses.
 ///
 /// After the first reduction, buckets are laid out anew in the order in which gradients arrived.
-/// With a sharded optimizer, parameters are sharded then, and later reductions give each rank the
-/// gradients of its shards alone. With Shard::Full they are sharded at construction, by the order
-/// of parameters, and only the order of buckets changes later; where ranks share no memory, a
-/// bucket has parameters of one unit, see GatheredUnits.
+/// With a sharded optimizer, parameters are sharded then, and later reductions give each rank only
+/// the gradients of its shards. With Shard::Full they are sharded at construction, in the order of
+/// parameters, and only the order of buckets changes later; where ranks share no memory, a bucket
+/// has the parameters of one unit, see GatheredUnits.
 class GradientReducer {
  public:
-  /// `frozen` parameters are gathered with the others where those are gathered when they are used.
-  /// `before_gradient` is called before each gradient is added. `prefix` is that of operations'
-  /// names. Collective over the set of the options; what `setup` refers to outlives this.
+  /// `frozen` parameters are gathered with the others, if parameters are gathered on use.
+  /// `before_gradient` is called before each gradient is added. `prefix` starts the names of
+  /// operations. Collective over the set of the options; objects that `setup` refers to outlive
+  /// this.
   GradientReducer(std::vector<ReducedParameter> parameters, std::vector<ReducedParameter> frozen,
                   const ReductionSetup& setup, std::string prefix,
                   std::function<void()> before_gradient);
@@ -45,11 +46,10 @@ class GradientReducer {
   std::exception_ptr finish();
 
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards
-  /// parameters and the state that the wrapped optimizer has of them. Collective then; does nothing
-  /// later.
+  /// parameters and their state in the wrapped optimizer. Collective then; does nothing later.
   void follow_arrival();
-  /// The same by a known order of parameters, if nothing was reduced yet. `sparse[i]`: gradients of
-  /// parameter i are reduced as sparse ones.
+  /// The same for a known order of parameters, if nothing was reduced yet. `sparse[i]`: gradients
+  /// of parameter i are reduced as sparse ones.
   void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse);
   /// The order of the layout; empty before the first reduction.
   std::vector<std::size_t> order() const;
@@ -63,25 +63,25 @@ class GradientReducer {
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
-  /// Lays out residuals as the buckets are, with what is owed of their parameters.
-  void lay_out_residuals(const Residuals::ByParameter& owed);
+  /// Lays out residuals like the buckets, with the values of `residuals`.
+  void lay_out_residuals(const Residuals::ByParameter& residuals);
   std::size_t optimizer_group_of(std::size_t bucket) const;
 
   /// Appends the gradients of parameters, or of this rank's leaves.
   void append_gradients(std::vector<at::Tensor>& gradients) const;
-  /// Undefines the gradients that lie in buckets and shards.
+  /// Undefines the gradients that are in buckets and shards.
   void clear_gradients();
 
   bool has_arrivals() const { return layout_->arrivals.any(); }  ///< since the last step
   /// Whether the program has undefined a gradient between its arrival and its reduction.
   bool has_dropped() const;
   void forget_dropped();
-  /// Whether reduced gradients are still there.
+  /// Whether reduced gradients have not been cleared.
   bool has_gradients() const;
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
   std::string changed_since_arrival() const;
   const ParameterWatch& watch() const { return watch_; }
-  /// Parameters of which ranks share one copy have been written on all ranks alike.
+  /// All ranks have written the same values to the parameters of which they share one copy.
   void accept_writes() { watch_.refuse_writes(); }
 
  private:
@@ -106,7 +106,7 @@ class GradientReducer {
   void take_gradient(std::size_t parameter);
   bool is_dropped(std::size_t parameter) const;
 
-  /// Whether buckets are, or are about to be, those of shards.
+  /// Whether buckets are sharded, or about to be.
   bool is_for_shards() const { return is_full() || (!arrived_ && is_sharded()); }
   std::vector<PlannedParameter> planned(const std::vector<ReducedParameter>& parameters,
                                         std::size_t first_number) const;
@@ -118,7 +118,7 @@ class GradientReducer {
   OperationOptions named(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
   void follow(const std::vector<std::size_t>& order);
-  void lay_out_anew(const std::vector<std::size_t>& order);
+  void rebuild_layout(const std::vector<std::size_t>& order);
   void shard_parameters(const BucketPlan& plan);
   void plan_units();
   std::vector<std::size_t> by_unit(const std::vector<ReducedParameter>& parameters,

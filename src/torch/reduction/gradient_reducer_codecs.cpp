@@ -1,4 +1,4 @@
-// What a GradientReducer does about codecs and hooks, which lose something of the gradients.
+// GradientReducer: codecs and hooks with error feedback.
 #include <cstddef>
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace kolo::tensors {
 
-void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
+void GradientReducer::lay_out_residuals(const Residuals::ByParameter& residuals) {
   const GradientCompression& compression = setup_.compression;
   std::vector<Residuals::Part> parts;
   for (const Bucket& bucket : buckets().buckets()) {
@@ -27,10 +27,10 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& owed) {
     if (!has_feedback) part = {};
     parts.push_back(part);
   }
-  residuals_.lay_out(buckets().buckets(), parts, tensors_, owed);
+  residuals_.lay_out(buckets().buckets(), parts, tensors_, residuals);
 }
 
-/// A codec owes what it has lost of a gradient in its bucket.
+/// A codec's residual belongs to the gradient in its bucket, so compressed ones become dense.
 std::vector<bool> GradientReducer::can_stay_sparse(std::vector<bool> sparse) const {
   for (std::size_t i = 0; i < sparse.size(); ++i) {
     if (setup_.compression.codec != nullptr && parameters_[i].is_compressed) sparse[i] = false;

@@ -18,20 +18,20 @@ struct ReducedParameter {
   std::string name;
   int group = PlannedParameter::kNoGroup;
   std::size_t optimizer_group = 0;
-  std::size_t place = 0;      ///< in the model
-  bool is_compressed = true;  ///< its gradient, if any is
+  std::size_t place = 0;      ///< index in the model
+  bool is_compressed = true;  ///< its gradient, if gradients are compressed
 };
 
 std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters);
 
-/// Detects that a program has moved parameters to other memory, has written to those of which ranks
-/// share one copy, or has stepped the wrapped optimizer itself.
+/// Detects that a program has moved parameters to other memory, has written to parameters of which
+/// ranks share one copy, or has stepped the wrapped optimizer itself.
 class ParameterWatch {
  public:
   /// `parameters` outlive this.
   explicit ParameterWatch(const std::vector<ReducedParameter>& parameters);
 
-  /// The parameters are sharded: from now on their elements must stay where they are.
+  /// The parameters are sharded: from now on their elements must not move.
   void pin();
 
   /// Throws InvalidArgument if a parameter has another dtype, device or shape than at construction,
@@ -43,17 +43,17 @@ class ParameterWatch {
   /// Updates write through leaves, which have versions of their own.
   void require_unwritten() const;
   /// Throws InvalidArgument if `optimizer` has state of a whole parameter after pin(): only its own
-  /// step() or load() makes that.
+  /// step() or load() creates that.
   void require_no_whole_state(const WrappedOptimizer& optimizer) const;
 
-  /// Of the elements; or of the storage, if its elements are not always in memory.
+  /// The address of the elements, or of the storage if its elements are not always in memory.
   static const void* address_of(const at::Tensor& parameter);
-  /// Throw the errors of parameters that have moved, and that were written.
+  /// Throw the errors for a parameter that has moved, and for one that was written.
   [[noreturn]] static void refuse_move(const std::string& name);
   [[noreturn]] static void refuse_write(const std::string& name);
 
-  /// Remembers some elements, which `has_changed` compares. LibTorch's SGD updates parameters
-  /// without counting their versions.
+  /// Samples some elements, which `has_changed` compares. LibTorch's SGD updates parameters without
+  /// incrementing their versions.
   void remember(std::size_t index) { remembered_[index] = sample(parameters_[index].tensor); }
   bool has_changed(std::size_t index) const {
     return remembered_[index] != sample(parameters_[index].tensor);

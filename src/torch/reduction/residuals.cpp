@@ -29,14 +29,14 @@ void Residuals::for_each_member(std::size_t bucket, const Visit& visit) const {
 }
 
 void Residuals::lay_out(const std::vector<Bucket>& buckets, const std::vector<Part>& parts,
-                        const std::vector<at::Tensor>& parameters, const ByParameter& owed) {
+                        const std::vector<at::Tensor>& parameters, const ByParameter& residuals) {
   const at::NoGradGuard no_grad;
   buckets_ = buckets;
   parts_ = parts;
   parameters_ = parameters;
   residuals_ = std::vector<Residual>(buckets.size());
   const bool is_open = std::ranges::any_of(
-      owed, [](const auto& each) { return !each.second.before.is_same(each.second.now); });
+      residuals, [](const auto& each) { return !each.second.before.is_same(each.second.now); });
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (parts[i].count == 0) continue;
     Residual& residual = residuals_[i];
@@ -46,9 +46,9 @@ void Residuals::lay_out(const std::vector<Bucket>& buckets, const std::vector<Pa
     if (is_open) residual.before = at::zeros_like(residual.now);
     for_each_member(i, [&](const at::Tensor& parameter, std::int64_t first, std::int64_t place,
                            std::int64_t count) {
-      const auto found = owed.find(parameter.unsafeGetTensorImpl());
-      if (found == owed.end()) return;
-      const Owed& old = found->second;
+      const auto found = residuals.find(parameter.unsafeGetTensorImpl());
+      if (found == residuals.end()) return;
+      const ParameterResidual& old = found->second;
       const std::int64_t begin = std::max(first, old.begin);
       const std::int64_t length = std::min(first + count, old.begin + old.now.numel()) - begin;
       if (length <= 0) return;
@@ -64,27 +64,27 @@ void Residuals::lay_out(const std::vector<Bucket>& buckets, const std::vector<Pa
 
 Residuals::ByParameter Residuals::take() {
   const at::NoGradGuard no_grad;
-  ByParameter owed;
+  ByParameter residuals;
   for (std::size_t i = 0; i < residuals_.size(); ++i) {
     Residual& residual = residuals_[i];
     if (!residual.now.defined()) continue;
-    settle(residual);
+    apply_factor(residual);
     for_each_member(i, [&](const at::Tensor& parameter, std::int64_t first, std::int64_t place,
                            std::int64_t count) {
       const at::Tensor now = residual.now.narrow(0, place, count);
-      owed[parameter.unsafeGetTensorImpl()] = {
+      residuals[parameter.unsafeGetTensorImpl()] = {
           first, now, residual.is_open ? residual.before.narrow(0, place, count) : now};
     });
   }
   residuals_.clear();
-  return owed;
+  return residuals;
 }
 
 at::Tensor Residuals::begin(std::size_t bucket) {
   if (bucket >= residuals_.size() || !residuals_[bucket].now.defined()) return {};
   const at::NoGradGuard no_grad;
   Residual& residual = residuals_[bucket];
-  settle(residual);
+  apply_factor(residual);
   zero_gaps(bucket);
   if (!std::exchange(residual.is_open, true)) {
     if (!residual.before.defined()) residual.before = at::empty_like(residual.now);
@@ -93,7 +93,8 @@ at::Tensor Residuals::begin(std::size_t bucket) {
   return residual.now;
 }
 
-/// What is owed of no parameter would be in no checkpoint, and change how its block is encoded.
+/// Residuals of no parameter would be in no checkpoint, and would change how their block is
+/// encoded.
 void Residuals::zero_gaps(std::size_t bucket) {
   const at::Tensor& now = residuals_[bucket].now;
   std::int64_t end = 0;
@@ -121,22 +122,22 @@ void Residuals::rescale(double factor) {
   for (Residual& residual : residuals_) residual.pending *= factor;
 }
 
-Residuals::ByParameter Residuals::at_rest() {
+Residuals::ByParameter Residuals::before_step() {
   const at::NoGradGuard no_grad;
-  ByParameter owed;
+  ByParameter residuals;
   for (std::size_t i = 0; i < residuals_.size(); ++i) {
     Residual& residual = residuals_[i];
     if (!residual.now.defined()) continue;
-    if (!residual.is_open) settle(residual);
+    if (!residual.is_open) apply_factor(residual);
     const at::Tensor& kept = residual.is_open ? residual.before : residual.now;
     const at::Tensor all = residual.pending == 1.0 ? kept : kept * residual.pending;
     for_each_member(i, [&](const at::Tensor& parameter, std::int64_t first, std::int64_t place,
                            std::int64_t count) {
       const at::Tensor own = all.narrow(0, place, count);
-      owed[parameter.unsafeGetTensorImpl()] = {first, own, own};
+      residuals[parameter.unsafeGetTensorImpl()] = {first, own, own};
     });
   }
-  return owed;
+  return residuals;
 }
 
 std::size_t Residuals::size_bytes() const {
@@ -149,7 +150,7 @@ std::size_t Residuals::size_bytes() const {
   return bytes;
 }
 
-void Residuals::settle(Residual& residual) {
+void Residuals::apply_factor(Residual& residual) {
   const double factor = std::exchange(residual.pending, 1.0);
   if (factor == 1.0) return;
   residual.now.mul_(factor);

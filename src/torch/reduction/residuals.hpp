@@ -11,11 +11,11 @@
 
 namespace kolo::tensors {
 
-/// Error feedback of a codec or a bucket hook: what it has lost so far of each bucket's gradients
-/// on this rank.
+/// Residuals of a codec or a bucket hook: the encoding errors of each bucket's gradients on this
+/// rank.
 ///
-/// A step that is not used leaves residuals as they were: of each one there is a copy from before
-/// the step. Residuals belong to parameters, and follow them when buckets are laid out anew.
+/// A skipped step leaves residuals unchanged: each has a copy from before the step. Residuals
+/// belong to parameters, and follow them when buckets are laid out anew.
 class Residuals {
  public:
   /// Elements of a bucket, from the first of its gradients on.
@@ -23,35 +23,35 @@ class Residuals {
     std::size_t begin = 0;
     std::size_t count = 0;
   };
-  /// What is owed of a parameter's elements, from `begin` on.
-  struct Owed {
+  /// The residual of a parameter's elements, from `begin` on.
+  struct ParameterResidual {
     std::int64_t begin;
     at::Tensor now;     ///< [n]
-    at::Tensor before;  ///< [n], without what this step has changed
+    at::Tensor before;  ///< [n], from before this step
   };
   /// By the address of the parameter.
-  using ByParameter = std::unordered_map<const void*, Owed>;
+  using ByParameter = std::unordered_map<const void*, ParameterResidual>;
 
-  /// Has zeros for these parts of buckets, none for empty ones, and what is owed of their
-  /// parameters. No reduction may be in flight.
+  /// Lays out residuals for these parts of buckets, none for empty ones, with zeros and the values
+  /// of `residuals`. No reduction may be in flight.
   void lay_out(const std::vector<Bucket>& buckets, const std::vector<Part>& parts,
-               const std::vector<at::Tensor>& parameters, const ByParameter& owed);
-  /// Everything; nothing is left. No reduction may be in flight.
+               const std::vector<at::Tensor>& parameters, const ByParameter& residuals);
+  /// Moves all residuals out. No reduction may be in flight.
   ByParameter take();
 
   const Part& part(std::size_t bucket) const { return parts_[bucket]; }
-  /// The residual [n] of a bucket, for a reduction that begins now; undefined if it has none.
+  /// Returns the residual [n] of a bucket for a reduction that begins; undefined if it has none.
   at::Tensor begin(std::size_t bucket);
   /// The results of this step's reductions are used.
   void keep();
-  /// They are not, and have completed: residuals are again what they were before the step.
+  /// They are not used, and have completed: restores the residuals from before the step.
   void restore();
-  /// From now on gradients are `factor` times as large, as with another scale of the loss.
+  /// From now on gradients are `factor` times as large, since the scale of the loss has changed.
   void rescale(double factor);
 
-  /// What is owed without the gradients of this step, even while they are reduced: views, if no
-  /// step has begun. A parameter that lies in no part has none.
-  ByParameter at_rest();
+  /// The residuals from before this step, even while its gradients are reduced; views, if no step
+  /// has begun. Has no entry for a parameter that is in no part.
+  ByParameter before_step();
   std::size_t size_bytes() const;
 
  private:
@@ -59,14 +59,14 @@ class Residuals {
     at::Tensor now;     // [n]; undefined: none
     at::Tensor before;  // [n]; what it was before the step, once one has begun
     bool is_open = false;
-    double pending = 1.0;  // factor of what is owed
+    double pending = 1.0;  // factor to be applied
   };
 
   /// Calls `visit(parameter, first element in it, first in the part, count)`.
   template <class Visit>
   void for_each_member(std::size_t bucket, const Visit& visit) const;
   void zero_gaps(std::size_t bucket);
-  static void settle(Residual& residual);
+  static void apply_factor(Residual& residual);
 
   std::vector<Bucket> buckets_;
   std::vector<Part> parts_;

@@ -35,7 +35,7 @@ class SharedSlotsPipeline final : public BucketPipeline {
 };
 
 bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
-  // On a GPU there is no cache to gain from, and backward()'s stream would wait.
+  // On a GPU this gains nothing from caches, and backward()'s stream would wait.
   if (!reductions_.buckets().device().is_cpu()) return false;
   if (passes_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
   if (bucket < slots_) return true;

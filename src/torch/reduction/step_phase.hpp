@@ -15,7 +15,7 @@ enum class StepPhase : std::uint8_t {
 /// Calls that are not allowed in every phase.
 enum class StepCall : std::uint8_t { Join, Load, RegisterBucketHook, LocalStep };
 
-/// Holds the phase and knows which calls it allows. TrainingEngine and the reductions report its
+/// Holds the phase and decides which calls it allows. TrainingEngine and the reductions report its
 /// transitions.
 class StepPhases {
  public:
@@ -34,7 +34,7 @@ class StepPhases {
   /// After step(), or when gradients are discarded.
   void restart() { phase_ = StepPhase::Accumulating; }
 
-  /// Throws InvalidArgument, which says what to call first, if the phase does not allow `call`.
+  /// Throws InvalidArgument, naming what to call first, if the phase does not allow `call`.
   void require(StepCall call) const;
 
  private:

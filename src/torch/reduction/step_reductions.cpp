@@ -69,10 +69,10 @@ void StepReductions::note_stream(std::size_t bucket) {
 void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
-  for (const ProgramStream& stream : state.streams) stream.come_before_current();
+  for (const ProgramStream& stream : state.streams) stream.order_before_current();
   const std::vector<at::Tensor> replaced =
       buckets_.fill(plan, setup_.step.is_active, setup_.step.own_passes);
-  for (const ProgramStream& stream : state.streams) stream.come_behind_current();
+  for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
   if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   setup_.step.start_clock();
@@ -99,8 +99,8 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// Of a reduction by a codec or a hook that begins now; undefined without error feedback. A rank
-/// that has joined contributes zeros, and owes what it owes until it trains on.
+/// The residual for a reduction with a codec or a hook that begins; undefined without error
+/// feedback. A joined rank contributes zeros, and keeps its residual until it trains again.
 at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const Bucket& plan = buckets_.buckets()[bucket];
   if (setup_.hook) return setup_.hook.error_feedback ? residuals_.begin(bucket) : at::Tensor();
@@ -111,7 +111,7 @@ at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const int encoders =
       setup_.compression.is_piecewise() ? set.lane()->node_places().node_count() : set.size();
   if (!residual.defined() || encoders > 1) return residual;
-  // One rank, or node, encodes nothing. Of a checkpoint of more it may owe something.
+  // One rank, or node, encodes nothing, but may have loaded residuals of several.
   const at::NoGradGuard no_grad;
   const auto begin = static_cast<std::int64_t>(residuals_.part(bucket).begin);
   buckets_.flat(plan).narrow(0, begin, residual.numel()).add_(residual);
@@ -156,7 +156,7 @@ GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& grad
   return given;
 }
 
-/// Where a reduction writes this rank's shard: after the first pass, to memory that is added to it.
+/// The memory for this rank's reduced shard: after the first pass, memory that is added to it.
 at::Tensor StepReductions::destination(std::size_t bucket) {
   const at::Tensor& shard = shards_->gradient_shard(bucket);
   if (states_[bucket].submissions == 1) return shard;
@@ -200,7 +200,7 @@ void StepReductions::complete(std::size_t bucket) {
   buckets_.clear_gradients(plan);
 }
 
-/// Joined ranks take part with zeros, so the reduction has divided by all ranks.
+/// Joined ranks contribute zeros, so the reduction has divided by all ranks.
 void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();

@@ -25,7 +25,7 @@
 
 namespace kolo::tensors {
 
-/// What all reductions of an optimizer share.
+/// Shared by all reductions of an optimizer.
 struct ReductionSetup {
   const DistributedOptimizerOptions& options;
   const GradientCompression& compression;
@@ -43,15 +43,15 @@ struct ReductionSetup {
 /// submitted when.
 class StepReductions {
  public:
-  /// `shards` is null while parameters are not sharded. `names` are those of buckets' operations,
-  /// `parameter_names` those of the parameters of `buckets`. `buckets`, `residuals`, `shards` and
-  /// what `setup` refers to outlive this.
+  /// `shards` is null while parameters are not sharded. `names` are the names of the buckets'
+  /// operations, `parameter_names` those of the parameters of `buckets`. `buckets`, `residuals`,
+  /// `shards` and objects that `setup` refers to outlive this.
   StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
                  const ParameterShards* shards, std::vector<std::string> names,
                  std::vector<std::string> parameter_names);
 
   /// Undefines the gradients of buckets that are still being reduced: other ranks may write to
-  /// them, so nobody can ever use them.
+  /// them, so they can never be used.
   ~StepReductions();
   StepReductions(const StepReductions&) = delete;  // hooks of buckets refer to it
   StepReductions& operator=(const StepReductions&) = delete;
@@ -60,9 +60,9 @@ class StepReductions {
   const GradientBuckets& buckets() const { return buckets_; }
   StepState& step() { return setup_.step; }
 
-  /// A gradient of the bucket was computed on the current stream, which is that of its forward().
+  /// A gradient of the bucket was computed on the current stream, the one of its forward().
   void note_stream(std::size_t bucket);
-  /// Submits the bucket with the gradients that it holds; again only after complete().
+  /// Submits the bucket with the gradients that it holds. May be repeated after complete().
   void submit(std::size_t bucket);
   /// Starts sums over replicas whose shards are ready. Does not block.
   void advance();

@@ -11,7 +11,7 @@
 
 namespace kolo::tensors {
 
-/// Whether a backward() runs. Autograd reports its end, perhaps after the optimizer is destroyed.
+/// Whether a backward() is running. Autograd may report its end after the optimizer is destroyed.
 class BackwardPass {
  public:
   bool is_running() const { return *is_running_; }
@@ -23,7 +23,7 @@ class BackwardPass {
   std::shared_ptr<bool> is_running_ = std::make_shared<bool>(false);
 };
 
-/// What the reducers of one optimizer share about the current step.
+/// State of the current step that the reducers of one optimizer share.
 struct StepState {
   using Clock = std::chrono::steady_clock;
 
@@ -34,7 +34,7 @@ struct StepState {
   int active_ranks = 0;   ///< in this step's reductions, of a sharded optimizer
   PassKinds own_passes;   ///< of this rank since the last step
   PassKinds all_passes;   ///< of all ranks, according to this step's reductions
-  /// Of backward(loss_sum, count): what losses are divided by, equal on all ranks, for now.
+  /// The current divisor of losses of backward(loss_sum, count), equal on all ranks.
   std::optional<double> loss_reference;
   Clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;

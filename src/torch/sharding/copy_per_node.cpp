@@ -11,8 +11,8 @@
 namespace kolo::tensors {
 namespace {
 
-/// Joins the ranks' segments, each of which holds that rank's shards of all buckets, so that the
-/// shards of a bucket lie one after another.
+/// Joins the ranks' segments, which hold each rank's shards of all buckets, so that the shards of
+/// a bucket are contiguous.
 SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options) {
   ProcessSet& set = *options.process_set;
   const auto ranks = static_cast<std::size_t>(set.size());
@@ -66,17 +66,17 @@ class CopyPerNode final : public ParameterMemory {
       tensor_over(buffer(), offset, parameter.sizes(), parameter.options())
           .copy_(parameter.detach());
       rebind_storage(parameter, buffer(), offset,
-                     Copies::PerNode);  // now, so that no more is kept twice
+                     Copies::PerNode);  // now, so that no other parameter is kept twice
     });
-    meet("values");
+    synchronize_ranks("values");
     for_each(parameters, plan, [&](const at::Tensor& parameter, std::size_t offset) {
       rebind_storage(parameter, buffer(), offset, Copies::PerNode);
     });
   }
 
-  void begin_update() override { meet("begin"); }
+  void begin_update() override { synchronize_ranks("begin"); }
   void end_bucket(std::size_t) override {}
-  void end_update() override { meet("end"); }
+  void end_update() override { synchronize_ranks("end"); }
 
  private:
   template <class Visit>
@@ -89,7 +89,7 @@ class CopyPerNode final : public ParameterMemory {
     }
   }
 
-  void meet(const std::string& where) const {
+  void synchronize_ranks(const std::string& where) const {
     OperationOptions options = options_;
     options.name += "." + where;
     barrier(options);

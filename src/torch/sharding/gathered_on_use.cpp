@@ -22,7 +22,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Of each rank's shards of all buckets.
+/// Bytes of each rank's shards of all buckets.
 std::size_t shard_bytes(const BucketPlan& plan, const ProcessSet& set) {
   std::size_t bytes = 0;
   for (const Bucket& bucket : plan.buckets) {
@@ -45,7 +45,7 @@ SharedBuffer make_shards(const BucketPlan& plan, const UnitSetup& setup,
   return {name, view_of(*memory, name), memory};
 }
 
-/// On the set's first rank, for those who ask how a model is cut.
+/// Logs the units on the set's first rank.
 void log_plan(const GatheredUnits& units, std::size_t shard_bytes, const ProcessSet& set) {
   if (set.rank() > 0) return;
   constexpr double kMiB = 1 << 20;
@@ -169,7 +169,7 @@ class GatheredOnUse final : public ParameterMemory {
 
 std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitSetup setup,
                                                       const OperationOptions& options) {
-  forget_unused_units();  // of a model that has ended since its optimizer did
+  forget_unused_units();  // of a model that was destroyed after its optimizer
   return std::make_unique<GatheredOnUse>(plan, std::move(setup), options);
 }
 

@@ -19,12 +19,12 @@
 namespace kolo::tensors {
 namespace {
 
-/// Shards are padded, so that parts that lie one after another are aligned.
+/// Shards are padded, so that consecutive parts are aligned.
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
   return part.shard.nbytes() * static_cast<std::size_t>(ranks);
 }
 
-/// What access to a parameter throws while its unit is released.
+/// The error of accesses to a parameter while its unit is released.
 std::string refusal_of(const std::string& unit) {
   return "Kolo: a parameter of the unit of '" + unit +
          "' is not in memory on this rank. With shard = full, LibTorch's operators gather what "
@@ -67,14 +67,14 @@ void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
   }
 }
 
-// --- what operators do ---
+// --- called by operators ---
 
 void GatheredUnits::use(std::size_t unit) noexcept {
   const std::lock_guard lock(mutex_);
   State& state = states_[unit];
   ++state.pins;
   state.last_use = ++uses_;
-  if (error_ || rests_) return;
+  if (error_ || is_paused_) return;
   try {
     if (last_used_ != unit) {
       last_used_ = unit;
@@ -106,7 +106,7 @@ void GatheredUnits::take_part(std::size_t unit, std::size_t slot) {
   if (is_added) slots_.remove(slot);
 }
 
-// --- what steps do ---
+// --- called by steps ---
 
 void GatheredUnits::finish_gathering() {
   const std::lock_guard lock(mutex_);
@@ -118,10 +118,10 @@ void GatheredUnits::release_all() {
   release_units();
 }
 
-void GatheredUnits::rest(bool rests) {
-  if (rests) release_all();
+void GatheredUnits::pause(bool is_paused) {
+  if (is_paused) release_all();
   const std::lock_guard lock(mutex_);
-  rests_ = rests;
+  is_paused_ = is_paused;
 }
 
 void GatheredUnits::end_step() {
@@ -144,16 +144,16 @@ void GatheredUnits::require_usable() const {
 
 std::size_t GatheredUnits::slot_bytes() const {
   const std::lock_guard lock(mutex_);
-  return slots_.lasting_bytes() / static_cast<std::size_t>(sharers()) + slots_.added_bytes();
+  return slots_.permanent_bytes() / static_cast<std::size_t>(sharers()) + slots_.added_bytes();
 }
 
 int GatheredUnits::sharers() const {
   return slots_.is_of_node(0) ? options_.process_set->runtime().local_size() : 1;
 }
 
-// --- units and slots; with the lock ---
+// --- units and slots; under the lock ---
 
-/// At most one unit is being gathered: after a mismatch, ranks then agree on what comes next.
+/// At most one unit is being gathered, so that ranks agree on the next one after a mismatch.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   complete_all();
   if (calls_->before_gather) calls_->before_gather(batch_, unit, slot);
@@ -233,7 +233,7 @@ void GatheredUnits::release_units() {
   for (const UnitSlots::Slot& slot : slots_) slot.await_uses();
 }
 
-/// Starts to gather the next unit that is expected, if that needs no unit that is used sooner.
+/// Prefetches the next expected unit, if that releases no unit that is used sooner.
 void GatheredUnits::prefetch() {
   for (const std::size_t unit : order_.ahead()) {
     if (states_[unit].slot) continue;

@@ -22,22 +22,23 @@
 
 namespace kolo::tensors {
 
-/// Units of parameters of which each rank keeps a shard: gathered into slots of memory when they
-/// are used, and released when the slot is needed for another unit.
+/// Units of sharded parameters: gathered into slots of memory when they are used, and released when
+/// the slot is needed for another unit.
 ///
 /// A parameter's storage is rebound to the slot and, on release, to nothing. All ranks must use
-/// units in the same order; their collectives are numbered, so that a rank that does otherwise is
-/// an error at once. After an error no unit can be used, and each access to a parameter throws it.
+/// units in the same order. Their collectives are numbered, so a rank that uses another unit causes
+/// an immediate error. After an error no unit can be used, and each access to a parameter throws
+/// it.
 ///
-/// The ranks of a node may share the slots. A slot is then written by the gathers alone, of which
-/// each begins when all ranks have ceased to read what the slot had.
+/// The ranks of a node may share the slots. Then only gathers write to a slot, and each begins once
+/// all ranks have ceased to read the slot's previous contents.
 class GatheredUnits {
  public:
   struct Member {
-    c10::Storage storage;  ///< kept: a dead storage's address may be that of another one
+    c10::Storage storage;  ///< kept alive: the address of a dead storage may be reused
     std::size_t offset;    ///< in the gathered part, in bytes
   };
-  /// Parameters of one dtype; the ranks' shards, one after another, are the whole part.
+  /// Parameters of one dtype; the ranks' shards, one after another, form the part.
   struct Part {
     at::Tensor shard;   ///< [n], this rank's; may be in CPU memory
     std::size_t begin;  ///< of the shard in the whole part, in bytes
@@ -54,8 +55,8 @@ class GatheredUnits {
   /// The bytes of the largest unit, gathered from so many ranks.
   static std::size_t largest_bytes(const std::vector<Unit>& units, int ranks);
 
-  /// Releases all units, which are those of the optimizer's batch `batch` and fit into each of the
-  /// slots. `options` has the set and keeps the shards alive.
+  /// Releases all units, which belong to the optimizer's batch `batch` and fit into each slot.
+  /// `options` has the set and keeps the shards alive.
   GatheredUnits(std::vector<Unit> units, UnitSlots slots, OperationOptions options,
                 std::string batch, std::shared_ptr<UnitCalls> calls);
   GatheredUnits(const GatheredUnits&) = delete;  // storages point to its slots
@@ -74,19 +75,20 @@ class GatheredUnits {
   /// The parameter leaves its unit.
   void remove(std::size_t unit, const c10::Storage& storage);
 
-  /// An operator begins to use the unit: blocks until it is gathered; it stays so until end_use(),
-  /// once for each use(). Collective unless it is gathered. Throws nothing, see require_usable().
+  /// An operator begins to use the unit: blocks until it is gathered. It stays gathered until
+  /// end_use(), which is called once for each use(). Collective unless it is gathered already. Does
+  /// not throw, see require_usable().
   void use(std::size_t unit) noexcept;
   void end_use(std::size_t unit) noexcept;
-  /// Takes part in gathering a unit that only other ranks use, into the slot that they use.
+  /// Takes part in gathering a unit that only other ranks use, into their slot.
   void take_part(std::size_t unit, std::size_t slot);
 
   /// Blocks until no unit is being gathered.
   void finish_gathering();
   /// Shards are about to change: releases all units.
   void release_all();
-  /// While it rests, operators find parameters where others have put them: nothing is gathered.
-  void rest(bool rests);
+  /// While paused, nothing is gathered: operators use the memory that parameters are bound to.
+  void pause(bool is_paused);
   /// The step has ended; the next one is expected to use units in the same order.
   void end_step();
   /// Ranks have used different units: releases all, and expects no order.
@@ -94,7 +96,7 @@ class GatheredUnits {
 
   /// Throws the error of an earlier use(), after which parameters cannot be read.
   void require_usable() const;
-  /// Of the slots; of those of a node, this rank's part.
+  /// Bytes of the slots; if a node shares them, this rank's part.
   std::size_t slot_bytes() const;
   /// How many ranks share the slots.
   int sharers() const;
@@ -123,13 +125,13 @@ class GatheredUnits {
   const std::string batch_;
   const std::shared_ptr<UnitCalls> calls_;
 
-  mutable std::mutex mutex_;  // for what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<State> states_;
   UnitSlots slots_;
   UseOrder order_;
   std::optional<std::size_t> last_used_;
   std::uint64_t uses_ = 0;
-  bool rests_ = false;
+  bool is_paused_ = false;
   std::exception_ptr error_;
 };
 

@@ -19,7 +19,7 @@ bool can_share(const ProcessSet& set) {
   return set.number() == 0 && set.runtime().local_size() > 1 && set.lane()->can_share_in_nodes();
 }
 
-/// Joins the segments of the node's ranks, so that each has pages of its own. Null if the system
+/// Joins the segments of the node's ranks, so that each has its own pages. Null if the system
 /// gives none.
 std::shared_ptr<comm::JoinedMapping> join_segments(std::size_t segment_bytes,
                                                    const OperationOptions& options) {

@@ -8,10 +8,10 @@
 
 namespace kolo::tensors {
 
-/// At least `size_bytes` of memory that the ranks of each node share, for all-gathers whose output
-/// they share. Nothing, on all ranks alike, where they cannot: the set of `options` is not the
-/// world, there is but one node or one rank on each, nodes have unequally many, or the system gives
-/// no shared memory. Collective over the set.
+/// Allocates at least `size_bytes` of memory that the ranks of each node share, for all-gathers
+/// into a shared output. Returns nothing, on all ranks, if they cannot: the set of `options` is not
+/// the world, there is only one node or one rank per node, nodes have different numbers of ranks,
+/// or the system provides no shared memory. Collective over the set.
 std::optional<SharedBuffer> make_node_memory(std::size_t size_bytes,
                                              const OperationOptions& options);
 

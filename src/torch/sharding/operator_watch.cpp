@@ -18,7 +18,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// A unit that a running operator uses. An input of the operator keeps it.
+/// A unit that a running operator uses. An input of the operator keeps it alive.
 struct Use {
   GatheredUnits* units;
   std::size_t unit;
@@ -161,7 +161,7 @@ ElementRange own_elements(const c10::Storage& parameter) {
       return overlap(part, member.offset, parameter.nbytes());
     }
   }
-  return {};  // units have all that are watched
+  return {};  // all watched storages are in units
 }
 
 void watch_operators(std::shared_ptr<GatheredUnits> units) { watched().add(std::move(units)); }
@@ -169,8 +169,8 @@ void watch_operators(std::shared_ptr<GatheredUnits> units) { watched().add(std::
 void take_from_units(const at::Tensor& parameter) {
   const at::Tensor own = at::clone(parameter.variable_data());
   watched().remove(parameter.storage());
-  give_elements(parameter.storage(),
-                own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
+  set_elements(parameter.storage(),
+               own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
 }
 
 void forget_unused_units() { watched().remove_unused(); }

@@ -11,11 +11,11 @@
 namespace kolo::tensors {
 
 /// From now on, units are in use while LibTorch runs an operator that takes their parameters, or
-/// views of them: in forward(), backward() and elsewhere, on any thread. They are kept for as long
-/// as others have their parameters, beyond the optimizer.
+/// views of them: in forward(), backward() and elsewhere, on any thread. Units live as long as
+/// their parameters, beyond the optimizer.
 void watch_operators(std::shared_ptr<GatheredUnits> units);
 
-/// The units with which a parameter is gathered; null if it is not.
+/// The units that gather a parameter; null if none do.
 const GatheredUnits* units_of(const c10::Storage& parameter);
 
 /// A range of a parameter's elements.
@@ -23,13 +23,13 @@ struct ElementRange {
   std::int64_t begin;
   at::Tensor elements;  ///< [n]
 };
-/// What this rank keeps of a gathered parameter: its part of the rank's shard.
+/// The elements of a gathered parameter in this rank's shard.
 ElementRange own_elements(const c10::Storage& parameter);
 
-/// Makes a gathered parameter an ordinary one, with memory of its own. Collective.
+/// Makes a gathered parameter an ordinary one with its own memory. Collective.
 void take_from_units(const at::Tensor& parameter);
 
-/// Drops units whose parameters nobody else has.
+/// Drops units whose parameters are not referenced elsewhere.
 void forget_unused_units();
 
 }  // namespace kolo::tensors

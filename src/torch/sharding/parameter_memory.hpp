@@ -28,20 +28,20 @@ class ParameterMemory {
   /// Moves the elements of all parameters of the plan; the tensors and views of them stay valid.
   virtual void move_in(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) = 0;
 
-  /// The units, if parameters are gathered when they are used; otherwise null. Not collective.
+  /// The units, if parameters are gathered on use; otherwise null. Not collective.
   virtual GatheredUnits* units() const { return nullptr; }
 
   /// Before this rank's shards are updated.
   virtual void begin_update() = 0;
   /// This rank's shard of the bucket is updated.
   virtual void end_bucket(std::size_t bucket) = 0;
-  /// Returns when this rank can read what all have updated.
+  /// Returns when this rank can read the updates of all ranks.
   virtual void end_update() = 0;
 
  protected:
   explicit ParameterMemory(SharedBuffer buffer) : buffer_(std::move(buffer)) {}
 
-  /// In a buffer with the layout of the plan, of whose buckets all ranks have equal shards.
+  /// The offset in a buffer with the layout of the plan, whose buckets divide into equal shards.
   static std::size_t offset_in_plan(const Bucket& bucket, const ProcessSet& set) {
     return bucket.offset + bucket.shard_bytes(static_cast<std::size_t>(set.size())) *
                                static_cast<std::size_t>(set.rank());
@@ -52,25 +52,25 @@ class ParameterMemory {
 };
 
 /// A copy of all parameters on each rank: every bucket is all-gathered as soon as it is updated.
-/// `options` has the set, and the memory's name.
+/// `options` has the set and the memory's name.
 std::unique_ptr<ParameterMemory> make_copy_per_rank(const BucketPlan& plan,
                                                     const at::Device& device,
                                                     const OperationOptions& options);
 
-/// Whether the ranks of the set of `options` can keep one copy: on CPUs that share memory.
+/// Whether the ranks of the set of `options` can keep one copy: on CPUs with shared memory.
 /// Collective over the set.
 bool can_keep_one_copy(const at::Device& device, const OperationOptions& options);
 
-/// One copy for all ranks, which share a node; each rank keeps the pages of its shards. Shards are
-/// updated in place, after all ranks have ceased to read. The values are those of the set's first
-/// rank. Shards of the plan divide into pages. Throws InvalidArgument on all ranks if any cannot
-/// share or map the memory.
+/// One copy for all ranks of a node; each rank keeps the pages of its shards. Shards are updated in
+/// place, once all ranks have ceased to read. The values are those of the set's first rank. Shards
+/// of the plan divide into pages. Throws InvalidArgument on all ranks if any cannot share or map
+/// the memory.
 std::unique_ptr<ParameterMemory> make_copy_per_node(const BucketPlan& plan,
                                                     const OperationOptions& options);
 
-/// What make_gathered_on_use() gathers.
+/// Arguments of make_gathered_on_use().
 struct UnitSetup {
-  UnitPlan units;                  ///< of the parameters of the plan, then of the frozen ones
+  UnitPlan units;                  ///< of the plan's parameters, then of the frozen ones
   std::vector<at::Tensor> frozen;  ///< gathered with the others, and never updated
   BucketPlan frozen_plan;          ///< their shards are those of its buckets
   at::Device device;
@@ -79,8 +79,8 @@ struct UnitSetup {
   std::shared_ptr<UnitCalls> calls;  ///< see GatheredUnits
 };
 
-/// This rank's shards alone. The parameters of a unit are gathered when one of them is used, see
-/// GatheredUnits. The values are those of the set's first rank. A bucket has parameters of one
+/// Only this rank's shards. The parameters of a unit are gathered when one of them is used, see
+/// GatheredUnits. The values are those of the set's first rank. A bucket has the parameters of one
 /// unit.
 std::unique_ptr<ParameterMemory> make_gathered_on_use(const BucketPlan& plan, UnitSetup setup,
                                                       const OperationOptions& options);

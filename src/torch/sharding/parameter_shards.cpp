@@ -19,11 +19,11 @@ std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
-/// Copies to a master copy the elements that are no longer its rounded values.
+/// Copies elements that differ from the rounded master copy to it.
 void take_writes(const ParameterShards::Leaf& leaf) {
   const at::Tensor elements = leaf.elements.to(leaf.values.device());
   const at::Tensor rounded = leaf.values.detach().to(elements.scalar_type());
-  // On a GPU a comparison would wait for it.
+  // On a GPU a comparison would wait for the GPU.
   if (elements.is_cpu() && at::equal(rounded, elements)) return;
   leaf.values.detach().copy_(at::where(rounded == elements, leaf.values.detach(), elements));
 }

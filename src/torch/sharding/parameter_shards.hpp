@@ -14,12 +14,12 @@
 
 namespace kolo::tensors {
 
-/// In which dtype and where shards are updated; see DistributedOptimizerOptions.
+/// The dtype and device in which shards are updated; see DistributedOptimizerOptions.
 struct UpdateType {
   bool master_weights = false;
   bool offload = false;
 
-  /// Of the leaves of parameters whose memory is of type `memory`.
+  /// The type of the leaves of parameters whose memory has type `memory`.
   at::TensorOptions of(at::TensorOptions memory) const;
   bool has_master(const at::Tensor& parameter) const {
     return of(parameter.options()).dtype() != parameter.dtype();
@@ -30,17 +30,17 @@ struct UpdateType {
 ///
 /// A shard is a range of a bucket. Each parameter that overlaps it has leaves there, several if it
 /// is long: autograd leaves over the parameter's memory, which the wrapped optimizer steps like
-/// parameters. One leaf for a whole shard would not do: a parameter without a gradient must not be
-/// stepped, nor its state. A leaf whose type is not that of the memory is a master copy: it has
-/// memory of its own, and is copied to the parameter's after each step.
+/// parameters. One leaf per shard would not do: a parameter without a gradient must not be stepped,
+/// nor its state. A leaf whose type differs from the memory's is a master copy: it has its own
+/// memory, and is copied to the parameter's memory after each step.
 class ParameterShards {
  public:
   struct Leaf {
     std::size_t parameter;  ///< its index
-    std::size_t member;     ///< its place among the bucket's members
+    std::size_t member;     ///< its index among the bucket's members
     std::int64_t begin;     ///< its first element in the parameter
     at::Tensor elements;    ///< [n], over the parameter's memory
-    at::Tensor values;      ///< [n], what the optimizer steps: the same memory, or a master copy
+    at::Tensor values;      ///< [n], stepped by the optimizer: the same memory, or a master copy
     at::Tensor gradient;    ///< [n], reduced
 
     bool has_master() const { return values.const_data_ptr() != elements.const_data_ptr(); }
@@ -56,27 +56,27 @@ class ParameterShards {
   /// This rank's shard [n] of a bucket's gradients.
   const at::Tensor& gradient_shard(std::size_t bucket) const { return gradients_[bucket]; }
 
-  /// Replaces the state of parameters by state of their leaves. Throws InvalidArgument for state
+  /// Replaces the state of parameters with state of their leaves. Throws InvalidArgument for state
   /// that cannot be read.
   void shard_state(WrappedOptimizer& optimizer) const;
-  /// Erases the state of all leaves, whose addresses other tensors may get later.
+  /// Erases the state of all leaves, since other tensors may reuse their addresses.
   void erase_state(WrappedOptimizer& optimizer) const;
 
   /// Assigns the reduced gradients of a bucket to its leaves. A leaf without a gradient on any rank
-  /// keeps that of an earlier pass if `adds_up`, otherwise none.
+  /// keeps the gradient of an earlier pass if `adds_up`, otherwise none.
   void assign_gradients(std::size_t bucket, const GradientBuckets& buckets, bool adds_up) const;
   void clear_gradients(std::size_t bucket) const;
   void append_gradients(std::vector<at::Tensor>& gradients) const;
 
-  /// The bucket's leaves that have a gradient, for the optimizer to step. A master copy takes over
-  /// what the program has written to its parameter.
+  /// The bucket's leaves that have a gradient, for the optimizer to step. If the program has
+  /// written to a parameter, its master copy gets the new value.
   std::vector<at::Tensor> begin_update(std::size_t bucket) const;
   /// Copies stepped master copies to the parameters' memory.
   void end_update(std::size_t bucket) const;
 
   ParameterMemory& memory() const { return *memory_; }
-  /// Numbers the buckets anew: bucket i becomes the one that was `order[i]`. Only for a memory that
-  /// does not know buckets by number.
+  /// Renumbers the buckets: bucket i becomes the former `order[i]`. Only for memory that does not
+  /// use bucket numbers.
   void renumber(const std::vector<std::size_t>& order);
   /// The buckets, each at its offset in the memory.
   const std::vector<Bucket>& layout() const { return layout_; }

@@ -19,7 +19,7 @@ inline bool shards_gradients(Shard shard) { return shard >= Shard::Gradients; }
 /// Why state cannot be sharded over `set` with this scope; empty if it can.
 std::string problem_with_scope(const ProcessSet& set, ShardScope scope);
 
-/// Collective over `set`, which must be the world if process sets have to be added.
+/// Collective over `set`, which must be the world if process sets must be added.
 ShardSets make_shard_sets(ProcessSet& set, ShardScope scope);
 
 }  // namespace kolo::tensors

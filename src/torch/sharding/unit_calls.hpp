@@ -9,8 +9,8 @@
 
 namespace kolo::tensors {
 
-/// What an optimizer's units have in common: the numbers of their collectives, so that a rank that
-/// calls another one than the others is an error at once, and the optimizer itself.
+/// Shared by the units of an optimizer: the numbers of their collectives, so that a rank that calls
+/// a different one causes an immediate error, and callbacks to the optimizer.
 class UnitCalls {
  public:
   explicit UnitCalls(std::string prefix) : prefix_(std::move(prefix)) {}
@@ -21,18 +21,18 @@ class UnitCalls {
     options.purpose = std::move(purpose);
     return options;
   }
-  /// A step has ended: the next one has the same names.
+  /// A step has ended: the next one reuses the names.
   void restart() { number_ = 0; }
 
   // Empty once the optimizer is destroyed.
   /// Called before a unit of the batch is gathered for this rank's own use.
   std::function<void(const std::string& batch, std::size_t unit, std::size_t slot)> before_gather;
-  /// Called after a mismatch, on all ranks: whether its reason is that some ranks have joined. The
+  /// Called after a mismatch, on all ranks: whether it happened because some ranks have joined. The
   /// optimizer then calls before_gather() for them.
   std::function<bool()> find_joined;
 
  private:
-  static constexpr std::size_t kNumbers = 4096;  // names are remembered: there must not be too many
+  static constexpr std::size_t kNumbers = 4096;  // bounds the number of names, which are remembered
 
   const std::string prefix_;
   std::size_t number_ = 0;

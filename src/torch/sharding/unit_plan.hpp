@@ -18,12 +18,13 @@ struct UnitPlan {
 struct UnitMember {
   std::string name;  ///< "blocks.3.attention.weight"
   std::size_t size_bytes;
-  std::size_t place;                       ///< in the model, whose order is that of use
-  int group = PlannedParameter::kNoGroup;  ///< its parameters make a unit
+  std::size_t place;                       ///< index in the model, whose order is that of use
+  int group = PlannedParameter::kNoGroup;  ///< its parameters form a unit
 };
 
 /// Fills units with whole modules, in the order of the model, up to `unit_bytes`; a larger module
-/// makes a unit of its own. A module has the parameters whose names differ in the last part alone.
+/// becomes a unit of its own. Parameters belong to the same module if their names differ only in
+/// the last part.
 UnitPlan plan_units(const std::vector<UnitMember>& members, std::size_t unit_bytes);
 
 }  // namespace kolo::tensors

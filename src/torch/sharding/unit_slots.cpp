@@ -7,13 +7,13 @@ namespace kolo::tensors {
 
 void UnitSlots::Slot::use_on(const ProgramStream& stream) {
   if (std::ranges::find(streams, stream) != streams.end()) return;
-  streams.front().come_before_current();
+  streams.front().order_before_current();
   stream.keep(*memory);
   streams.push_back(stream);
 }
 
 void UnitSlots::Slot::await_uses() const {
-  for (const ProgramStream& stream : streams) stream.come_before_current();
+  for (const ProgramStream& stream : streams) stream.order_before_current();
 }
 
 UnitSlots::UnitSlots(std::size_t count, std::size_t slot_bytes, const c10::Device& device,
@@ -32,7 +32,7 @@ void UnitSlots::remove(std::size_t slot) {
   slots_.pop_back();
 }
 
-/// Of the slot that comes next.
+/// The memory of the next slot.
 std::shared_ptr<c10::DataPtr> UnitSlots::make_memory() const {
   if (!is_of_node(slots_.size())) {
     return std::make_shared<c10::DataPtr>(c10::GetAllocator(device_.type())->allocate(slot_bytes_));

@@ -13,8 +13,9 @@
 
 namespace kolo::tensors {
 
-/// Memory for gathered units: a number of equal slots, and further ones while an operator needs
-/// more units than that. The ranks of a node may share the former; the latter are each rank's own.
+/// Memory for gathered units: a fixed number of equal slots, and additional ones while an operator
+/// needs more units. The ranks of a node may share the fixed slots; additional ones belong to one
+/// rank.
 class UnitSlots {
  public:
   struct Slot {
@@ -25,7 +26,7 @@ class UnitSlots {
     std::byte* data() const { return static_cast<std::byte*>(memory->get()); }
     /// An operator on the stream uses the slot, after its gather and before its next one.
     void use_on(const ProgramStream& stream);
-    /// What is on the current stream now comes after all uses so far.
+    /// Makes the current stream wait for all uses so far.
     void await_uses() const;
   };
 
@@ -47,8 +48,8 @@ class UnitSlots {
   /// Removes an added slot; the last one gets its number.
   void remove(std::size_t slot);
 
-  /// Bytes of the slots that ranks may share, and of the others.
-  std::size_t lasting_bytes() const { return count_ * slot_bytes_; }
+  /// Bytes of the fixed slots, and of the additional ones.
+  std::size_t permanent_bytes() const { return count_ * slot_bytes_; }
   std::size_t added_bytes() const { return (slots_.size() - count_) * slot_bytes_; }
 
  private:

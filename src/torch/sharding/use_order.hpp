@@ -6,16 +6,16 @@
 
 namespace kolo::tensors {
 
-/// The order in which a step uses units, learnt from the step before.
+/// The order in which a step uses units, learnt from the previous step.
 class UseOrder {
  public:
-  /// Another unit than the last one is used.
+  /// A unit is used that differs from the last one.
   void use(std::size_t unit);
-  /// The step has ended: the next one is expected to be like it.
+  /// The step has ended: the next one is expected to have the same order.
   void end_step();
 
-  /// The units that are expected to be used next, in order; empty in the first step, and once a
-  /// step differs from the last.
+  /// The units that are expected next, in order; empty in the first step, and once a step differs
+  /// from the last.
   std::span<const std::size_t> ahead() const;
   /// How many uses of other units come before the next one of `unit`; kNever if none is expected.
   std::size_t uses_until(std::size_t unit) const;

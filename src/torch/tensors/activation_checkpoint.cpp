@@ -31,12 +31,12 @@ using autograd::Edge;
 using autograd::Node;
 using Tensors = std::vector<at::Tensor>;
 
-/// Where the graph of a function's call ends. Gradients are captured there; it never runs.
+/// The end of the graph of a function's call, which captures gradients and never runs.
 class Boundary final : public Node {
  public:
   std::string name() const override { return "KoloCheckpointBoundary"; }
 
-  /// An input of the boundary for each of `inputs`; and what the function gets for them.
+  /// Adds an input of the boundary for each of `inputs`; returns the function's arguments.
   Tensors enter(const Tensors& inputs) {
     Tensors entered;
     for (const at::Tensor& input : inputs) {
@@ -56,7 +56,7 @@ class Boundary final : public Node {
   }
 
  private:
-  /// Gradients have a dtype of their own in newer versions of LibTorch.
+  /// Newer versions of LibTorch have a separate dtype for gradients.
   template <class Metadata>
   std::uint32_t add_input_like(const Metadata& taken) {
     if constexpr (requires { taken.grad_dtype(); }) {
@@ -130,7 +130,7 @@ std::vector<Edge> gradient_edges(const Tensors& tensors) {
   throw InvalidArgument("checkpoint: " + problem);
 }
 
-/// What a function was called with.
+/// The arguments and state of a function's call.
 struct Call {
   Call(TensorFunction its_function, const Tensors& tensors)
       : function(std::make_shared<TensorFunction>(std::move(its_function))), random(tensors) {

@@ -14,7 +14,7 @@
 namespace kolo::tensors {
 namespace {
 
-// The encoding of a rank's part: its problem, then names and values in turn, all zero-terminated.
+// The encoding of a rank's part: its problem, then pairs of name and value, all zero-terminated.
 std::string encode(const std::vector<Fact>& facts, const std::string& problem) {
   std::string bytes = problem + '\0';
   for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';

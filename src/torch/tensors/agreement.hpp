@@ -22,7 +22,7 @@ void agree(ProcessSet& set, const std::string& name, const std::string& what,
            const std::vector<Fact>& facts, const std::string& problem);
 
 /// Runs `work` on all ranks. If it throws on any, all throw: that rank its own exception, the
-/// others InvalidArgument with its text after `what`, the rank and `actor`, which has thrown.
+/// others InvalidArgument with `what`, the rank, `actor` and the exception's text.
 void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,
                 const std::string& actor, const std::function<void()>& work);
 

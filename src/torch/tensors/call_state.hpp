@@ -20,7 +20,7 @@ namespace kolo::tensors {
 /// The states of the random number generators that a function may use.
 class RandomNumbers {
  public:
-  /// Those of the CPU and of the GPUs of `tensors`, as they are now.
+  /// Captures those of the CPU and of the GPUs of `tensors`.
   explicit RandomNumbers(const std::vector<at::Tensor>& tensors) {
     add(at::kCPU);
     for (const at::Tensor& tensor : tensors) {
@@ -45,7 +45,7 @@ class RandomNumbers {
   std::vector<std::pair<at::Device, at::Tensor>> states_;
 };
 
-/// Restores the random numbers of the program, at its end.
+/// Restores the program's random numbers in its destructor.
 class RandomNumbersGuard {
  public:
   explicit RandomNumbersGuard(const std::vector<at::Tensor>& tensors) : states_(tensors) {}
@@ -57,11 +57,11 @@ class RandomNumbersGuard {
   RandomNumbers states_;
 };
 
-/// The autocast regions that a function is called in.
+/// The autocast regions in which a function is called.
 class AutocastState {
  public:
-  /// Calls `function` in these regions. A cast in LibTorch's cache belongs to the graph that it was
-  /// made in, so none of the program's comes into the function's graph, nor the other way round.
+  /// Calls `function` in these regions. A cast in LibTorch's cache belongs to the graph in which it
+  /// was made, so the cache is cleared before and after.
   std::vector<at::Tensor> call(const TensorFunction& function,
                                const std::vector<at::Tensor>& inputs) const {
     std::array<std::optional<Autocast>, kDevices.size()> regions;

@@ -15,7 +15,7 @@
 namespace kolo::tensors {
 namespace {
 
-// Below, a block of its own is cheaper than mappings.
+// Smaller blocks are cheaper than mappings.
 constexpr std::size_t kLeastScratchBytes = std::size_t{64} << 10;
 // Of the 65530 that Linux allows a process by default.
 constexpr std::size_t kMostMappings = 20000;
@@ -27,7 +27,7 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + comm::page_bytes() - 1) / comm::page_bytes() * comm::page_bytes();
 }
 
-/// Maps the file again and again from `begin` on.
+/// Maps the file repeatedly from `begin` on.
 bool map_repeatedly(int file, std::size_t file_bytes, std::byte* begin, std::size_t bytes) {
   for (std::size_t offset = 0; offset < bytes; offset += file_bytes) {
     const std::size_t count = std::min(file_bytes, bytes - offset);
@@ -41,7 +41,7 @@ bool map_repeatedly(int file, std::size_t file_bytes, std::byte* begin, std::siz
 
 }  // namespace
 
-/// LibTorch's allocator, but for threads that construct. Lives as long as the process, since
+/// LibTorch's allocator, except in threads that construct. Lives as long as the process, since
 /// storages remember it.
 class ConstructionAllocator final : public c10::Allocator {
  public:
@@ -75,7 +75,7 @@ class ConstructionAllocator final : public c10::Allocator {
 
   static void replace(c10::Allocator* allocator) {
     c10::SetCPUAllocator(allocator);
-    // Somebody has set one of higher priority.
+    // The program has set one of higher priority.
     if (c10::GetCPUAllocator() != allocator) c10::SetCPUAllocator(allocator, 255);
   }
 

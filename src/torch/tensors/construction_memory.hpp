@@ -12,7 +12,7 @@
 
 namespace kolo::tensors {
 
-/// Blocks of memory of the tensors that a thread makes while a model is constructed.
+/// Memory blocks of the tensors that a thread creates while a model is constructed.
 class ConstructionMemory {
  public:
   /// Real: memory as usual. Scratch: a large block repeats a few of its pages over and over, so
@@ -23,7 +23,7 @@ class ConstructionMemory {
   ConstructionMemory(const ConstructionMemory&) = delete;  // blocks refer to it
   ConstructionMemory& operator=(const ConstructionMemory&) = delete;
 
-  /// While it lives, tensors that this thread makes on the CPU get blocks of `memory`.
+  /// While it lives, tensors that this thread creates on the CPU use blocks of `memory`.
   class [[nodiscard]] Scope {
    public:
     explicit Scope(const std::shared_ptr<ConstructionMemory>& memory);
@@ -32,12 +32,11 @@ class ConstructionMemory {
     Scope& operator=(const Scope&) = delete;
   };
 
-  /// The blocks that tensors still use, in the order in which they were made, without those of
-  /// `others`.
+  /// The blocks that tensors still use, in order of creation, without those of `others`.
   std::vector<std::span<std::byte>> blocks(const std::vector<at::Tensor>& others) const;
-  /// Gives a scratch block pages of its own, which are zero; others stay as they are.
+  /// Gives a scratch block its own pages, filled with zeros. No effect on other blocks.
   void make_real(std::span<std::byte> block);
-  /// Whether the tensor lies in a block of any construction.
+  /// Whether the tensor is in a block of any construction.
   static bool has(const at::Tensor& tensor);
 
  private:

@@ -38,7 +38,7 @@ std::string random_state() {
   return std::to_string(std::hash<std::string_view>()(bytes));
 }
 
-/// Values of tensors must not decide what is drawn: most ranks have other ones.
+/// Random draws must not depend on values of tensors, which differ on most ranks.
 void require_same_draws(ProcessSet& world, const std::string& before) {
   const std::vector<std::string> all = allgather_object(
       before + " " + random_state(), {.name = "deferred.draws", .process_set = &world});

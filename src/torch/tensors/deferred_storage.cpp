@@ -7,7 +7,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The deleter of deferred storages, by which they are recognized.
+/// The deleter that identifies deferred storages.
 void release_nothing(void*) {}
 
 }  // namespace
@@ -27,7 +27,7 @@ bool is_deferred(const at::Tensor& tensor) {
 void allocate_deferred(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!is_deferred(tensor)) continue;  // it shares a storage with one before
-    give_elements(tensor.storage(), c10::GetCPUAllocator()->allocate(tensor.storage().nbytes()));
+    set_elements(tensor.storage(), c10::GetCPUAllocator()->allocate(tensor.storage().nbytes()));
   }
 }
 

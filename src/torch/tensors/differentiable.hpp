@@ -10,11 +10,12 @@ namespace kolo::tensors {
 bool needs_gradient(const Tensors& inputs);
 
 /// Maps the gradients of an operation's floating outputs, in order, to those of the inputs at the
-/// same places. It gets zeros for outputs on which the loss does not depend: backward communicates,
-/// so all ranks must make the same calls.
+/// same indices. Gradients of outputs that the loss does not depend on are passed as zeros:
+/// backward communicates, so all ranks must make the same calls.
 using Gradient = std::function<Tensors(const Tensors& gradients)>;
 
-/// Makes the new tensors `outputs` results of as many `inputs` for autograd, the floating ones.
+/// Records for autograd that the floating ones of the new tensors `outputs` are results of the
+/// `inputs`, of which there are equally many.
 void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient);
 
 }  // namespace kolo::tensors

@@ -13,8 +13,8 @@ namespace kolo::tensors {
 /// c10::intrusive_ptr.
 using NodeOwner = decltype(torch::autograd::Edge::function);
 
-/// Makes a node. Where nodes are shared, not by make_shared: long graphs must not be deleted
-/// recursively.
+/// Creates a node. Shared nodes have a deleter, unlike with make_shared, since long graphs must not
+/// be deleted recursively.
 template <class T, class... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodeOwner, std::shared_ptr<torch::autograd::Node>>) {

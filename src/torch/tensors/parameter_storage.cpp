@@ -14,9 +14,9 @@ namespace {
 using Owner = std::shared_ptr<void>;
 
 void release_copy_per_rank(void* owner) { delete static_cast<Owner*>(owner); }
-/// The deleter of storages with one copy, by which they are recognized.
+/// The deleter that identifies storages with one copy.
 void release_copy_per_node(void* owner) { delete static_cast<Owner*>(owner); }
-/// That of storages that are gathered on use, which own nothing.
+/// The deleter of storages that are gathered on use, which own nothing.
 void release_gathered(void*) {}
 
 bool is_of_kind(const at::Tensor& tensor, c10::DeleterFnPtr kind) {
@@ -32,7 +32,7 @@ bool has_own_storage(const at::Tensor& tensor) {
 
 void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
                     Copies copies) {
-  give_elements(
+  set_elements(
       tensor.storage(),
       at::DataPtr(memory.data() + offset_bytes, new Owner(memory.owner()),
                   copies == Copies::PerRank ? release_copy_per_rank : release_copy_per_node,
@@ -42,13 +42,13 @@ void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::s
 void make_own_copy(const at::Tensor& tensor) {
   at::DataPtr own = c10::GetAllocator(tensor.device().type())
                         ->clone(tensor.storage().data(), tensor.storage().nbytes());
-  give_elements(tensor.storage(), std::move(own));
+  set_elements(tensor.storage(), std::move(own));
 }
 
 bool has_one_copy(const at::Tensor& tensor) { return is_of_kind(tensor, release_copy_per_node); }
 
 void bind_storage(const c10::Storage& storage, void* memory) {
-  give_elements(storage, at::DataPtr(memory, /*ctx=*/nullptr, release_gathered, storage.device()));
+  set_elements(storage, at::DataPtr(memory, /*ctx=*/nullptr, release_gathered, storage.device()));
 }
 
 void unbind_storage(const c10::Storage& storage) { take_elements(storage, release_gathered); }

@@ -10,26 +10,26 @@
 
 namespace kolo::tensors {
 
-/// How many copies of a tensor's elements ranks that share memory keep.
+/// Copies of a tensor's elements among ranks that share memory.
 enum class Copies : std::uint8_t { PerRank, PerNode };
 
-/// Whether the tensor is all of its storage, in order: otherwise its elements cannot be moved.
+/// Whether the tensor covers its whole storage, in order: otherwise its elements cannot be moved.
 bool has_own_storage(const at::Tensor& tensor);
 
-/// Makes the memory at `offset_bytes` the tensor's storage, which keeps it alive. The tensor, and
-/// views of it, then have the elements that lie there.
+/// Makes the memory at `offset_bytes` the tensor's storage, which keeps it alive. The tensor and
+/// its views then have the elements in that memory.
 void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::size_t offset_bytes,
                     Copies copies);
 
-/// Gives the tensor memory of its own, with the same elements.
+/// Gives the tensor its own memory, with the same elements.
 void make_own_copy(const at::Tensor& tensor);
 
 /// Whether rebind_storage() has given the tensor memory of which ranks share one copy.
 bool has_one_copy(const at::Tensor& tensor);
 
-// Storages of parameters that are gathered when they are used.
+// Storages of parameters that are gathered on use.
 
-/// Makes `memory`, which others own, the storage's until unbind_storage().
+/// Binds the storage to `memory`, which it does not own, until unbind_storage().
 void bind_storage(const c10::Storage& storage, void* memory);
 /// Leaves the storage without elements, see storage_access.hpp.
 void unbind_storage(const c10::Storage& storage);

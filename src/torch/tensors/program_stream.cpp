@@ -32,11 +32,11 @@ c10::Stream ProgramStream::current() const {
   return c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
 }
 
-void ProgramStream::come_before_current() const {
+void ProgramStream::order_before_current() const {
   if (stream_) order(*stream_, current());
 }
 
-void ProgramStream::come_behind_current() const {
+void ProgramStream::order_after_current() const {
   if (stream_) order(current(), *stream_);
 }
 

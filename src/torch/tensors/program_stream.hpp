@@ -18,8 +18,8 @@ class ProgramStream {
   ProgramStream() = default;
   /// The calling thread's current stream.
   static ProgramStream current(const c10::Device& device);
-  /// Another stream, ordered after what is on the current one now. What waits there, for operations
-  /// too, does not delay the program's kernels.
+  /// Another stream, ordered after the work now on the current one. Waiting on it, also for
+  /// operations, does not delay the program's kernels.
   static ProgramStream beside_current(const c10::Device& device);
 
   /// For OperationOptions::stream.
@@ -28,11 +28,11 @@ class ProgramStream {
   [[nodiscard]] c10::OptionalStreamGuard make_current() const {
     return c10::OptionalStreamGuard(stream_);
   }
-  /// Orders what is on this stream before later work on the calling thread's current stream.
-  void come_before_current() const;
-  /// Orders what is on the calling thread's current stream before later work on this one.
-  void come_behind_current() const;
-  /// Once the memory is freed, work that is on this stream then may still use it.
+  /// Orders the work on this stream before later work on the calling thread's current stream.
+  void order_before_current() const;
+  /// Orders the work on the calling thread's current stream before later work on this one.
+  void order_after_current() const;
+  /// Lets work that is on this stream when the memory is freed still use it.
   void keep(const c10::DataPtr& memory) const;
 
   bool operator==(const ProgramStream& other) const = default;

@@ -41,7 +41,7 @@ void take_elements(const c10::Storage& storage, c10::DeleterFnPtr kind) {
                at::DataPtr(nullptr, nullptr, kind, storage.device()), true);
 }
 
-void give_elements(const c10::Storage& storage, at::DataPtr elements) {
+void set_elements(const c10::Storage& storage, at::DataPtr elements) {
   set_elements(*storage.unsafeGetStorageImpl(), std::move(elements), false);
 }
 

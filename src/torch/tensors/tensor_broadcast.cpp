@@ -60,7 +60,7 @@ Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptio
   if (!tensors::needs_gradient(tensors)) {
     return grouped_broadcast_async(tensors, root, options).result();
   }
-  const OperationOptions forward = tensors::settled(options, Collective::Broadcast);
+  const OperationOptions forward = tensors::resolved(options, Collective::Broadcast);
   const Tensors outputs = grouped_broadcast_async(tensors, root, forward).result();
   tensors::record(tensors, outputs, [forward, root](const Tensors& gradients) {
     const AllreduceOptions backward{.op = ReduceOp::Average,

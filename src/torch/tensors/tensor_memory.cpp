@@ -17,7 +17,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The deleter of storages over a SharedBuffer, by which they are recognized.
+/// The deleter that identifies storages over a SharedBuffer.
 void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
 }  // namespace

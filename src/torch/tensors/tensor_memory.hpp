@@ -16,10 +16,10 @@
 /// The memory of tensors, and tensors over memory.
 namespace kolo::tensors {
 
-/// Why collectives cannot take the tensor, for an error text; empty if they can: it must be
-/// strided, on the CPU or a CUDA device, of a dtype that Kolo knows, and have elements.
+/// The reason why collectives do not support the tensor, for an error text; empty if they do: it
+/// must be strided, on the CPU or a CUDA device, of a supported dtype, and have elements.
 std::string problem_with(const at::Tensor& tensor);
-/// The same, but a deferred tensor has none.
+/// The same, but deferred tensors are not a problem.
 std::string problem_with_type(const at::Tensor& tensor);
 /// The first problem in a group, with the tensor's index.
 std::string problem_with(const std::vector<at::Tensor>& tensors);
@@ -30,15 +30,15 @@ std::string in_place_problem_with(const std::vector<at::Tensor>& tensors);
 Device device_of(const at::Device& device);
 
 at::ScalarType scalar_type_of(DType dtype);
-/// Nothing for a dtype that Kolo does not know.
+/// Nothing for an unsupported dtype.
 std::optional<DType> dtype_of(at::ScalarType type);
-/// Of a tensor without a problem with its type.
+/// The dtype of a tensor whose type is supported.
 DType dtype_of(const at::Tensor& tensor);
 
 /// The memory of a contiguous tensor, which must stay alive. Throws InvalidArgument, naming
 /// `operation`, if the tensor has a problem.
 TensorView view_of(const at::Tensor& tensor, std::string_view operation);
-/// The same without the memory, which a parameter that is gathered on use may not have.
+/// The same without the memory, since a parameter that is gathered on use may have none.
 TensorView extent_of(const at::Tensor& tensor, std::string_view operation);
 
 /// Copies bytes of a contiguous tensor on any device, from `offset` on, to `place`. Blocks.
@@ -50,13 +50,13 @@ void copy_bytes(const at::Tensor& tensor, std::size_t offset, std::span<std::byt
 SharedBuffer make_flat_memory(std::size_t size_bytes, const at::Device& device,
                               const OperationOptions& options);
 
-/// A tensor of `shape` and `type` at `offset_bytes` of the memory, which it keeps alive. Not a view
-/// for autograd: zero_grad detaches gradients in place, which views refuse.
+/// A tensor of `shape` and `type` at `offset_bytes` of the memory, which it keeps alive. Not an
+/// autograd view: zero_grad detaches gradients in place, which views do not allow.
 at::Tensor tensor_over(const SharedBuffer& memory, std::size_t offset_bytes, at::IntArrayRef shape,
                        const at::TensorOptions& type);
 
-/// The first `size_bytes` of a buffer as the storage of a tensor, in which shared_memory_of finds
-/// the buffer.
+/// The first `size_bytes` of a buffer as a tensor's storage, from which shared_memory_of gets the
+/// buffer.
 c10::Storage storage_over(SharedBuffer buffer, std::size_t size_bytes);
 /// The buffer of a whole, contiguous tensor made by shared_empty; null for any other tensor. Lives
 /// as long as the tensor's storage.

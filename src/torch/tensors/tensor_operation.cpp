@@ -10,7 +10,7 @@ namespace kolo::tensors {
 
 ProcessSet& member_set(ProcessSet* set) {
   ProcessSet& chosen = runtime::chosen(set);
-  static_cast<void>(chosen.lane());  // throws if this rank is no member
+  static_cast<void>(chosen.lane());  // throws if this rank is not a member
   return chosen;
 }
 
@@ -20,7 +20,7 @@ ProgramStream stream_of(const Tensors& tensors) {
 
 at::Tensor contiguous(const at::Tensor& tensor) {
   const at::Tensor own = tensor.detach().resolve_neg().resolve_conj().contiguous();
-  // The memory of such a parameter is another's soon.
+  // The memory of such a parameter will be reused.
   return is_gathered_on_use(own) ? own.clone() : own;
 }
 

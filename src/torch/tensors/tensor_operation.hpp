@@ -14,23 +14,23 @@
 #include "runtime/api/submit.hpp"
 #include "torch/tensors/program_stream.hpp"
 
-/// What the collectives on tensors have in common: they work on contiguous, detached tensors, and
-/// copy the results to the caller's at the end.
+/// Common parts of the collectives on tensors: they work on contiguous, detached tensors, and copy
+/// the results to the caller's at the end.
 namespace kolo::tensors {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The set that options name. Throws InvalidArgument if this rank is no member.
+/// The process set of the options. Throws InvalidArgument if this rank is not a member.
 ProcessSet& member_set(ProcessSet* set);
 
-/// The current stream of the device that a group lies on.
+/// The current stream of a group's device.
 ProgramStream stream_of(const Tensors& tensors);
 
 /// A contiguous tensor of the same values, over the tensor's own memory if possible.
 at::Tensor contiguous(const at::Tensor& tensor);
 Tensors contiguous(const Tensors& tensors);
 
-/// Copies `results`, computed in contiguous(tensors), to `tensors` if they lie elsewhere, and bumps
+/// Copies `results`, computed in contiguous(tensors), to `tensors` if those differ, and bumps
 /// the versions that autograd checks.
 void write_back(const Tensors& results, const Tensors& tensors);
 
@@ -44,16 +44,16 @@ Options keeping(Options options, Tensors tensors) {
   return options;
 }
 
-/// The options with the set and the name that the operation will have, for its gradient.
+/// The options with the operation's process set and name, for its gradient.
 template <class Options>
-Options settled(Options options, Collective collective) {
+Options resolved(Options options, Collective collective) {
   ProcessSet& set = member_set(options.process_set);
   options.process_set = &set;
   if (options.name.empty()) options.name = set.next_name(name_of(collective));
   return options;
 }
 
-/// The options of the gradient of an operation whose options are settled.
+/// The options of the gradient of an operation with resolved options.
 template <class Options>
 Options of_gradient(Options options) {
   options.name += ".gradient";
@@ -72,7 +72,7 @@ ResultHandle<Result> refused(Collective collective, std::string problem,
 template <class Finish>
 auto after_operation(const Tensors& tensors, Finish finish) {
   return [stream = stream_of(tensors), finish = std::move(finish)] {
-    stream.come_before_current();
+    stream.order_before_current();
     return finish();
   };
 }

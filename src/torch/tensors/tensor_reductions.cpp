@@ -76,7 +76,7 @@ TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOp
 
 Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& options) {
   if (!tensors::needs_gradient(tensors)) return grouped_allreduce_async(tensors, options).result();
-  const AllreduceOptions forward = tensors::settled(options, Collective::AllReduce);
+  const AllreduceOptions forward = tensors::resolved(options, Collective::AllReduce);
   const Tensors outputs = grouped_allreduce_async(tensors, forward).result();
   tensors::record(tensors, outputs, [forward](const Tensors& gradients) {
     check_has_gradient(forward, Collective::AllReduce);
@@ -135,7 +135,7 @@ Tensors grouped_reduce_scatter(const Tensors& tensors, const AllreduceOptions& o
   if (!tensors::needs_gradient(tensors)) {
     return grouped_reduce_scatter_async(tensors, options).result();
   }
-  const AllreduceOptions forward = tensors::settled(options, Collective::ReduceScatter);
+  const AllreduceOptions forward = tensors::resolved(options, Collective::ReduceScatter);
   const Tensors outputs = grouped_reduce_scatter_async(tensors, forward).result();
   tensors::record(tensors, outputs, [forward](const Tensors& gradients) {
     check_has_gradient(forward, Collective::ReduceScatter);

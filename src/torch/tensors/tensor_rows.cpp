@@ -81,7 +81,7 @@ TensorsHandle grouped_allgather_async(const Tensors& tensors, const GatherOption
 
 Tensors grouped_allgather(const Tensors& tensors, const GatherOptions& options) {
   if (!tensors::needs_gradient(tensors)) return grouped_allgather_async(tensors, options).result();
-  const GatherOptions forward = tensors::settled(options, Collective::AllGather);
+  const GatherOptions forward = tensors::resolved(options, Collective::AllGather);
   const std::vector<Received> places = gather(tensors, forward).result();
   const Tensors outputs = outputs_of(places);
   std::vector<std::vector<std::int64_t>> rows;
@@ -131,7 +131,7 @@ AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::i
 AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
                         const OperationOptions& options) {
   if (!tensors::needs_gradient({tensor})) return alltoall_async(tensor, splits, options).result();
-  const OperationOptions forward = tensors::settled(options, Collective::AllToAll);
+  const OperationOptions forward = tensors::resolved(options, Collective::AllToAll);
   AlltoallResult result = alltoall_async(tensor, splits, forward).result();
   tensors::record(
       {tensor}, {result.output},

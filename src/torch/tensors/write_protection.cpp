@@ -35,7 +35,7 @@ struct Extent {
 using Pages = std::span<std::byte>;
 
 struct ProtectedMemory {
-  std::weak_ptr<void> owner;  // another mapping may have the addresses afterwards
+  std::weak_ptr<void> owner;  // another mapping may reuse the addresses afterwards
   std::vector<Pages> pages;
   std::vector<Extent> parameters;
 };
@@ -96,7 +96,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
     return previous_action.sa_handler(signal);
   }
   ::sigaction(SIGSEGV, &previous_action, nullptr);
-  if (info->si_code <= 0) ::raise(signal);  // sent by a process; a fault comes again by itself
+  if (info->si_code <= 0) ::raise(signal);  // sent by a process; a fault is raised again
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
@@ -106,7 +106,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
       info->si_code == SEGV_ACCERR && table != nullptr ? find(*table, address) : nullptr;
   if (extent == nullptr) return pass_on(signal, info, context);
   report(*extent, address);
-  ::sigaction(SIGSEGV, &previous_action, nullptr);  // the write comes again, and ends the process
+  ::sigaction(SIGSEGV, &previous_action, nullptr);  // the write is repeated, and ends the process
 }
 
 void install_handler() {
@@ -201,7 +201,7 @@ WritesAllowed::~WritesAllowed() {
   for (const ProtectedMemory& memory : all.memories) {
     try {
       set_protection(memory, PROT_READ);
-    } catch (const BackendError&) {  // then writes go unnoticed
+    } catch (const BackendError&) {  // then writes are not detected
     }
   }
 }

@@ -9,13 +9,13 @@
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
 
-/// Pages of parameters of which ranks share one copy, read-only for this process while nobody may
-/// write: KOLO_PROTECT_PARAMETERS.
+/// Makes the pages of parameters of which ranks share one copy read-only for this process, except
+/// while it may write: KOLO_PROTECT_PARAMETERS.
 namespace kolo::tensors {
 
-/// If the setting is on and `sharers` are several, makes the pages of `parameters`, which lie in
-/// `memory`, read-only as long as it lives. A write to them prints the parameter's name, then ends
-/// the process by SIGSEGV, as it would without Kolo.
+/// If the setting is on and there are several `sharers`, makes the pages of `parameters` in
+/// `memory` read-only for the lifetime of the memory. A write to them prints the parameter's name,
+/// then ends the process with SIGSEGV, as it would without Kolo.
 void protect_writes(const SharedBuffer& memory,
                     const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                     const ProcessSet& sharers);

@@ -50,7 +50,7 @@ void require_same_model(const TrainingView& view, const SavedTraining& saved) {
   }
 }
 
-/// Which elements of the checkpoint go where.
+/// A copy from the checkpoint to a tensor.
 struct Read {
   std::string key;
   std::int64_t begin;
@@ -59,7 +59,7 @@ struct Read {
   DType dtype() const { return view_of(target, key).dtype; }
 };
 
-/// Of fully sharded parameters each rank reads its shards.
+/// Each rank reads its shards of fully sharded parameters.
 std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
                                      const LoadOptions& options) {
   std::vector<Read> reads;
@@ -98,7 +98,7 @@ void add_masters(const TrainingView& view, const SavedTraining& saved, std::vect
   }
 }
 
-/// From their parameters, which have been read.
+/// Initializes them from their parameters, which have been read.
 void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) {
   const at::NoGradGuard no_grad;
   for (const TrainingView::Leaf& leaf : view.leaves) {
@@ -108,7 +108,7 @@ void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) 
   }
 }
 
-/// The state of a leaf, with tensors that have no values yet.
+/// The state of a leaf, with uninitialized tensors.
 struct LeafState {
   const TrainingView::Leaf* leaf;
   std::vector<StateField> fields;

@@ -109,7 +109,7 @@ std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::
   return tensors;
 }
 
-/// Gathers elements [begin, end) of a tensor, of which every rank sends what it has, in rank order.
+/// Gathers elements [begin, end) of a tensor; every rank sends those that it has, in rank order.
 void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t begin,
             std::int64_t end, std::vector<std::byte>& chunk, const std::string& name) {
   const std::size_t element = size_of(tensor.entry.dtype);
@@ -128,7 +128,7 @@ void gather(const TrainingView& view, const ShardedTensor& tensor, std::int64_t 
             {.name = name, .process_set = &view.sharded});
 }
 
-/// Writes on the root; does nothing on other ranks, nor after an error.
+/// Writes on the root; does nothing on other ranks or after an error.
 class Output {
  public:
   Output(bool is_root, const std::filesystem::path& file,

@@ -11,7 +11,7 @@ namespace kolo::tensors {
 
 /// Writes a checkpoint of `view` and `details`. Collective over the set; `name` is the prefix of
 /// operations' names. Throws the errors of write_checkpoint, and InvalidArgument on all ranks for
-/// state that cannot be written.
+/// state that cannot be serialized.
 void save_training(const TrainingView& view, const std::filesystem::path& folder,
                    nlohmann::json details, int keep_last, const std::string& name);
 

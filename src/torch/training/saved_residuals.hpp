@@ -8,22 +8,22 @@
 
 namespace kolo::tensors {
 
-/// What a checkpoint holds of one of this rank's residuals.
+/// The tensors in a checkpoint that one of this rank's residuals is loaded from.
 struct SavedResidual {
   const TrainingView::Residual* target;
   std::vector<std::string> keys;  ///< of the tensors whose sum it gets
 };
 
-/// The saved residuals that this rank takes over: copy i of those that were saved goes to copy
-/// i mod n of the n that there are now. Throws InvalidArgument if a tensor is not that of its
-/// parameter.
+/// The saved residuals that this rank loads: saved copy i is added to copy i mod n of the n current
+/// ones. Throws InvalidArgument if a tensor does not match its parameter.
 std::vector<SavedResidual> find_residuals(const TrainingView& view, const SavedTraining& saved);
 
-/// Verifies the checksums of what load_residuals() reads. Throws the errors of Checkpoint.
+/// Verifies the checksums of the tensors that load_residuals() reads. Throws the errors of
+/// Checkpoint.
 void verify_residuals(const std::vector<SavedResidual>& residuals, const SavedTraining& saved);
 
-/// Replaces the residuals of `view` by their sums, and by zeros where none was saved. Corrects them
-/// for averages over another number of ranks.
+/// Replaces the residuals of `view` with the saved sums, or with zeros where none was saved.
+/// Rescales them for averages over another number of ranks.
 void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& residuals,
                     const SavedTraining& saved);
 

@@ -9,7 +9,7 @@
 
 namespace kolo::tensors {
 
-/// A checkpoint of a training run. Neither its tensors nor its details can be trusted.
+/// A checkpoint of a training run. Neither its tensors nor its details are trusted.
 struct SavedTraining {
   const Checkpoint& checkpoint;
   TrainingDetails details;
@@ -21,13 +21,13 @@ struct SavedTraining {
   }
 };
 
-/// Throws InvalidArgument if the state of a leaf does not fit the program's optimizer. Known
-/// classes need all fields, in their types and the parameter's shape; others what the optimizer
-/// accepts.
+/// Throws InvalidArgument if the state of a leaf does not match the program's optimizer. Known
+/// classes need all fields, in their types and the parameter's shape; other classes decide
+/// themselves.
 void require_same_state(const TrainingView& view, const SavedTraining& saved);
 
-/// The fields of a leaf's state, with tensors that have no values yet; none if the checkpoint has
-/// no state for it.
+/// The fields of a leaf's state, with uninitialized tensors; none if the checkpoint has no state
+/// for it.
 std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Leaf& leaf);
 
 }  // namespace kolo::tensors

@@ -16,7 +16,7 @@ namespace kolo::tensors {
 /// More steps than any program takes, and far from overflow.
 inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 
-/// What the checkpoint of a training run holds besides tensors.
+/// The contents of a training checkpoint besides tensors.
 struct TrainingDetails {
   using Number = std::variant<bool, std::int64_t, double>;
   /// The optimizer's state of one parameter. `tensors` says of each whether it is elementwise.
@@ -36,7 +36,7 @@ struct TrainingDetails {
   std::map<std::string, State> state;          ///< of parameters
   std::optional<GradScaler::State> scaler;
   std::optional<double> loss_reference;  ///< of losses normalised by counts
-  std::int64_t residual_ranks = 0;       ///< over which residuals were owed; 0: there are none
+  std::int64_t residual_ranks = 0;       ///< ranks that had residuals; 0: there are none
 };
 
 /// Throws InvalidArgument, naming the field, if one is missing or has a wrong type or value.

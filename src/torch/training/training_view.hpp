@@ -20,47 +20,47 @@ namespace kolo::tensors {
 /// The tensors of a training run that a checkpoint holds.
 struct TrainingView {
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
-  /// What the wrapped optimizer steps on this rank: a parameter, or a range of its elements.
+  /// A tensor that the wrapped optimizer steps: a parameter, or a range of its elements.
   struct Leaf {
     std::string name;  ///< of the parameter
     at::Tensor parameter;
     at::Tensor elements;  ///< the parameter itself, or the leaf's part of its memory
-    at::Tensor values;    ///< what is stepped: the same, or a master copy
+    at::Tensor values;    ///< the stepped tensor: the same, or a master copy
     std::int64_t begin;   ///< the leaf's first element in the parameter
 
     bool has_master() const { return values.scalar_type() != elements.scalar_type(); }
   };
-  /// Error feedback: what a range of a parameter's elements is owed on this rank.
+  /// The residual of a range of a parameter's elements on this rank.
   struct Residual {
     std::string name;  ///< of the parameter
     at::Tensor parameter;
     at::Tensor elements;  ///< [n], float32
     std::int64_t begin;   ///< the first one in the parameter
   };
-  /// The ranks hold several copies of a model's residuals: each rank one, or all ranks of a node.
+  /// There are several copies of a model's residuals: one per rank, or one per node.
   struct Residuals {
     std::vector<Residual> own;
     int copy = 0;  ///< this rank's
     int copies = 1;
-    bool are_averaged = false;  ///< over all ranks, when they are paid
+    bool are_averaged = false;  ///< over all ranks, when they are applied
   };
   ProcessSet& set;
   ProcessSet& sharded;    ///< ranks that hold different shards
   bool is_sharded;        ///< otherwise every rank holds all state
   bool is_first_replica;  ///< first of the ranks that hold the same shards
   Named parameters;       ///< each once
-  Named mastered;         ///< of them those with master copies, see DistributedOptimizerOptions
+  Named mastered;         ///< those with master copies, see DistributedOptimizerOptions
   Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::vector<Leaf> leaves;
   std::vector<Leaf> frozen;  ///< shares of fully sharded parameters that nothing steps
-  /// Parameters of which ranks have shares here. Others may be gathered with another optimizer.
+  /// Parameters sharded by this optimizer. Others may be gathered with another optimizer.
   std::unordered_set<std::string> shared;
   Residuals residuals;
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
 
-  /// Whether this optimizer gathers the parameter when it is used.
+  /// Whether this optimizer gathers the parameter on use.
   bool gathers(const std::string& name, const at::Tensor& parameter) const {
     return is_gathered_on_use(parameter) && shared.contains(name);
   }

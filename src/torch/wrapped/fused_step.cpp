@@ -206,7 +206,7 @@ struct FusedStep {
   OfGroup step = nullptr;
 };
 
-/// For exactly these classes: a derived one may override step().
+/// Only for these classes: a derived one may override step().
 FusedStep fused_step_of(const Optimizer& optimizer) {
   if (typeid(optimizer) == typeid(torch::optim::Adam)) {
     return {check_adam<AdamKernel>, step_adam<AdamKernel>};

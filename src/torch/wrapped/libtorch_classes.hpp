@@ -18,7 +18,7 @@ struct LibTorchClass {
   using State = StateType;
 };
 
-/// All of LibTorch's optimizers that keep their state by parameter. LBFGS does not.
+/// All LibTorch optimizers that keep their state per parameter. LBFGS does not.
 using LibTorchClasses = std::tuple<
     LibTorchClass<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState>,
     LibTorchClass<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>,

@@ -14,9 +14,9 @@ namespace kolo::tensors {
 /// for a class without serialize().
 std::vector<StateField> fields_of(const torch::optim::OptimizerParamState& state);
 
-/// An empty state of the class that `optimizer` keeps; null if it keeps none. For a class that is
-/// not LibTorch's, the state after a step of one element: a clone of another state would share
-/// tensors, into which serialize() may write.
+/// An empty state of the class that `optimizer` uses; null if it keeps none. For classes not from
+/// LibTorch, the state after a step on one element: a clone of another state would share tensors,
+/// into which serialize() may write.
 std::unique_ptr<torch::optim::OptimizerParamState> new_state(torch::optim::Optimizer& optimizer);
 
 /// All fields of a LibTorch class; empty for other classes.

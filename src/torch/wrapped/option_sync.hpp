@@ -11,14 +11,14 @@ namespace kolo::tensors {
 
 /// Keeps the parameter groups of the wrapper and of the wrapped optimizer equal.
 ///
-/// Options are merged against the values of the last call: per group and field the side that
+/// Options are merged against the values of the last call: per group and field, the side that
 /// changed wins. For LibTorch's own optimizers every option is a field; for others only the
 /// learning rate, if they have one.
 class OptionSync {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-  /// Both lists hold equal options now.
+  /// Both lists must hold equal options.
   explicit OptionSync(Groups& groups);
 
   /// Adds new parameters and groups of one side to the other. Throws InvalidArgument if both have

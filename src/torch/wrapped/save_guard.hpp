@@ -4,12 +4,12 @@
 
 namespace kolo::tensors {
 
-/// While it lives, torch::save of an optimizer throws InvalidArgument, which says what to call
-/// instead, rather than silently write this rank's shards of the state.
+/// While it lives, torch::save of an optimizer throws InvalidArgument, naming what to call instead,
+/// rather than silently writing this rank's shards of the state.
 ///
 /// It adds an entry to the optimizer's state, of the same class as the others and with empty
-/// tensors, so that programs can still visit all entries. Optimizers of classes that are not
-/// LibTorch's are left alone.
+/// tensors, so that programs can still iterate over all entries. Optimizers of classes not from
+/// LibTorch are not changed.
 class SaveGuard {
  public:
   explicit SaveGuard(torch::optim::Optimizer& optimizer);

@@ -24,7 +24,7 @@ struct StateField {
 struct KnownField {
   std::string name;
   bool is_tensor;
-  bool is_optional;  ///< kept with some options only
+  bool is_optional;  ///< only kept with some options
 };
 
 /// Whether the field has one element for every element of the parameter.
@@ -32,9 +32,9 @@ inline bool is_elementwise(const StateField& field, const at::Tensor& parameter)
   return field.value.isTensor() && field.value.toTensor().sizes() == parameter.sizes();
 }
 
-/// What the training layer asks of the optimizer that a DistributedOptimizer wraps: to step leaves,
-/// which are parameters or shards of them, with the options of a parameter group, and to read and
-/// write its state of a leaf as fields.
+/// The interface of the training layer to the optimizer that a DistributedOptimizer wraps. It steps
+/// leaves, which are parameters or shards of them, with the options of a parameter group, and reads
+/// and writes the state of a leaf as fields.
 class WrappedOptimizer {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -43,7 +43,7 @@ class WrappedOptimizer {
   virtual ~WrappedOptimizer() = default;
 
   virtual std::string class_name() const = 0;
-  /// Why it cannot be wrapped, and what to do; empty if it can.
+  /// The reason why it cannot be wrapped, and what to do; empty if it can.
   virtual std::string problem() const = 0;
   virtual Groups& groups() = 0;
 

@@ -141,7 +141,7 @@ TEST_P(CodecTest, BytesEqualTheFormula) {
   });
 }
 
-/// What all steps have applied and what the residuals still owe is what all gradients were.
+/// The results of all steps plus the residuals are the sum of all gradients.
 TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
   run([&](Runtime& runtime) {
     constexpr std::int64_t kCount = 20000;
@@ -168,7 +168,7 @@ TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
           }
           for (std::size_t i = 0; i < result.count(); ++i) applied[i] += result.at(i);
         }
-        Tensor balance(kCount, DType::Float64);  // given by all, less what is still owed
+        Tensor balance(kCount, DType::Float64);  // all inputs minus the residuals
         balance.fill([&](std::size_t i) { return given[i] - residual[i]; });
         allreduce(balance.view(), balance.view(), {.op = ReduceOp::Sum});
         std::int64_t first = 0;

@@ -68,8 +68,8 @@ class LostBatchesTest : public testing::Test {
     lost_.add(std::move(batches));
   }
 
-  std::size_t rested_after(LostBatches::Clock::duration waited) {
-    return lost_.take_rested(start_ + waited).size();
+  std::size_t drained_after(LostBatches::Clock::duration waited) {
+    return lost_.take_drained(start_ + waited).size();
   }
 
   const LostBatches::Clock::time_point start_{1h};
@@ -83,45 +83,45 @@ class LostBatchesTest : public testing::Test {
 };
 
 TEST_F(LostBatchesTest, NothingInFlight_BatchesEndAtOnce) {
-  EXPECT_EQ(rested_after(0ms), 1u);
+  EXPECT_EQ(drained_after(0ms), 1u);
   EXPECT_TRUE(lost_.empty());
-  EXPECT_EQ(rested_after(1ms), 0u);
+  EXPECT_EQ(drained_after(1ms), 0u);
   EXPECT_EQ(network_->looks, 1) << "the communicator is left alone once they have ended";
 }
 
 TEST_F(LostBatchesTest, SendOfALiveRank_IsReceivedFirst) {
   network_->under_way.from = {3, 1};
-  EXPECT_EQ(rested_after(0ms), 0u);
-  EXPECT_EQ(rested_after(400ms), 0u);
+  EXPECT_EQ(drained_after(0ms), 0u);
+  EXPECT_EQ(drained_after(400ms), 0u);
   network_->under_way.from = {3};  // the dead one's will not come
-  EXPECT_EQ(rested_after(401ms), 1u);
+  EXPECT_EQ(drained_after(401ms), 1u);
 }
 
 TEST_F(LostBatchesTest, ReceiveOfALiveRank_IsServedFirst) {
   network_->under_way.to = {2, 3};
-  EXPECT_EQ(rested_after(0ms), 0u);
-  EXPECT_EQ(rested_after(400ms), 0u);
+  EXPECT_EQ(drained_after(0ms), 0u);
+  EXPECT_EQ(drained_after(400ms), 0u);
   network_->under_way.to = {3};
-  EXPECT_EQ(rested_after(401ms), 1u);
+  EXPECT_EQ(drained_after(401ms), 1u);
 }
 
 TEST_F(LostBatchesTest, SendOfADeadRank_IsReceivedFirst) {
   network_->under_way.from = {3};
-  EXPECT_EQ(rested_after(0ms), 0u);
-  EXPECT_EQ(rested_after(LostBatches::kRestOfTheDead - 1ms), 0u);
-  EXPECT_EQ(rested_after(LostBatches::kRestOfTheDead), 1u);
+  EXPECT_EQ(drained_after(0ms), 0u);
+  EXPECT_EQ(drained_after(LostBatches::kDeadRankDelay - 1ms), 0u);
+  EXPECT_EQ(drained_after(LostBatches::kDeadRankDelay), 1u);
 }
 
 TEST_F(LostBatchesTest, SilentLiveRank_DelaysBatchesForABoundedTime) {
   network_->under_way = {.from = {1}, .to = {2}};
-  EXPECT_EQ(rested_after(0ms), 0u);
-  EXPECT_EQ(rested_after(LostBatches::kLongestRest - 1ms), 0u);
-  EXPECT_EQ(rested_after(LostBatches::kLongestRest), 1u);
+  EXPECT_EQ(drained_after(0ms), 0u);
+  EXPECT_EQ(drained_after(LostBatches::kMaxDrainTime - 1ms), 0u);
+  EXPECT_EQ(drained_after(LostBatches::kMaxDrainTime), 1u);
 }
 
 TEST_F(LostBatchesTest, Receives_AreCancelledBeforeBatchesEnd) {
   network_->under_way.from = {1};
-  EXPECT_EQ(rested_after(0ms), 0u);
+  EXPECT_EQ(drained_after(0ms), 0u);
   EXPECT_EQ(network_->looks, 1);
   EXPECT_FALSE(lost_.empty());
 }

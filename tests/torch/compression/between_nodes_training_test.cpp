@@ -1,4 +1,4 @@
-// Training with compression_scope = BetweenNodes: what arrives, what is owed, bytes, checkpoints,
+// Training with compression_scope = BetweenNodes: results, residuals, bytes, checkpoints,
 // refused options. Runs on one node, and on two with equally many ranks or not.
 #include <algorithm>
 #include <cstdint>
@@ -39,9 +39,9 @@ TEST_P(BetweenNodesTrainingTest, WhatIsAppliedAndOwed_IsWhatWasGiven) {
     for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
       LinearTraining training(between_nodes(compression, op));
       training.run(0, 4);
-      const std::vector<at::Tensor> owed = training.owed(folder_.path());
-      training.expect_balance(owed, std::string(compression.name()));
-      EXPECT_EQ(LinearTraining::largest(owed) > 1e-3, has_nodes()) << compression.name();
+      const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
+      training.expect_balance(residual_sums, std::string(compression.name()));
+      EXPECT_EQ(LinearTraining::largest(residual_sums) > 1e-3, has_nodes()) << compression.name();
       const TrainingReport report = training.optimizer().report();
       EXPECT_EQ(report.now.residuals, report.expected.residuals);
     }
@@ -55,7 +55,7 @@ TEST_P(BetweenNodesTrainingTest, WhatIsOwed_ArrivesInStepsWithoutGradients) {
   training.expect_applied(training.given(), 1, "after nine steps");
 }
 
-/// Each place has two blocks for each node. Ranks owe their pieces alone.
+/// Each place has two blocks for each node. Ranks have residuals only of their pieces.
 TEST_P(BetweenNodesTrainingTest, BytesAndMemory_AreThoseOfPieces) {
   const std::uint64_t nodes = has_nodes() ? 2 : 1;
   const auto pieces = static_cast<std::uint64_t>(places());
@@ -109,18 +109,18 @@ TEST_P(BetweenNodesTrainingTest, StepsThatAreNotUsed_LeaveWhatIsOwed) {
     scaler.update();
     if (!overflows) training.count(step);
   }
-  training.expect_balance(training.owed(folder_.path()), "scaled", scaler.get_scale());
+  training.expect_balance(training.residual_sums(folder_.path()), "scaled", scaler.get_scale());
 }
 
 TEST_P(BetweenNodesTrainingTest, CountsPassesAndAddedParameters_LoseNothing) {
   LinearTraining counted(between_nodes(Compression::top_k(0.05)));
   counted.run_counted(0, 4);
-  counted.expect_balance(counted.owed(folder_.path()), "counted", size());
+  counted.expect_balance(counted.residual_sums(folder_.path()), "counted", size());
   LinearTraining training(between_nodes(Compression::one_bit()));
   training.run(0, 2);
   training.add_late_parameter();
   training.run(2, 4);
-  training.expect_balance(training.owed(folder_.path()), "with an added parameter");
+  training.expect_balance(training.residual_sums(folder_.path()), "with an added parameter");
 }
 
 TEST_P(BetweenNodesTrainingTest, Training_ResumesExactly) {
@@ -155,15 +155,15 @@ TEST_P(BetweenNodesTrainingTest, Checkpoints_AreTakenOver) {
       LinearTraining after(kinds[to]);
       after.optimizer().load(folder_.path() / "common");
       after.set_given(before.given());
-      after.expect_balance(after.owed(folder_.path()), "loaded");
+      after.expect_balance(after.residual_sums(folder_.path()), "loaded");
       after.run(3, 5);
-      after.expect_balance(after.owed(folder_.path()),
+      after.expect_balance(after.residual_sums(folder_.path()),
                            std::to_string(from) + " to " + std::to_string(to));
     }
   }
 }
 
-/// Ranks of one node encode nothing, and apply at once what more nodes have owed.
+/// Ranks of one node encode nothing, and apply the saved residuals of several nodes at once.
 TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     LinearTraining before(between_nodes(Compression::top_k(0.3), op));
@@ -216,7 +216,7 @@ TEST_P(BetweenNodesTrainingTest, AHookWithErrorFeedback_TakesOver) {
   PowerSgd power_sgd({.rank = 1, .start_step = 0});
   training.optimizer().register_bucket_hook(power_sgd.hook());
   training.run(2, 4);
-  training.expect_balance(training.owed(folder_.path()), "with a hook");
+  training.expect_balance(training.residual_sums(folder_.path()), "with a hook");
 }
 
 TEST_P(BetweenNodesTrainingTest, RanksThatJoin_LetTheOthersTrainOn) {

@@ -106,7 +106,7 @@ class LinearTraining {
       count(step);
     }
   }
-  /// Steps without a gradient, in which what is owed arrives.
+  /// Steps without a gradient, in which residuals are applied.
   void run_idle(int steps) {
     for (int step = 0; step < steps; ++step) {
       optimizer_->zero_grad();
@@ -120,23 +120,23 @@ class LinearTraining {
     given_.push_back(torch::zeros(late_.sizes(), torch::kFloat64));
   }
 
-  /// What all ranks owe of each parameter, as a checkpoint says. Of a set that is the world.
-  std::vector<at::Tensor> owed(const std::filesystem::path& folder) {
+  /// The sum of all ranks' residuals of each parameter, from a checkpoint. The set is the world.
+  std::vector<at::Tensor> residual_sums(const std::filesystem::path& folder) {
     optimizer_->save(folder);
     const CheckpointImage image = read_image(folder);
-    std::vector<at::Tensor> owed;
+    std::vector<at::Tensor> residual_sums;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const bool is_late = parameters_[i].is_same(late_);
       const std::string end = "." + (is_late ? "late" : "p" + std::to_string(i));
-      owed.push_back(torch::zeros(parameters_[i].sizes(), torch::kFloat64));
+      residual_sums.push_back(torch::zeros(parameters_[i].sizes(), torch::kFloat64));
       for (const auto& [key, tensor] : image.tensors) {
         if (!key.starts_with("residual.") || !key.ends_with(end)) continue;
         const at::Tensor values = torch::empty(parameters_[i].sizes());
         std::memcpy(values.data_ptr(), tensor.bytes.data(), tensor.bytes.size());
-        owed.back() += values;
+        residual_sums.back() += values;
       }
     }
-    return owed;
+    return residual_sums;
   }
   static double largest(const std::vector<at::Tensor>& tensors) {
     double largest = 0;
@@ -146,14 +146,14 @@ class LinearTraining {
     return largest;
   }
 
-  /// All that ranks were given has been applied or is `owed`, in gradients that are `scale` times
+  /// All gradients have been applied or are in `residual_sums`, in gradients that are `scale` times
   /// as large.
-  void expect_balance(const std::vector<at::Tensor>& owed, const std::string& what,
+  void expect_balance(const std::vector<at::Tensor>& residual_sums, const std::string& what,
                       double scale = 1.0) {
     const double ranks = op_ == ReduceOp::Average ? set_.size() : 1;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor applied = parameters_[i].detach().to(torch::kFloat64) * -ranks;
-      EXPECT_LT(largest_difference(applied + owed[i] / scale, given_[i]),
+      EXPECT_LT(largest_difference(applied + residual_sums[i] / scale, given_[i]),
                 2e-4 * Runtime::current().size())
           << what << ", parameter " << i;
     }

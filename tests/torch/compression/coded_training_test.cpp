@@ -80,11 +80,11 @@ TEST_P(CodedTrainingTest, Policies_LeaveParametersAsTheyAre) {
   options.compression_policy = matrices(400);
   LinearTraining training(options, {{90, 91}, {37, 11}, {513}, {7, 7}, {60, 60}});
   training.run(0, 3);
-  const std::vector<at::Tensor> owed = training.owed(folder_.path());
-  training.expect_balance(owed, "with a policy");
-  for (std::size_t i = 0; i < owed.size(); ++i) {
+  const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
+  training.expect_balance(residual_sums, "with a policy");
+  for (std::size_t i = 0; i < residual_sums.size(); ++i) {
     const bool is_chosen = i == 0 || i == 1 || i == 4;
-    EXPECT_EQ(owed[i].abs().max().item<double>() > 1e-3, is_chosen && is_coded()) << i;
+    EXPECT_EQ(residual_sums[i].abs().max().item<double>() > 1e-3, is_chosen && is_coded()) << i;
   }
 }
 
@@ -106,7 +106,7 @@ TEST_P(CodedTrainingTest, SparseGradients_AreMadeDense_UnlessAPolicyLeavesThemOu
     at::Tensor given = torch::zeros({50, 3});
     for (int step = 0; step < 12; ++step) {
       optimizer.zero_grad();
-      const double weight = step < 3 ? 1.0 + step : 0.0;  // then what is owed arrives
+      const double weight = step < 3 ? 1.0 + step : 0.0;  // then residuals are applied
       (table->forward(torch::tensor({step % 3, 7 + rank()})) * weight).sum().backward();
       optimizer.step();
       const bool stays_sparse = leaves_out && GetParam() == Shard::None;

@@ -19,10 +19,10 @@ TEST_P(ErrorFeedbackTest, WhatIsAppliedAndOwed_IsWhatWasGiven) {
   for (const Compression& compression : codecs()) {
     LinearTraining training(summed(compression));
     training.run(0, 4);
-    const std::vector<at::Tensor> owed = training.owed(folder_.path());
-    training.expect_balance(owed, std::string(compression.name()));
+    const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
+    training.expect_balance(residual_sums, std::string(compression.name()));
     if (is_coded()) {
-      EXPECT_GT(LinearTraining::largest(owed), 1e-3) << compression.name();
+      EXPECT_GT(LinearTraining::largest(residual_sums), 1e-3) << compression.name();
     }
   }
 }
@@ -50,7 +50,7 @@ TEST_P(ErrorFeedbackTest, AveragesAndPasses_LoseNothing) {
       }
       training.optimizer().step();
     }
-    training.expect_balance(training.owed(folder_.path()), "two passes");
+    training.expect_balance(training.residual_sums(folder_.path()), "two passes");
   }
 }
 
@@ -69,7 +69,7 @@ TEST_P(ErrorFeedbackTest, DiscardedGradients_LeaveWhatIsOwed) {
   training.backward(9, 100.0);
   training.optimizer().synchronize();
   discard(10);
-  training.expect_balance(training.owed(folder_.path()), "after discarded gradients");
+  training.expect_balance(training.residual_sums(folder_.path()), "after discarded gradients");
 }
 
 TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveWhatIsOwed) {
@@ -87,7 +87,7 @@ TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveWhatIsOwed) {
       if (!overflows) training.count(step);
     }
     EXPECT_NE(scaler.get_scale(), 256.0 / 4);  // it has grown, too
-    training.expect_balance(training.owed(folder_.path()), "scaled", scaler.get_scale());
+    training.expect_balance(training.residual_sums(folder_.path()), "scaled", scaler.get_scale());
   }
 }
 
@@ -98,7 +98,7 @@ TEST_P(ErrorFeedbackTest, CountedLosses_OweWhatTheySum) {
     options.op = op;
     LinearTraining training(options);
     training.run_counted(0, 4);
-    training.expect_balance(training.owed(folder_.path()), "counted",
+    training.expect_balance(training.residual_sums(folder_.path()), "counted",
                             op == ReduceOp::Average ? 1 : size());
   }
 }
@@ -108,10 +108,10 @@ TEST_P(ErrorFeedbackTest, AddedParameters_TakePart) {
   training.run(0, 2);
   training.add_late_parameter();
   training.run(2, 4);
-  training.expect_balance(training.owed(folder_.path()), "with an added parameter");
+  training.expect_balance(training.residual_sums(folder_.path()), "with an added parameter");
 }
 
-/// Ranks that have joined send zeros, and owe what they owed until they train on. Without shards
+/// Joined ranks send zeros, and keep their residuals until they train again. Without shards
 /// the first rank trains longest: what is lost of the sums of a joined rank's piece is lost.
 TEST_P(ErrorFeedbackTest, RanksThatJoin_OweUntilTheyTrainOn) {
   const Shapes small{{300}, {17}};
@@ -132,9 +132,9 @@ TEST_P(ErrorFeedbackTest, RanksThatJoin_OweUntilTheyTrainOn) {
       for (int step = 0; step < steps_of(r); ++step) training.count_of(step, r);
     }
     training.optimizer().join();
-    training.expect_balance(training.owed(folder_.path()), "after a join");
+    training.expect_balance(training.residual_sums(folder_.path()), "after a join");
     training.run(6, 8);
-    training.expect_balance(training.owed(folder_.path()), "after further steps");
+    training.expect_balance(training.residual_sums(folder_.path()), "after further steps");
   }
 }
 
@@ -150,11 +150,11 @@ TEST_P(NodeFeedbackTest, ShardsOfANode_OweToTheirReplicas) {
     options.shard_scope = ShardScope::Node;
     LinearTraining training(options);
     training.run(0, 4);
-    const std::vector<at::Tensor> owed = training.owed(folder_.path());
-    training.expect_balance(owed, "between nodes");
+    const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
+    training.expect_balance(residual_sums, "between nodes");
     const TrainingReport report = training.optimizer().report();
     EXPECT_EQ(report.now.residuals, report.expected.residuals);
-    EXPECT_EQ(LinearTraining::largest(owed) > 1e-3, is_coded(ShardScope::Node));
+    EXPECT_EQ(LinearTraining::largest(residual_sums) > 1e-3, is_coded(ShardScope::Node));
   }
 }
 
@@ -163,7 +163,7 @@ TEST_P(ErrorFeedbackTest, WithoutIt_NothingIsKept) {
   options.error_feedback = false;
   LinearTraining training(options);
   training.run(0, 2);
-  EXPECT_EQ(LinearTraining::largest(training.owed(folder_.path())), 0);
+  EXPECT_EQ(LinearTraining::largest(training.residual_sums(folder_.path())), 0);
   EXPECT_EQ(training.optimizer().report().now.residuals, 0U);
   std::vector<at::Tensor> missing = training.given();
   for (std::size_t i = 0; i < missing.size(); ++i) {

@@ -1,4 +1,4 @@
-// Checkpoints hold what codecs owe: training resumes from them in any mode and at any world size.
+// Checkpoints hold residuals of codecs: training resumes from them in any mode and world size.
 #include <string>
 #include <vector>
 
@@ -26,7 +26,7 @@ TEST_P(SavedResidualsTest, Training_ResumesExactly) {
       EXPECT_TRUE(torch::equal(after.parameters()[i], before.parameters()[i]))
           << compression.name() << ", parameter " << i;
     }
-    // Into one that owes something already.
+    // Into one that has residuals already.
     before.optimizer().load(folder_.path());
     before.run(3, 5);
     EXPECT_TRUE(torch::equal(after.parameters()[0], before.parameters()[0]));
@@ -59,9 +59,9 @@ TEST_P(SavedResidualsTest, EveryMode_TakesOver) {
       LinearTraining after(options);
       after.optimizer().load(folder_.path() / "common");
       after.set_given(before.given());
-      after.expect_balance(after.owed(folder_.path()), "loaded");
+      after.expect_balance(after.residual_sums(folder_.path()), "loaded");
       after.run(3, 5);
-      after.expect_balance(after.owed(folder_.path()), std::string(name_of(mode)));
+      after.expect_balance(after.residual_sums(folder_.path()), std::string(name_of(mode)));
     }
   }
 }
@@ -105,11 +105,11 @@ TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
 TEST_P(SavedResidualsTest, GradientsInFlight_AreNotSaved) {
   LinearTraining training(summed(Compression::top_k(0.05)));
   training.run(0, 2);
-  const std::vector<at::Tensor> owed = training.owed(folder_.path());
+  const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
   const auto expect_the_same = [&](const std::string& when) {
-    const std::vector<at::Tensor> now = training.owed(folder_.path());
-    for (std::size_t i = 0; i < owed.size(); ++i)
-      EXPECT_TRUE(torch::equal(now[i], owed[i])) << when;
+    const std::vector<at::Tensor> now = training.residual_sums(folder_.path());
+    for (std::size_t i = 0; i < residual_sums.size(); ++i)
+      EXPECT_TRUE(torch::equal(now[i], residual_sums[i])) << when;
   };
   training.optimizer().zero_grad();
   training.backward(2);
@@ -118,7 +118,7 @@ TEST_P(SavedResidualsTest, GradientsInFlight_AreNotSaved) {
   expect_the_same("reduced");
   training.optimizer().step();
   training.count(2);
-  training.expect_balance(training.owed(folder_.path()), "stepped");
+  training.expect_balance(training.residual_sums(folder_.path()), "stepped");
 }
 
 TEST_P(SavedResidualsTest, CheckpointsWithout_ClearThem_AndWithoutACodecTheyAreDropped) {
@@ -128,17 +128,17 @@ TEST_P(SavedResidualsTest, CheckpointsWithout_ClearThem_AndWithoutACodecTheyAreD
   LinearTraining coded(summed(Compression::top_k(0.05)));
   coded.run(0, 2);
   coded.optimizer().load(folder_.path());
-  EXPECT_EQ(LinearTraining::largest(coded.owed(folder_.path())), 0);
+  EXPECT_EQ(LinearTraining::largest(coded.residual_sums(folder_.path())), 0);
   coded.run(2, 4);
   coded.optimizer().save(folder_.path());
   plain.optimizer().load(folder_.path());
-  EXPECT_EQ(LinearTraining::largest(plain.owed(folder_.path())), 0);
+  EXPECT_EQ(LinearTraining::largest(plain.residual_sums(folder_.path())), 0);
 }
 
 TEST_P(SavedResidualsTest, ForgedOnes_AreRefusedAndChangeNothing) {
   LinearTraining training(summed(Compression::top_k(0.05)));
   training.run(0, 2);
-  const std::vector<at::Tensor> owed = training.owed(folder_.path());
+  const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
   const CheckpointImage good = read_image(folder_.path());
   const auto expect_refused = [&](const auto& forge, const std::string& text) {
     CheckpointImage image = good;
@@ -156,8 +156,9 @@ TEST_P(SavedResidualsTest, ForgedOnes_AreRefusedAndChangeNothing) {
         },
         "residual.0.p3");
   }
-  const std::vector<at::Tensor> now = training.owed(folder_.path());
-  for (std::size_t i = 0; i < owed.size(); ++i) EXPECT_TRUE(torch::equal(now[i], owed[i])) << i;
+  const std::vector<at::Tensor> now = training.residual_sums(folder_.path());
+  for (std::size_t i = 0; i < residual_sums.size(); ++i)
+    EXPECT_TRUE(torch::equal(now[i], residual_sums[i])) << i;
 }
 
 }  // namespace kolo::test::compression_test

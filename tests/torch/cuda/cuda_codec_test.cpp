@@ -52,7 +52,7 @@ const std::vector<Compression> kCodecs{Compression::int8(), Compression::one_bit
 class CudaCodecTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(, CudaCodecTest, testing::ValuesIn(all_cases()), name_of_case);
 
-/// In the last steps, which have next to no gradients, what is owed arrives.
+/// In the last steps, which have next to no gradients, residuals are applied.
 TEST_P(CudaCodecTest, WhatIsOwedArrives_AndNoHostWaits) {
   const auto [ranks, shard] = GetParam();
   run_cuda_ranks(ranks, [&](CudaRank& rank) {

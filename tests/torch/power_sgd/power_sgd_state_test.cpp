@@ -93,7 +93,7 @@ TEST_F(PowerSgdTest, Checkpoints_ResumeExactly) {
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     expect_equal(after.parameters[i].detach(), before.parameters[i].detach());
   }
-  // Qs of another rank are not used, and a checkpoint without residuals owes nothing.
+  // Qs of another rank are not used, and a checkpoint without residuals loads zeros.
   const PowerSgdOptions wider{.rank = 2, .start_step = 1};
   Training other(shapes, &wider);
   other.optimizer.load(folder.path());

@@ -1,4 +1,4 @@
-#include "base/home_process.hpp"
+#include "base/creator_process.hpp"
 
 #include <atomic>
 #include <pthread.h>
@@ -6,7 +6,7 @@
 namespace kolo {
 namespace {
 
-/// Forks between the first process that made a HomeProcess and this one. Reading it costs a load;
+/// Number of forks since the first process that created a CreatorProcess. Reading it is a load;
 /// getpid() would cost a system call.
 std::atomic<std::uint64_t> forks{0};
 
@@ -19,8 +19,8 @@ std::uint64_t count_forks_from_now_on() {
 
 }  // namespace
 
-HomeProcess::HomeProcess() : forks_(count_forks_from_now_on()) {}
+CreatorProcess::CreatorProcess() : forks_(count_forks_from_now_on()) {}
 
-bool HomeProcess::is_here() const { return forks_ == forks.load(std::memory_order_relaxed); }
+bool CreatorProcess::is_current() const { return forks_ == forks.load(std::memory_order_relaxed); }
 
 }  // namespace kolo
