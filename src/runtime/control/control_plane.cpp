@@ -55,8 +55,10 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
 
 bool ControlPlane::receive() {
   header_exchange_->beat();
-  // Where headers are in shared memory, nobody sends anything before a negotiation.
-  if (by_messages_ == nullptr && !coordinator_.is_negotiating()) return false;
+  // Where headers are in shared memory, nobody sends anything before a negotiation. A long message
+  // of it may need its sender until it has arrived, as where MPI may not read the memory of other
+  // processes.
+  if (by_messages_ == nullptr && !coordinator_.is_negotiating() && mailbox_.is_idle()) return false;
   bool has_received = false;
   while (auto mail = mailbox_.poll()) {
     has_received = true;
