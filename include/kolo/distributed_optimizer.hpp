@@ -49,9 +49,9 @@ class GradScaler;
 ///
 /// Gradients are views of buckets, on the CPU in memory that the ranks of a node share where
 /// possible, so they are reduced without packing. A bucket is submitted when its last gradient has
-/// arrived; from then until step() or synchronize(), each access to its gradients, but sparse ones,
-/// throws c10::Error. After the first step buckets are laid out in the order in which gradients
-/// arrived on the set's first rank. A parameter without a gradient on this rank counts as zero; one
+/// arrived; from then until step() or synchronize(), each access to its gradients throws
+/// c10::Error. After the first step buckets are laid out in the order in which gradients arrived on
+/// the set's first rank. A parameter without a gradient on this rank counts as zero; one
 /// without a gradient on any rank keeps none.
 ///
 /// Parameters may be added later: a group added to this or to the wrapped optimizer, or a parameter
