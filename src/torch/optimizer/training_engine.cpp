@@ -101,6 +101,7 @@ void TrainingEngine::forget_dropped() {
     context_.step.phases.restart();
     return;
   }
+  normalization_.forget_dropped();
   if (!batches_.any(&GradientReducer::has_dropped)) return;
   if (context_.step.phases.is_in_flight()) {
     discard();
