@@ -122,9 +122,10 @@ class Accelerator {
   void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Schedule schedule = {});
   /// The same for a model that trains on batches of another Accelerator, inside its loops, such as
   /// the generator of a GAN.
+  /// @param other an Accelerator that is prepared; as a reference_wrapper, which `{}` does not make
   /// @throws InvalidArgument also if gradient_accumulation_steps of one of them is not 1
-  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, const Accelerator& other,
-               Schedule schedule = {});
+  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
+               std::reference_wrapper<const Accelerator> other, Schedule schedule = {});
 
   /// Cuts other data into batches, to evaluate: a loop over them is one pass over the data, always
   /// the same. May run inside a loop over training batches. Collective, and blocking.
@@ -147,7 +148,9 @@ class Accelerator {
 
   /// Runs a pass: adds the gradients of this rank's mean loss to those of the step. In its last
   /// pass they are reduced meanwhile. Once in a pass: add up several losses of a batch. Drops
-  /// gradients of earlier steps, so a loop needs no zero_grad().
+  /// gradients of earlier steps, so a loop needs no zero_grad(). With batches of the program's own,
+  /// optimizer().zero_grad() instead of step() leaves out the step with all of its passes, on all
+  /// ranks alike, as for a loss that is not finite.
   /// @param loss the mean over the samples of the batch; a scalar that requires gradients
   /// @throws InvalidArgument before prepare(), outside a loop over the training batches, the second
   ///   time before step(), or if the program has dropped the gradients of the step's earlier passes
@@ -222,7 +225,8 @@ class Accelerator {
     print_line(text.str());
   }
 
-  /// The optimizer that prepare() has made. Its step() and the like are for this object to call.
+  /// The optimizer that prepare() has made. Its step() and the like are for this object to call;
+  /// zero_grad() is for programs that leave out a step (see backward()).
   DistributedOptimizer& optimizer();
 
  private:

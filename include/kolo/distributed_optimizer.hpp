@@ -19,6 +19,7 @@
 #include "kolo/training_report.hpp"
 
 namespace kolo::tensors {
+class AcceleratedTraining;
 class TrainingEngine;
 }  // namespace kolo::tensors
 
@@ -267,7 +268,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        const NamedParameters& buffers, Options options);
 
-  friend class GradScaler;  // it stands between backward() and step()
+  friend class GradScaler;                    // it stands between backward() and step()
+  friend class tensors::AcceleratedTraining;  // the program may drop the gradients of its passes
   std::unique_ptr<torch::optim::Optimizer> owned_;
   std::unique_ptr<tensors::TrainingEngine> engine_;
 };

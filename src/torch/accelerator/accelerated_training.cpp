@@ -13,6 +13,7 @@
 #include "kolo/parameter_sync.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/api/submit.hpp"
+#include "torch/optimizer/training_engine.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"
 
@@ -106,30 +107,53 @@ void AcceleratedTraining::require_usable_gradients() const {
     throw InvalidArgument(
         "Accelerator: a second backward() before step(). Call step() after each: a pass has one "
         "loss. Add up the losses of a batch and call backward() of the sum. For several batches in "
-        "a step give gradient_accumulation_steps, and call step() after each of them.");
+        "a step give gradient_accumulation_steps, and call step() after each of them. To leave out "
+        "a step that has begun call optimizer().zero_grad().");
   }
-  if (accumulating_.defined() && !accumulating_.grad().defined()) {
+  if (has_lost_gradients()) {
     throw InvalidArgument(
         "Accelerator: backward(): the gradients of the step's earlier passes are gone. Call no "
         "zero_grad() in the loop: backward() drops gradients when a step begins.");
   }
 }
 
+/// Whether the program has called zero_grad() of the optimizer instead of step(). The passes that
+/// Accelerators cut are parts of a step's mean, so of those only the first may be run again.
+bool AcceleratedTraining::has_left_step_out() const {
+  return has_run_backward_ && discards_ != optimizer_.engine_->discards() &&
+         (feed_ == nullptr || passes_done_ == 0);
+}
+
+/// Whether the program has dropped the gradients of the step's earlier passes, or has zeroed them,
+/// as zero_grad(set_to_none = false) does.
+bool AcceleratedTraining::has_lost_gradients() const {
+  if (accumulating_.empty()) return false;
+  const at::Tensor& first = accumulating_.front().grad();
+  if (!first.defined()) return true;
+  if (first._version() == accumulated_version_) return false;
+  // Somebody has written to it. Only then are elements read, for which a GPU is waited for.
+  return std::ranges::none_of(accumulating_, [](const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) return false;
+    return (gradient.is_sparse() ? gradient._values() : gradient).any().item<bool>();
+  });
+}
+
 void AcceleratedTraining::remember_gradients() {
+  accumulating_.clear();
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      accumulating_ = parameter;
-      return;
+      if (parameter.grad().defined()) accumulating_.push_back(parameter);
     }
   }
+  if (!accumulating_.empty()) accumulated_version_ = accumulating_.front().grad()._version();
 }
 
 /// Gradients of all passes but the last stay on this rank.
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
-  if (gradients_of_ != step_number()) drop_gradients();
+  if (gradients_of_ != step_number() || has_left_step_out()) drop_gradients();
   gradients_of_ = step_number();
   require_usable_gradients();
   if (is_last_pass()) {
@@ -140,6 +164,7 @@ void AcceleratedTraining::run_pass(const Backward& backward) {
     remember_gradients();
   }
   has_run_backward_ = true;  // not if it has thrown
+  discards_ = optimizer_.engine_->discards();
 }
 
 void AcceleratedTraining::backward(const at::Tensor& loss) {
@@ -194,7 +219,7 @@ void AcceleratedTraining::end_pass() {
   if (!is_last) return;
   ++own_step_number_;
   gradients_of_.reset();
-  accumulating_.reset();
+  accumulating_.clear();
   is_unscaled_ = false;
 }
 
@@ -209,7 +234,7 @@ void AcceleratedTraining::drop_gradients() {
   is_unscaled_ = false;
   passes_done_ = 0;
   has_run_backward_ = false;
-  accumulating_.reset();
+  accumulating_.clear();
   gradients_of_.reset();
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kolo/accelerator.hpp"
 #include "kolo/progress_bar.hpp"
@@ -51,7 +52,9 @@ class AcceleratedTraining {
 
   void require_pass(const char* call) const;
   const CurrentBatch& batch() const;
+  bool has_left_step_out() const;
   void require_usable_gradients() const;
+  bool has_lost_gradients() const;
   void remember_gradients();
   template <class Backward>
   void run_pass(const Backward& backward);
@@ -80,8 +83,10 @@ class AcceleratedTraining {
 
   std::optional<std::uint64_t> gradients_of_{};  // the step that they are of
   bool is_unscaled_ = false;
-  bool has_run_backward_ = false;  // in this pass
-  at::Tensor accumulating_;        // a parameter with a gradient of the passes before
+  bool has_run_backward_ = false;           // in this pass
+  std::uint64_t discards_ = 0;              // of the optimizer, before and in it
+  std::vector<at::Tensor> accumulating_{};  // parameters with gradients of the passes before
+  std::int64_t accumulated_version_ = 0;    // of the first one's
   std::int64_t steps_ = 0;
 
   at::Tensor last_loss_;

@@ -125,6 +125,7 @@ void TrainingEngine::synchronize() {
 }
 
 void TrainingEngine::discard() {
+  ++discards_;
   StepPhases& phases = context_.step.phases;
   context_.step.backward.end();
   const bool is_reduced = phases.current() == StepPhase::Synchronized;
