@@ -122,9 +122,10 @@ class Accelerator {
   void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Schedule schedule = {});
   /// The same for a model that trains inside another Accelerator's loops and on its batches, such
   /// as the generator of a GAN.
+  /// @param other an Accelerator that is prepared; as a reference_wrapper, which `{}` does not make
   /// @throws InvalidArgument also if either one's gradient_accumulation_steps is not 1
-  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, const Accelerator& other,
-               Schedule schedule = {});
+  void prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
+               std::reference_wrapper<const Accelerator> other, Schedule schedule = {});
 
   /// Divides other data into batches for evaluation. Each loop over them is one pass over the data,
   /// in the same order every time. Such a loop may run inside a loop over training batches.
@@ -150,7 +151,8 @@ class Accelerator {
   /// Runs the backward of a pass: adds the gradients of this rank's mean loss to the step's. In the
   /// last pass of a step they are reduced while backward still runs. Call it once per pass; if a
   /// batch has several losses, add them up. Drops the gradients of earlier steps, so a loop needs
-  /// no zero_grad().
+  /// no zero_grad(). If the program makes its own batches, it can skip a step, for example if the
+  /// loss is not finite: all ranks call optimizer().zero_grad() instead of step().
   /// @param loss the mean over the samples of the batch; a scalar that requires gradients
   /// @throws InvalidArgument before prepare(), outside a loop over the training batches, if called
   ///   twice before step(), or if the program has dropped the gradients of the step's earlier
@@ -231,8 +233,8 @@ class Accelerator {
     print_line(text.str());
   }
 
-  /// The optimizer that prepare() made. Do not call its backward(), step() or zero_grad(): the
-  /// Accelerator does.
+  /// The optimizer that prepare() made. Do not call its backward() or step(): the Accelerator does.
+  /// zero_grad() is for programs that skip a step, see backward().
   DistributedOptimizer& optimizer();
 
  private:

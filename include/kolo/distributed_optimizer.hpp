@@ -19,6 +19,7 @@
 #include "kolo/training_report.hpp"
 
 namespace kolo::tensors {
+class AcceleratedTraining;
 class TrainingEngine;
 }  // namespace kolo::tensors
 
@@ -49,10 +50,10 @@ class GradScaler;
 ///
 /// Gradients are views of buckets, on the CPU in memory that the ranks of a node share where
 /// possible, so they are reduced without packing. A bucket is submitted when its last gradient has
-/// arrived; from then until step() or synchronize(), any access to its gradients, except sparse
-/// ones, throws c10::Error. After the first step, buckets are laid out in the order in which
-/// gradients arrived on the set's first rank. If a parameter has no gradient on this rank, it
-/// counts as zero; if it has none on any rank, its grad() stays undefined.
+/// arrived; from then until step() or synchronize(), any access to its gradients throws c10::Error.
+/// After the first step, buckets are laid out in the order in which gradients arrived on the set's
+/// first rank. If a parameter has no gradient on this rank, it counts as zero; if it has none on
+/// any rank, its grad() stays undefined.
 ///
 /// Parameters may be added later: a group added to this or to the wrapped optimizer, or a parameter
 /// whose requires_grad is set, takes part from the next zero_grad(), synchronize() or step() on;
@@ -274,7 +275,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        const NamedParameters& buffers, Options options);
 
-  friend class GradScaler;  // acts between backward() and step()
+  friend class GradScaler;                    // acts between backward() and step()
+  friend class tensors::AcceleratedTraining;  // the program may drop the gradients of its passes
   std::unique_ptr<torch::optim::Optimizer> owned_;
   std::unique_ptr<tensors::TrainingEngine> engine_;
 };

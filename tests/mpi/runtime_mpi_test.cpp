@@ -35,6 +35,24 @@ TEST_P(RuntimeMpiTest, RunsInTheWorldOfTheProgramAndMayBeMadeAgain) {
   EXPECT_ON_ALL_RANKS(!is_initialized());
 }
 
+/// Messages beyond MPI's eager limit. Where MPI may not read the memory of other processes, they
+/// arrive only while their sender calls MPI.
+TEST_P(RuntimeMpiTest, LongNegotiations_ReachAllRanks) {
+  Runtime runtime(options());
+  const std::string stem(200, 'n');
+  std::vector<std::vector<float>> values(80, std::vector<float>(3, 1.0F));
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const TensorView view{values[i].data(), DType::Float32, {3}};
+      handles.push_back(allreduce_async(
+          view, view, {.name = stem + std::to_string(i), .process_set = &runtime.world()}));
+    }
+    for (Handle& handle : handles) handle.wait();
+  }
+  for (const auto& each : values) EXPECT_EQ(each, std::vector<float>(3, 1.0F));
+}
+
 TEST_P(RuntimeMpiTest, KnowsWhoSharesItsNode) {
   const Runtime runtime(options());
   const int size = runtime.size();

@@ -12,6 +12,7 @@
 #include "kolo/parameter_sync.hpp"
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/api/submit.hpp"
+#include "torch/optimizer/training_engine.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"
 
@@ -78,7 +79,7 @@ Autocast AcceleratedTraining::autocast() const {
 
 bool AcceleratedTraining::is_last_pass() const {
   if (feed_ != nullptr) return feed_->is_last_pass();
-  return passes_done_ + 1 >= options_.gradient_accumulation_steps;
+  return accumulation_.passes_done + 1 >= options_.gradient_accumulation_steps;
 }
 
 /// The batch of the pass, if an Accelerator made it.
@@ -101,44 +102,44 @@ void AcceleratedTraining::require_pass(const char* call) const {
 }
 
 void AcceleratedTraining::require_usable_gradients() const {
-  if (has_run_backward_) {
+  if (accumulation_.has_run_backward) {
     throw InvalidArgument(
         "Accelerator: a second backward() before step(). Call step() after each: a pass has one "
         "loss. Add up the losses of a batch and call backward() of the sum. For several batches in "
-        "a step give gradient_accumulation_steps, and call step() after each of them.");
+        "a step give gradient_accumulation_steps, and call step() after each of them. To leave out "
+        "a step that has begun call optimizer().zero_grad().");
   }
-  if (accumulating_.defined() && !accumulating_.grad().defined()) {
+  if (accumulation_.gradients.are_lost()) {
     throw InvalidArgument(
         "Accelerator: backward(): the gradients of the step's earlier passes are gone. Call no "
         "zero_grad() in the loop: backward() drops gradients when a step begins.");
   }
 }
 
-void AcceleratedTraining::remember_gradients() {
-  for (const auto& group : optimizer_.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      accumulating_ = parameter;
-      return;
-    }
-  }
+/// Whether the program has called zero_grad() of the optimizer instead of step(). The passes that
+/// Accelerators cut are parts of a step's mean, so of those only the first may be run again.
+bool AcceleratedTraining::has_left_step_out() const {
+  const bool has_discarded = accumulation_.discards != optimizer_.engine_->discards();
+  return accumulation_.has_run_backward && has_discarded &&
+         (feed_ == nullptr || accumulation_.passes_done == 0);
 }
 
 /// Gradients of all passes except the last stay on this rank.
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
-  if (gradients_of_ != step_number()) drop_gradients();
-  gradients_of_ = step_number();
+  if (accumulation_.step_number != step_number() || has_left_step_out()) drop_gradients();
+  accumulation_.step_number = step_number();
   require_usable_gradients();
   if (is_last_pass()) {
     backward();
   } else {
     const auto guard = optimizer_.no_sync();
     backward();
-    remember_gradients();
+    accumulation_.gradients.remember(optimizer_.param_groups());
   }
-  has_run_backward_ = true;  // not if it has thrown
+  accumulation_.has_run_backward = true;  // not if it has thrown
+  accumulation_.discards = optimizer_.engine_->discards();
 }
 
 void AcceleratedTraining::backward(const at::Tensor& loss) {
@@ -161,8 +162,8 @@ void AcceleratedTraining::backward(const at::Tensor& loss_sum, std::int64_t coun
 std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, double norm_type) {
   require_pass("clip_grad_norm_()");
   if (!is_last_pass()) return std::nullopt;
-  if (!is_unscaled_) scaler_.unscale_(optimizer_);
-  is_unscaled_ = true;
+  if (!accumulation_.is_unscaled) scaler_.unscale_(optimizer_);
+  accumulation_.is_unscaled = true;
   return optimizer_.clip_grad_norm_(max_norm, norm_type);
 }
 
@@ -188,23 +189,19 @@ bool AcceleratedTraining::step() {
 void AcceleratedTraining::end_pass() {
   const bool is_last = is_last_pass();
   if (feed_ != nullptr) feed_->end_pass();
-  passes_done_ = is_last ? 0 : passes_done_ + 1;
-  has_run_backward_ = false;
-  if (!is_last) return;
-  gradients_of_.reset();
-  accumulating_.reset();
-  is_unscaled_ = false;
+  if (is_last) {
+    accumulation_ = {};
+  } else {
+    ++accumulation_.passes_done;
+    accumulation_.has_run_backward = false;
+  }
 }
 
 /// Gradients of the last step, or of an unfinished one.
 void AcceleratedTraining::drop_gradients() {
   optimizer_.zero_grad();
-  if (is_unscaled_ && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
-  is_unscaled_ = false;
-  passes_done_ = 0;
-  has_run_backward_ = false;
-  accumulating_.reset();
-  gradients_of_.reset();
+  if (accumulation_.is_unscaled && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
+  accumulation_ = {};
 }
 
 void AcceleratedTraining::step_schedule(double metric) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kolo/accelerator.hpp"
+#include "torch/accelerator/accumulated_gradients.hpp"
 #include "torch/accelerator/device.hpp"
 #include "torch/accelerator/rate_source.hpp"
 #include "torch/accelerator/training_feed.hpp"
@@ -48,8 +49,8 @@ class AcceleratedTraining {
  private:
   void require_pass(const char* call) const;
   const CurrentBatch& batch() const;
+  bool has_left_step_out() const;
   void require_usable_gradients() const;
-  void remember_gradients();
   template <class Backward>
   void run_pass(const Backward& backward);
   double weight() const;
@@ -61,6 +62,16 @@ class AcceleratedTraining {
   bool has_checkpoint(const std::filesystem::path& path, const std::string& name);
   void restore(const std::string& state);
 
+  /// The step that the passes since the last one add up to.
+  struct Accumulation {
+    std::optional<std::uint64_t> step_number{};  // none before the first backward()
+    int passes_done = 0;                         // if the program makes its own batches
+    bool is_unscaled = false;
+    bool has_run_backward = false;     // in this pass
+    std::uint64_t discards = 0;        // the optimizer's, when it ran
+    AccumulatedGradients gradients{};  // of the passes before the last
+  };
+
   ProcessSet& set_;
   AcceleratorOptions options_;
   c10::Device device_;
@@ -70,11 +81,7 @@ class AcceleratedTraining {
   std::shared_ptr<TrainingFeed> feed_;
   std::shared_ptr<CurrentBatch> current_;
 
-  int passes_done_ = 0;  // of the step, if the program makes its own batches
-  std::optional<std::uint64_t> gradients_of_{};  // the step that is being accumulated
-  bool is_unscaled_ = false;
-  bool has_run_backward_ = false;  // in this pass
-  at::Tensor accumulating_;        // a parameter with a gradient of the step's earlier passes
+  Accumulation accumulation_;
   std::int64_t steps_ = 0;
 
   at::Tensor last_loss_;

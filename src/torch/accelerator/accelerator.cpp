@@ -78,11 +78,12 @@ void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
 }
 
 void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
-                          const Accelerator& other, Schedule schedule) {
-  const tensors::AcceleratedTraining& shared = other.training("prepare() of another Accelerator");
+                          std::reference_wrapper<const Accelerator> other, Schedule schedule) {
+  const tensors::AcceleratedTraining& shared =
+      other.get().training("prepare() of another Accelerator");
   std::string problem;
   if (options_.gradient_accumulation_steps != 1 ||
-      other.options_.gradient_accumulation_steps != 1) {
+      other.get().options_.gradient_accumulation_steps != 1) {
     problem =
         "gradient_accumulation_steps is not 1, and several Accelerators share batches, in each of "
         "which they take a step. Leave it 1 in all of them";

@@ -19,6 +19,13 @@ constexpr std::int64_t kCounted = -3;
 
 }  // namespace
 
+std::string refusal_of_gradient(const std::string& name) {
+  return "DistributedOptimizer: the gradient of parameter '" + name +
+         "' is being reduced over the ranks: it can be neither read nor changed. Call "
+         "synchronize() of the DistributedOptimizer first. Its clip_grad_norm_() and step() do "
+         "that; those of LibTorch do not.";
+}
+
 GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                                  const std::vector<bool>& sparse, const OperationOptions& options)
     : parameters_(parameters),
@@ -119,11 +126,7 @@ void GradientBuckets::zero_gaps(const Bucket& bucket) {
 void GradientBuckets::set_refusals(const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     if (is_sparse(i)) continue;
-    set_refusal(views_[i].storage(),
-                "DistributedOptimizer: the gradient of parameter '" + names[i] +
-                    "' is being reduced over the ranks: it can be neither read nor changed. Call "
-                    "synchronize() of the DistributedOptimizer first. Its clip_grad_norm_() and "
-                    "step() do that; those of LibTorch do not.");
+    set_refusal(views_[i].storage(), refusal_of_gradient(names[i]));
   }
 }
 

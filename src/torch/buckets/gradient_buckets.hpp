@@ -23,6 +23,9 @@ struct PassKinds {
   }
 };
 
+/// What each access to the gradient of parameter `name` throws while it is reduced.
+std::string refusal_of_gradient(const std::string& name);
+
 /// The memory of a plan's buckets, with the parameters' gradients as views of it.
 ///
 /// Autograd assigns a new gradient without copying it; `move_in` copies it into the bucket and

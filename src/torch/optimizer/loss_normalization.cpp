@@ -52,6 +52,11 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
     loss_sum.backward(at::full_like(loss_sum.detach(), count > 0 ? 1.0 / reference() : 0.0));
   }
   count_ += count;
+  has_counted_alone_ = !has_common_passes_ && has_gradients();
+}
+
+void LossNormalization::forget_dropped() {
+  if (has_counted_alone_ && !has_gradients()) restart();
 }
 
 void LossNormalization::note_pass() {
@@ -70,6 +75,7 @@ void LossNormalization::restart() {
   context_.step.all_passes = {};
   has_common_passes_ = is_counting_ && context_.step.no_sync == 0;
   has_uncounted_alone_ = false;
+  has_counted_alone_ = false;
   problem_ = CountProblem::None;
   count_ = 0;
   counts_.reset();
@@ -124,6 +130,7 @@ CountRow LossNormalization::own_row() const {
 }
 
 void LossNormalization::begin() {
+  forget_dropped();
   if (!context_.step.own_passes.counted) return;
   if (needs_agreement()) agree_on_reference(count_);
   counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
@@ -177,6 +184,7 @@ void LossNormalization::require_consistent(const CountRows& counts) {
 void LossNormalization::normalize() { scale(std::exchange(factor_, 1.0)); }
 
 void LossNormalization::finish_alone() {
+  forget_dropped();
   has_counted_ = context_.step.own_passes.counted;
   const CountRows own(own_row(), context_.set);
   restart();

@@ -32,6 +32,9 @@ class LossNormalization {
   bool has_passes() const { return has_common_passes_; }
   /// Forgets the passes of the step, whose gradients are dropped.
   void restart();
+  /// The same if all were under no_sync and the program has dropped their gradients in another way
+  /// than by zero_grad() of the DistributedOptimizer. Between passes.
+  void forget_dropped();
 
   /// Before the reductions of a step: starts the reduction of counts, if this rank has counted.
   void begin();
@@ -64,6 +67,7 @@ class LossNormalization {
   bool is_counting_ = false;                   // backward() runs
   bool has_common_passes_ = false;             // not under no_sync
   bool has_uncounted_alone_ = false;           // passes under no_sync; gradients may be dropped
+  bool has_counted_alone_ = false;             // only such passes, which have left gradients
   CountProblem problem_ = CountProblem::None;  // the first of this step
   std::int64_t wrong_count_ = 0;               // with it
   std::int64_t count_ = 0;                     // of this step

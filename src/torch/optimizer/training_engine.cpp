@@ -101,6 +101,7 @@ void TrainingEngine::forget_dropped() {
     context_.step.phases.restart();
     return;
   }
+  normalization_.forget_dropped();
   if (!batches_.any(&GradientReducer::has_dropped)) return;
   if (context_.step.phases.is_in_flight()) {
     discard();
@@ -124,6 +125,7 @@ void TrainingEngine::synchronize() {
 }
 
 void TrainingEngine::discard() {
+  ++discards_;
   StepPhases& phases = context_.step.phases;
   context_.step.backward.end();
   const bool is_reduced = phases.current() == StepPhase::Synchronized;

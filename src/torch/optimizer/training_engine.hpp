@@ -43,6 +43,8 @@ class TrainingEngine {
   at::Tensor step(const LossClosure& closure);
   /// Discards the gradients that have arrived since the last step, after they have been reduced.
   void discard();
+  /// How often that was called.
+  std::uint64_t discards() const { return discards_; }
   double clip_grad_norm(double max_norm, double norm_type);
   int join();
   void full_parameters(const std::function<void()>& write);
@@ -100,6 +102,7 @@ class TrainingEngine {
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;
   int skip_synchronize_ = 0;  // guards alive
+  std::uint64_t discards_ = 0;
 };
 
 }  // namespace kolo::tensors

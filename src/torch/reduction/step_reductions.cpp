@@ -9,6 +9,7 @@
 
 #include "kolo/tensor_collectives.hpp"
 #include "runtime/lane/lane.hpp"
+#include "torch/tensors/withheld.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -91,11 +92,20 @@ void StepReductions::submit(std::size_t bucket) {
   buckets_.refuse_access(plan);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
-    const std::size_t parameter = plan.members[i].parameter;
-    if (!buckets_.is_sparse(parameter)) continue;
-    state.sparse.emplace_back(
-        i, reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
-                                  name + ".sparse." + std::to_string(i)));
+    if (buckets_.is_sparse(plan.members[i].parameter)) submit_sparse(bucket, i);
+  }
+}
+
+/// What the gradient's memory holds is sent meanwhile, and replaced by the sum.
+void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
+  const std::size_t parameter = buckets_.buckets()[bucket].members[member].parameter;
+  at::Tensor& gradient = buckets_.parameters()[parameter].mutable_grad();
+  states_[bucket].sparse.push_back(
+      {member, gradient,
+       reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
+                              names_[bucket] + ".sparse." + std::to_string(member))});
+  if (gradient.defined()) {
+    gradient = withheld(gradient, refusal_of_gradient(parameter_names_[parameter]));
   }
 }
 
@@ -236,19 +246,20 @@ std::exception_ptr StepReductions::finish() {
                                     step.seconds_until(state.reduction->started()),
                                     step.seconds_until(state.reduction->ended())});
     });
-    for (auto& [member, sum] : state.sparse) {
-      attempt([&, member = member, &sum = sum] { assign_sparse(bucket, member, sum); });
+    for (SparseReduction& reduction : state.sparse) {
+      attempt([&] { assign_sparse(bucket, reduction); });
     }
     state = State{};
   }
   return first_error;
 }
 
-void StepReductions::assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum) {
-  const at::Tensor result = sum.result();
-  if (!buckets_.is_present(bucket, member)) return;
-  at::Tensor parameter = buckets_.parameters()[bucket.members[member].parameter];
-  parameter.mutable_grad() = result.coalesce();
+void StepReductions::assign_sparse(const Bucket& bucket, SparseReduction& reduction) {
+  const std::size_t parameter = bucket.members[reduction.member].parameter;
+  at::Tensor& gradient = buckets_.parameters()[parameter].mutable_grad();
+  gradient = reduction.own;  // if the reduction has failed, too
+  const at::Tensor sum = reduction.sum.result();
+  if (buckets_.is_present(bucket, reduction.member)) gradient = sum.coalesce();
 }
 
 }  // namespace kolo::tensors

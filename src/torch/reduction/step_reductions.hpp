@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -81,12 +80,16 @@ class StepReductions {
   std::exception_ptr finish();
 
  private:
+  struct SparseReduction {
+    std::size_t member;  // of the bucket
+    at::Tensor own;      // this rank's gradient, if it has one
+    TensorHandle sum;
+  };
   struct State {
     int submissions = 0;  // since finish()
     std::optional<BucketReduction> reduction;
     bool is_complete = false;
-    /// Reductions of sparse gradients, with their index among the members.
-    std::vector<std::pair<std::size_t, TensorHandle>> sparse;
+    std::vector<SparseReduction> sparse;
     std::vector<ProgramStream> streams;  // that computed gradients
     StepState::Clock::time_point submitted{};
   };
@@ -97,7 +100,8 @@ class StepReductions {
                         const at::Tensor& residual) const;
   at::Tensor destination(std::size_t bucket);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
-  void assign_sparse(const Bucket& bucket, std::size_t member, TensorHandle& sum);
+  void submit_sparse(std::size_t bucket, std::size_t member);
+  void assign_sparse(const Bucket& bucket, SparseReduction& reduction);
 
   const ReductionSetup setup_;
   GradientBuckets& buckets_;

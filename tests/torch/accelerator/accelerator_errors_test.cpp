@@ -29,7 +29,7 @@ TEST_F(AcceleratorErrorsTest, Calls_InTheWrongOrder) {
   Accelerator without_data;
   Weights other(3);
   torch::optim::SGD sgd(other.parameters(), torch::optim::SGDOptions(1.0));
-  without_data.prepare(other, sgd);
+  without_data.prepare(other, sgd, {});  // not ambiguous: without a schedule
   expect_refused([&] { without_data.epochs(3).begin(); }, "epochs() without training data");
 }
 

@@ -152,20 +152,37 @@ TEST_F(AcceleratorTest, SecondBackward_IsRefusedBeforeItChangesGradients) {
 
 TEST_F(AcceleratorTest, ZeroGradOfThePassesBefore_IsFound) {
   for (const Shard shard : all_modes()) {
-    Weights model(8);
-    SGD sgd(model.parameters(), SGDOptions(1.0));
-    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 2});
-    auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
-    expect_refused(
-        [&] {
-          for (auto& batch : batches) {
-            sgd.zero_grad();
-            accelerator.backward(model.mean_weight(batch.target));
-            accelerator.step();
-          }
-        },
-        "Call no zero_grad() in the loop");
+    for (const bool set_to_none : {true, false}) {
+      Weights model(8);
+      SGD sgd(model.parameters(), SGDOptions(1.0));
+      Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 2});
+      auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
+      expect_refused(
+          [&] {
+            for (auto& batch : batches) {
+              model.zero_grad(set_to_none);
+              accelerator.backward(model.mean_weight(batch.target));
+              accelerator.step();
+            }
+          },
+          "Call no zero_grad() in the loop");
+    }
   }
+}
+
+/// As by a program that scales them: not all that is written to gradients drops them.
+TEST_F(AcceleratorTest, GradientsOfThePassesBefore_MayBeChanged) {
+  Weights model(8);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4, .shuffle = false});
+  for (auto& batch : batches) {
+    accelerator.backward(model.mean_weight(batch.target));
+    if (accelerator.is_accumulating()) model.weights.mutable_grad().mul_(2.0);
+    accelerator.step();
+  }
+  const at::Tensor expected = -torch::cat({torch::full({4}, 0.25), torch::full({4}, 0.125)});
+  EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
 /// Without accumulation, a zero_grad() that a program has had before changes nothing.

@@ -140,6 +140,48 @@ TEST_F(AcceleratorTest, OwnBatches_AddUpInGroupsOfPasses) {
   EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
+TEST_F(AcceleratorTest, StepOfOwnBatchesThatIsLeftOut_ChangesNothing) {
+  for (const Shard shard : all_modes()) {
+    for (const int passes : {1, 2}) {
+      Weights model(8);
+      SGD sgd(model.parameters(), SGDOptions(1.0));
+      Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = passes});
+      accelerator.prepare(model, sgd);
+      for (const std::int64_t sample : {4, 5, 6, 7}) {
+        for (int pass = 0; pass < passes; ++pass) {
+          accelerator.backward(model.mean_weight(torch::tensor({sample})));
+          if (sample % 2 == 0 || pass + 1 < passes) {
+            accelerator.step();
+          } else {
+            accelerator.optimizer().zero_grad(/*set_to_none=*/sample == 5);
+          }
+        }
+      }
+      EXPECT_EQ(accelerator.steps(), 2);
+      at::Tensor expected = torch::zeros({8});
+      expected[4] = expected[6] = -1.0;
+      EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
+    }
+  }
+}
+
+TEST_F(AcceleratorTest, BackwardAfterZeroGrad_RunsThePassAgain) {
+  Weights model(8);
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
+  int pass = 0;
+  for (auto& batch : batches) {
+    accelerator.backward(model.mean_weight(batch.target));
+    if (++pass == 1) {
+      accelerator.optimizer().zero_grad();
+      accelerator.backward(model.mean_weight(batch.target));
+    }
+    accelerator.step();
+  }
+  EXPECT_LT(largest_difference(model.value(), torch::full({8}, -0.125)), 1e-6);
+}
+
 TEST_F(AcceleratorTest, LeftLoop_DropsTheGradientsOfItsStep) {
   Weights model(12);
   SGD sgd(model.parameters(), SGDOptions(1.0));

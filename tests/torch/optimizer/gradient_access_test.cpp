@@ -145,6 +145,40 @@ TEST_F(GradientAccessTest, OptimizerThatEndsDuringTheReduction_LeavesNoGradients
   EXPECT_GT(model->parameters().front().grad().norm().item<double>(), 0.0);
 }
 
+/// The first step makes gradients dense; later ones lie outside of buckets.
+TEST_F(GradientAccessTest, SparseGradients_AreRefusedToo) {
+  using Access = std::function<void(at::Tensor)>;
+  const std::vector<Access> accesses = {
+      [](at::Tensor table) { table.mutable_grad().mul_(100.0); },
+      [](at::Tensor table) { table.grad().norm(); },
+      [](at::Tensor table) { torch::nn::utils::clip_grad_norm_(table, 0.1); },
+  };
+  for (const bool is_coalesced : {false, true}) {
+    const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+    if (is_coalesced) table.register_hook([](const at::Tensor& own) { return own.coalesce(); });
+    torch::optim::SGD inner({table}, 1.0);
+    DistributedOptimizer optimizer(inner, {{"table", table}});
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      table.detach().zero_();
+      const at::Tensor rows = torch::tensor({rank(), 5, rank()});
+      torch::embedding(table, rows, -1, false, /*sparse=*/true).sum().backward();
+      for (const Access& access : accesses) {
+        expect_refused<c10::Error>([&] { access(table); },
+                                   "gradient of parameter 'table' is being reduced over the ranks");
+      }
+      optimizer.synchronize();
+      EXPECT_EQ(table.grad().is_sparse(), step > 0);
+      table.mutable_grad().mul_(2.0);
+      optimizer.step();
+      at::Tensor expected = torch::zeros({6, 2});
+      expected.narrow(0, 0, size()).fill_(-4.0 / size());
+      expected[5] -= 2.0;
+      EXPECT_TRUE(torch::allclose(table, expected)) << step << ": " << table;
+    }
+  }
+}
+
 TEST_F(GradientAccessTest, Hook_MayUseItsViewsThroughout) {
   Training training(Shard::None);
   training.optimizer.register_bucket_hook([](GradientBucket bucket) {
