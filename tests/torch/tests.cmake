@@ -161,8 +161,9 @@ if(TARGET kolo)
   kolo_add_torch_test(np4 4 "" ${above_reductions})
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
   # Without what torch_test.direct.np4 runs on two nodes.
-  kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2
-    "${above_reductions}:*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*")
+  string(CONCAT not_on_nodes "${above_reductions}"
+    ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*")
+  kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2 "${not_on_nodes}")
   # Over communicators of the program's, of its even and its odd ranks, at the same time; the whole
   # of it, and one group after the other (KOLO_TEST_GROUPS=in_turn), by hand.
   kolo_add_mpirun_test(torch_test.groups.np4 4 900 $<TARGET_FILE:torch_test>
