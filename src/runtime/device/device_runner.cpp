@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <exception>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "base/deadline.hpp"
-#include "base/log.hpp"
 #include "base/rank_list.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/identity.hpp"
@@ -20,9 +17,6 @@
 
 namespace kolo::runtime {
 namespace {
-
-/// What ends later, ends with the process.
-constexpr std::chrono::seconds kLongestAbort{1};
 
 constexpr int kConnectTag = Communicator::kTagCount - 1;  // algorithms use the low ones
 
@@ -86,32 +80,14 @@ DeviceRunner::DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& 
     : gpus_(gpus),
       path_(path),
       order_(order),
-      local_rank_(local_rank),
+      gpu_(gpus, local_rank),
       traffic_(path.communicator->size()) {}
 
 // --- any thread ---
 
-comm::Gpu& DeviceRunner::use(int gpu) {
-  const std::lock_guard lock(opening_);
-  if (gpu_ == nullptr) {
-    std::shared_ptr<comm::Gpu> opened = gpus_.open(gpu);
-    stream_ = opened->make_stream();
-    gpu_ = std::move(opened);
-  }
-  if (gpu_->index() == gpu) return *gpu_;
-  throw InvalidArgument("the tensor lies on cuda:" + std::to_string(gpu) +
-                        ", but this rank uses cuda:" + std::to_string(gpu_->index()) +
-                        " in this process set. A rank has one GPU: move the tensor there.");
-}
-
-int DeviceRunner::own_gpu() {
-  const std::lock_guard lock(opening_);
-  return gpu_ == nullptr ? local_rank_ % gpus_.count() : gpu_->index();
-}
-
 void DeviceRunner::prepare(Operation& operation) {
   DeviceOrder& order = operation.device;
-  comm::Gpu& gpu = use(order.gpu);
+  comm::Gpu& gpu = gpu_.use(order.gpu);
   require_no_capture(gpu, order.stream,
                      "a collective cannot be part of it. Call it before or after");
   order.ready = events_.take(gpu);
@@ -120,7 +96,7 @@ void DeviceRunner::prepare(Operation& operation) {
 
 void DeviceRunner::order_after(const Operation& operation) {
   const DeviceOrder& order = operation.device;
-  comm::Gpu& gpu = use(order.gpu);
+  comm::Gpu& gpu = gpu_.use(order.gpu);
   require_no_capture(gpu, order.stream, "it cannot wait for what runs outside. Wait before");
   gpu.wait(order.stream, order.done.get());
 }
@@ -130,14 +106,14 @@ void DeviceRunner::order_after(const Operation& operation) {
 Task DeviceRunner::connect(const Request& first) {
   if (communicator_ != nullptr) co_return;
   if (!path_.config.share_gpu) co_await require_own_gpus(first);
-  co_await gpus_.connect(*path_.communicator, kConnectTag, *gpu_, communicator_);
-  backend_.emplace(path_, *gpu_, *communicator_, stream_.get(), traffic_);
+  co_await gpus_.connect(*path_.communicator, kConnectTag, gpu_.get(), communicator_);
+  backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), traffic_);
   co_await backend_->agree_on_registration();
 }
 
 /// NCCL refuses two ranks on one GPU too, but with a poorer error text.
 Task DeviceRunner::require_own_gpus(const Request& first) {
-  const std::vector<std::size_t> own{gpu_->id()};
+  const std::vector<std::size_t> own{gpu_.get().id()};
   std::vector<std::size_t> ids;
   co_await gather_numbers(path_, own, ids);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -168,19 +144,21 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
     co_await order_.enter(path_, turn->ticket);
     wait_for_other_sets();
   }
-  for (const auto& operation : batch) gpu_->wait(stream_.get(), operation->device.ready.get());
-  std::shared_ptr<void> mark = gpu_->mark(batch.front()->request.name);
-  const std::shared_ptr<CUevent_st> began = timers_.take(*gpu_);
-  gpu_->record(began.get(), stream_.get());
+  comm::Gpu& gpu = gpu_.get();
+  const comm::DeviceStream stream = gpu_.stream();
+  for (const auto& operation : batch) gpu.wait(stream, operation->device.ready.get());
+  std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
+  const std::shared_ptr<CUevent_st> began = timers_.take(gpu);
+  gpu.record(began.get(), stream);
   backend_->prepare(batch);
   co_await dispatch(path_, *backend_, batch, absent, rows);
-  const std::shared_ptr<CUevent_st> done = timers_.take(*gpu_);
-  gpu_->record(done.get(), stream_.get());
+  const std::shared_ptr<CUevent_st> done = timers_.take(gpu);
+  gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
   // A set of one rank waits for nobody, and its event would say nothing about the others.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  launched_.add(*gpu_, {began, done, std::move(mark), give_up_at, std::move(batch),
+  launched_.add(gpu, {began, done, std::move(mark), give_up_at, std::move(batch),
                         backend_->take_outgrown()});
   release_unused();
 }
@@ -190,16 +168,16 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
 void DeviceRunner::wait_for_other_sets() {
   if (gpus_.starts_collectives_in_order()) return;
   const std::shared_ptr<CUevent_st> last = order_.last_launched();
-  if (last != nullptr) gpu_->wait(stream_.get(), last.get());
+  if (last != nullptr) gpu_.get().wait(gpu_.stream(), last.get());
 }
 
 std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
-  const int index = own_gpu();
-  comm::Gpu& gpu = use(index);
+  const int index = gpu_.index();
+  comm::Gpu& gpu = gpu_.use(index);
   auto operation = runtime::make_stand_in(
-      path_, request, std::make_shared<DeviceScratch>(gpu, stream_.get(), scratch_));
+      path_, request, std::make_shared<DeviceScratch>(gpu, gpu_.stream(), scratch_));
   operation->device.gpu = index;
-  operation->device.stream = stream_.get();
+  operation->device.stream = gpu_.stream();
   prepare(*operation);
   return operation;
 }
@@ -216,7 +194,7 @@ void DeviceRunner::check_launched() {
 }
 
 void DeviceRunner::release_unused() {
-  if (backend_) launched_.release(*gpu_, backend_->take_unused());
+  if (backend_) launched_.release(gpu_.get(), backend_->take_unused());
 }
 
 /// KOLO_LOST_AFTER after the latest of their deadlines.
@@ -234,32 +212,16 @@ void DeviceRunner::release() {
   backend_.reset();
   communicator_.reset();
   scratch_.close();
-  const std::lock_guard lock(opening_);
-  stream_.reset();
+  gpu_.release_stream();
 }
 
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   launched_.abandon();
   order_.give_up();
-  if (communicator_ == nullptr) return;
-  aborted_at_ = Operation::Clock::now();
-  *has_aborted_ = false;
-  try {
-    std::thread([communicator = std::shared_ptr(std::move(communicator_)), reason,
-                 buffers = backend_->take_all(), has_ended = has_aborted_]() mutable {
-      communicator->abort(reason);
-      buffers.clear();  // operations in progress have owners of their own
-      *has_ended = true;
-    }).detach();
-  } catch (const std::exception& error) {
-    *has_aborted_ = true;
-    KOLO_LOG(Error) << "abort on the GPU: " << error.what();
+  if (communicator_ != nullptr) {
+    abort_.begin(std::move(communicator_), reason, backend_->take_all());
   }
-}
-
-bool DeviceRunner::is_aborting() const {
-  return !*has_aborted_ && Operation::Clock::now() < aborted_at_ + kLongestAbort;
 }
 
 }  // namespace kolo::runtime

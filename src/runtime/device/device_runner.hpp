@@ -1,10 +1,8 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,10 +12,12 @@
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/device/communicator_abort.hpp"
 #include "runtime/device/device_backend.hpp"
 #include "runtime/device/event_pool.hpp"
 #include "runtime/device/launch_order.hpp"
 #include "runtime/device/launched_batches.hpp"
+#include "runtime/device/rank_gpu.hpp"
 #include "runtime/device/scratch_pool.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
@@ -70,7 +70,7 @@ class DeviceRunner {
   /// The GPU may still use the memory of batches: the runner lives as long as the process.
   void abort(const std::string& reason) noexcept;
   /// Whether that is still under way, and worth waiting for.
-  bool is_aborting() const;
+  bool is_aborting() const { return abort_.is_in_progress(); }
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
   std::uint64_t bytes_packed() const {
@@ -80,8 +80,6 @@ class DeviceRunner {
   double seconds() { return launched_.seconds(); }
 
  private:
-  comm::Gpu& use(int gpu);
-  int own_gpu();
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
   void wait_for_other_sets();
@@ -90,10 +88,7 @@ class DeviceRunner {
   comm::Gpus& gpus_;
   const DataPath& path_;
   LaunchOrder& order_;
-  const int local_rank_;
-  std::mutex opening_;
-  std::shared_ptr<comm::Gpu> gpu_;  // with its stream made once, before anything else is done there
-  std::shared_ptr<CUstream_st> stream_;
+  RankGpu gpu_;
   EventPool events_{&comm::Gpu::make_event};
   EventPool timers_{&comm::Gpu::make_timer};
   ScratchPool scratch_;
@@ -102,8 +97,7 @@ class DeviceRunner {
   std::optional<DeviceBackend> backend_;
   bool is_launching_ = false;
   bool is_aborted_ = false;
-  Operation::Clock::time_point aborted_at_{};
-  std::shared_ptr<std::atomic<bool>> has_aborted_ = std::make_shared<std::atomic<bool>>(true);
+  CommunicatorAbort abort_;
   std::uint64_t packed_before_ = 0;  // by the backend that release() has ended
   LaunchedBatches launched_;         // the last member: its thread uses the GPU
 };

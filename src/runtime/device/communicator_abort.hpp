@@ -1,0 +1,49 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "comm/gpu/device_communicator.hpp"
+
+namespace kolo::runtime {
+
+/// Aborts a communicator on a detached thread: NCCL may wait for a GPU or a peer that does not
+/// answer.
+class CommunicatorAbort {
+ public:
+  /// Once. Releases `buffers` after the abort.
+  void begin(std::shared_ptr<comm::DeviceCommunicator> communicator, const std::string& reason,
+             std::vector<std::shared_ptr<void>> buffers) noexcept {
+    begun_at_ = Clock::now();
+    *has_ended_ = false;
+    try {
+      std::thread([communicator = std::move(communicator), reason, buffers = std::move(buffers),
+                   has_ended = has_ended_]() mutable {
+        communicator->abort(reason);
+        buffers.clear();  // operations in progress have owners of their own
+        *has_ended = true;
+      }).detach();
+    } catch (const std::exception& error) {
+      *has_ended_ = true;
+      KOLO_LOG(Error) << "abort on the GPU: " << error.what();
+    }
+  }
+  /// Whether it is in progress, and has not taken too long to wait for.
+  bool is_in_progress() const { return !*has_ended_ && Clock::now() < begun_at_ + kLongest; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kLongest{1};  // what ends later, ends with the process
+
+  Clock::time_point begun_at_{};
+  std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(true);
+};
+
+}  // namespace kolo::runtime
