@@ -29,9 +29,9 @@ constexpr int kMany = 1'000'000;
 constexpr const char* kDescription =
     "Measures collectives by size and algorithm, or the reduction of a model's gradients.\n\n"
     "Starts its ranks itself (--np), or runs under mpirun. Each call works on data that was just "
-    "written, after a barrier. A block of calls takes as long as on its slowest rank; blocks of "
-    "all cases alternate. min and median are of blocks, per call; p99 is of calls. Results are "
-    "checked; exit status 1: some were wrong. docs/bench.md tells more.\n";
+    "written, after a barrier. The time of a block of calls is that of its slowest rank; blocks of "
+    "all cases alternate. min and median are over blocks, per call; p99 is over calls. Results "
+    "are checked; exit status 1: some were wrong. See docs/bench.md.\n";
 
 std::map<std::string, DType> dtypes() {
   std::map<std::string, DType> types;
@@ -83,7 +83,7 @@ std::string find_mistake_in_sizes(const Options& options) {
 
 std::string find_mistake_in_type(const Options& options) {
   if (is_reduction(options.operation) && options.dtype == DType::Bool) {
-    return "--dtype bool: booleans cannot be added; take it with allgather, broadcast or alltoall";
+    return "--dtype bool: booleans cannot be added; use it with allgather, broadcast or alltoall";
   }
   if (options.is_on_gpu() && is_reduction(options.operation) && options.dtype == DType::Int16) {
     return "--dtype int16: NCCL cannot reduce it, so Kolo cannot on GPUs";
@@ -101,15 +101,15 @@ std::string find_mistake_in_type(const Options& options) {
 
 std::string find_mistake_in_device(const Options& options) {
   if (!options.is_on_gpu()) {
-    return options.baseline == kNccl ? "--baseline nccl: NCCL knows GPUs only; add --device cuda"
+    return options.baseline == kNccl ? "--baseline nccl: NCCL supports only GPUs; add --device cuda"
                                      : "";
   }
   if (options.baseline == kMpi) {
-    return "--baseline mpi: plain MPI is measured in the CPU's memory; with --device cuda take "
+    return "--baseline mpi: plain MPI is measured in the CPU's memory; with --device cuda use "
            "--baseline nccl";
   }
   if (options.placements != Options().placements) {
-    return "--placement: with --device cuda all tensors lie in the GPU's memory; leave it out";
+    return "--placement: with --device cuda all tensors are in GPU memory; leave it out";
   }
   return "";
 }
@@ -121,7 +121,7 @@ std::string find_mistake(const Options& options) {
     if (std::ranges::find(names, name) != names.end()) continue;
     return "--algorithm " + name + ": " +
            (options.is_gradients() ? kGradients : std::string(name_of(options.operation))) +
-           " has none of that name; choose of " + joined(names);
+           " has none of that name; choose from " + joined(names);
   }
   if (options.is_gradients() && options.group > 1) {
     return "--group: gradients are measured as one group anyway";
@@ -160,11 +160,10 @@ void add_what(CLI::App& app, Options& options, std::string& what) {
 }
 
 void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
-  app.add_option(
-         "--algorithm", options.algorithms,
-         "what to measure: names of algorithms, all algorithms (all), or what programs call "
-         "(kolo); for gradients tensors, buckets, copied_buckets, group. Default: the "
-         "algorithm that Kolo would choose, and kolo")
+  app.add_option("--algorithm", options.algorithms,
+                 "what to measure: names of algorithms, all algorithms (all), or the public calls "
+                 "(kolo); for gradients tensors, buckets, copied_buckets, group. Default: the "
+                 "algorithm that Kolo would choose, and kolo")
       ->delimiter(',')
       ->type_name("NAME");
   app.add_option("--placement", options.placements,
@@ -173,9 +172,9 @@ void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
       ->check(CLI::IsMember({kStaged, kWindow}))
       ->type_name("NAME");
   app.add_flag("--in-place", wants_in_place, "the output overwrites the input (default)");
-  app.add_flag("--out-of-place", options.out_of_place, "the output is other memory than the input");
+  app.add_flag("--out-of-place", options.out_of_place, "the output is separate memory");
   app.add_option("--compression", options.compressions,
-                 "for what programs call (kolo, tensors, …); default none")
+                 "for public calls (kolo, tensors, …); default none")
       ->delimiter(',')
       ->check(CLI::IsMember({"none", "fp16", "bf16"}))
       ->type_name("NAME");
@@ -198,15 +197,14 @@ void add_where(CLI::App& app, Options& options) {
   app.add_option("--np", options.np, "ranks to start, if not under mpirun (default 2)")
       ->check(CLI::Range(1, 4096));
   examples::add_device_option(app, options.device);
-  app.add_option(
-         "--baseline", options.baseline,
-         "mpi: compare with plain MPI, in processes of its own that take turns with Kolo's; "
-         "nccl, with --device cuda: with NCCL's own calls on the same memory")
+  app.add_option("--baseline", options.baseline,
+                 "mpi: compare with plain MPI, in separate processes that alternate with Kolo's; "
+                 "nccl, with --device cuda: compare with plain NCCL calls")
       ->check(CLI::IsMember({kMpi, kNccl}))
       ->type_name("NAME");
   app.add_option("--json", options.json, "write the results to this file, too")->type_name("FILE");
   app.add_option("--csv", options.csv, "write them as comma-separated values")->type_name("FILE");
-  app.add_option("--plot", options.plot, "draw them as an SVG")->type_name("FILE");
+  app.add_option("--plot", options.plot, "plot them as an SVG")->type_name("FILE");
   app.add_flag_callback(
       "--config", [&options] { options.mode = Mode::PrintConfig; },
       "print all settings of the environment, and end");

@@ -55,13 +55,12 @@ struct Options {
   std::filesystem::path csv;
   std::filesystem::path plot;
 
-  /// How many ranks to start where nobody else has.
+  /// The number of ranks to start, unless a launcher has started them.
   int ranks_to_start() const { return np > 0 ? np : 2; }
   bool is_gradients() const { return !model.empty(); }
   bool is_on_gpu() const { return device == kolo::DeviceKind::Cuda; }
   bool has_baseline() const { return !baseline.empty(); }
-  /// Whether the operation is to be measured in place, or apart. Where there is one way only, it
-  /// is.
+  /// Whether to measure the operation in place, or out of place. If only one is possible, it is.
   bool wants(Operation what, bool is_in_place) const;
 };
 
