@@ -158,8 +158,8 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   // A set of one rank waits for nobody, and its event would say nothing about the others.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  launched_.add(gpu, {began, done, std::move(mark), give_up_at, std::move(batch),
-                        backend_->take_outgrown()});
+  launched_.add(
+      gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
   release_unused();
 }
 
