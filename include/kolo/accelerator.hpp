@@ -173,6 +173,8 @@ class Accelerator {
   /// Ends a pass: the last one of a step by the step of the optimizer and then of the schedule,
   /// where it is collective and blocks. If gradients overflow in float16, both are left out.
   /// @return whether parameters were updated
+  /// @throws InvalidArgument before prepare(), outside a loop over the training batches, or if the
+  ///   gradients are those of a backward() of LibTorch
   bool step();
   /// Whether this pass is not the last one of its step.
   bool is_accumulating() const;

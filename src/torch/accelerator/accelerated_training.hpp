@@ -54,6 +54,7 @@ class AcceleratedTraining {
   const CurrentBatch& batch() const;
   bool has_left_step_out() const;
   void require_usable_gradients() const;
+  void require_own_backward() const;
   bool has_lost_gradients() const;
   void remember_gradients();
   template <class Backward>

@@ -1,5 +1,7 @@
 #include "torch/accelerator/batch_plan.hpp"
 
+#include <algorithm>
+
 namespace kolo::tensors {
 namespace {
 
@@ -53,7 +55,9 @@ EpochOrder order_of(std::size_t samples, const BatchOptions& options, Purpose pu
 BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOptions& options,
                        Purpose purpose, const ProcessSet& set) {
   const Dealing dealing = options.lengths.empty() ? Dealing::InARow : Dealing::InTurns;
-  BatchPlan plan{.shares = {options.batch_size, options.drop_last, dealing, set.rank(), set.size()},
+  // Sums of several of the size that was given could overflow.
+  const std::size_t largest = std::min(options.batch_size, samples.value_or(0));
+  BatchPlan plan{.shares = {largest, options.drop_last, dealing, set.rank(), set.size()},
                  .problem = problem_with(samples, options, set),
                  .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
                            {"batch_size", std::to_string(options.batch_size)},
