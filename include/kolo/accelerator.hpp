@@ -179,6 +179,8 @@ class Accelerator {
   /// Ends a pass. In the last pass of a step, steps the optimizer and then the schedule, which is
   /// collective and blocking. If float16 gradients have overflowed, skips both.
   /// @return whether parameters were updated
+  /// @throws InvalidArgument before prepare(), outside a loop over the training batches, or if the
+  ///   gradients are those of a backward() of LibTorch
   bool step();
   /// Whether this pass is not the last one of its step.
   bool is_accumulating() const;

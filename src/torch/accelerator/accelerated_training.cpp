@@ -116,6 +116,13 @@ void AcceleratedTraining::require_usable_gradients() const {
   }
 }
 
+void AcceleratedTraining::require_own_backward() const {
+  if (accumulation_.has_run_backward || !optimizer_.engine_->has_arrivals()) return;
+  throw InvalidArgument(
+      "Accelerator: step() after loss.backward(), whose gradients are neither weighted by samples "
+      "nor dropped after the step. Call accelerator.backward(loss) instead.");
+}
+
 /// Whether the program has called zero_grad() of the optimizer instead of step(). The passes that
 /// Accelerators cut are parts of a step's mean, so of those only the first may be run again.
 bool AcceleratedTraining::has_left_step_out() const {
@@ -169,6 +176,7 @@ std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, doubl
 
 bool AcceleratedTraining::step() {
   require_pass("step()");
+  require_own_backward();
   const bool is_last = is_last_pass();
   bool has_stepped = is_last;
   if (is_last && scaler_.is_enabled()) {

@@ -51,6 +51,7 @@ class AcceleratedTraining {
   const CurrentBatch& batch() const;
   bool has_left_step_out() const;
   void require_usable_gradients() const;
+  void require_own_backward() const;
   template <class Backward>
   void run_pass(const Backward& backward);
   double weight() const;

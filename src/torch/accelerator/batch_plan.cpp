@@ -1,5 +1,7 @@
 #include "torch/accelerator/batch_plan.hpp"
 
+#include <algorithm>
+
 namespace kolo::tensors {
 namespace {
 
@@ -54,13 +56,14 @@ BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOpt
                        Purpose purpose, const ProcessSet& set) {
   const Distribution distribution =
       options.lengths.empty() ? Distribution::Contiguous : Distribution::RoundRobin;
-  BatchPlan plan{
-      .shares = {options.batch_size, options.drop_last, distribution, set.rank(), set.size()},
-      .problem = problem_with(samples, options, set),
-      .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
-                {"batch_size", std::to_string(options.batch_size)},
-                {"seed", std::to_string(options.seed)},
-                {"drop_last", options.drop_last ? "true" : "false"}}};
+  // Products with larger sizes could overflow.
+  const std::size_t batch_size = std::min(options.batch_size, samples.value_or(0));
+  BatchPlan plan{.shares = {batch_size, options.drop_last, distribution, set.rank(), set.size()},
+                 .problem = problem_with(samples, options, set),
+                 .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
+                           {"batch_size", std::to_string(options.batch_size)},
+                           {"seed", std::to_string(options.seed)},
+                           {"drop_last", options.drop_last ? "true" : "false"}}};
   if (plan.problem.empty()) {
     plan.order = order_of(*samples, options, purpose);
     plan.facts.push_back({"the order of samples", plan.order.name});

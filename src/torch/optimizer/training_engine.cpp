@@ -129,8 +129,7 @@ void TrainingEngine::discard() {
   StepPhases& phases = context_.step.phases;
   context_.step.backward.end();
   const bool is_reduced = phases.current() == StepPhase::Synchronized;
-  const bool has_begun = phases.is_in_flight() || normalization_.has_passes() ||
-                         batches_.any(&GradientReducer::has_arrivals);
+  const bool has_begun = phases.is_in_flight() || normalization_.has_passes() || has_arrivals();
   if (is_reduced) phases.restart();
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();

@@ -45,6 +45,8 @@ class TrainingEngine {
   void discard();
   /// How often that was called.
   std::uint64_t discards() const { return discards_; }
+  /// Whether any have arrived, not under no_sync().
+  bool has_arrivals() const { return batches_.any(&GradientReducer::has_arrivals); }
   double clip_grad_norm(double max_norm, double norm_type);
   int join();
   void full_parameters(const std::function<void()>& write);

@@ -47,6 +47,21 @@ TEST_F(AcceleratorBatchesTest, Loop_LooksLikeThatOverALoader) {
   expect_equal(torch::cat(seen), torch::arange(22));
 }
 
+TEST_F(AcceleratorBatchesTest, BatchOfAnySize_HasAllSamples) {
+  for (const std::size_t batch_size : {std::size_t{12}, SIZE_MAX / 2 + 1, SIZE_MAX}) {
+    Weights model(12);
+    torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(1.0));
+    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    auto batches = accelerator.prepare(model, sgd, numbers(12), {.batch_size = batch_size});
+    EXPECT_EQ(batches.size(), 1U);
+    for (auto& batch : batches) {
+      accelerator.backward(model.mean_weight(batch.target));
+      EXPECT_TRUE(accelerator.step());
+    }
+    EXPECT_LT(largest_difference(model.value(), torch::full({12}, -1.0 / 12)), 1e-6);
+  }
+}
+
 TEST_F(AcceleratorBatchesTest, Weights_SayHowOftenSamplesAreDrawn) {
   std::vector<double> weights(22, 0.0);
   weights[3] = 1.0;

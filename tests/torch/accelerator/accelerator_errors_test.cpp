@@ -75,6 +75,24 @@ TEST_F(AcceleratorErrorsTest, SteplessPass_IsFoundAtTheEndOfTheEpoch) {
       "ends after 1 of the 2 passes of a step");
 }
 
+/// Otherwise the gradients of all steps would add up.
+TEST_F(AcceleratorErrorsTest, BackwardOfLibTorch_IsFound) {
+  for (const Shard shard : all_modes()) {
+    Weights model(8);
+    torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard});
+    auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
+    for (auto& batch : batches) {
+      model.mean_weight(batch.target).backward();
+      expect_refused([&] { accelerator.step(); }, "Call accelerator.backward(loss) instead");
+      accelerator.optimizer().zero_grad();
+      accelerator.backward(model.mean_weight(batch.target));
+      accelerator.step();
+    }
+    EXPECT_LT(largest_difference(model.value(), torch::full({8}, -0.25)), 1e-6) << name_of(shard);
+  }
+}
+
 TEST_F(AcceleratorErrorsTest, Gathering_ChecksRowsOnAllRanks) {
   Accelerator accelerator;
   auto batches = accelerator.prepare(model_, sgd_, numbers(12), {.batch_size = 12});
