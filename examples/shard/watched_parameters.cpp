@@ -26,7 +26,7 @@ void watch_parameters(const torch::nn::Module& model) {
       kolo::tensors::UnitSlots(1, 0, c10::Device(c10::kCPU)),
       kolo::OperationOptions{.process_set = &kolo::Runtime::current().world()}, "watched",
       std::make_shared<kolo::tensors::UnitCalls>("watched"));
-  units->rest(true);
+  units->pause(true);
   for (std::size_t i = 0; i < memory.size(); ++i) {
     kolo::tensors::bind_storage(part.members[i].storage, memory[i].get());
   }
