@@ -10,9 +10,8 @@ if(KOLO_CUDA)
   set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
   if(NOT KOLO_SANITIZE)
     kolo_add_mpi_test(runtime_gpu_test
-      SOURCES gpu/codecs_on_gpu_test.cpp gpu/tensors_on_gpu.cpp mpi/runtime_errors_mpi_test.cpp
-      mpi/runtime_mpi_test.cpp
-      mpi/runtime_over_mpi_test.cpp
+      SOURCES gpu/codecs_on_gpu_test.cpp gpu/tensors_on_gpu.cpp mpi/process_sets_mpi_test.cpp
+      mpi/runtime_errors_mpi_test.cpp mpi/runtime_mpi_test.cpp mpi/runtime_over_mpi_test.cpp
       LIBRARIES CUDA::cudart
       TIMEOUT 900)  # a Runtime and several communicators for each test, on a GPU that ranks share
     foreach(ranks IN ITEMS 1 2 3 4)

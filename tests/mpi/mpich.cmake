@@ -14,6 +14,7 @@ if(EXISTS "${mpich_folder}/bin/mpiexec")
   get_target_property(main_sources kolo_test_mpi_main SOURCES)
   add_executable(runtime_mpich_test ${mpi_sources} ${main_sources}
     mpi/communicator_mpi_test.cpp
+    mpi/process_sets_mpi_test.cpp
     mpi/runtime_errors_mpi_test.cpp
     mpi/runtime_mpi_test.cpp
     mpi/runtime_over_mpi_test.cpp)

@@ -164,4 +164,35 @@ TEST_F(AcceleratorBatchesTest, TensorsOfABatch_AreMoved) {
   EXPECT_EQ(number, 3);
 }
 
+TEST_F(AcceleratorTest, Gathering_GivesEverySampleOnceInOrder) {
+  Weights model(4);
+  torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(1.0));
+  Accelerator accelerator;
+  auto batches = accelerator.prepare(model, sgd, numbers(9), {.batch_size = 5, .shuffle = false});
+  for (const std::size_t workers : {0U, 2U}) {
+    // Of the last batch of 2, two of four ranks have none.
+    auto held_out = accelerator.batches(numbers(22), {.batch_size = 5, .workers = workers});
+    EXPECT_EQ(held_out.size(), 5U);
+    for (int loop = 0; loop < 2; ++loop) {
+      std::vector<at::Tensor> seen;
+      for (auto& batch : held_out) seen.push_back(accelerator.gather_for_metrics(batch.target));
+      expect_equal(torch::cat(seen), torch::arange(22));
+    }
+  }
+  // Inside a loop over training batches, which has its own batch again afterwards.
+  std::vector<at::Tensor> seen;
+  for (auto& batch : batches) {
+    auto held_out = accelerator.batches(numbers(6), {.batch_size = 6});
+    for (auto& inner : held_out) {
+      EXPECT_EQ(accelerator.gather_for_metrics(inner.data).size(0), 6);
+    }
+    seen.push_back(accelerator.gather_for_metrics(batch.target));
+    accelerator.backward(model.mean_weight(torch::zeros({1}, torch::kLong)));
+    accelerator.step();
+  }
+  expect_equal(torch::cat(seen), torch::arange(9));
+  expect_refused([&] { accelerator.gather_for_metrics(torch::ones({2})); },
+                 "outside of loops over batches");
+}
+
 }  // namespace kolo::test::accelerator_test
