@@ -152,7 +152,7 @@ class Accelerator {
   /// last pass of a step they are reduced while backward still runs. Call it once per pass; if a
   /// batch has several losses, add them up. Drops the gradients of earlier steps, so a loop needs
   /// no zero_grad(). If the program makes its own batches, it can skip a step, for example if the
-  /// loss is not finite: all ranks call optimizer().zero_grad() instead of step().
+  /// loss is not finite: after backward(), all ranks call optimizer().zero_grad() instead of step().
   /// @param loss the mean over the samples of the batch; a scalar that requires gradients
   /// @throws InvalidArgument before prepare(), outside a loop over the training batches, if called
   ///   twice before step(), or if the program has dropped the gradients of the step's earlier
@@ -173,7 +173,7 @@ class Accelerator {
   /// it before step(), at most once. Collective in the last pass of a step; does nothing in the
   /// others.
   /// @return the norm before clipping; nothing in passes that are not the last
-  /// @throws InvalidArgument if `norm_type` is not positive
+  /// @throws InvalidArgument if `norm_type` is not positive, or as step()
   std::optional<double> clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
   /// Ends a pass. In the last pass of a step, steps the optimizer and then the schedule, which is
@@ -198,7 +198,6 @@ class Accelerator {
   /// @return [samples of the batch, ...] on every rank
   /// @throws InvalidArgument on all ranks outside of loops over batches, or if the tensor's rows
   ///   are not the rank's samples
-  ///   rows
   at::Tensor gather_for_metrics(const at::Tensor& tensor);
 
   /// Agrees on whether to stop. Collective and blocking.

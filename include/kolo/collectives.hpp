@@ -184,7 +184,7 @@ void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
 /// Allocates an output once the numbers of rows of all ranks are known.
 ///
 /// Called on any thread that makes progress for the process set. It must not wait for operations of
-/// the same set, but may wait for those of other sets.
+/// the same set. Other sets are not delayed meanwhile.
 ///
 /// @param rows number of rows from each rank
 /// @return memory for all rows, valid until the handle is ready

@@ -10,10 +10,10 @@ namespace kolo {
 
 /// Names the compressor or codec of an operation, the same on all ranks.
 ///
-/// none, fp16 and bf16 send and reduce tensors in that type, with any algorithm. The others are
-/// codecs: each rank sends encoded pieces to the rank that adds them up, in float32, and receives
-/// the encoded sum. Codecs support Sum and Average, in a DistributedOptimizer with every shard
-/// mode; your own codecs support CPU memory only. Integers, complex numbers and worlds of one rank
+/// With none, fp16 and bf16, tensors are reduced in the type in which they are sent, with any
+/// algorithm. The others are codecs: each rank sends encoded pieces to the rank that adds them up, in float32, and receives
+/// the encoded sum. Codecs support Sum and Average, and every shard mode of a
+/// DistributedOptimizer; your own codecs support CPU memory only. Integers, complex numbers and worlds of one rank
 /// are never compressed. See docs/compression.md.
 class Compression {
  public:
@@ -58,7 +58,7 @@ class Compression {
   std::string name_ = "none";
 };
 
-/// Where an all-reduce over several nodes compresses. The same on all ranks the same one.
+/// Where an all-reduce over several nodes compresses. The same on all ranks.
 enum class CompressionScope : std::uint8_t {
   Everywhere,  ///< all traffic between ranks
   /// Only traffic between nodes. Within a node, tensors are reduced in full precision, 16-bit

@@ -117,7 +117,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Runs backward on a loss that is normalised by the number of samples or tokens of all ranks,
   /// instead of by each rank's own number and then by the number of ranks. The gradients of the
   /// step are those of (sum of loss_sum) / (sum of count) over all ranks and all passes of the
-  /// step, in every shard mode, with either `op`, for uneven batches and for any number of passes:
+  /// step, in every shard mode, with Average as well as Sum, for uneven batches and any number of passes:
   ///
   ///   const at::Tensor loss = cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
   ///   optimizer.backward(loss, labels.numel());
@@ -191,7 +191,6 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Collective over the set and blocking; call it between steps. Each rank sends 16 bytes per
   /// rank. With shard = Full it does nothing, since there are no replicas. Does not compare buffers
   /// and state.
-  /// not compared.
   /// @throws MismatchError on all ranks if any parameter differs, naming the first ones, and which
   ///   ranks have equal values
   void check_replicas();

@@ -14,7 +14,7 @@ namespace kolo {
 ///
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
 /// Bool supports Min (logical and), Max (logical or) and Custom. Complex types support all except
-/// Min and Max, and on GPUs Product; their scales are real.
+/// Min and Max, and on GPUs also not Product; their scales are real.
 ///
 /// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
 /// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum if they are

@@ -20,7 +20,7 @@
 /// operation keeps its tensors alive until it has ended.
 ///
 /// Forms: plain ones return new, contiguous tensors. Forms with a trailing underscore work in
-/// place; the tensors hold the result after the caller has waited. `async` forms return a handle at
+/// place: the tensors may change at any time until the caller has waited, and hold the result then. `async` forms return a handle at
 /// once; all others block.
 ///
 /// On a CUDA device, an operation runs after the work on the current stream when it is called, and
@@ -29,8 +29,8 @@
 ///
 /// Autograd: the forms that block and return a new tensor are differentiable if gradients are
 /// enabled and a tensor requires them. Their backward communicates under the operation's name plus
-/// ".gradient", so every rank must run it alike. With losses L on n ranks, it computes the gradient
-/// of, as in Horovod:
+/// ".gradient", so every rank must run it alike. With losses L on n ranks it computes, as in
+/// Horovod, the gradient of
 ///   allreduce       the sum of L, with Sum, Average and scales
 ///   allgather       the mean of L, or the sum (GatherGradient)
 ///   broadcast       the mean of L, on the root; zero elsewhere

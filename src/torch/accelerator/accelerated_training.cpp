@@ -103,11 +103,14 @@ void AcceleratedTraining::require_pass(const char* call) const {
 
 void AcceleratedTraining::require_usable_gradients() const {
   if (accumulation_.has_run_backward) {
+    const bool can_be_skipped = feed_ == nullptr || accumulation_.passes_done == 0;
     throw InvalidArgument(
-        "Accelerator: a second backward() before step(). Call step() after each: a pass has one "
-        "loss. Add up the losses of a batch and call backward() of the sum. For several batches in "
-        "a step give gradient_accumulation_steps, and call step() after each of them. To leave out "
-        "a step that has begun call optimizer().zero_grad().");
+        std::string(
+            "Accelerator: a second backward() before step(). Call step() after each: a pass has "
+            "one loss. Add up the losses of a batch and call backward() of the sum. For several "
+            "batches in a step give gradient_accumulation_steps, and call step() after each of "
+            "them.") +
+        (can_be_skipped ? " To skip the step, call optimizer().zero_grad() first." : ""));
   }
   if (accumulation_.gradients.are_lost()) {
     throw InvalidArgument(
@@ -116,11 +119,11 @@ void AcceleratedTraining::require_usable_gradients() const {
   }
 }
 
-void AcceleratedTraining::require_own_backward() const {
+void AcceleratedTraining::require_own_backward(const char* call) const {
   if (accumulation_.has_run_backward || !optimizer_.engine_->has_arrivals()) return;
-  throw InvalidArgument(
-      "Accelerator: step() after loss.backward(), whose gradients are neither weighted by samples "
-      "nor dropped after the step. Call accelerator.backward(loss) instead.");
+  throw InvalidArgument(std::string("Accelerator: ") + call +
+                        " after loss.backward(), whose gradients are neither weighted by samples "
+                        "nor dropped after the step. Call accelerator.backward(loss) instead.");
 }
 
 /// Whether the program has called zero_grad() of the optimizer instead of step(). The passes that
@@ -168,6 +171,7 @@ void AcceleratedTraining::backward(const at::Tensor& loss_sum, std::int64_t coun
 
 std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, double norm_type) {
   require_pass("clip_grad_norm_()");
+  require_own_backward("clip_grad_norm_()");
   if (!is_last_pass()) return std::nullopt;
   if (!accumulation_.is_unscaled) scaler_.unscale_(optimizer_);
   accumulation_.is_unscaled = true;
@@ -176,7 +180,7 @@ std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, doubl
 
 bool AcceleratedTraining::step() {
   require_pass("step()");
-  require_own_backward();
+  require_own_backward("step()");
   const bool is_last = is_last_pass();
   bool has_stepped = is_last;
   if (is_last && scaler_.is_enabled()) {

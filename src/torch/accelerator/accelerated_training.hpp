@@ -51,7 +51,7 @@ class AcceleratedTraining {
   const CurrentBatch& batch() const;
   bool has_left_step_out() const;
   void require_usable_gradients() const;
-  void require_own_backward() const;
+  void require_own_backward(const char* call) const;
   template <class Backward>
   void run_pass(const Backward& backward);
   double weight() const;
@@ -66,7 +66,7 @@ class AcceleratedTraining {
   /// The step that the passes since the last one add up to.
   struct Accumulation {
     std::optional<std::uint64_t> step_number{};  // none before the first backward()
-    int passes_done = 0;                         // if the program makes its own batches
+    int passes_done = 0;                         // that step() has ended
     bool is_unscaled = false;
     bool has_run_backward = false;     // in this pass
     std::uint64_t discards = 0;        // the optimizer's, when it ran

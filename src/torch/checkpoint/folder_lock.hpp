@@ -23,8 +23,8 @@ class FolderLock {
   };
   using Duration = std::chrono::nanoseconds;
 
-  /// Waits at most `patience` for other holders, then throws BackendError, naming them if possible
-  /// and what to do. Also throws it if the file cannot be created.
+  /// Waits at most `patience` for other holders, then throws BackendError, naming them if
+  /// possible and saying what to do. Also throws it if the file cannot be created.
   FolderLock(const std::filesystem::path& folder, Kind kind, Duration patience);
   FolderLock(FolderLock&&) noexcept = default;
   FolderLock& operator=(FolderLock&&) = delete;  // released once

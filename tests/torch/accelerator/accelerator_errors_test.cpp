@@ -84,6 +84,7 @@ TEST_F(AcceleratorErrorsTest, BackwardOfLibTorch_IsFound) {
     auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
     for (auto& batch : batches) {
       model.mean_weight(batch.target).backward();
+      expect_refused([&] { accelerator.clip_grad_norm_(1.0); }, "clip_grad_norm_() after loss.");
       expect_refused([&] { accelerator.step(); }, "Call accelerator.backward(loss) instead");
       accelerator.optimizer().zero_grad();
       accelerator.backward(model.mean_weight(batch.target));
