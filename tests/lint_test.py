@@ -43,6 +43,7 @@ def commands(build, is_wanted):
     for entry in json.loads((build / "compile_commands.json").read_text()):
         command = re.sub(r" -o .*", "", entry["command"])
         command = re.sub(r" -W(no-subobject-linkage|no-maybe-uninitialized)", "", command)
+        command = re.sub(r" -Winvalid-pch -include \S+", "", command)
         for source in filter(is_ours, sources(entry)):
             if is_wanted(source):
                 yield {"directory": entry["directory"], "file": source,

@@ -36,7 +36,7 @@ class SharedBuffer {
   ///
   /// @param name unique among buffers, the same on all ranks
   /// @param memory of equal size on all ranks
-  /// @param owner keeps the memory alive
+  /// @param owner keeps the memory alive; without one, operations on a GPU copy it
   SharedBuffer(std::string name, const TensorView& memory, std::shared_ptr<void> owner);
 
   std::byte* data() const { return data_; }

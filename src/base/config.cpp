@@ -104,8 +104,7 @@ const std::array kSettings{
         "Larger: fewer, larger exchanges. Smaller: an unexpected order costs less time."},
     Setting{"KOLO_SPIN", &Config::spin, 0, kSecond,
             "How long a waiting caller spins before it yields, then sleeps. Larger: lower latency, "
-            "but a "
-            "busy core. Ignored on nodes with more ranks than cores."},
+            "but a busy core. Ignored on nodes with more ranks than cores."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
     Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,

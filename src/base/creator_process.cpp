@@ -6,8 +6,8 @@
 namespace kolo {
 namespace {
 
-/// Number of forks since the first process that created a CreatorProcess. Reading it is a load;
-/// getpid() would cost a system call.
+/// Number of forks between the first process that created a CreatorProcess and this one. Reading
+/// it is a load; getpid() would cost a system call.
 std::atomic<std::uint64_t> forks{0};
 
 void count_fork() { forks.fetch_add(1, std::memory_order_relaxed); }

@@ -35,7 +35,7 @@ void* register_with_nccl(ncclComm_t communicator, void* memory, std::size_t byte
   void* registration = nullptr;
   const ncclResult_t code = functions().enter(communicator, memory, bytes, &registration);
   if (code == ncclSuccess) return registration;
-  KOLO_LOG(Warn) << describe(code, "ncclCommRegister") << " NCCL copies what lies there instead.";
+  KOLO_LOG(Warn) << describe(code, "ncclCommRegister");
   return nullptr;
 }
 

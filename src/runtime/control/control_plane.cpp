@@ -55,8 +55,8 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
 
 bool ControlPlane::receive() {
   header_exchange_->beat();
-  // If headers are in shared memory, no rank sends messages before a negotiation. A long message of
-  // one may need its sender until it has arrived: where MPI cannot read another process's memory.
+  // If headers are in shared memory, no rank sends messages before a negotiation. A long message
+  // may need its sender until it has arrived, if MPI cannot read another process's memory.
   if (by_messages_ == nullptr && !coordinator_.is_negotiating() && mailbox_.is_idle()) return false;
   bool has_received = false;
   while (auto mail = mailbox_.poll()) {

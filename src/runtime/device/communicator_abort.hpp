@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "comm/gpu/device_communicator.hpp"
 
@@ -18,21 +19,24 @@ namespace kolo::runtime {
 /// answer.
 class CommunicatorAbort {
  public:
-  /// Once. Releases `buffers` after the abort.
+  /// Once. Releases `buffers` after the abort; if that takes too long, they leak.
   void begin(std::shared_ptr<comm::DeviceCommunicator> communicator, const std::string& reason,
              std::vector<std::shared_ptr<void>> buffers) noexcept {
     begun_at_ = Clock::now();
     *has_ended_ = false;
     try {
-      std::thread([communicator = std::move(communicator), reason, buffers = std::move(buffers),
-                   has_ended = has_ended_]() mutable {
+      std::thread([communicator, reason, buffers, has_ended = has_ended_,
+                   late = begun_at_ + kLongest]() mutable {
         communicator->abort(reason);
+        // The process may be ending, and what their deleters need may be gone.
+        if (Clock::now() >= late) leak_intentionally(std::exchange(buffers, {}));
         buffers.clear();  // operations in progress have owners of their own
         *has_ended = true;
       }).detach();
     } catch (const std::exception& error) {
       *has_ended_ = true;
       KOLO_LOG(Error) << "abort on the GPU: " << error.what();
+      leak_intentionally(std::pair(std::move(communicator), std::move(buffers)));
     }
   }
   /// Whether it is in progress, and has not taken too long to wait for.

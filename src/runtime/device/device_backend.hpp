@@ -25,9 +25,9 @@ namespace kolo::runtime {
 /// pass, and otherwise left where they are, in one group of the communicator's, as all tensors are
 /// that are only moved. The communicator is ready when a Task begins and when it ends.
 ///
-/// All ranks of a call pass registered memory, or none does. Staging memory is registered on all
-/// ranks or on none. Operations on SharedBuffers pass these, and staging memory where a rank has
-/// something else. Others pass what the program gives them, or staging memory.
+/// In an operation on SharedBuffers, all ranks pass registered memory, or none does: these, and
+/// staging memory where a rank has something else. Staging memory is registered on all ranks or on
+/// none. Other operations pass the program's memory, or staging memory.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.

@@ -219,9 +219,9 @@ void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   launched_.abandon();
   order_.give_up();
-  if (communicator_ != nullptr) {
-    abort_.begin(std::move(communicator_), reason, backend_->take_all());
-  }
+  if (communicator_ == nullptr) return;
+  abort_.begin(std::move(communicator_), reason,
+               backend_ ? backend_->take_all() : std::vector<std::shared_ptr<void>>{});
 }
 
 }  // namespace kolo::runtime

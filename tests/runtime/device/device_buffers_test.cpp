@@ -248,4 +248,16 @@ TEST_P(DeviceBuffersTest, AllKindsWithoutRanksThatHaveJoined) {
   }
 }
 
+TEST(SharedBufferTest, OwnerThatPointsToNothing_IsKept) {
+  bool is_released = false;
+  float element = 0;
+  {
+    const SharedBuffer buffer(
+        "x", TensorView{&element, DType::Float32, {}},
+        std::shared_ptr<void>(static_cast<void*>(nullptr), [&](void*) { is_released = true; }));
+    EXPECT_FALSE(is_released);
+  }
+  EXPECT_TRUE(is_released);
+}
+
 }  // namespace kolo::test::device_buffers_test
