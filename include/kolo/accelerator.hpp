@@ -152,7 +152,8 @@ class Accelerator {
   /// last pass of a step they are reduced while backward still runs. Call it once per pass; if a
   /// batch has several losses, add them up. Drops the gradients of earlier steps, so a loop needs
   /// no zero_grad(). If the program makes its own batches, it can skip a step, for example if the
-  /// loss is not finite: after backward(), all ranks call optimizer().zero_grad() instead of step().
+  /// loss is not finite: after backward(), all ranks call optimizer().zero_grad() instead of
+  /// step().
   /// @param loss the mean over the samples of the batch; a scalar that requires gradients
   /// @throws InvalidArgument before prepare(), outside a loop over the training batches, if called
   ///   twice before step(), or if the program has dropped the gradients of the step's earlier

@@ -11,10 +11,10 @@ namespace kolo {
 /// Names the compressor or codec of an operation, the same on all ranks.
 ///
 /// With none, fp16 and bf16, tensors are reduced in the type in which they are sent, with any
-/// algorithm. The others are codecs: each rank sends encoded pieces to the rank that adds them up, in float32, and receives
-/// the encoded sum. Codecs support Sum and Average, and every shard mode of a
-/// DistributedOptimizer; your own codecs support CPU memory only. Integers, complex numbers and worlds of one rank
-/// are never compressed. See docs/compression.md.
+/// algorithm. The others are codecs: each rank sends encoded pieces to the rank that adds them up,
+/// in float32, and receives the encoded sum. Codecs support Sum and Average, and every shard mode
+/// of a DistributedOptimizer; your own codecs support CPU memory only. Integers, complex numbers
+/// and worlds of one rank are never compressed. See docs/compression.md.
 class Compression {
  public:
   Compression() = default;  ///< none

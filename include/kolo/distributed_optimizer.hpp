@@ -117,7 +117,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Runs backward on a loss that is normalised by the number of samples or tokens of all ranks,
   /// instead of by each rank's own number and then by the number of ranks. The gradients of the
   /// step are those of (sum of loss_sum) / (sum of count) over all ranks and all passes of the
-  /// step, in every shard mode, with Average as well as Sum, for uneven batches and any number of passes:
+  /// step, in every shard mode, with Average as well as Sum, for uneven batches and any number of
+  /// passes:
   ///
   ///   const at::Tensor loss = cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
   ///   optimizer.backward(loss, labels.numel());

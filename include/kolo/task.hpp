@@ -26,8 +26,8 @@ enum class Progress : unsigned char {
 ///
 /// Awaitables are other Tasks and all types with `bool ready()`, which tests without blocking and
 /// may throw: a Transfer, a stage of a SharedWindow, yield(). Temporaries among the arguments of an
-/// awaited Task must be trivially destructible: GCC 12 destroys others twice. One thread at a
-/// time polls a Task, not necessarily always the same one. Destroying an unfinished Task destroys its
+/// awaited Task must be trivially destructible: GCC 12 destroys others twice. One thread at a time
+/// polls a Task, not necessarily always the same one. Destroying an unfinished Task destroys its
 /// locals, which abandons their transfers.
 class [[nodiscard]] Task {
  public:

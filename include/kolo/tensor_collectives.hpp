@@ -20,8 +20,8 @@
 /// operation keeps its tensors alive until it has ended.
 ///
 /// Forms: plain ones return new, contiguous tensors. Forms with a trailing underscore work in
-/// place: the tensors may change at any time until the caller has waited, and hold the result then. `async` forms return a handle at
-/// once; all others block.
+/// place: the tensors may change at any time until the caller has waited, and hold the result then.
+/// `async` forms return a handle at once; all others block.
 ///
 /// On a CUDA device, an operation runs after the work on the current stream when it is called, and
 /// before the work that the waiting thread puts on its current stream afterwards; no thread waits

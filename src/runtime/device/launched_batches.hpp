@@ -48,8 +48,8 @@ class LaunchedBatches {
   double seconds();
   /// Ends the thread, which waits for no batch.
   void end();
-  /// Asks no more questions, and waits for no answer: no more batches are released. From then on the
-  /// object lives as long as the process.
+  /// Asks no more questions, and waits for no answer: no more batches are released. From then on
+  /// the object lives as long as the process.
   void abandon();
 
  private:

@@ -30,8 +30,8 @@ ProgramStream stream_of(const Tensors& tensors);
 at::Tensor contiguous(const at::Tensor& tensor);
 Tensors contiguous(const Tensors& tensors);
 
-/// Copies `results`, computed in contiguous(tensors), to `tensors` if they are in other memory, and bumps
-/// the versions that autograd checks.
+/// Copies `results`, computed in contiguous(tensors), to `tensors` if they are in other memory, and
+/// bumps the versions that autograd checks.
 void write_back(const Tensors& results, const Tensors& tensors);
 
 /// The options with an owner of the tensors, since an operation outlives its handle, and with the
