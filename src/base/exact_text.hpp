@@ -5,7 +5,7 @@
 
 namespace kolo {
 
-/// A number with so many digits that another number has another text.
+/// Formats `value` with enough digits that different values have different texts.
 inline std::string exact_text(double value) {
   std::ostringstream text;
   text.precision(17);

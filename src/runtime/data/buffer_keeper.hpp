@@ -5,8 +5,8 @@
 namespace kolo::runtime {
 
 /// The deleter of a SharedBuffer's owner, which its copies, tensors in it and operations share.
-/// Whoever has the memory for a reason of their own keeps `memory`, and sees by a weak pointer to
-/// the owner when nobody uses it any more.
+/// Code that keeps the memory alive on its own account holds `memory`, and a weak pointer to the
+/// owner, which expires once nothing uses the buffer any more.
 struct BufferKeeper {
   std::shared_ptr<void> memory;
 

@@ -94,9 +94,7 @@ Task DeviceExchange::reduce_scatter(const DevicePlan& plan, ReductionItem item,
 /// Step 1.
 Task DeviceExchange::contribute(const std::byte* from, std::span<const std::size_t> counts,
                                 DType wire, std::byte* received) {
-  std::size_t count = 0;
-  for (const std::size_t length : counts) count += length;
-  path_.traffic.add_round(count * size_of(wire));
+  path_.traffic.add_round(sum_of(counts) * size_of(wire));
   const std::vector<std::size_t> lengths(size(), counts[rank()]);
   path_.communicator.all_to_all(from, counts, received, lengths, wire, path_.stream);
   co_await path_.communicator;

@@ -114,8 +114,8 @@ void AcceleratedTraining::require_usable_gradients() const {
   }
   if (accumulation_.gradients.are_lost()) {
     throw InvalidArgument(
-        "Accelerator: backward(): the gradients of the step's earlier passes are gone. Call no "
-        "zero_grad() in the loop: backward() drops gradients when a step begins.");
+        "Accelerator: backward(): the gradients of the step's earlier passes are gone. Do not "
+        "call zero_grad() in the loop: backward() drops gradients when a step begins.");
   }
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/outgoing.hpp"
+#include "comm/gpu/broadcast_value.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/adasum_weights.hpp"
 #include "ops/kernels/check_vectors.hpp"
@@ -51,18 +51,8 @@ std::vector<ByteRange> ranges_of(const comm::DeviceVectors& vectors) {
 
 /// The group that the first rank of `communicator` makes; the same on all its ranks.
 Task agree_on_group(Communicator& communicator, int tag, FakeGpuHub& hub, std::uint64_t& group) {
-  if (communicator.rank() != 0) {
-    co_await communicator.receive(std::as_writable_bytes(std::span(&group, 1)), 0, tag);
-    co_return;
-  }
-  group = hub.make_group(communicator.size());
-  Outgoing<std::uint64_t> outgoing(group);
-  std::vector<Transfer> transfers;
-  for (int peer = 1; peer < communicator.size(); ++peer) {
-    transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
-  }
-  for (Transfer& transfer : transfers) co_await transfer;
-  outgoing.set_left();
+  if (communicator.rank() == 0) group = hub.make_group(communicator.size());
+  co_await comm::broadcast_value(communicator, tag, group);
 }
 
 }  // namespace

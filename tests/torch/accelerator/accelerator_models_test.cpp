@@ -165,7 +165,7 @@ TEST_F(AcceleratorTest, ZeroGradOfThePassesBefore_IsFound) {
               accelerator.step();
             }
           },
-          "Call no zero_grad() in the loop");
+          "Do not call zero_grad() in the loop");
     }
   }
 }
