@@ -45,4 +45,12 @@ file(COPY ${find_modules} DESTINATION "${PROJECT_BINARY_DIR}")
 install(FILES "${PROJECT_BINARY_DIR}/koloConfig.cmake"
               "${PROJECT_BINARY_DIR}/koloConfigVersion.cmake" ${find_modules}
         DESTINATION "${package_install_dir}" COMPONENT core)
-install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT core)
+install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT core
+        PATTERN include/kolo/torch EXCLUDE
+        PATTERN include/kolo/kolo.hpp EXCLUDE)
+if(TARGET kolo::kolo)
+  install(DIRECTORY include/kolo/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
+          COMPONENT torch)
+  install(FILES include/kolo/kolo.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
+          COMPONENT torch)
+endif()

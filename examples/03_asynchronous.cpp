@@ -9,7 +9,7 @@
 #include <ATen/Functions.h>
 
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 
 int main() {
   kolo::Runtime runtime;

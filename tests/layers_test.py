@@ -36,14 +36,18 @@ class Layers:
         """The level of a file of the library, given relative to the root; None if it has none."""
         top, *rest = path.parts
         if top == "include":
-            return self.level_of_header.get(path.name)
+            return self.level_of_header_named("/".join(rest[1:]))
         return rest[0] if top == "src" else top
+
+    def level_of_header_named(self, name):
+        """The level of a public header, named from include/kolo on; None if it has none."""
+        return "torch" if name.startswith("torch/") else self.level_of_header.get(name)
 
     def target_level(self, delimiter, included):
         """The level of an included header of Kolo; None for other headers."""
         first, _, rest = included.partition("/")
         if first == "kolo":
-            return self.level_of_header.get(rest, "on no level: missing in layers.txt")
+            return self.level_of_header_named(rest) or "on no level: missing in layers.txt"
         if delimiter == '"' and first in self.allowed:
             # LibTorch too has a folder torch/.
             folder = self.root if first in ("ops", "compression") else self.root / "src"
@@ -120,6 +124,8 @@ class LayersTest(unittest.TestCase):
             ("ops/a.cu", "#include <ATen/core/Tensor.h>", "which only torch may"),
             ("ops/a.cpp", '#include "torch/torch.h"', "which only torch may"),
             ("ops/a.cpp", '#include "torch/hooks.hpp"', "(torch)"),
+            ("ops/a.cpp", '#include "kolo/torch/hook.hpp"', "(torch)"),
+            ("include/kolo/error.hpp", "#include <kolo/torch/hook.hpp>", "(torch)"),
             ("ops/a.cpp", "#include <mpi.h>", "which only comm may"),
             ("ops/steps/a.cpp", '#include "ops/select.hpp"', "its group may not"),
             ("ops/kernels/a.cpp", '#include "ops/steps/share.hpp"', "its group may not"),
@@ -139,6 +145,8 @@ class LayersTest(unittest.TestCase):
             "src/base/b.hpp": "",
             "src/comm/a.cpp": '#include <mpi.h>\n#include "base/b.hpp"',
             "src/torch/a.cpp": '#include <ATen/core/Tensor.h>\n#include "ops/select.hpp"',
+            "include/kolo/torch/hook.hpp":
+                '#include <ATen/core/Tensor.h>\n#include "kolo/error.hpp"',
             "include/kolo/algorithm.hpp": '#include "kolo/error.hpp"',
             "ops/a.cpp": '#include "ops/steps/share.hpp"',
             "ops/steps/share.hpp": '#include "ops/kernels/sum.hpp"\n#include "kolo/algorithm.hpp"',

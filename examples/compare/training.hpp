@@ -10,7 +10,7 @@
 #include <torch/optim/adamw.h>
 
 #include "compare/options.hpp"
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 
 namespace compare {
 

@@ -11,7 +11,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 
 namespace drawn {
 

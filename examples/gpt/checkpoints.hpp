@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "gpt/options.hpp"
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 
 namespace gpt {
 

@@ -10,8 +10,8 @@
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
 #include "gpt/windows.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 
 namespace gpt {
 

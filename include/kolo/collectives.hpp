@@ -16,7 +16,7 @@
 #include "kolo/tensor_view.hpp"
 
 #pragma GCC visibility push(default)
-/// Collectives on plain memory. kolo/tensor_collectives.hpp has them for at::Tensor.
+/// Collectives on plain memory. kolo/torch/tensor_collectives.hpp has them for at::Tensor.
 ///
 ///     kolo::TensorView view{data, kolo::DType::Float32, {rows, columns}};
 ///     kolo::allreduce(view, view, {.op = kolo::ReduceOp::Sum, .name = "loss"});  // in place

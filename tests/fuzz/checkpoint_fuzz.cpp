@@ -20,9 +20,9 @@
 #include <torch/optim/adamw.h>
 
 #include "fuzz/fuzz_target.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/checkpoint/signed_index.hpp"
 
 namespace kolo::fuzz {

@@ -11,9 +11,9 @@
 #include <torch/torch.h>
 
 #include "kolo/config.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 

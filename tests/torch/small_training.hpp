@@ -9,10 +9,10 @@
 
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
-#include "kolo/grad_scaler.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 

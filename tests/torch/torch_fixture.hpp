@@ -10,7 +10,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
 

@@ -9,8 +9,8 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/parameter_sync.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/optimizer/training_engine.hpp"
 #include "torch/tensors/agreement.hpp"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "kolo/accelerator.hpp"
+#include "kolo/torch/accelerator.hpp"
 #include "torch/accelerator/accumulated_gradients.hpp"
 #include "torch/accelerator/device.hpp"
 #include "torch/accelerator/rate_source.hpp"

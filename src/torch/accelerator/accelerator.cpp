@@ -1,4 +1,4 @@
-#include "kolo/accelerator.hpp"
+#include "kolo/torch/accelerator.hpp"
 
 #include <iostream>
 #include <string_view>

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kolo/batches.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/batches.hpp"
 #include "torch/accelerator/batch_shares.hpp"
 #include "torch/data/epoch_order.hpp"
 #include "torch/tensors/agreement.hpp"

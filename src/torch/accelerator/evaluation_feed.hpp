@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kolo/batches.hpp"
+#include "kolo/torch/batches.hpp"
 #include "torch/accelerator/batch_shares.hpp"
 
 namespace kolo::tensors {

@@ -1,4 +1,4 @@
-#include "kolo/progress_bar.hpp"
+#include "kolo/torch/progress_bar.hpp"
 
 #include <array>
 #include <cmath>

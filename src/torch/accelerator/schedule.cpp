@@ -1,4 +1,4 @@
-#include "kolo/schedule.hpp"
+#include "kolo/torch/schedule.hpp"
 
 #include <bit>
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kolo/batches.hpp"
+#include "kolo/torch/batches.hpp"
 #include "torch/accelerator/batch_shares.hpp"
 
 namespace kolo::tensors {

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/progress_bar.hpp"
+#include "kolo/torch/progress_bar.hpp"
 
 namespace kolo::tensors {
 

@@ -1,4 +1,4 @@
-#include "kolo/distributed_sampler.hpp"
+#include "kolo/torch/distributed_sampler.hpp"
 
 #include <utility>
 

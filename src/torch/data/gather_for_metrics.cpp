@@ -1,9 +1,9 @@
-#include "kolo/gather_for_metrics.hpp"
+#include "kolo/torch/gather_for_metrics.hpp"
 
 #include <string>
 
 #include "kolo/error.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
 
 namespace kolo {

@@ -1,4 +1,4 @@
-#include "kolo/stream_shard.hpp"
+#include "kolo/torch/stream_shard.hpp"
 
 #include "torch/data/stream_position.hpp"
 #include "torch/tensors/tensor_operation.hpp"

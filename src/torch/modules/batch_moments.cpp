@@ -9,7 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 
 namespace kolo::tensors {
 

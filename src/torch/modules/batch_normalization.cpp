@@ -18,7 +18,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "kolo/error.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/modules/batch_moments.hpp"
 #include "torch/tensors/differentiable.hpp"
 #include "torch/tensors/graph_node.hpp"

@@ -10,7 +10,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "kolo/error.hpp"
-#include "kolo/sync_batch_norm.hpp"
+#include "kolo/torch/sync_batch_norm.hpp"
 
 namespace kolo {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <ATen/ops/ones.h>
 
-#include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/sync_batch_norm.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/parameter_sync.hpp"
+#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/modules/batch_moments.hpp"
 #include "torch/modules/batch_normalization.hpp"
 #include "torch/tensors/agreement.hpp"

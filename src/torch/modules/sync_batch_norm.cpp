@@ -1,4 +1,4 @@
-#include "kolo/sync_batch_norm.hpp"
+#include "kolo/torch/sync_batch_norm.hpp"
 
 #include <cstdint>
 #include <sstream>

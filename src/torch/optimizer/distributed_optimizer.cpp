@@ -1,4 +1,4 @@
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 
 #include <utility>
 

@@ -14,8 +14,8 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/agreement.hpp"

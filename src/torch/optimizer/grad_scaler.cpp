@@ -1,4 +1,4 @@
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/json_objects.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 
 namespace kolo::tensors {
 

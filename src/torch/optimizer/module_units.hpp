@@ -6,7 +6,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "kolo/module_filter.hpp"
+#include "kolo/torch/module_filter.hpp"
 
 namespace kolo::tensors {
 

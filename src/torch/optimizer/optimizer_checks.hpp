@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 

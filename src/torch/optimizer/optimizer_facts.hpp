@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/reduction/parameter_watch.hpp"
 #include "torch/tensors/agreement.hpp"
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "runtime/lane/lane.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/training/load_training.hpp"

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "kolo/checkpoint.hpp"
+#include "kolo/torch/checkpoint.hpp"
 #include "torch/optimizer/parameter_batches.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/training/saved_state.hpp"

@@ -8,9 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/bucket_hook.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/reduction/frozen_parameters.hpp"
 #include "torch/reduction/gradient_compression.hpp"
 #include "torch/reduction/step_reductions.hpp"

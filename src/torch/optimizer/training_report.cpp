@@ -1,4 +1,4 @@
-#include "kolo/training_report.hpp"
+#include "kolo/torch/training_report.hpp"
 
 #include <array>
 #include <cstdio>

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kolo/training_report.hpp"
+#include "kolo/torch/training_report.hpp"
 #include "torch/optimizer/parameter_batches.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/training/training_view.hpp"

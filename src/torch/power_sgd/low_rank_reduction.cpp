@@ -9,7 +9,7 @@
 
 #include <ATen/Functions.h>
 
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/power_sgd/orthonormal.hpp"
 
 namespace kolo::tensors {

@@ -9,10 +9,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
 #include "kolo/collectives.hpp"
-#include "kolo/power_sgd.hpp"
-#include "kolo/tensor_handle.hpp"
+#include "kolo/torch/bucket_hook.hpp"
+#include "kolo/torch/power_sgd.hpp"
+#include "kolo/torch/tensor_handle.hpp"
 
 namespace kolo::tensors {
 

@@ -1,4 +1,4 @@
-#include "kolo/power_sgd.hpp"
+#include "kolo/torch/power_sgd.hpp"
 
 #include <cmath>
 #include <string>

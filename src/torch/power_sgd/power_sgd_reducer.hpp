@@ -2,9 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
-#include "kolo/power_sgd.hpp"
-#include "kolo/tensor_handle.hpp"
+#include "kolo/torch/bucket_hook.hpp"
+#include "kolo/torch/power_sgd.hpp"
+#include "kolo/torch/tensor_handle.hpp"
 #include "torch/power_sgd/low_rank_reduction.hpp"
 
 namespace kolo::tensors {

@@ -9,9 +9,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/handle.hpp"
-#include "kolo/tensor_handle.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/tensor_handle.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/gradient_compression.hpp"
 #include "torch/sharding/shard_sets.hpp"

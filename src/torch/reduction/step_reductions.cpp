@@ -7,7 +7,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/lane/lane.hpp"
 #include "torch/tensors/withheld.hpp"
 

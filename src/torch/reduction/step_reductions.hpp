@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
+#include "kolo/torch/bucket_hook.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/bucket_reduction.hpp"
 #include "torch/reduction/gradient_compression.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
 #include "torch/reduction/step_phase.hpp"
 

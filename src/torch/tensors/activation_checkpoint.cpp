@@ -1,4 +1,4 @@
-#include "kolo/activation_checkpoint.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
 
 #include <algorithm>
 #include <cstddef>

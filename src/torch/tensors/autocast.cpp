@@ -1,4 +1,4 @@
-#include "kolo/autocast.hpp"
+#include "kolo/torch/autocast.hpp"
 
 #include <string>
 

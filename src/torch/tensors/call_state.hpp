@@ -10,8 +10,8 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 
-#include "kolo/activation_checkpoint.hpp"
-#include "kolo/autocast.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
+#include "kolo/torch/autocast.hpp"
 #include "torch/tensors/generator_state.hpp"
 
 /// What the results of a function depend on besides its inputs, so that it can be called again.

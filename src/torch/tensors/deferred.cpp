@@ -1,4 +1,4 @@
-#include "kolo/deferred.hpp"
+#include "kolo/torch/deferred.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -15,8 +15,8 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
-#include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/construction_memory.hpp"
 #include "torch/tensors/deferred.hpp"

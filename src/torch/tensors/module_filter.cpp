@@ -1,4 +1,4 @@
-#include "kolo/module_filter.hpp"
+#include "kolo/torch/module_filter.hpp"
 
 #include <algorithm>
 #include <fnmatch.h>

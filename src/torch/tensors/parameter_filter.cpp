@@ -1,4 +1,4 @@
-#include "kolo/parameter_filter.hpp"
+#include "kolo/torch/parameter_filter.hpp"
 
 namespace kolo {
 

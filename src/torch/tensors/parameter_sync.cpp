@@ -1,4 +1,4 @@
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 
 #include <exception>
 #include <sstream>
@@ -14,7 +14,7 @@
 
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/write_protection.hpp"

@@ -1,4 +1,4 @@
-#include "kolo/shared_tensor.hpp"
+#include "kolo/torch/shared_tensor.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -10,7 +10,7 @@
 #include "kolo/algorithm.hpp"
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
-#include "kolo/tensor_handle.hpp"
+#include "kolo/torch/tensor_handle.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/tensors/program_stream.hpp"
 

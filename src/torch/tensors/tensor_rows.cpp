@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/tensors/differentiable.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/tensor_operation.hpp"

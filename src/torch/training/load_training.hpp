@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "kolo/checkpoint.hpp"
+#include "kolo/torch/checkpoint.hpp"
 #include "torch/training/saved_state.hpp"
 #include "torch/training/training_view.hpp"
 

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 
 namespace kolo::tensors {
 

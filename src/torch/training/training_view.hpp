@@ -10,8 +10,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/bucket_hook.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/bucket_hook.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 

@@ -8,7 +8,7 @@
 #include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
 
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/wrapped/fused_step.hpp"
 #include "torch/wrapped/libtorch_state.hpp"
 #include "torch/wrapped/swapped_parameters.hpp"

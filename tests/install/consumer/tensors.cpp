@@ -4,7 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <kolo/runtime.hpp>
-#include <kolo/tensor_collectives.hpp>
+#include <kolo/torch/tensor_collectives.hpp>
 
 int main() {
   const kolo::Runtime runtime;  // of one process

@@ -11,7 +11,7 @@
 
 #include <torch/torch.h>
 
-#include "kolo/accelerator.hpp"
+#include "kolo/torch/accelerator.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kolo/deferred.hpp"
+#include "kolo/torch/deferred.hpp"
 #include "torch/accelerator/accelerator_fixture.hpp"
 
 namespace kolo::test::accelerator_test {

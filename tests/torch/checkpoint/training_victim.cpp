@@ -14,8 +14,8 @@
 #include <torch/torch.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/checkpoint/kill_at.hpp"
 
 namespace {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/power_sgd.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/power_sgd.hpp"
 #include "torch/compression/coded_training.hpp"
 #include "torch/scaling.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "torch/compression/coded_training.hpp"
 #include "torch/scaling.hpp"
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/activation_checkpoint.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
 #include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_activation_checkpoint_test {

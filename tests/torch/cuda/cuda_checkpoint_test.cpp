@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/parameter_sync.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/parameter_sync.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_checkpoint_test {

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/cuda/fake_cuda_fixture.hpp"
 
 namespace kolo::test::cuda_collectives_test {

@@ -11,8 +11,8 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_optimizer_test {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/cuda/fake_cuda_fixture.hpp"
 #include "torch/models.hpp"
 

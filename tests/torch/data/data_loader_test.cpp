@@ -10,10 +10,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
-#include "kolo/distributed_sampler.hpp"
-#include "kolo/gather_for_metrics.hpp"
-#include "kolo/stream_shard.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_sampler.hpp"
+#include "kolo/torch/gather_for_metrics.hpp"
+#include "kolo/torch/stream_shard.hpp"
 #include "torch/data/epoch_order.hpp"
 #include "torch/data/numbered_data.hpp"
 #include "torch/small_training.hpp"

@@ -1,4 +1,4 @@
-#include "kolo/gather_for_metrics.hpp"
+#include "kolo/torch/gather_for_metrics.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <torch/torch.h>
 
 #include "kolo/process_set.hpp"
-#include "kolo/sync_batch_norm.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/modules/joined_batches.hpp"
 
 namespace kolo::test::sync_batch_norm_test {

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "kolo/process_set.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/models.hpp"
 #include "torch/torch_fixture.hpp"
 

@@ -1,11 +1,11 @@
 // SyncBatchNorm computes on several ranks what BatchNorm computes on their joined batches.
-#include "kolo/sync_batch_norm.hpp"
+#include "kolo/torch/sync_batch_norm.hpp"
 
 #include <sstream>
 
-#include "kolo/activation_checkpoint.hpp"
-#include "kolo/autocast.hpp"
 #include "kolo/collectives.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
+#include "kolo/torch/autocast.hpp"
 #include "torch/modules/batch_norm_pair.hpp"
 #include "torch/modules/joined_batches.hpp"
 

@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/checkpoint.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/model_dtype.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/checkpoint.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/model_dtype.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 #include "torch/trained_models.hpp"

@@ -1,4 +1,4 @@
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 
 #include <memory>
 #include <optional>
@@ -11,7 +11,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
 

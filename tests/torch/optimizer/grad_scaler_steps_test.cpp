@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "kolo/autocast.hpp"
+#include "kolo/torch/autocast.hpp"
 #include "torch/scaling.hpp"
 
 namespace kolo::test::grad_scaler_steps_test {

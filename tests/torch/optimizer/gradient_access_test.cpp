@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"

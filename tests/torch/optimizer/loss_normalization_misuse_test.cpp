@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/optimizer/counted_training.hpp"
 #include "torch/sharding.hpp"
 

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "torch/optimizer/counted_training.hpp"
 #include "torch/sharding.hpp"
 

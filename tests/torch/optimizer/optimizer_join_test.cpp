@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/parameter_sync.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"

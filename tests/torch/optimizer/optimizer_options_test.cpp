@@ -10,9 +10,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/optimizer/optimizer_options_fixture.hpp"
 
 namespace kolo::test::optimizer_options_test {

@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/bucket_hook.hpp"
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/bucket_hook.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
 

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 

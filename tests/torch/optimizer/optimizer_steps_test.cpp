@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "torch/optimizer/ramp_weight.hpp"
 

@@ -4,8 +4,8 @@
 
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"

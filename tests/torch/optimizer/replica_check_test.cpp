@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"

@@ -1,5 +1,5 @@
 // What an optimizer says that it keeps and moves.
-#include "kolo/training_report.hpp"
+#include "kolo/torch/training_report.hpp"
 
 #include <cstddef>
 #include <cstdint>

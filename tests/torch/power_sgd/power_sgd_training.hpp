@@ -8,9 +8,9 @@
 
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/power_sgd.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/power_sgd.hpp"
 #include "torch/torch_fixture.hpp"
 
 /// What the tests of PowerSGD share.

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/activation_checkpoint.hpp"
-#include "kolo/autocast.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
+#include "kolo/torch/autocast.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 

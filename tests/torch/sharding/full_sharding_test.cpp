@@ -19,9 +19,9 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 

@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/deferred.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/module_filter.hpp"
+#include "kolo/torch/deferred.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/module_filter.hpp"
 #include "torch/adapted_layers.hpp"
 #include "torch/memory_watch.hpp"
 #include "torch/sharding.hpp"

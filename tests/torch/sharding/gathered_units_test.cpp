@@ -11,7 +11,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/memory_watch.hpp"
 #include "torch/sharding.hpp"

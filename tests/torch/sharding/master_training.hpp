@@ -6,8 +6,8 @@
 
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 

@@ -8,8 +8,8 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/model_dtype.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/model_dtype.hpp"
 #include "torch/sharding.hpp"
 #include "torch/sharding/master_training.hpp"
 #include "torch/small_training.hpp"

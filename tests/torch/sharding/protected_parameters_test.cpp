@@ -13,7 +13,7 @@
 #include <torch/torch.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"

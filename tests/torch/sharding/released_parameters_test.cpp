@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"

@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/sharding.hpp"
 #include "torch/sharding/wasserstein_gan.hpp"
 #include "torch/torch_fixture.hpp"

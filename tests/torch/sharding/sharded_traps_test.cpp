@@ -11,8 +11,8 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"

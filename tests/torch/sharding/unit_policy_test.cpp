@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/module_filter.hpp"
+#include "kolo/torch/module_filter.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/activation_checkpoint.hpp"
 #include "kolo/error.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
 #include "runtime/runtimes.hpp"
 
 namespace kolo::test::activation_checkpoint_errors_test {

@@ -1,5 +1,5 @@
 // Checkpointed functions have the values and gradients of ordinary calls, and keep no activations.
-#include "kolo/activation_checkpoint.hpp"
+#include "kolo/torch/activation_checkpoint.hpp"
 
 #include <functional>
 #include <string>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/autocast.hpp"
+#include "kolo/torch/autocast.hpp"
 
 namespace kolo::test::activation_checkpoint_test {
 

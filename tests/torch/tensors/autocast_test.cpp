@@ -1,13 +1,13 @@
 // Autocast restores what it found, and a step inside a region leaves no stale casts.
-#include "kolo/autocast.hpp"
+#include "kolo/torch/autocast.hpp"
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/distributed_optimizer.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"

@@ -1,5 +1,5 @@
 // kolo::deferred: what is constructed once per node is what every rank would have constructed.
-#include "kolo/deferred.hpp"
+#include "kolo/torch/deferred.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 

@@ -1,4 +1,4 @@
-#include "kolo/model_dtype.hpp"
+#include "kolo/torch/model_dtype.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "kolo/parameter_sync.hpp"
+#include "kolo/torch/parameter_sync.hpp"
 
 #include <functional>
 #include <memory>
@@ -13,7 +13,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/tensor_collectives.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"

@@ -1,5 +1,5 @@
 // Tensors in memory that the ranks share.
-#include "kolo/shared_tensor.hpp"
+#include "kolo/torch/shared_tensor.hpp"
 
 #include <cstdint>
 #include <fstream>

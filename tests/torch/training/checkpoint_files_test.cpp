@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/checkpoint.hpp"
 #include "kolo/error.hpp"
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/checkpoint.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
 #include "torch/training_checkpoints.hpp"
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/checkpoint.hpp"
-#include "kolo/grad_scaler.hpp"
+#include "kolo/torch/checkpoint.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "torch/training_checkpoints.hpp"
 
 namespace kolo::test::training_checkpoint_test {

@@ -9,11 +9,11 @@
 #include <c10/core/ScalarType.h>
 
 #include "kolo/compression.hpp"
-#include "kolo/module_filter.hpp"
-#include "kolo/parameter_filter.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shard.hpp"
+#include "kolo/torch/module_filter.hpp"
+#include "kolo/torch/parameter_filter.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {

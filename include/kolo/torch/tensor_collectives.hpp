@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/collectives.hpp"
-#include "kolo/tensor_handle.hpp"
+#include "kolo/torch/tensor_handle.hpp"
 
 #pragma GCC visibility push(default)
 /// Collectives on at::Tensor. Names, groups, blocking and errors are those of kolo/collectives.hpp.

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/process_set.hpp"
-#include "kolo/tensor_handle.hpp"
+#include "kolo/torch/tensor_handle.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "kolo/bucket_hook.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/bucket_hook.hpp"
 
 namespace kolo::tensors {
 class PowerSgdReducer;

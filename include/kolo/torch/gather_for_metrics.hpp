@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/distributed_sampler.hpp"
+#include "kolo/torch/distributed_sampler.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {

@@ -17,14 +17,14 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "kolo/autocast.hpp"
-#include "kolo/batches.hpp"
-#include "kolo/checkpoint.hpp"
-#include "kolo/distributed_optimizer.hpp"
-#include "kolo/grad_scaler.hpp"
-#include "kolo/prepared_optimizer.hpp"
-#include "kolo/schedule.hpp"
 #include "kolo/shard.hpp"
+#include "kolo/torch/autocast.hpp"
+#include "kolo/torch/batches.hpp"
+#include "kolo/torch/checkpoint.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/prepared_optimizer.hpp"
+#include "kolo/torch/schedule.hpp"
 
 namespace kolo::tensors {
 class AcceleratedTraining;

@@ -8,7 +8,7 @@
 #pragma GCC visibility push(default)
 /// Tensors in memory that all ranks of a node share; see kolo/shared_buffer.hpp.
 ///
-/// The collectives of kolo/tensor_collectives.hpp detect such tensors and move their elements
+/// The collectives of kolo/torch/tensor_collectives.hpp detect such tensors and move their elements
 /// between ranks without intermediate copies: allreduce_, broadcast_, and the input of
 /// reduce_scatter and alltoall. This requires the whole tensor, contiguous and not in a group. It
 /// must be the same tensor on all ranks, or all get MismatchError. Views of a part of it, whose

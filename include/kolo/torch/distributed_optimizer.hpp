@@ -13,10 +13,10 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "kolo/bucket_hook.hpp"
-#include "kolo/checkpoint.hpp"
-#include "kolo/distributed_optimizer_options.hpp"
-#include "kolo/training_report.hpp"
+#include "kolo/torch/bucket_hook.hpp"
+#include "kolo/torch/checkpoint.hpp"
+#include "kolo/torch/distributed_optimizer_options.hpp"
+#include "kolo/torch/training_report.hpp"
 
 namespace kolo::tensors {
 class AcceleratedTraining;

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kolo/distributed_optimizer.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {

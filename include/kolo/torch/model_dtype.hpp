@@ -3,7 +3,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
-#include "kolo/module_filter.hpp"
+#include "kolo/torch/module_filter.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {
