@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,9 +18,10 @@ class Runtime;
 
 /// A group of ranks that run collectives together; the world is one of them.
 ///
-/// Sets may overlap and run independently of one another. The Runtime owns them; every rank of the
-/// world knows all sets, whether it is a member or not. See Runtime::add_process_set.
-class ProcessSet {
+/// Sets may overlap and run independently of one another. The Runtime makes them; every rank of the
+/// world knows all sets, whether it is a member or not. See Runtime::add_process_set. A reference to
+/// a set is valid as long as its Runtime; objects that may live longer keep shared_from_this().
+class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  public:
   /// @param lane null if this rank is not a member
   ProcessSet(Runtime& runtime, int number, std::vector<int> ranks,
@@ -39,7 +41,8 @@ class ProcessSet {
   std::string name() const;
   /// @return 0 for the world; sets added later are numbered from 1, the same on all ranks
   int number() const { return number_; }
-  Runtime& runtime() const { return runtime_; }
+  /// @throws ShutdownError once the Runtime has been destroyed
+  Runtime& runtime() const;
 
   /// Names an operation that has no name.
   ///
@@ -69,7 +72,9 @@ class ProcessSet {
   const std::shared_ptr<runtime::Lane>& lane() const;
 
  private:
-  Runtime& runtime_;
+  friend class Runtime;
+
+  std::atomic<Runtime*> runtime_;  // null: it has been destroyed
   int number_;
   std::vector<int> ranks_;
   std::shared_ptr<runtime::Lane> lane_;

@@ -94,6 +94,7 @@ if(TARGET kolo)
     LIBRARIES kolo)
   kolo_add_mpi_test(training_steps_test
     SOURCES
+      torch/optimizer/ended_runtime_test.cpp
       torch/optimizer/gradient_access_test.cpp
       torch/optimizer/local_steps_test.cpp
       torch/optimizer/loss_normalization_misuse_test.cpp

@@ -140,7 +140,7 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
  private:
   DistributedSampler(const tensors::EpochOrder& order, const Options& options);
 
-  ProcessSet* set_;
+  std::shared_ptr<ProcessSet> set_;
   std::shared_ptr<tensors::SampleSequence> sequence_;
 };
 

@@ -80,7 +80,7 @@ class SyncBatchNormImpl
   std::string problem_with_input(const at::Tensor& input) const;
   void update_running_statistics(const tensors::Moments& moments, bool has_values);
 
-  ProcessSet* set_;
+  std::shared_ptr<ProcessSet> set_;
   std::string name_;  // of its operations
 };
 TORCH_MODULE(SyncBatchNorm);

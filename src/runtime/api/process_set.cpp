@@ -11,15 +11,24 @@ namespace kolo {
 
 ProcessSet::ProcessSet(Runtime& runtime, int number, std::vector<int> ranks,
                        std::shared_ptr<runtime::Lane> lane)
-    : runtime_(runtime), number_(number), ranks_(std::move(ranks)), lane_(std::move(lane)) {}
+    : runtime_(&runtime), number_(number), ranks_(std::move(ranks)), lane_(std::move(lane)) {}
 
 int ProcessSet::rank() const { return included() ? lane_->rank() : -1; }
 std::string ProcessSet::name() const { return runtime::name_of_set(number_, ranks_); }
+
+Runtime& ProcessSet::runtime() const {
+  Runtime* const runtime = runtime_;
+  if (runtime != nullptr) return *runtime;
+  throw ShutdownError("process set " + name() +
+                      ": its Runtime has been destroyed on this rank. Keep the Runtime as long as "
+                      "anything communicates.");
+}
+
 std::string ProcessSet::next_name(std::string_view kind) const { return lane()->next_name(kind); }
 
 const std::shared_ptr<runtime::Lane>& ProcessSet::lane() const {
   if (!included()) {
-    throw InvalidArgument("rank " + std::to_string(runtime_.rank()) +
+    throw InvalidArgument("rank " + std::to_string(runtime().rank()) +
                           " is not a member of process set " + name() +
                           ". Call the operation on members only.");
   }

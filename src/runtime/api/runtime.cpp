@@ -62,7 +62,10 @@ class Runtime::Parts {
     add_set(0, everybody);
   }
 
-  ~Parts() { shutdown(); }
+  ~Parts() {
+    shutdown();
+    for (const Set& set : sets_) set.set->runtime_ = nullptr;
+  }
 
   Parts(const Parts&) = delete;  // lanes and threads refer to it
   Parts& operator=(const Parts&) = delete;
@@ -86,7 +89,7 @@ class Runtime::Parts {
       progress_thread = std::make_unique<runtime::ProgressThread>(lane);
     }
     const std::lock_guard lock(sets_lock_);
-    sets_.push_back({std::make_unique<ProcessSet>(runtime_, number, ranks, std::move(lane)),
+    sets_.push_back({std::make_shared<ProcessSet>(runtime_, number, ranks, std::move(lane)),
                      std::move(progress_thread)});
     return *sets_.back().set;
   }
@@ -110,7 +113,7 @@ class Runtime::Parts {
 
  private:
   struct Set {
-    std::unique_ptr<ProcessSet> set;
+    std::shared_ptr<ProcessSet> set;
     std::unique_ptr<runtime::ProgressThread>
         progress_thread;  // null: closed, or this rank is not a member
     bool is_removed = false;

@@ -19,7 +19,7 @@ DistributedSampler::Batch to_batch(const tensors::SampleSequence::Batch& batch) 
 }  // namespace
 
 DistributedSampler::DistributedSampler(const tensors::EpochOrder& order, const Options& options)
-    : set_(&tensors::member_set(options.process_set)),
+    : set_(tensors::member_set(options.process_set).shared_from_this()),
       sequence_(std::make_shared<tensors::SampleSequence>(order, options.seed, options.drop_last,
                                                           set_->rank(), set_->size())) {}
 

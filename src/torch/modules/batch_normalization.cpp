@@ -77,7 +77,7 @@ class SyncBatchNormBackward final : public autograd::Node {
         by_(std::move(by)),
         count_(std::move(count)),
         eps_(how.eps),
-        set_(*how.set),
+        set_(how.set),
         name_(how.name + ".gradient") {
     for (const at::Tensor& tensor : {input, how.weight, how.bias}) {
       const bool has_gradient = tensor.defined() && tensor.requires_grad();
@@ -122,8 +122,9 @@ class SyncBatchNormBackward final : public autograd::Node {
   /// its sign changed.
   at::Tensor through_statistics(const at::Tensor& values, const at::Tensor& steepness,
                                 const LocalGradients& local) const {
-    const at::Tensor sums = allreduce(at::cat({local.weight, local.bias}),
-                                      {.op = ReduceOp::Sum, .name = name_, .process_set = &set_});
+    const at::Tensor sums =
+        allreduce(at::cat({local.weight, local.bias}),
+                  {.op = ReduceOp::Sum, .name = name_, .process_set = set_.get()});
     const at::Tensor means = sums / count_.clamp_min(1);
     const std::int64_t channels = steepness.size(0);
     return apply_affine(values, steepness * means.narrow(0, 0, channels),
@@ -136,7 +137,8 @@ class SyncBatchNormBackward final : public autograd::Node {
         "SyncBatchNorm: gradients of gradients (create_graph = true) cannot pass through it. Use "
         "LibTorch's BatchNorm there.";
     if (!task_should_compute_output(0)) throw InvalidArgument(problem);
-    refused<Tensors>(Collective::AllReduce, problem, {.name = name_, .process_set = &set_}).wait();
+    refused<Tensors>(Collective::AllReduce, problem, {.name = name_, .process_set = set_.get()})
+        .wait();
   }
 
   autograd::SavedVariable input_;
@@ -144,7 +146,7 @@ class SyncBatchNormBackward final : public autograd::Node {
   Statistics by_;
   at::Tensor count_;
   double eps_;
-  ProcessSet& set_;
+  const std::shared_ptr<ProcessSet> set_;
   std::string name_;
 };
 

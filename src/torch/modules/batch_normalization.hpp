@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +26,7 @@ struct Normalization {
   at::Tensor weight;
   at::Tensor bias;
   double eps;
-  ProcessSet* set;
+  std::shared_ptr<ProcessSet> set;
   std::string name;  // of the forward pass
 };
 

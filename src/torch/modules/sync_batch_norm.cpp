@@ -32,7 +32,7 @@ std::int64_t least_count(const at::Tensor& input, const at::Tensor& count) {
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& its_options,
                                      ProcessSet* process_set)
     : NormImplBase(its_options),
-      set_(&tensors::member_set(process_set)),
+      set_(tensors::member_set(process_set).shared_from_this()),
       name_(set_->next_name("sync_batch_norm")) {}
 
 void SyncBatchNormImpl::take_over(const torch::nn::Module& replaced,
@@ -105,7 +105,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   const std::string problem = problem_with_input(input);
   if (!problem.empty()) {
     tensors::refused<tensors::Tensors>(Collective::AllGather, problem,
-                                       {.name = name_, .process_set = set_})
+                                       {.name = name_, .process_set = set_.get()})
         .wait();
   }
   tensors::Moments moments;

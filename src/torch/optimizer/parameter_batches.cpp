@@ -185,7 +185,8 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
 void ParameterBatches::choose_memory(const Parameters& parameters, const std::string& prefix) {
   if (parameters.empty()) return;
   if (context_.options.shard == Shard::Full) {
-    const OperationOptions probe{.name = prefix + ".probe", .process_set = context_.sets.sharded};
+    const OperationOptions probe{.name = prefix + ".probe",
+                                 .process_set = context_.sets.sharded.get()};
     context_.gathers_on_use = !can_keep_one_copy(parameters.front().tensor.device(), probe);
     return;
   }
@@ -201,7 +202,7 @@ void ParameterBatches::place_frozen(const Parameters& frozen, const std::string&
   if (context_.options.shard != Shard::Full) return;
   if (!context_.gathers_on_use) {
     context_.frozen.share(frozen,
-                          {.name = prefix + ".frozen", .process_set = context_.sets.sharded});
+                          {.name = prefix + ".frozen", .process_set = context_.sets.sharded.get()});
   } else if (!reducers_.empty()) {
     context_.frozen.add(frozen, *reducers_.back()->shards()->memory().units());
   }
@@ -235,9 +236,13 @@ void ParameterBatches::take_part(const GatherCommand& command) const {
 
 void ParameterBatches::reduce_all() {
   StepState& step = context_.step;
-  for (const auto& reducer : reducers_) reducer->submit_rest();
-  step.times.buckets.clear();
   std::exception_ptr first_error;
+  try {
+    for (const auto& reducer : reducers_) reducer->submit_rest();
+  } catch (...) {
+    first_error = std::current_exception();
+  }
+  step.times.buckets.clear();
   for (const auto& reducer : reducers_) {
     if (const std::exception_ptr error = reducer->finish(); !first_error) first_error = error;
   }

@@ -27,7 +27,8 @@ struct TrainingContext {
   using NamedTensors = DistributedOptimizer::NamedParameters;
 
   ProcessSet& set;
-  const std::string prefix;  ///< of operations' names
+  const std::shared_ptr<ProcessSet> set_owner = set.shared_from_this();  ///< outlives its Runtime
+  const std::string prefix;                                              ///< of operations' names
   DistributedOptimizerOptions options;
   GradientCompression compression;
   WrappedOptimizer& wrapped;

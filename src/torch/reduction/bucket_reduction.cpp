@@ -98,7 +98,7 @@ BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t ind
   handle_ = begin_flags(buckets, bucket, name, options.process_set);
   if (bucket.gradient_count() == 0) return;
   AllreduceOptions scatter = reduction_of(options, coding.compression.of(bucket), name);
-  scatter.process_set = sets.sharded;
+  scatter.process_set = sets.sharded.get();
   scatter.stream = stream_.handle();
   scatter.keep_alive = std::make_shared<std::pair<at::Tensor, at::Tensor>>(shard, coding.residual);
   const bool encodes_whole = coding.compression.encodes_whole(bucket);
@@ -109,7 +109,7 @@ BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t ind
     sum.compression = coding.compression.of_replicas(bucket);
     sum.residual = encodes_whole ? nullptr : data_of(coding.residual);
     sum.name = name + ".replicas";
-    sum.process_set = sets.replicas;
+    sum.process_set = sets.replicas.get();
     sum.op = scatter.op = ReduceOp::Sum;
     sum.prescale = scatter.postscale = 1.0;
     if (options.op == ReduceOp::Average) sum.postscale /= options.process_set->size();

@@ -116,7 +116,7 @@ BucketPlan GradientReducer::plan_of_gradients(BucketPlan plan) const {
 /// Options of an operation of this reducer.
 OperationOptions GradientReducer::named(const std::string& what) const {
   return {.name = prefix_ + "." + what,
-          .process_set = is_for_shards() ? setup_.sets.sharded : setup_.options.process_set};
+          .process_set = is_for_shards() ? setup_.sets.sharded.get() : setup_.options.process_set};
 }
 
 GradientBuckets GradientReducer::make_buckets(BucketPlan plan) {

@@ -78,17 +78,18 @@ void StepReductions::submit(std::size_t bucket) {
   if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   setup_.step.start_clock();
   state.submitted = StepState::Clock::now();
-  state.is_complete = false;
-  ++state.submissions;
+  const bool is_first = state.submissions == 0;
   const std::string& name = names_[bucket];
   const BucketReduction::Coding coding{setup_.compression, begin_residual(bucket)};
   if (shards_ != nullptr) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.sets,
-                            destination(bucket));
+                            destination(bucket, is_first));
   } else {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding,
                             bound_hook(bucket, coding.residual));
   }
+  state.is_complete = false;  // from here on: what is above may throw
+  ++state.submissions;
   buckets_.refuse_access(plan);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
@@ -167,9 +168,9 @@ GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& grad
 }
 
 /// The memory for this rank's reduced shard: after the first pass, memory that is added to it.
-at::Tensor StepReductions::destination(std::size_t bucket) {
+at::Tensor StepReductions::destination(std::size_t bucket, bool is_first) {
   const at::Tensor& shard = shards_->gradient_shard(bucket);
-  if (states_[bucket].submissions == 1) return shard;
+  if (is_first) return shard;
   at::Tensor& later = later_passes_[bucket % later_passes_.size()];
   if (!later.defined() || later.numel() < shard.numel() || later.dtype() != shard.dtype()) {
     later = at::empty_like(shard);
@@ -186,7 +187,7 @@ void StepReductions::advance() {
 
 void StepReductions::complete(std::size_t bucket) {
   State& state = states_[bucket];
-  if (state.is_complete) return;
+  if (!state.reduction || state.is_complete) return;
   state.is_complete = true;  // even if it fails
   const Bucket& plan = buckets_.buckets()[bucket];
   try {
@@ -202,9 +203,9 @@ void StepReductions::complete(std::size_t bucket) {
     buckets_.assign_gradients(plan);
     return;
   }
-  const at::Tensor reduced = destination(bucket);
-  correct_divisor(bucket, reduced);
   const bool adds_up = state.submissions > 1;
+  const at::Tensor reduced = destination(bucket, !adds_up);
+  correct_divisor(bucket, reduced);
   if (adds_up) at::Tensor(shards_->gradient_shard(bucket)).add_(reduced);
   shards_->assign_gradients(bucket, buckets_, adds_up);
   buckets_.clear_gradients(plan);
@@ -242,6 +243,7 @@ std::exception_ptr StepReductions::finish() {
     const Bucket& bucket = buckets_.buckets()[i];
     attempt([&] {
       complete(i);
+      if (!state.reduction) return;  // its submission has failed
       step.times.buckets.push_back({bucket.size_bytes, step.seconds_until(state.submitted),
                                     step.seconds_until(state.reduction->started()),
                                     step.seconds_until(state.reduction->ended())});

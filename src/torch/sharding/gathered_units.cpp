@@ -48,6 +48,7 @@ GatheredUnits::GatheredUnits(std::vector<Unit> units, UnitSlots slots, Operation
                              std::string batch, std::shared_ptr<UnitCalls> calls)
     : units_(std::move(units)),
       options_(std::move(options)),
+      set_(options_.process_set->shared_from_this()),
       batch_(std::move(batch)),
       calls_(std::move(calls)),
       states_(units_.size()),
@@ -148,7 +149,7 @@ std::size_t GatheredUnits::slot_bytes() const {
 }
 
 int GatheredUnits::sharers() const {
-  return slots_.is_of_node(0) ? options_.process_set->runtime().local_size() : 1;
+  return slots_.is_of_node(0) ? set_->runtime().local_size() : 1;
 }
 
 // --- units and slots; under the lock ---
@@ -165,7 +166,7 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   std::vector<InputRows> rows;
   for (const Part& part : units_[unit].parts) {
     rows.push_back({input_of(part, place), [place](const auto&) { return place; }});
-    place += part_bytes(part, options_.process_set->size());
+    place += part_bytes(part, set_->size());
   }
   std::string purpose = "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")";
   if (slots_.is_of_node(slot)) purpose += " into slot " + std::to_string(slot);
@@ -206,7 +207,7 @@ void GatheredUnits::complete(std::size_t unit) {
   std::byte* place = slots_[*state.slot].data();
   for (const Part& part : units_[unit].parts) {
     for (const Member& member : part.members) bind_storage(member.storage, place + member.offset);
-    place += part_bytes(part, options_.process_set->size());
+    place += part_bytes(part, set_->size());
   }
 }
 

@@ -122,6 +122,7 @@ class GatheredUnits {
 
   std::vector<Unit> units_;
   const OperationOptions options_;
+  const std::shared_ptr<ProcessSet> set_;  // outlives its Runtime
   const std::string batch_;
   const std::shared_ptr<UnitCalls> calls_;
 

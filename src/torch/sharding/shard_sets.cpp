@@ -25,7 +25,8 @@ std::string problem_with_scope(const ProcessSet& set, ShardScope scope) {
 
 ShardSets make_shard_sets(ProcessSet& set, ShardScope scope) {
   Runtime& runtime = set.runtime();
-  if (scope == ShardScope::World || runtime.cross_size() == 1) return {&set, nullptr};
+  if (scope == ShardScope::World || runtime.cross_size() == 1)
+    return {set.shared_from_this(), nullptr};
   using Place = std::array<std::int64_t, 2>;  // node, place in it
   Place own{runtime.cross_rank(), runtime.local_rank()};
   std::vector<Place> places(static_cast<std::size_t>(set.size()));
@@ -40,11 +41,11 @@ ShardSets make_shard_sets(ProcessSet& set, ShardScope scope) {
   ShardSets sets;
   for (const auto& [node, ranks] : nodes) {
     ProcessSet& added = runtime.add_process_set(ranks);
-    if (node == own[0]) sets.sharded = &added;
+    if (node == own[0]) sets.sharded = added.shared_from_this();
   }
   for (const auto& [place, ranks] : replicas) {
     ProcessSet& added = runtime.add_process_set(ranks);
-    if (place == own[1]) sets.replicas = &added;
+    if (place == own[1]) sets.replicas = added.shared_from_this();
   }
   return sets;
 }

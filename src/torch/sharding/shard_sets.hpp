@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "kolo/process_set.hpp"
@@ -7,10 +8,10 @@
 
 namespace kolo::tensors {
 
-/// The ranks among which a sharded optimizer communicates.
+/// The ranks among which a sharded optimizer communicates. The Runtime may end before the optimizer.
 struct ShardSets {
-  ProcessSet* sharded = nullptr;   ///< the ranks that hold different shards
-  ProcessSet* replicas = nullptr;  ///< the ranks that hold this rank's shard; null: no others
+  std::shared_ptr<ProcessSet> sharded;   ///< the ranks that hold different shards
+  std::shared_ptr<ProcessSet> replicas;  ///< those that hold this rank's shard; null: no others
 };
 
 /// Whether each rank keeps only its shard of the reduced gradients.

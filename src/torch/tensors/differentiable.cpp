@@ -17,7 +17,8 @@ namespace autograd = torch::autograd;
 
 class GradientNode : public autograd::Node {
  public:
-  explicit GradientNode(Gradient gradient) : gradient_(std::move(gradient)) {}
+  GradientNode(const ProcessSet& set, Gradient gradient)
+      : set_(set.shared_from_this()), gradient_(std::move(gradient)) {}
 
   std::string name() const override { return "KoloBackward"; }
 
@@ -32,7 +33,8 @@ class GradientNode : public autograd::Node {
   }
 
  private:
-  Gradient gradient_;
+  const std::shared_ptr<const ProcessSet> set_;
+  const Gradient gradient_;
 };
 
 }  // namespace
@@ -44,8 +46,9 @@ bool needs_gradient(const Tensors& inputs) {
          });
 }
 
-void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient) {
-  const auto node = make_node<GradientNode>(std::move(gradient));
+void record(const Tensors& inputs, const Tensors& outputs, const ProcessSet& set,
+            Gradient gradient) {
+  const auto node = make_node<GradientNode>(set, std::move(gradient));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!autograd::isDifferentiableType(inputs[i].scalar_type())) continue;
     node->add_next_edge(autograd::impl::gradient_edge(inputs[i]));

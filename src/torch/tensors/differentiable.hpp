@@ -15,7 +15,8 @@ bool needs_gradient(const Tensors& inputs);
 using Gradient = std::function<Tensors(const Tensors& gradients)>;
 
 /// Records for autograd that the floating ones of the new tensors `outputs` are results of the
-/// `inputs`, of which there are equally many.
-void record(const Tensors& inputs, const Tensors& outputs, Gradient gradient);
+/// `inputs`, of which there are equally many. `set` lives as long as the graph.
+void record(const Tensors& inputs, const Tensors& outputs, const ProcessSet& set,
+            Gradient gradient);
 
 }  // namespace kolo::tensors

@@ -62,18 +62,19 @@ Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptio
   }
   const OperationOptions forward = tensors::resolved(options, Collective::Broadcast);
   const Tensors outputs = grouped_broadcast_async(tensors, root, forward).result();
-  tensors::record(tensors, outputs, [forward, root](const Tensors& gradients) {
-    const AllreduceOptions backward{.op = ReduceOp::Average,
-                                    .name = tensors::of_gradient(forward).name,
-                                    .timeout = forward.timeout,
-                                    .process_set = forward.process_set};
-    Tensors means = grouped_allreduce(gradients, backward);
-    if (forward.process_set->runtime().rank() == root) return means;
-    // Zeros computed from the means, so that a second backward communicates on all ranks.
-    const at::Tensor everywhere = at::ones({}, means.front().options().dtype(at::kBool));
-    for (at::Tensor& mean : means) mean = mean.masked_fill(everywhere, 0);
-    return means;
-  });
+  tensors::record(
+      tensors, outputs, *forward.process_set, [forward, root](const Tensors& gradients) {
+        const AllreduceOptions backward{.op = ReduceOp::Average,
+                                        .name = tensors::of_gradient(forward).name,
+                                        .timeout = forward.timeout,
+                                        .process_set = forward.process_set};
+        Tensors means = grouped_allreduce(gradients, backward);
+        if (forward.process_set->runtime().rank() == root) return means;
+        // Zeros computed from the means, so that a second backward communicates on all ranks.
+        const at::Tensor everywhere = at::ones({}, means.front().options().dtype(at::kBool));
+        for (at::Tensor& mean : means) mean = mean.masked_fill(everywhere, 0);
+        return means;
+      });
   return outputs;
 }
 

@@ -78,7 +78,7 @@ Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& option
   if (!tensors::needs_gradient(tensors)) return grouped_allreduce_async(tensors, options).result();
   const AllreduceOptions forward = tensors::resolved(options, Collective::AllReduce);
   const Tensors outputs = grouped_allreduce_async(tensors, forward).result();
-  tensors::record(tensors, outputs, [forward](const Tensors& gradients) {
+  tensors::record(tensors, outputs, *forward.process_set, [forward](const Tensors& gradients) {
     check_has_gradient(forward, Collective::AllReduce);
     return grouped_allreduce(gradients, tensors::of_gradient(forward));
   });
@@ -137,7 +137,7 @@ Tensors grouped_reduce_scatter(const Tensors& tensors, const AllreduceOptions& o
   }
   const AllreduceOptions forward = tensors::resolved(options, Collective::ReduceScatter);
   const Tensors outputs = grouped_reduce_scatter_async(tensors, forward).result();
-  tensors::record(tensors, outputs, [forward](const Tensors& gradients) {
+  tensors::record(tensors, outputs, *forward.process_set, [forward](const Tensors& gradients) {
     check_has_gradient(forward, Collective::ReduceScatter);
     double factor = forward.prescale * forward.postscale;
     if (forward.op == ReduceOp::Sum) factor *= forward.process_set->size();

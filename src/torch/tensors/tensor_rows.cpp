@@ -90,15 +90,16 @@ Tensors grouped_allgather(const Tensors& tensors, const GatherOptions& options) 
       rows.push_back(place->received_splits);
     }
   }
-  tensors::record(tensors, outputs, [forward, rows](const Tensors& gradients) {
-    Tensors reduced;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      GatherOptions backward = tensors::of_gradient(forward);
-      if (gradients.size() > 1) backward.name.append(".").append(std::to_string(i));
-      reduced.push_back(reduce_rows(gradients[i], rows[i], backward));
-    }
-    return reduced;
-  });
+  tensors::record(tensors, outputs, *forward.process_set,
+                  [forward, rows](const Tensors& gradients) {
+                    Tensors reduced;
+                    for (std::size_t i = 0; i < gradients.size(); ++i) {
+                      GatherOptions backward = tensors::of_gradient(forward);
+                      if (gradients.size() > 1) backward.name.append(".").append(std::to_string(i));
+                      reduced.push_back(reduce_rows(gradients[i], rows[i], backward));
+                    }
+                    return reduced;
+                  });
   return outputs;
 }
 
@@ -134,7 +135,7 @@ AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t
   const OperationOptions forward = tensors::resolved(options, Collective::AllToAll);
   AlltoallResult result = alltoall_async(tensor, splits, forward).result();
   tensors::record(
-      {tensor}, {result.output},
+      {tensor}, {result.output}, *forward.process_set,
       [forward, rows = result.received_splits](const Tensors& gradients) {
         return Tensors{alltoall(gradients.front(), rows, tensors::of_gradient(forward)).output};
       });

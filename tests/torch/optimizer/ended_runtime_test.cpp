@@ -1,0 +1,79 @@
+// Objects of the training layer that are used after their Runtime has been destroyed.
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
+#include "torch/models.hpp"
+#include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
+
+namespace kolo::test::ended_runtime_test {
+
+void expect_refused(const std::string& what, const std::function<void()>& use) {
+  const std::string text = text_thrown_by<ShutdownError>(use);
+  EXPECT_NE(text.find("process set world"), std::string::npos) << what << ": " << text;
+}
+
+/// Each test destroys the Runtime.
+class EndedRuntimeTest : public testing::Test {
+ protected:
+  std::optional<Runtime> runtime_{std::in_place, in_test_world(config_from_environment())};
+};
+
+class EndedRuntimeOfOptimizerTest : public EndedRuntimeTest,
+                                    public testing::WithParamInterface<Shard> {};
+
+TEST_P(EndedRuntimeOfOptimizerTest, EachUse_IsRefused) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  DistributedOptimizer optimizer(torch::optim::SGD(model->parameters(), 0.1), *model,
+                                 with(GetParam()));
+  const auto backward = [&](int step) {
+    loss_of(model, batch_rows(step, 4 * runtime_->rank(), 4, 9, torch::kFloat32)).backward();
+  };
+  for (int step = 0; step < 2; ++step) {
+    backward(step);
+    optimizer.step();
+  }
+  const at::Tensor rows = batch_rows(0, 0, 4, 9, torch::kFloat32);
+  runtime_.reset();
+  expect_refused("backward() and step()", [&] {
+    loss_of(model, rows).backward();
+    optimizer.step();
+  });
+  expect_refused("join()", [&] { optimizer.join(); });
+  expect_refused("save()", [&] { optimizer.save("unused"); });
+  expect_refused("load()", [&] { optimizer.load("unused"); });
+  if (GetParam() == Shard::Full) return;  // which has no replicas to check
+  expect_refused("check_replicas()", [&] { optimizer.check_replicas(); });
+}
+
+INSTANTIATE_TEST_SUITE_P(AllModes, EndedRuntimeOfOptimizerTest, testing::ValuesIn(all_modes()),
+                         [](const auto& each) { return std::string(name_of(each.param)); });
+
+TEST_F(EndedRuntimeTest, Graph_IsRefused) {
+  const at::Tensor input = at::ones({3}, at::kFloat).requires_grad_();
+  const at::Tensor sum = allreduce(input, {.op = ReduceOp::Sum}).sum();
+  const at::Tensor rows = allgather(input).sum();
+  runtime_.reset();
+  expect_refused("allreduce", [&] { sum.backward(); });
+  expect_refused("allgather", [&] { rows.backward(); });
+}
+
+TEST_F(EndedRuntimeTest, SyncBatchNorm_IsRefused) {
+  SyncBatchNorm norm(torch::nn::BatchNormOptions(3));
+  const at::Tensor input = at::arange(12, at::kFloat).reshape({4, 3}).requires_grad_();
+  const at::Tensor output = norm->forward(input).square().sum();
+  runtime_.reset();
+  expect_refused("backward()", [&] { output.backward(); });
+  expect_refused("forward()", [&] { norm->forward(input); });
+}
+
+}  // namespace kolo::test::ended_runtime_test
