@@ -13,7 +13,7 @@ namespace kolo::tensors {
 struct GradientCompression {
   Compression compression;
   const Codec* codec = nullptr;  ///< of that name; null: it is a compressor
-  /// Without shards: of the all-reduces.
+  /// Only without shards: the scope of the all-reduces.
   CompressionScope scope = CompressionScope::Everywhere;
   bool is_of_replicas = false;      ///< applies only to sums over ranks that hold the same shard
   bool has_error_feedback = false;  ///< of the codec

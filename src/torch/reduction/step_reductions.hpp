@@ -90,7 +90,7 @@ class StepReductions {
     std::optional<BucketReduction> reduction;
     bool is_complete = false;
     std::vector<SparseReduction> sparse;
-    std::vector<ProgramStream> streams;  // that computed gradients
+    std::vector<ProgramStream> streams;  // on which gradients were computed
     StepState::Clock::time_point submitted{};
   };
 
