@@ -18,9 +18,9 @@ class Runtime;
 
 /// A group of ranks that run collectives together; the world is one of them.
 ///
-/// Sets may overlap and run independently of one another. The Runtime makes them; every rank of the
-/// world knows all sets, whether it is a member or not. See Runtime::add_process_set. A reference to
-/// a set is valid as long as its Runtime; objects that may live longer keep shared_from_this().
+/// Sets may overlap and run independently of one another. The Runtime creates them; every rank of
+/// the world knows all sets, whether it is a member or not. See Runtime::add_process_set. Objects
+/// that may outlive the Runtime keep a set's shared_from_this().
 class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  public:
   /// @param lane null if this rank is not a member

@@ -126,15 +126,15 @@ void AcceleratedTraining::require_own_backward(const char* call) const {
                         "nor dropped after the step. Call accelerator.backward(loss) instead.");
 }
 
-/// Whether the program has called zero_grad() of the optimizer instead of step(). The passes that
-/// Accelerators cut are parts of a step's mean, so of those only the first may be run again.
+/// Whether the program has called zero_grad() of the optimizer instead of step(). With a feed, each
+/// pass has its weight in the mean of its step, so only a step's first pass can be repeated.
 bool AcceleratedTraining::has_left_step_out() const {
   const bool has_discarded = accumulation_.discards != optimizer_.engine_->discards();
   return accumulation_.has_run_backward && has_discarded &&
          (feed_ == nullptr || accumulation_.passes_done == 0);
 }
 
-/// Gradients of all passes except the last stay on this rank.
+/// Only the last pass of a step reduces gradients over ranks.
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
@@ -148,7 +148,7 @@ void AcceleratedTraining::run_pass(const Backward& backward) {
     backward();
     accumulation_.gradients.remember(optimizer_.param_groups());
   }
-  accumulation_.has_run_backward = true;  // not if it has thrown
+  accumulation_.has_run_backward = true;  // not reached if backward() throws
   accumulation_.discards = optimizer_.engine_->discards();
 }
 
@@ -209,7 +209,7 @@ void AcceleratedTraining::end_pass() {
   }
 }
 
-/// Gradients of the last step, or of an unfinished one.
+/// Drops the gradients of the last step, or of an unfinished one.
 void AcceleratedTraining::drop_gradients() {
   optimizer_.zero_grad();
   if (accumulation_.is_unscaled && scaler_.is_enabled()) scaler_.update(scaler_.get_scale());
@@ -241,7 +241,7 @@ at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
   return (*current_)->distribution == Distribution::Contiguous ? rows : in_order(rows);
 }
 
-/// Rows of all ranks of the batch, one rank after another.
+/// Sorts rows that are grouped by rank into the order of the batch.
 at::Tensor AcceleratedTraining::in_order(const at::Tensor& rows) const {
   const auto ranks = static_cast<std::size_t>(set_.size());
   at::Tensor places = at::empty({rows.size(0)}, at::kLong);

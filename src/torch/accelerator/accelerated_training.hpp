@@ -55,7 +55,7 @@ class AcceleratedTraining {
   template <class Backward>
   void run_pass(const Backward& backward);
   double weight() const;
-  /// Of the feed; batches of the program's own have none.
+  /// The step number of the feed; 0 if the program makes its own batches.
   std::uint64_t step_number() const { return feed_ != nullptr ? feed_->step_number() : 0; }
   void drop_gradients();
   void end_pass();
@@ -63,14 +63,14 @@ class AcceleratedTraining {
   bool has_checkpoint(const std::filesystem::path& path, const std::string& name);
   void restore(const std::string& state);
 
-  /// The step that the passes since the last one add up to.
+  /// The step under way: the passes since the last step.
   struct Accumulation {
     std::optional<std::uint64_t> step_number{};  // none before the first backward()
-    int passes_done = 0;                         // that step() has ended
+    int passes_done = 0;                         // ended by step()
     bool is_unscaled = false;
     bool has_run_backward = false;     // in this pass
-    std::uint64_t discards = 0;        // the optimizer's, when it ran
-    AccumulatedGradients gradients{};  // of the passes before the last
+    std::uint64_t discards = 0;        // the optimizer's count, after this backward()
+    AccumulatedGradients gradients{};  // accumulated by earlier passes
   };
 
   ProcessSet& set_;

@@ -56,7 +56,7 @@ BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOpt
                        Purpose purpose, const ProcessSet& set) {
   const Distribution distribution =
       options.lengths.empty() ? Distribution::Contiguous : Distribution::RoundRobin;
-  // Products with larger sizes could overflow.
+  // Clamped, since products of larger sizes could overflow.
   const std::size_t batch_size = std::min(options.batch_size, samples.value_or(0));
   BatchPlan plan{.shares = {batch_size, options.drop_last, distribution, set.rank(), set.size()},
                  .problem = problem_with(samples, options, set),

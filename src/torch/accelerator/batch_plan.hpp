@@ -19,9 +19,9 @@ enum class Purpose : bool { Training, Evaluation };
 /// How the samples of a data set become batches.
 struct BatchPlan {
   BatchShares shares;
-  std::string problem;      ///< with options or data; empty if there is none
-  std::vector<Fact> facts;  ///< that must be equal on all ranks
-  EpochOrder order{};       ///< if there is no problem
+  std::string problem;      ///< an error text about options or data; empty if there is none
+  std::vector<Fact> facts;  ///< values that must be equal on all ranks
+  EpochOrder order{};       ///< only if there is no problem
 };
 
 /// @param samples of the data set, if it has a size

@@ -3,7 +3,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The indices in a batch of one rank's samples.
+/// The indices of one rank's samples in a batch.
 std::vector<std::size_t> places_of(std::size_t rank, std::size_t samples, std::size_t ranks,
                                    Distribution distribution) {
   std::vector<std::size_t> places;
@@ -35,7 +35,7 @@ std::optional<std::vector<std::size_t>> BatchShares::next(SampleSequence& sequen
   for (std::size_t& sample : own) sample = (*batch)[sample];
   BatchShare share{
       .all = batch->size(), .own = own.size(), .given = own.size(), .distribution = distribution_};
-  if (own.empty()) {  // no loader has an empty batch
+  if (own.empty()) {  // loaders do not support empty batches
     own.push_back(batch->front());
     share.given = 1;
   }

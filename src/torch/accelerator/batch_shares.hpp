@@ -12,28 +12,29 @@ namespace kolo::tensors {
 /// Which samples of a batch a rank gets: a contiguous range, or every Nth on N ranks.
 enum class Distribution : bool { Contiguous, RoundRobin };
 
-/// How many samples a batch has.
+/// The numbers of samples in a batch.
 struct BatchShare {
   std::size_t all = 0;    ///< on all ranks
-  std::size_t own = 0;    ///< of these this rank's
-  std::size_t given = 0;  ///< what this rank loads: one that does not count if `own` is 0
+  std::size_t own = 0;    ///< this rank's samples
+  std::size_t given = 0;  ///< samples that this rank loads: one that does not count if `own` is 0
   Distribution distribution = Distribution::Contiguous;
 
-  /// The weight of the mean over this rank's samples: the average over ranks is then the mean over
-  /// all samples of the batch.
+  /// The weight of this rank's mean that makes the average over ranks the mean over all samples of
+  /// the batch.
   double part_of_mean(int ranks) const {
     return static_cast<double>(own) * ranks / static_cast<double>(all);
   }
 };
 
-/// The indices of all ranks' samples in a batch of `samples`, one rank after another.
+/// The indices in a batch of `samples`, grouped by rank in rank order.
 std::vector<std::size_t> places_by_rank(std::size_t samples, std::size_t ranks,
                                         Distribution distribution);
 
 /// The batch that the program has taken last, in the innermost loop over batches.
 using CurrentBatch = std::optional<BatchShare>;
 
-/// Divides batches of all ranks into shares, and remembers those that loaders have prefetched.
+/// Divides batches into the ranks' shares, and queues the shares of batches that loaders have
+/// prefetched.
 class BatchShares {
  public:
   BatchShares(std::size_t batch_size, bool drop_last, Distribution distribution, int rank,
@@ -46,7 +47,7 @@ class BatchShares {
 
   std::size_t batch_size() const { return batch_size_; }
   std::size_t ranks() const { return ranks_; }
-  /// The number of these samples that are in batches.
+  /// How many of `samples` are in batches.
   std::size_t usable(std::size_t samples) const {
     return drop_last_ ? samples - samples % batch_size_ : samples;
   }
@@ -57,7 +58,7 @@ class BatchShares {
   void clear() { ahead_.clear(); }
   /// This rank's samples of the next batch of `sequence`, which is the same on all ranks.
   std::optional<std::vector<std::size_t>> next(SampleSequence& sequence);
-  /// The oldest batch of next() that was not taken yet.
+  /// Returns the share of the oldest batch from next() that has not been taken yet.
   BatchShare take();
 
  private:

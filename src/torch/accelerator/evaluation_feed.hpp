@@ -11,7 +11,7 @@
 
 namespace kolo::tensors {
 
-/// Batches for evaluation: stateless, every loop has the same.
+/// Batches for evaluation. Stateless: every loop gets the same batches.
 class EvaluationFeed final : public BatchFeed {
  public:
   EvaluationFeed(EpochOrder order, std::uint64_t seed, BatchShares shares,
@@ -37,7 +37,7 @@ class EvaluationFeed final : public BatchFeed {
   std::uint64_t seed_;
   BatchShares shares_;
   std::shared_ptr<CurrentBatch> current_;
-  CurrentBatch outer_;  // of a loop around this one
+  CurrentBatch outer_;  // the batch of an enclosing loop
   std::optional<SampleSequence> sequence_;
 };
 

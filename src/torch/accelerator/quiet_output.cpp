@@ -11,7 +11,7 @@ namespace {
 int living = 0;
 int output = -1;  // the original one; -1 if it could not be replaced
 
-/// Buffered text belongs to the original output.
+/// Called before each switch, since buffered text belongs to the output that it was written to.
 void flush() {
   std::cout.flush();
   std::fflush(stdout);

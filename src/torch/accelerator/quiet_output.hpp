@@ -2,7 +2,7 @@
 
 namespace kolo::tensors {
 
-/// While one lives, standard output of this process is discarded. Not thread-safe.
+/// While an instance lives, this process discards its standard output. Not thread-safe.
 class QuietOutput {
  public:
   QuietOutput();

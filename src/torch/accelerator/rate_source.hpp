@@ -26,7 +26,7 @@ class RateSource {
 
   virtual nlohmann::json state() const = 0;
   /// Called after the optimizer has the saved learning rates. Throws InvalidArgument if the state
-  /// is of another kind, or cannot be restored any more; exceptions of nlohmann if it is damaged.
+  /// is of another kind or can no longer be restored; nlohmann's exceptions if it is damaged.
   void restore(const nlohmann::json& state);
 
  private:

@@ -95,7 +95,8 @@ class FactorRates final : public RateSource {
   std::int64_t steps_ = 0;
 };
 
-/// A scheduler whose state is inaccessible: calls are replayed on a new one.
+/// A LibTorch scheduler. Its state is inaccessible, so restoring replays the saved run's calls on a
+/// new scheduler.
 class ReplayedRates : public RateSource {
  public:
   void start(torch::optim::Optimizer& optimizer) override {

@@ -81,7 +81,7 @@ void TrainingFeed::end_pass() {
   passes_done_ = 0;
 }
 
-/// Also the batches that the program has skipped.
+/// Consumes the batches since the last step, including those that the program skipped.
 void TrainingFeed::count_taken() {
   for (; taken_ > 0; --taken_) sequence_.consume();
 }

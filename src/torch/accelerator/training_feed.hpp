@@ -13,8 +13,8 @@
 
 namespace kolo::tensors {
 
-/// Training batches, one per pass, and the passes whose gradients add up to a step: a fixed number,
-/// or fewer at the end of an epoch. Its state is the position at the end of the last step.
+/// Training batches, one per pass. A step has a fixed number of passes, or fewer at the end of an
+/// epoch. The saved state is the position after the last step.
 class TrainingFeed final : public BatchFeed {
  public:
   TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares shares, int passes,
@@ -26,15 +26,15 @@ class TrainingFeed final : public BatchFeed {
   void end_loop() override;
   std::size_t batches() const override { return shares_.batches(sequence_.samples()); }
 
-  /// The batch of the pass; nothing outside of loops.
+  /// The batch of the current pass; empty outside loops.
   const CurrentBatch& batch() const { return batch_; }
   bool is_last_pass() const;
   /// Changes with every step that begins.
   std::uint64_t step_number() const { return step_number_; }
-  /// The weight of this rank's mean in the mean over ranks and passes, so that the latter is the
-  /// mean over the samples of the step.
+  /// The weight of this rank's mean loss in this pass. With it, the average over ranks, summed over
+  /// passes, is the mean over the samples of the step.
   double weight() const;
-  /// The program has called step(), which has an effect only in the last pass.
+  /// The program has called step(), which updates parameters only in the last pass.
   void end_pass();
 
   /// The epoch of the current loop, or of the next one.
@@ -46,7 +46,7 @@ class TrainingFeed final : public BatchFeed {
   std::size_t samples_per_step() const { return shares_.batch_size() * passes_; }
 
   nlohmann::json state() const;
-  /// Throws InvalidArgument if the state is of other data.
+  /// Throws InvalidArgument if the state belongs to other data.
   void restore(const nlohmann::json& state);
 
  private:
@@ -56,20 +56,20 @@ class TrainingFeed final : public BatchFeed {
   SampleSequence sequence_;  // of all ranks together
   BatchShares shares_;
   std::size_t passes_;
-  std::shared_ptr<CurrentBatch> current_;  // of any loop
-  CurrentBatch batch_{};                   // of this one
+  std::shared_ptr<CurrentBatch> current_;  // the innermost loop's batch, of any feed
+  CurrentBatch batch_{};                   // this feed's batch
 
   std::int64_t epoch_ = 0;
-  // After a restart, the loop of an epoch whose last step was taken before it is empty.
-  bool resumes_at_end_ = false;  // with such a loop
-  bool has_ended_ = false;       // in it
+  // If the last step of an epoch was taken before a restart, the epoch's loop is empty after it.
+  bool resumes_at_end_ = false;  // the next loop is empty
+  bool has_ended_ = false;       // the current loop is empty
   std::size_t place_ = 0;        // samples of the epoch up to the end of the current batch
-  std::size_t end_ = 0;          // of the samples that the loop takes
+  std::size_t end_ = 0;          // the same up to the end of the loop
   std::size_t taken_ = 0;        // batches since the last step
   std::uint64_t step_number_ = 0;
-  std::size_t passes_done_ = 0;   // of the step
-  std::size_t step_passes_ = 0;   // in all
-  std::size_t step_samples_ = 0;  // of these passes
+  std::size_t passes_done_ = 0;   // of this step
+  std::size_t step_passes_ = 0;   // all passes of this step
+  std::size_t step_samples_ = 0;  // samples in these passes
 };
 
 }  // namespace kolo::tensors

@@ -15,7 +15,7 @@ void TrainingProgress::end_step(const at::Tensor& loss) {
   if (!bar_) return;
   ++steps_;
   const double seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-  // Otherwise no thread waits for the GPU to compute the loss.
+  // Reading the loss waits for the GPU, so only an update of the bar reads it.
   if (loss.defined() && bar_->is_due(steps_, seconds)) {
     bar_->update(steps_, loss.item<double>(), seconds);
   }

@@ -13,7 +13,7 @@ namespace kolo::tensors {
 /// The progress bar of an Accelerator's epochs.
 class TrainingProgress {
  public:
-  /// From now on shows so many steps.
+  /// Starts a progress bar of `steps` steps.
   void begin(std::int64_t steps, std::size_t samples_per_step);
   void end() { bar_.reset(); }
   void end_step(const at::Tensor& loss);

@@ -14,7 +14,7 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr const char* kState = "kolo.accelerator";  // among the extras
+constexpr const char* kState = "kolo.accelerator";  // the key of the state among the extras
 
 }  // namespace
 
@@ -51,7 +51,7 @@ std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::pat
   return loaded;
 }
 
-/// If only some ranks see one, load() throws a better error.
+/// Whether any rank sees a checkpoint. If only some do, load() throws a better error.
 bool AcceleratedTraining::has_checkpoint(const std::filesystem::path& path,
                                          const std::string& name) {
   const std::vector<std::string> found =

@@ -20,9 +20,9 @@ struct PlannedParameter {
   bool is_compressed = true;        ///< the same for all parameters of a bucket
 };
 
-/// A contiguous range of memory that is reduced at once: gradients of one dtype, padded so that
-/// they divide into equal shards, then flags. Each member has one flag, which is 1 if this rank has
-/// its gradient; the rank's flags follow, the last of which is 1 unless the rank has joined.
+/// A contiguous range of memory that is reduced in one operation: gradients of one dtype, padded so
+/// that they divide into equal shards, then flags. Each member has one flag, which is 1 if this
+/// rank has its gradient. The rank's flags follow; the last is 1 unless the rank has joined.
 /// Offsets are in bytes from the start of the memory of all buckets; offsets of members and shards
 /// are multiples of 64.
 struct Bucket {

@@ -39,7 +39,7 @@ class Hook final : public torch::autograd::FunctionPreHook,
 }  // namespace
 
 struct GradHooks::Installed {
-  // The parameter holds it weakly: without an owner it would be destroyed with its hooks.
+  // The parameter refers to it weakly: without this owner, it would be destroyed with its hooks.
   NodeOwner accumulator;
   const torch::autograd::FunctionPreHook* before;
   std::uintptr_t after;

@@ -12,7 +12,7 @@
 namespace kolo::tensors {
 namespace {
 
-// The flags of a rank, from the end.
+// The positions of a rank's flags, counted from the end.
 constexpr std::int64_t kActive = -1;
 constexpr std::int64_t kUncounted = -2;
 constexpr std::int64_t kCounted = -3;

@@ -23,7 +23,7 @@ struct PassKinds {
   }
 };
 
-/// What each access to the gradient of parameter `name` throws while it is reduced.
+/// The error text of accesses to the gradient of parameter `name` while it is reduced.
 std::string refusal_of_gradient(const std::string& name);
 
 /// The memory of a plan's buckets, with the parameters' gradients as views of it.

@@ -27,10 +27,10 @@ class Checkpoint {
 
   /// Opens `path`, or the newest checkpoint in it, which the set's first rank chooses for all.
   /// Collective over the set of `options` and blocking. Each rank checks the sizes and headers of
-  /// some files; elements are verified when they are read. Waits for a program that saves into the
-  /// folder, half its timeout at most. Throws on all ranks, naming rank, file and tensor:
+  /// some files; elements are verified when they are read. If a program is saving into the folder,
+  /// waits for it, but at most half the timeout. Throws on all ranks, naming rank, file and tensor:
   /// InvalidArgument if there is no checkpoint, or its files are missing, truncated, damaged or
-  /// others; BackendError if the system cannot read them; the errors of all collectives.
+  /// replaced; BackendError if the system cannot read them; the errors of all collectives.
   Checkpoint(const std::filesystem::path& path, const OperationOptions& options);
 
   const std::map<std::string, Tensor>& tensors() const { return index_.tensors; }

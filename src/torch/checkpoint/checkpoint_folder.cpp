@@ -42,7 +42,8 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-/// Renames a folder unless it is missing; returns whether it did. Of several programs, one does.
+/// Renames a folder and returns true, or returns false if it is missing. If several programs try,
+/// one succeeds.
 bool claim(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return true;
   if (errno != ENOENT) throw_file_error("rename '" + from.string() + "' to", to);
@@ -109,7 +110,7 @@ void remove_leftovers(const std::filesystem::path& folder) {
   for (const std::string& name : names_in(folder)) {
     if (name.starts_with(kRemoved)) remove_tree(folder / name);
     if (!name.starts_with(kIncomplete)) continue;
-    // If its program is still alive, it now finds the folder missing.
+    // If its program is still running, publish_checkpoint() fails there.
     const std::filesystem::path claimed = folder / (std::string(kRemoved) + name.substr(1));
     if (claim(folder / name, claimed)) remove_tree(claimed);
   }

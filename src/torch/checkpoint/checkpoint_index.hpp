@@ -48,8 +48,8 @@ std::string encode_index(const CheckpointIndex& index);
 CheckpointIndex parse_index(const std::string& text);
 
 /// Merges the indexes of the ranks' files into that of the checkpoint. Details are merged
-/// recursively; of values under one key the last one stays. Throws MismatchError, naming tensor and
-/// files, if ranks disagree about a tensor's dtype or shape.
+/// recursively; if several ranks have a key, the last rank's value is kept. Throws MismatchError,
+/// naming tensor and files, if ranks disagree about a tensor's dtype or shape.
 CheckpointIndex merge_indexes(std::vector<CheckpointIndex> parts);
 
 /// Throws InvalidArgument, naming tensor, elements and files, unless every tensor's slices contain

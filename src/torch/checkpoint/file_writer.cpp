@@ -23,8 +23,8 @@ FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
   if (bytes > 0) reserve(bytes);
 }
 
-/// Reserves the file's blocks: adjacent ones are written and freed faster, and a full disk is an
-/// error now.
+/// Reserves the file's blocks: adjacent blocks are faster to write and to free, and a full disk is
+/// an error now, not later.
 void FileWriter::reserve(std::int64_t bytes) {
   int result = 0;
   do {

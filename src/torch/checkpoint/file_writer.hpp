@@ -29,7 +29,7 @@ class FileWriter {
   comm::FileDescriptor file_;
   std::vector<std::byte> small_;  // not written yet
   std::int64_t written_ = 0;      // bytes
-  std::int64_t flushing_ = 0;     // of `written_`, that the system was told to flush
+  std::int64_t flushing_ = 0;     // how many of them the system was told to flush
 };
 
 }  // namespace kolo::tensors

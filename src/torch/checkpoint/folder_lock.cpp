@@ -51,7 +51,7 @@ void write_holder(int file) {
   ::gethostname(host.data(), host.size() - 1);
   const std::string text =
       "process " + std::to_string(::getpid()) + " on " + std::string(host.data()) + "\n";
-  // The lock also holds without a text.
+  // The lock works without the text, too.
   [[maybe_unused]] const bool is_written =
       ::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) > 0;
 }

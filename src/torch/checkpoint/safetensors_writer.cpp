@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kUnfinished = ".incomplete-";
 
-/// Whether `name` is that of an attempt at `file`, with or without a number.
+/// Whether `name` is that of an unfinished version of `file`, with or without a number.
 bool is_leftover(std::string_view name, std::string_view file) {
   if (!name.starts_with(kUnfinished) || !name.ends_with(file)) return false;
   name.remove_prefix(kUnfinished.size());
@@ -25,7 +25,7 @@ bool is_leftover(std::string_view name, std::string_view file) {
   return name.empty() || (end == name.size() - 1 && name[end] == '-');
 }
 
-/// Removes the files of earlier attempts. One that is still running fails at its end.
+/// Removes the files of earlier attempts. An attempt that is still running fails in close().
 void remove_leftovers(const std::filesystem::path& folder, const std::string& file) {
   std::error_code error;
   const std::filesystem::directory_iterator end;
@@ -45,7 +45,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     missing_bytes_ += bytes_of(tensor.dtype, elements_of(tensor.shape).value());
   }
   const std::string name = path.filename().string();
-  // Random, so that of two programs that write one file none publishes the other's unfinished one.
+  // Random, so that programs that write the same file never publish each other's unfinished one.
   incomplete_ = path.parent_path() /
                 (std::string(kUnfinished) + std::to_string(std::random_device()()) + "-" + name);
   if (path.has_parent_path()) make_folder(path.parent_path());

@@ -13,8 +13,8 @@ namespace kolo::tensors {
 
 /// Streams whole tensors to one safetensors file, in little memory. Until `close` the file is named
 /// ".incomplete-<number>-<name>", and an older file of its name stays; without `close` it is
-/// removed. If two programs write the same file at a time, the later one removes the other's, whose
-/// `close` then fails. Throws BackendError naming file and cause.
+/// removed. If two programs write the same file concurrently, the later one removes the unfinished
+/// file of the earlier one, whose `close` then fails. Throws BackendError naming file and cause.
 class SafetensorsWriter {
  public:
   /// Creates the folder if it is missing. Throws InvalidArgument like encode_safetensors_header.

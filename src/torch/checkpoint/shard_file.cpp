@@ -11,7 +11,7 @@
 namespace kolo::tensors {
 namespace {
 
-// Written at once: small enough to be still in the cache after its checksum was computed.
+// Bytes per write: few enough to still be in the cache after computing their checksum.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 std::string name_in_file(const TensorSlice& slice) {

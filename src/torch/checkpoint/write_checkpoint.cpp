@@ -51,11 +51,11 @@ class Attempt {
     name_.clear();
   }
 
-  /// All work in the folder is done.
+  /// Releases the folder's lock.
   void end() { lock_.reset(); }
 
  private:
-  /// Checks that a rank's file exists: a rank that sees another file system wrote it elsewhere.
+  /// Checks that a rank's file exists: a rank with another file system has written it elsewhere.
   void require_there(const CheckpointIndex::File& file) const {
     const std::filesystem::path path = folder_ / name_ / file.name;
     std::error_code error;
@@ -105,7 +105,7 @@ std::string require_same(const std::vector<std::string>& facts, const ProcessSet
   return facts[0].substr(facts[0].find('\0') + 1);
 }
 
-/// The index of a checkpoint, of which each rank has encoded its part.
+/// Merges the parts of an index that the ranks have encoded.
 CheckpointIndex whole_index(const std::vector<std::string>& parts) {
   std::vector<CheckpointIndex> indexes;
   for (const std::string& part : parts) indexes.push_back(parse_index(part));
@@ -120,7 +120,7 @@ std::string shard_name(int rank) {
   return "rank-" + digits + ".safetensors";
 }
 
-/// Freeing a large file takes time: every rank removes one, then the first rank all others.
+/// Freeing a large file takes time, so every rank removes one, and then the first rank all others.
 template <class OnAll>
 void free_retired(const std::filesystem::path& folder, int rank, Attempt& attempt,
                   const OnAll& on_all) {

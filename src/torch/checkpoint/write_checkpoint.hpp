@@ -13,15 +13,15 @@ namespace kolo::tensors {
 /// Writes a new checkpoint into `folder`, which it creates if missing and which all ranks must see
 /// under this name: folder/checkpoint-00000007, with index.json and a shard file of each rank. Then
 /// removes checkpoints older than the newest `keep_last`; 0 keeps all. Collective over the set of
-/// `options` and blocking; when it returns, all is on the disk. A crash at any moment leaves the
-/// earlier checkpoints, and this one whole or not at all. If another program saves into the folder,
-/// waits for half its timeout at most, then throws BackendError, which names that program if it
-/// can.
+/// `options` and blocking; when it returns, everything is on the disk. A crash at any moment leaves
+/// the earlier checkpoints, and this one complete or not at all. If another program is saving into
+/// the folder, waits at most half its timeout, then throws BackendError, which names that program
+/// if possible.
 ///
 /// The slices `own` of all ranks together hold each element of every tensor once; at least one rank
 /// names a tensor without elements. They are written straight from their memory. `details` of all
-/// ranks, which must be objects, are merged recursively; of values under one key the last rank's
-/// stays.
+/// ranks, which must be objects, are merged recursively; if several ranks have a key, the last
+/// rank's value is kept.
 ///
 /// Throws on all ranks, naming rank, tensor or file, and cause: InvalidArgument for slices that
 /// overlap, leave gaps or do not fit their tensor and for details that JSON cannot hold,

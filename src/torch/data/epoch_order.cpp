@@ -77,8 +77,8 @@ std::vector<double> cumulative(const std::vector<double>& weights) {
   return sums;
 }
 
-/// Samples near each other in the shuffled order are grouped, so that groups differ between epochs:
-/// a quarter of a small data set, and a few dozen steps of a large one.
+/// Sorts by length only within windows of the shuffled order, so that groups differ between epochs.
+/// A window is a quarter of a small data set, or a few dozen steps of a large one.
 std::vector<std::size_t> shuffled_groups(const std::vector<std::size_t>& lengths,
                                          std::size_t step_samples, Random& random) {
   constexpr std::size_t kMostSteps = 50;
@@ -130,7 +130,7 @@ EpochOrder weighted(const std::vector<double>& weights, std::size_t samples) {
   if (!problem.empty()) throw InvalidArgument("DistributedSampler::weighted: " + problem + ".");
   const auto draw = [sums = cumulative(weights), samples](std::uint64_t seed, std::int64_t epoch) {
     Random random(seed, epoch);
-    // The product may round up to the sum itself: then the last one with a weight.
+    // The product may round up to the sum itself: then the last sample with a weight is drawn.
     const auto last = std::ranges::lower_bound(sums, sums.back());
     std::vector<std::size_t> drawn(samples);
     for (std::size_t& sample : drawn) {

@@ -11,11 +11,11 @@
 
 namespace kolo::tensors {
 
-/// One rank's batches of all epochs, and how much of them all ranks together have consumed. See
+/// One rank's batches in all epochs, and how many samples all ranks together have consumed. See
 /// DistributedSampler.
 ///
 /// Places are positions in an epoch's order; positions past its end are padding. A batch of all
-/// ranks takes the next consecutive places, of which each rank takes every `ranks`-th.
+/// ranks takes the next consecutive places; each rank takes every `ranks`-th of them.
 class SampleSequence {
  public:
   struct Batch {

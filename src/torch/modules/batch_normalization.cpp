@@ -43,13 +43,13 @@ at::Tensor apply_affine(const at::Tensor& input, const at::Tensor& weight, const
                                            /*training=*/false, /*momentum=*/0.0, eps));
 }
 
-/// An operator on the tensor for any dtype, so that a parameter that all ranks must gather together
-/// is gathered, also on ranks without rows.
+/// Runs an operator whatever the dtype: a parameter that is gathered on use must be gathered on all
+/// ranks, even on those without rows.
 at::Tensor to_type(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.defined() ? tensor.to(type) : tensor;
 }
 
-/// Gradients as if the statistics were constants. For weight and bias those are the gradients.
+/// Gradients as if the statistics were constants, which is exact for weight and bias.
 struct LocalGradients {
   at::Tensor input;
   at::Tensor weight;
@@ -118,8 +118,7 @@ class SyncBatchNormBackward final : public autograd::Node {
     return {input_.unpack(), weight_.unpack()};
   }
 
-  /// The part of the gradient that all ranks' losses have through the mean and the variance, with
-  /// its sign changed.
+  /// The negated gradient through mean and variance, which carries the losses of all ranks.
   at::Tensor through_statistics(const at::Tensor& values, const at::Tensor& steepness,
                                 const LocalGradients& local) const {
     const at::Tensor sums =
@@ -131,7 +130,7 @@ class SyncBatchNormBackward final : public autograd::Node {
                         steepness * means.narrow(0, channels, channels), by_, eps_);
   }
 
-  /// On all ranks, if they wait for the gradient of the input.
+  /// Throws on this rank, or on all ranks if they wait for the gradient of the input.
   void refuse_gradients_of_gradients() const {
     const std::string problem =
         "SyncBatchNorm: gradients of gradients (create_graph = true) cannot pass through it. Use "

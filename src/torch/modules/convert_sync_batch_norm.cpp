@@ -28,7 +28,7 @@ struct FoundNorm {
 
   std::weak_ptr<Module> module;
   std::vector<Place> places{};
-  long known_owners = 0;  // that a replacement updates
+  long known_owners = 0;  // owners that a replacement updates
   std::string problem{};  // why it cannot be replaced, beginning with its name
 };
 
@@ -38,7 +38,7 @@ bool is_batch_norm(const Module& module) {
          module.as<torch::nn::BatchNorm3d>() != nullptr;
 }
 
-/// Calls `visit` with the module as its dynamic type; false: it is of a derived class.
+/// Calls `visit` with the module as its dynamic type. Returns false for a derived class.
 template <class Visit>
 bool visit_as_batch_norm(const Module& module, const Visit& visit) {
   const auto visit_if = [&]<class Norm>(const Norm* norm) {
@@ -72,7 +72,7 @@ class NormSearch {
     }
   }
 
-  /// Once nothing of the search holds modules any more.
+  /// Call it when the search no longer holds modules, since it compares use counts.
   std::vector<FoundNorm> found() {
     for (FoundNorm& norm : found_) {
       if (!norm.problem.empty() || norm.module.use_count() == norm.known_owners) continue;

@@ -23,7 +23,7 @@ struct RunningStatistics {
   std::string name;  // of the module in the model
   at::Tensor mean;
   at::Tensor variance;
-  at::Tensor batches;  // undefined: it does not count them
+  at::Tensor batches;  // undefined if the module does not count them
 };
 
 at::Tensor buffer_of(const torch::nn::Module& module, const std::string& name) {

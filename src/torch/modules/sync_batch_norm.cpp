@@ -21,8 +21,8 @@ std::string shape_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-/// Values per channel on all ranks, or at least 2. A rank that has two need not read the count,
-/// which would wait for the GPU.
+/// The values per channel on all ranks, or 2 if this rank alone has at least two: then it need not
+/// read the count, which would wait for the GPU.
 std::int64_t least_count(const at::Tensor& input, const at::Tensor& count) {
   return input.numel() >= 2 * input.size(1) ? 2 : count.item<std::int64_t>();
 }

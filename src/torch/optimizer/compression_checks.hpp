@@ -9,7 +9,7 @@
 
 namespace kolo::tensors {
 
-/// How gradients are compressed according to the options, which are complete. An unknown name is no
+/// The gradient compression that the completed options describe. An unknown name counts as no
 /// codec.
 GradientCompression compression_of(const DistributedOptimizerOptions& options);
 

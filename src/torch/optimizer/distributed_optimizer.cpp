@@ -13,7 +13,7 @@
 namespace kolo {
 namespace {
 
-/// The units of the model become groups, which are then gathered and reduced together.
+/// Makes the model's units groups, so that each is gathered and reduced as a whole.
 DistributedOptimizerOptions with_units(DistributedOptimizerOptions options,
                                        const torch::nn::Module& model,
                                        const torch::optim::Optimizer& optimizer) {

@@ -29,8 +29,8 @@ namespace {
 
 using NamedTensors = TrainingContext::NamedTensors;
 
-/// A copy of a parameter that is shared or sharded. The parameter has its memory from use_it() on,
-/// while this lives.
+/// A private copy of a shared or sharded parameter. From use_it() on, while this lives, the
+/// parameter uses the copy's memory.
 class PrivateCopy {
  public:
   explicit PrivateCopy(const at::Tensor& parameter)
@@ -76,7 +76,7 @@ class PrivateCopy {
     return checksum_of(values.const_data_ptr(), values.nbytes());
   }
 
-  c10::Storage storage_;  // even if the program gives the parameter another; null once moved from
+  c10::Storage storage_;  // kept even if the program replaces it; null once moved from
   bool is_sharded_;
   at::Tensor own_;
   std::uint64_t checksum_;  // before it is written
@@ -99,7 +99,7 @@ class PausedGathering {
   const ParameterBatches& batches_;
 };
 
-/// Copies this rank's shards of the written values to parameters without shared memory.
+/// Copies the written values to this rank's shards of parameters that ranks do not share.
 void write_shards(const NamedTensors& shared, const std::vector<PrivateCopy>& copies,
                   const std::vector<int>& writers, OperationOptions options) {
   const at::NoGradGuard no_grad;
@@ -136,8 +136,8 @@ std::vector<std::uint64_t> gather_checksums(const std::vector<PrivateCopy>& copi
   return all;
 }
 
-/// The world rank that has written each parameter, the lowest of several that have written the
-/// same; -1: none has. Throws MismatchError if ranks have written different values.
+/// The world rank that has written each parameter, the first one if several have written the same
+/// values, or -1. Throws MismatchError if ranks have written different values.
 std::vector<int> find_writers(const NamedTensors& shared,
                               const std::vector<std::uint64_t>& checksums, const ProcessSet& set) {
   std::vector<int> writers;
@@ -160,7 +160,7 @@ std::vector<int> find_writers(const NamedTensors& shared,
   return writers;
 }
 
-/// Copies all even if one throws: other ranks gather them with this one.
+/// Copies all parameters even if one copy throws: the other ranks gather them with this one.
 std::vector<PrivateCopy> copy_all(const NamedTensors& shared) {
   std::vector<PrivateCopy> copies;
   std::exception_ptr error;  // the first
@@ -186,7 +186,7 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   const auto run = [&](const char* actor, const std::function<void()>& work) {
     run_on_all(set, options.name + ".done", "DistributedOptimizer::full_parameters()", actor, work);
   };
-  // Agreed before `write`, which may call collectives.
+  // Ranks agree before `write`, which may call collectives.
   run("copying the parameters", [&] { copies = copy_all(shared); });
   paused.emplace(batches);
   for (PrivateCopy& copy : copies) copy.use_it();

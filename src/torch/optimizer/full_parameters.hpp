@@ -8,7 +8,7 @@
 namespace kolo::tensors {
 
 /// Runs `write`, which may write to parameters; see DistributedOptimizer::full_parameters().
-/// Meanwhile this rank has private copies of the parameters of which ranks share one copy.
+/// Meanwhile this rank has private copies of all shared and sharded parameters.
 void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
                            const std::function<void()>& write);
 

@@ -43,7 +43,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
   if (!options_.enabled) return loss;
   has_scaled_ = true;
   if (!loss.defined()) return loss;
-  // As a tensor it makes 16-bit scalars float32, which a number would not.
+  // As a float32 tensor, the scale promotes 16-bit scalars to float32; a number would not.
   return at::mul(loss,
                  at::scalar_tensor(scale_, loss.options().dtype(at::kFloat).requires_grad(false)));
 }

@@ -13,7 +13,7 @@
 namespace kolo::tensors {
 namespace {
 
-// Most bytes that are averaged at once, unless one parameter is larger.
+// At most this many bytes are averaged in one operation, unless one parameter is larger.
 constexpr std::size_t kBytes = std::size_t{25} << 20U;
 
 bool is_narrow(const at::Tensor& tensor) {

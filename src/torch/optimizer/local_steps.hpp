@@ -20,7 +20,7 @@ class LocalSteps {
 
   /// Whether ranks step alone now.
   bool is_on() const { return is_on_; }
-  /// A step has ended, with an update or, after an overflow, without. Returns whether to average
+  /// A step has ended; after an overflow, without an update. Returns whether to average
   /// parameters now.
   bool end_step();
   /// Continues the schedule after a checkpoint with this many steps was loaded.

@@ -81,7 +81,7 @@ void LossNormalization::restart() {
   counts_.reset();
 }
 
-/// Whether this rank has any, in parameters.
+/// Whether any parameter has a gradient on this rank.
 bool LossNormalization::has_gradients() const {
   return std::ranges::any_of(batches_, [](const auto& reducer) {
     return std::ranges::any_of(reducer->parameters(), [](const ReducedParameter& parameter) {
@@ -109,7 +109,7 @@ void LossNormalization::agree_on_reference(std::int64_t count) {
   const double passes = context_.options.backward_passes_per_step;
   set_reference(power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks()));
   if (count_ == 0) return;
-  const at::NoGradGuard no_grad;  // passes under no_sync have not been divided by it
+  const at::NoGradGuard no_grad;  // earlier passes, under no_sync, did not divide by the reference
   for (const auto& reducer : batches_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       if (at::Tensor gradient = parameter.tensor.grad(); gradient.defined()) {
@@ -138,7 +138,7 @@ void LossNormalization::begin() {
 
 void LossNormalization::finish(bool have_succeeded) {
   factor_ = 1.0;
-  if (context_.step.all_passes.counted && !counts_) {  // on other ranks only
+  if (context_.step.all_passes.counted && !counts_) {  // only other ranks have counted
     counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
   }
   std::optional<CountRows> counts = std::exchange(counts_, std::nullopt);
@@ -153,7 +153,7 @@ void LossNormalization::finish(bool have_succeeded) {
   if (!have_succeeded) return;
   require_consistent(*counts);
   const auto total = static_cast<double>(counts->total());
-  if (total == 0.0) return;  // all gradients on all ranks are zeros
+  if (total == 0.0) return;  // all gradients on all ranks are zero
   const int active = counts->active_ranks();
   factor_ = reference() / total;
   if (context_.options.op == ReduceOp::Average) {
@@ -163,7 +163,7 @@ void LossNormalization::finish(bool have_succeeded) {
   set_reference(power_of_two_near(total / active));
 }
 
-/// Residuals of earlier gradients were divided by the old one.
+/// Rescales residuals, since earlier gradients were divided by the old reference.
 void LossNormalization::set_reference(std::optional<double> reference) {
   const double before = this->reference();
   context_.step.loss_reference = reference;

@@ -24,32 +24,32 @@ class LossNormalization {
   LossNormalization(TrainingContext& context, ParameterBatches& batches)
       : context_(context), batches_(batches) {}
 
-  /// DistributedOptimizer::backward(), once dropped gradients are forgotten.
+  /// Implements DistributedOptimizer::backward(). Called after dropped gradients are forgotten.
   void backward(const at::Tensor& loss_sum, std::int64_t count);
-  /// A backward() starts to produce gradients, this one or LibTorch's.
+  /// A backward() starts to produce gradients, either this one or LibTorch's.
   void note_pass();
   /// Whether other ranks may wait for this one in the reductions of counted passes.
   bool has_passes() const { return has_common_passes_; }
   /// Forgets the passes of the step, whose gradients are dropped.
   void restart();
-  /// The same if all were under no_sync and the program has dropped their gradients in another way
-  /// than by zero_grad() of the DistributedOptimizer. Between passes.
+  /// The same if all passes were under no_sync and the program has dropped their gradients without
+  /// zero_grad() of the DistributedOptimizer. Called between passes.
   void forget_dropped();
 
   /// Before the reductions of a step: starts the reduction of counts, if this rank has counted.
   void begin();
-  /// After them, on all ranks: waits for it and forgets the passes. Throws on all ranks, without
-  /// gradients, if the passes of any rank are inconsistent. Also called after failed reductions,
-  /// and does not throw then.
+  /// After the reductions, on all ranks: waits for the counts and forgets the passes. If the passes
+  /// of any rank are inconsistent, clears gradients and throws on all ranks. Also called after
+  /// failed reductions, and does not throw then.
   void finish(bool have_succeeded);
-  /// Then: normalises the reduced gradients.
+  /// After finish(): normalises the reduced gradients.
   void normalize();
   /// Normalises this rank's gradients by its own count; not collective.
   void finish_alone();
-  /// Whether the passes of the last step that was reduced, or finished alone, had counts: then it
+  /// Whether the passes of the last step that was reduced, or finished alone, had counts. If so, it
   /// is a step even without gradients.
   bool has_counted() const { return has_counted_; }
-  /// After a join, on all ranks: some do not know the last counts.
+  /// Called on all ranks after a join, since some do not know the last counts.
   void forget_reference() { set_reference({}); }
 
  private:
@@ -64,10 +64,10 @@ class LossNormalization {
 
   TrainingContext& context_;
   ParameterBatches& batches_;
-  bool is_counting_ = false;                   // backward() runs
-  bool has_common_passes_ = false;             // not under no_sync
+  bool is_counting_ = false;                   // backward() is running
+  bool has_common_passes_ = false;             // counted passes outside no_sync
   bool has_uncounted_alone_ = false;           // passes under no_sync; gradients may be dropped
-  bool has_counted_alone_ = false;             // only such passes, which have left gradients
+  bool has_counted_alone_ = false;             // counted passes only under no_sync, with gradients
   CountProblem problem_ = CountProblem::None;  // the first of this step
   std::int64_t wrong_count_ = 0;               // with it
   std::int64_t count_ = 0;                     // of this step

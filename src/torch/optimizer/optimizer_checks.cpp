@@ -93,7 +93,7 @@ std::string problem_with_names(const DistributedOptimizer::NamedParameters& name
   return {};
 }
 
-/// Why a parameter's elements cannot be moved into sharded memory.
+/// The reason why a parameter's elements cannot be moved into sharded memory; empty if they can.
 std::string problem_with_storage(const ReducedParameter& parameter,
                                  std::unordered_map<const void*, std::string>& storages) {
   const at::Tensor& tensor = parameter.tensor;
@@ -208,7 +208,7 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
              "a kolo::deferred model has no elements on this rank, and this is the first of the "
              "process set, whose values all would get. Take a set with the first rank of the node.";
     }
-    // backward() has a thread for each device: hooks of two would race for the state of the step.
+    // backward() has a thread per device: hooks of two devices would race on the state of the step.
     if (parameter.tensor.device() != first.tensor.device()) {
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
              first.name + "' on " + first.tensor.device().str() +

@@ -9,8 +9,8 @@
 
 namespace kolo::tensors {
 
-/// What is wrong with this rank's arguments to a DistributedOptimizer, and what to do; empty if
-/// nothing is.
+/// The problem with this rank's arguments to a DistributedOptimizer, and what to do; empty if there
+/// is none.
 std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options);

@@ -14,7 +14,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Equal on all ranks, as also those of the first rank count.
+/// Equal on all ranks, since ranks that keep a deferred model's elements count them, too.
 std::ptrdiff_t count_constructed(const std::vector<ReducedParameter>& parameters) {
   return std::ranges::count_if(parameters, [](const ReducedParameter& parameter) {
     return is_constructed(parameter.tensor);

@@ -8,7 +8,7 @@
 
 namespace kolo::tensors {
 
-/// What must be equal on all ranks; of frozen parameters, if any is sharded.
+/// The facts that must be equal on all ranks. Includes frozen parameters with Shard::Full.
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
                            const std::vector<ReducedParameter>& parameters,
                            const std::vector<ReducedParameter>& frozen);

@@ -15,7 +15,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// The movable ones, on the device of the trained parameters.
+/// The frozen parameters that can be moved, on the device of the trained parameters.
 std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& all) {
   if (all.empty()) return {};
   const auto trained = std::ranges::find_if(
@@ -130,7 +130,7 @@ ParameterBatches::Parameters ParameterBatches::all_parameters() const {
   return all;
 }
 
-/// Sets each parameter's group of the options: an explicit one, or one of `num_groups` equal ones.
+/// Sets each parameter's group: an explicit one of the options, or one of `num_groups` equal ones.
 void ParameterBatches::assign_groups(Parameters& parameters, int num_groups) const {
   const DistributedOptimizerOptions& options = context_.options;
   std::unordered_map<const void*, int> explicit_groups;
@@ -168,7 +168,7 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
     context_.sets = make_shard_sets(
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);
   }
-  // An earlier optimizer may have gathered them.
+  // An earlier optimizer may still gather them in its units.
   for (const ReducedParameter& parameter : frozen) {
     if (is_gathered_on_use(parameter.tensor)) take_from_units(parameter.tensor);
   }
@@ -181,7 +181,8 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
   if (!frozen.empty()) place_frozen(frozen, prefix);
 }
 
-/// For parameters that are about to be sharded, or that stay on each rank.
+/// With Shard::Full, decides whether parameters are gathered on use. Otherwise each rank keeps
+/// whole parameters, and deferred ones are filled.
 void ParameterBatches::choose_memory(const Parameters& parameters, const std::string& prefix) {
   if (parameters.empty()) return;
   if (context_.options.shard == Shard::Full) {
@@ -197,7 +198,8 @@ void ParameterBatches::choose_memory(const Parameters& parameters, const std::st
   fill_deferred(added, context_.set);
 }
 
-/// With Shard::Full. Without trained parameters, nothing is gathered.
+/// Only with Shard::Full: moves frozen parameters to the node's copy, or adds them as parts of
+/// units. Without trained parameters there are no units.
 void ParameterBatches::place_frozen(const Parameters& frozen, const std::string& prefix) {
   if (context_.options.shard != Shard::Full) return;
   if (!context_.gathers_on_use) {

@@ -53,9 +53,9 @@ class ParameterBatches {
   /// Reduces the remaining gradients of the step. Throws the first error after all
   /// buckets have completed.
   void reduce_all();
-  /// Ends a step: if its reduced gradients are not used, residuals become those from before it.
+  /// Ends a step. If its reduced gradients are not used, restores the residuals from before it.
   void finish_residuals(bool is_used);
-  /// From now on gradients are `factor` times as large.
+  /// From now on gradients are `factor` times as large as before.
   void rescale_residuals(double factor);
   std::vector<at::Tensor> gradients() const;
   void clear_gradients();
@@ -80,7 +80,7 @@ class ParameterBatches {
     std::size_t place;  // in the model
   };
   std::unordered_map<const void*, Known> names_;
-  std::vector<at::Tensor> model_;  // all that have names
+  std::vector<at::Tensor> model_;  // all parameters that have names
   const std::function<void()> before_gradient_;
   std::int64_t additions_ = 0;
   Reducers reducers_;

@@ -79,7 +79,7 @@ std::vector<ReplicaCheck::Digests> ReplicaCheck::allgather(const Digests& own,
   return rows;
 }
 
-/// Called on all ranks, since their digests of all parameters differ.
+/// Called on all active ranks: if two digests differ, each rank sees one that differs from its own.
 void ReplicaCheck::refuse(const std::vector<ReducedParameter>& parameters,
                           const Digests& digests) const {
   const std::vector<Digests> rows = allgather(digests, "replicas of each parameter");

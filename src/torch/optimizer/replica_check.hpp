@@ -17,12 +17,12 @@ class ReplicaCheck {
   ReplicaCheck(const TrainingContext& context, const ParameterBatches& batches)
       : context_(context), batches_(batches) {}
 
-  /// A step of all ranks has ended; with `can_differ` parameters differ intentionally, and are
-  /// compared after a later step. Throws the error of check() if a check is due.
+  /// All ranks have ended a step. If a check is due, throws the error of check(). With
+  /// `can_differ`, parameters differ intentionally, and a check that is due waits for a later step.
   void end_step(bool can_differ);
   /// Throws MismatchError on all ranks if parameters differ. Collective and blocking.
   void check() const;
-  /// After a join, on all ranks: some did not count the last steps.
+  /// Called on all ranks after a join, since some did not count the last steps.
   void restart() { steps_ = 0; }
 
  private:

@@ -15,7 +15,7 @@ struct GatherCommand {
   std::size_t unit;
   std::size_t slot;
 };
-/// Only where parameters are gathered when they are used.
+/// Only if parameters are gathered on use.
 struct ReduceCommand {
   bool is_discarded;  ///< a DiscardCommand follows
 };

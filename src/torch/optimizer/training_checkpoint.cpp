@@ -88,7 +88,7 @@ TrainingView TrainingCheckpoint::view() const {
   return view;
 }
 
-/// Those of the model, then those of the optimizer that are not among them.
+/// Adds the model's parameters, then those of the optimizer that are not in the model.
 void TrainingCheckpoint::add_parameters(TrainingView& view) const {
   std::unordered_map<const void*, std::string> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -106,7 +106,7 @@ void TrainingCheckpoint::add_parameters(TrainingView& view) const {
   }
 }
 
-/// What this rank steps, and its shares of parameters that nothing steps.
+/// Adds the leaves that this rank steps, and its shares of parameters that nothing steps.
 void TrainingCheckpoint::add_shares(TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
   for (const auto& reducer : batches_) {
@@ -125,7 +125,7 @@ void TrainingCheckpoint::add_shares(TrainingView& view) const {
   }
 }
 
-/// Reads no bucket that is in flight.
+/// Does not read buckets that are in flight.
 TrainingView::Residuals TrainingCheckpoint::residuals() const {
   const ops::NodePlaces nodes = context_.set.lane()->node_places();
   const bool is_of_node =

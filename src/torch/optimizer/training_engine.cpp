@@ -181,8 +181,8 @@ void TrainingEngine::unscale(double scale) {
   make_gradients_ready();
   require_precise_gradients();
   commands_.announce(UnscaleCommand{scale});
-  // Reduced gradients concern all ranks, even if a program or a bucket hook has changed them on
-  // one; other gradients concern only this rank.
+  // An overflow in reduced gradients concerns all ranks, even if the program or a bucket hook has
+  // caused it on one; in other gradients it concerns only this rank.
   const bool is_local = context_.step.phases.current() != StepPhase::Synchronized;
   gradients_.unscale(batches_.gradients(), scale, is_local);
 }

@@ -43,9 +43,9 @@ class TrainingEngine {
   at::Tensor step(const LossClosure& closure);
   /// Discards the gradients that have arrived since the last step, after they have been reduced.
   void discard();
-  /// How often that was called.
+  /// How often discard() was called.
   std::uint64_t discards() const { return discards_; }
-  /// Whether any have arrived, not under no_sync().
+  /// Whether any gradients have arrived outside no_sync().
   bool has_arrivals() const { return batches_.any(&GradientReducer::has_arrivals); }
   double clip_grad_norm(double max_norm, double norm_type);
   int join();

@@ -27,7 +27,7 @@ int TrainingEngine::join() {
   return last;
 }
 
-/// Blocks until active ranks need this joined one; false: all ranks have joined.
+/// Blocks until active ranks need this joined one. Returns false if all ranks have joined.
 bool TrainingEngine::await_step() {
   StepState& step = context_.step;
   if (!context_.gathers_on_use) {
@@ -43,8 +43,8 @@ bool TrainingEngine::await_step() {
   return step.active_ranks > 0;
 }
 
-/// A joined rank is needed for its shards: it takes part in the steps of the others, without its
-/// own gradients, until no rank is active.
+/// Other ranks need a joined rank's shards: it takes part in their steps, without gradients of its
+/// own, until no rank is active.
 int TrainingEngine::join_sharded() {
   if (context_.step.phases.current() == StepPhase::Synchronized) discard();
   const auto make_active = [](TrainingContext* context) {
@@ -60,7 +60,7 @@ int TrainingEngine::join_sharded() {
   expect_all_active();
   for (GatheredUnits* const units : batches_.units()) units->restart();
   batches_.clear_gradients();
-  // If no rank has announced anything, all have joined at once.
+  // If no rank has announced anything, all have joined simultaneously.
   return commands_.take_last_active().value_or(context_.set.ranks().back());
 }
 

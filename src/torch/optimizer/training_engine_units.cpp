@@ -19,14 +19,14 @@ void TrainingEngine::start_units() {
   context_.unit_calls->find_joined = [this] { return find_joined(); };
 }
 
-/// A numbered collective of the units, after those in flight.
+/// A barrier that is numbered like the collectives of units, after those in flight.
 void TrainingEngine::synchronize_ranks(const std::string& purpose) {
   for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
   barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
 }
 
-/// After a mismatch, on all ranks: whether some have joined, whose next numbered collective is the
-/// one of join(). They then wait for commands.
+/// Called on all ranks after a mismatch: whether some have joined, since the next numbered
+/// collective of a joined rank is that of join(). Joined ranks then wait for commands.
 bool TrainingEngine::find_joined() {
   std::int64_t is_active = context_.step.is_active ? 1 : 0;
   std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
@@ -36,8 +36,8 @@ bool TrainingEngine::find_joined() {
   return context_.have_some_joined();
 }
 
-/// A new step begins. If parameters are gathered on use, the first mismatch reveals
-/// which ranks have joined; in other modes the reductions do.
+/// A new step begins. If parameters are gathered on use, the first mismatch reveals which ranks
+/// have joined; in other modes the reductions do.
 void TrainingEngine::expect_all_active() {
   if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
 }

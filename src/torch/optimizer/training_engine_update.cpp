@@ -48,7 +48,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
   return loss;
 }
 
-/// Bucket by bucket: one is gathered while the next is stepped.
+/// Steps bucket by bucket, so that one is gathered while the next is stepped.
 void TrainingEngine::update_shards() {
   const WritesAllowed writes;
   std::exception_ptr error;
@@ -63,7 +63,7 @@ void TrainingEngine::update_shards() {
           shards.end_update(i);
         }
       } catch (...) {
-        error = std::current_exception();  // the other ranks continue nevertheless
+        error = std::current_exception();  // the loop goes on: other ranks wait for this one
       }
       shards.memory().end_bucket(i);
     }

@@ -44,7 +44,7 @@ struct ModelSize {
   std::size_t parameters = 0;
   std::size_t gradients = 0;
   std::size_t updated = 0;  ///< as the optimizer steps them
-  std::size_t masters = 0;  ///< of those that have one
+  std::size_t masters = 0;  ///< of parameters that have a master copy
 
   void add(const at::Tensor& parameter, const DistributedOptimizerOptions& options) {
     const auto count = static_cast<std::size_t>(parameter.numel());
@@ -124,7 +124,8 @@ void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::K
   }
 }
 
-/// Adds the state of a rank's leaves. Returns how many tensors of its shape a parameter has there.
+/// Adds the state of this rank's leaves. Returns the number of elementwise tensors that a leaf's
+/// state has.
 std::size_t count_state(const TrainingView& view, TrainingReport::Kept& kept) {
   std::size_t elementwise = 0;
   for (const TrainingView::Leaf& leaf : view.leaves) {

@@ -21,9 +21,9 @@ class UsageGuards {
   /// wrapped optimizer of a sharded one.
   void require_untouched() const;
 
-  /// Gradients are discarded, and parameter `changed` (empty: none) has changed since they arrived.
-  /// Throws the second time without a step in between: the wrapped optimizer has been stepped
-  /// instead. One such change may be intended, for instance to clamp the weights of a GAN.
+  /// Gradients are discarded, and parameter `changed` has changed since they arrived (empty: none).
+  /// Throws the second time without a step in between: the program steps the wrapped optimizer
+  /// instead. A single change may be intended, for instance clamping the weights of a GAN.
   void discard_after_change(const std::string& changed);
   void step() { discards_after_change_ = 0; }
 

@@ -20,7 +20,7 @@ std::span<Number> elements_of(const at::Tensor& tensor) {
   return {tensor.mutable_data_ptr<Number>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-/// On the CPU, even for tensors on a GPU: the ranks must have the same bits.
+/// Runs on the CPU even for tensors on a GPU, so that all ranks get the same bits.
 void orthonormalize_columns(const at::Tensor& matrix) {
   const at::Tensor host = matrix.cpu();
   const auto columns = static_cast<std::size_t>(host.size(1));
@@ -90,7 +90,7 @@ AllreduceOptions LowRankReduction::average(const std::string& suffix) const {
   return {.name = bucket_.name + suffix, .process_set = bucket_.process_set};
 }
 
-/// The gradient in `type`, in its bucket if it has that type, plus its residual.
+/// The gradient plus its residual, in `type`; computed in its bucket if the bucket has that type.
 at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType type) const {
   at::Tensor sum = bucket_.views[parameter].to(type);
   if (!bucket_.residuals.empty()) sum.add_(bucket_.residuals[parameter]);
@@ -99,7 +99,7 @@ at::Tensor LowRankReduction::add_residual(std::size_t parameter, at::ScalarType 
 
 TensorHandle LowRankReduction::begin() {
   std::vector<at::Tensor> others;
-  // They have residuals if they were loaded from a run that has compressed them.
+  // They have residuals if these were loaded from a run that compressed them.
   for (const std::size_t i : others_) {
     others.push_back(add_residual(i, bucket_.views[i].scalar_type()));
   }
@@ -145,7 +145,7 @@ void LowRankReduction::assign(const Matrix& matrix) {
   }
   const at::Tensor reduced = at::mm(matrix.p, matrix.q.t());
   const at::Tensor rounded = reduced.to(view.scalar_type());
-  if (!bucket_.residuals.empty()) {  // before the view changes, in whose memory the sum may lie
+  if (!bucket_.residuals.empty()) {  // before the view changes: the sum may be in its memory
     at::Tensor error = at::addmm(matrix.sum, matrix.p, matrix.own_q.t(), /*beta=*/1, /*alpha=*/-1);
     if (!rounded.is_same(reduced)) error.add_(at::sub(reduced, rounded));
     const at::Tensor& residual = bucket_.residuals[matrix.parameter];
@@ -164,7 +164,7 @@ at::Tensor LowRankReduction::first_q(const Matrix& matrix) const {
   return fits ? found->second.to(type_) : random_q(matrix.q.size(0));
 }
 
-/// The same on all ranks, with every standard library: between -1 and 1.
+/// Values from -1 to 1 that are the same on all ranks and with every standard library.
 at::Tensor LowRankReduction::random_q(std::int64_t rows) const {
   constexpr int kBits = 53;  // of a float64
   std::mt19937_64 generator(options_.seed + static_cast<std::uint64_t>(bucket_.step));
@@ -176,8 +176,8 @@ at::Tensor LowRankReduction::random_q(std::int64_t rows) const {
   return q.to(type_);
 }
 
-/// Orthonormal columns, or the products of small gradients would vanish. A column that is zero
-/// would stay so for good.
+/// Makes columns orthonormal, since otherwise the products of small gradients would vanish.
+/// Replaces columns that are zero, which would stay zero forever.
 at::Tensor LowRankReduction::next_q(const at::Tensor& q) const {
   at::Tensor next = q.clone();
   orthonormalize_columns(next);

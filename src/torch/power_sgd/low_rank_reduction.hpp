@@ -39,9 +39,9 @@ class LowRankReduction {
     at::Tensor sum;         // view and residual; in the memory of the view unless that is narrower
     at::Tensor p;           // [n, rank], and
     at::Tensor q;           // [m, rank], in the memory of their all-reduces
-    at::Tensor
-        own_q{};  // before its all-reduce: P times it is the approximation of `sum` alone, and
-                  // the rest is this rank's residual, also while others have joined
+    /// This rank's Q, before the all-reduce: P * own_q' approximates `sum` alone. The difference is
+    /// this rank's residual, even if other ranks have joined.
+    at::Tensor own_q{};
   };
 
   bool compresses(const at::Tensor& gradient) const;

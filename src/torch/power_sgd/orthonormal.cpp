@@ -11,7 +11,7 @@ namespace {
 
 using Column = std::vector<double>;
 
-// The rest of a dependent column is rounding: a few units in the last place of its elements.
+// A dependent column leaves rounding errors: a few units in the last place of its elements.
 constexpr double kRoundings = 16;
 
 double dot(const Column& a, const Column& b) {

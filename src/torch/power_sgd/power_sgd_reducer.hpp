@@ -9,8 +9,8 @@
 
 namespace kolo::tensors {
 
-/// The implementation of the hook of a PowerSgd, and its state between steps, by parameter name,
-/// since names outlive layouts of buckets.
+/// Implements the hook of a PowerSgd. Keeps its state by parameter name, since names outlive
+/// layouts of buckets.
 class PowerSgdReducer {
  public:
   /// `options` are in range and name the process set.

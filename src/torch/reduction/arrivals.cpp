@@ -22,7 +22,7 @@ bool Arrivals::add(std::size_t parameter) {
   ++counts_[parameter];
   const bool was_pending = is_pending_[parameter];
   is_pending_[parameter] = true;
-  // By pass, backward() has added to a gradient that is counted already.
+  // When each pass is reduced, backward() may add to a gradient that is already counted.
   if (by_pass_ && was_pending) return false;
   return --missing_[bucket_of_[parameter]] <= 0;
 }

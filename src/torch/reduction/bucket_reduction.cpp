@@ -144,7 +144,7 @@ void BucketReduction::begin_replica_sum() {
 }
 
 void BucketReduction::wait() {
-  // All operations, even after an error: their memory and names are reused.
+  // Waits for all operations, even after an error, since their memory and names are reused.
   std::exception_ptr first_error;
   const auto end = [&](Handle& handle) {
     try {

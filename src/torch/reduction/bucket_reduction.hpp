@@ -21,7 +21,7 @@ namespace kolo::tensors {
 
 /// The reduction of one bucket, from submission to completion.
 ///
-/// Average and Sum reduce the whole bucket at once, flags included. A sharded bucket is
+/// Average and Sum reduce the whole bucket in one operation, flags included. A sharded bucket is
 /// reduce-scattered, and each rank then sums its shard with its replicas. For sharded buckets,
 /// Adasum, bucket hooks, codecs and on a GPU, the flags are reduced separately.
 class BucketReduction {
@@ -47,7 +47,7 @@ class BucketReduction {
 
   /// Starts the sum over replicas if this rank's shard is ready. Does not block.
   void advance();
-  /// Whether wait() would return at once.
+  /// Whether wait() would return immediately.
   bool is_ready() const;
   /// Blocks until gradients and flags of all ranks are reduced; on a GPU the current stream waits
   /// for the gradients. Throws the first error of its operations after all of them have ended.

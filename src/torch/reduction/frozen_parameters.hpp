@@ -33,7 +33,8 @@ class FrozenParameters {
   /// Adds parameters that are gathered with these units.
   void add(const std::vector<ReducedParameter>& parameters, const GatheredUnits& units);
 
-  /// Parameters that no optimizer has moved since, as it does once they get gradients.
+  /// All parameters except those that an optimizer has moved since: it moves them once they get
+  /// gradients.
   Named parameters() const;
   /// This rank's share of each, which it writes to checkpoints and reads from them.
   std::vector<std::pair<ReducedParameter, ElementRange>> shares() const;
@@ -53,7 +54,7 @@ class FrozenParameters {
   bool is_elsewhere(const Frozen& frozen) const;
 
   std::vector<Frozen> frozen_;
-  std::weak_ptr<void> memory_;            // of one copy: while it lives, its address is not reused
+  std::weak_ptr<void> memory_;            // of the copy: while it lives, its address is not reused
   const GatheredUnits* units_ = nullptr;  // null: there is one copy
 };
 

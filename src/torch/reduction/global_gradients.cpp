@@ -18,7 +18,7 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr double kSmallest = 1e-6;  // as torch::nn::utils::clip_grad_norm_
+constexpr double kSmallest = 1e-6;  // as in torch::nn::utils::clip_grad_norm_
 
 /// The elements of a gradient, for operators on real numbers.
 at::Tensor real_elements(const at::Tensor& gradient) {

@@ -50,7 +50,7 @@ class GlobalGradients {
   const ShardSets& sets_;
   const std::string name_;
   Row own_{};                   // of the last unscale()
-  std::optional<Found> found_;  // by all ranks
+  std::optional<Found> found_;  // on all ranks together
 };
 
 }  // namespace kolo::tensors

@@ -13,7 +13,7 @@ namespace kolo::tensors {
 struct GradientCompression {
   Compression compression;
   const Codec* codec = nullptr;  ///< of that name; null: it is a compressor
-  /// Without shards: of the all-reduces.
+  /// Only without shards: the scope of the all-reduces.
   CompressionScope scope = CompressionScope::Everywhere;
   bool is_of_replicas = false;      ///< applies only to sums over ranks that hold the same shard
   bool has_error_feedback = false;  ///< of the codec
@@ -29,7 +29,7 @@ struct GradientCompression {
   bool has_codec(const Bucket& bucket) const { return codec != nullptr && bucket.is_compressed; }
   /// Whether the codec encodes the reduction of the whole bucket, not that of shards.
   bool encodes_whole(const Bucket& bucket) const { return has_codec(bucket) && !is_of_replicas; }
-  /// Whether a node's ranks share one residual for each bucket, of which each holds a part.
+  /// Whether the ranks of a node share one residual per bucket, each holding a part of it.
   bool has_residual_per_node() const { return is_of_replicas || is_piecewise(); }
   /// Whether a rank encodes its piece of its node's sum of a bucket.
   bool is_piecewise() const { return scope == CompressionScope::BetweenNodes; }

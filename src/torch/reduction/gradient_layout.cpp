@@ -168,11 +168,11 @@ void GradientReducer::rebuild_layout(const std::vector<std::size_t>& order) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
   }
-  layout_ = std::move(layout);  // before sharding, which needs the old buckets' memory
+  layout_ = std::move(layout);  // frees the old buckets before sharding, which needs memory
   if (is_sharded()) shard_parameters(parameters);
 }
 
-/// Shards by the plan of the current layout, whose gradients become those of the shards.
+/// Shards parameters by the current layout's plan, and moves its gradients to the shards.
 void GradientReducer::shard_parameters(const BucketPlan& plan) {
   GradientBuckets& buckets = layout_->buckets;
   const ProcessSet& set = *setup_.sets.sharded;
@@ -278,7 +278,7 @@ void GradientReducer::lay_out_slots() {
   layout_ = std::make_unique<Layout>(*this, make_buckets(std::move(slots)));
 }
 
-/// Submits the bucket first whose last gradient arrives first.
+/// Orders buckets by the arrival of their last gradient.
 void GradientReducer::order_buckets(const std::vector<std::size_t>& order) {
   std::vector<std::size_t> arrival(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) arrival[order[i]] = i;

@@ -81,7 +81,7 @@ class GradientReducer {
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
   std::string changed_since_arrival() const;
   const ParameterWatch& watch() const { return watch_; }
-  /// All ranks have written the same values to the parameters of which they share one copy.
+  /// All ranks have written the same values to the parameters that ranks share.
   void accept_writes() { watch_.refuse_writes(); }
 
  private:

@@ -24,8 +24,8 @@ struct ReducedParameter {
 
 std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters);
 
-/// Detects that a program has moved parameters to other memory, has written to parameters of which
-/// ranks share one copy, or has stepped the wrapped optimizer itself.
+/// Detects that a program has moved parameters to other memory, has written to parameters that
+/// ranks share, or has stepped the wrapped optimizer itself.
 class ParameterWatch {
  public:
   /// `parameters` outlive this.
@@ -37,7 +37,7 @@ class ParameterWatch {
   /// Throws InvalidArgument if a parameter has another dtype, device or shape than at construction,
   /// or has moved since pin().
   void require_in_place() const;
-  /// From now on nothing but updates may write to the parameters: ranks share one copy of them.
+  /// From now on only updates may write to the parameters, since ranks share one copy of them.
   void refuse_writes();
   /// Throws InvalidArgument if a parameter was written since refuse_writes(), as its version shows.
   /// Updates write through leaves, which have versions of their own.

@@ -93,8 +93,8 @@ at::Tensor Residuals::begin(std::size_t bucket) {
   return residual.now;
 }
 
-/// Residuals of no parameter would be in no checkpoint, and would change how their block is
-/// encoded.
+/// Residuals that belong to no parameter would be missing from checkpoints, and would change how
+/// their block is encoded.
 void Residuals::zero_gaps(std::size_t bucket) {
   const at::Tensor& now = residuals_[bucket].now;
   std::int64_t end = 0;
@@ -118,7 +118,7 @@ void Residuals::restore() {
 }
 
 void Residuals::rescale(double factor) {
-  // Later, as reductions may be in flight.
+  // Applied later, since reductions may be in flight.
   for (Residual& residual : residuals_) residual.pending *= factor;
 }
 

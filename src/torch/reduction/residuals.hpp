@@ -50,14 +50,14 @@ class Residuals {
   void rescale(double factor);
 
   /// The residuals from before this step, even while its gradients are reduced; views, if no step
-  /// has begun. Has no entry for a parameter that is in no part.
+  /// has begun. Parameters outside all parts have no entry.
   ByParameter before_step();
   std::size_t size_bytes() const;
 
  private:
   struct Residual {
     at::Tensor now;     // [n]; undefined: none
-    at::Tensor before;  // [n]; what it was before the step, once one has begun
+    at::Tensor before;  // [n]; its value before the step, once a step has begun
     bool is_open = false;
     double pending = 1.0;  // factor to be applied
   };

@@ -30,12 +30,12 @@ class SharedSlotsPipeline final : public BucketPipeline {
   const std::size_t slots_;
   const std::size_t passes_;
   const bool waits_;
-  std::size_t next_ = 0;            // submission, counted over all passes of this step
-  std::exception_ptr first_error_;  // of buckets that this has completed in this step
+  std::size_t next_ = 0;            // next submission, counted over all passes of this step
+  std::exception_ptr first_error_;  // of buckets that were completed here in this step
 };
 
 bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
-  // On a GPU this gains nothing from caches, and backward()'s stream would wait.
+  // On a GPU early copies gain nothing from caches, and backward()'s stream would wait.
   if (!reductions_.buckets().device().is_cpu()) return false;
   if (passes_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
   if (bucket < slots_) return true;
@@ -73,8 +73,8 @@ void SharedSlotsPipeline::submit_rest() {
   while (next_ < submissions()) submit_next();
 }
 
-/// Submits the next bucket after the slot's previous one has completed, whose error it returns: all
-/// ranks must submit all buckets, even if one fails.
+/// Completes the slot's previous bucket, then submits the next one. Returns an error instead of
+/// throwing it: all ranks must submit all buckets, even if one fails.
 std::exception_ptr SharedSlotsPipeline::submit_next() {
   const std::size_t bucket = next_ % reductions_.size();
   std::exception_ptr error;

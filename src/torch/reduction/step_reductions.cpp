@@ -97,7 +97,7 @@ void StepReductions::submit(std::size_t bucket) {
   }
 }
 
-/// What the gradient's memory holds is sent meanwhile, and replaced by the sum.
+/// Starts the reduction of a sparse gradient. A stand-in that refuses access replaces it meanwhile.
 void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
   const std::size_t parameter = buckets_.buckets()[bucket].members[member].parameter;
   at::Tensor& gradient = buckets_.parameters()[parameter].mutable_grad();
@@ -110,8 +110,8 @@ void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
   }
 }
 
-/// The residual for a reduction with a codec or a hook that begins; undefined without error
-/// feedback. A joined rank contributes zeros, and keeps its residual until it trains again.
+/// The residual for a reduction that begins; undefined if its codec or hook has no error feedback.
+/// A joined rank contributes zeros, and keeps its residual until it trains again.
 at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const Bucket& plan = buckets_.buckets()[bucket];
   if (setup_.hook) return setup_.hook.error_feedback ? residuals_.begin(bucket) : at::Tensor();
@@ -122,7 +122,7 @@ at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   const int encoders =
       setup_.compression.is_piecewise() ? set.lane()->node_places().node_count() : set.size();
   if (!residual.defined() || encoders > 1) return residual;
-  // One rank, or node, encodes nothing, but may have loaded residuals of several.
+  // A single rank or node encodes nothing, but may have loaded the residuals of several.
   const at::NoGradGuard no_grad;
   const auto begin = static_cast<std::int64_t>(residuals_.part(bucket).begin);
   buckets_.flat(plan).narrow(0, begin, residual.numel()).add_(residual);
@@ -167,7 +167,8 @@ GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& grad
   return given;
 }
 
-/// The memory for this rank's reduced shard: after the first pass, memory that is added to it.
+/// The memory for this rank's reduced shard. After the first pass it is separate memory, which is
+/// then added to the shard.
 at::Tensor StepReductions::destination(std::size_t bucket, bool is_first) {
   const at::Tensor& shard = shards_->gradient_shard(bucket);
   if (is_first) return shard;
@@ -259,7 +260,7 @@ std::exception_ptr StepReductions::finish() {
 void StepReductions::assign_sparse(const Bucket& bucket, SparseReduction& reduction) {
   const std::size_t parameter = bucket.members[reduction.member].parameter;
   at::Tensor& gradient = buckets_.parameters()[parameter].mutable_grad();
-  gradient = reduction.own;  // if the reduction has failed, too
+  gradient = reduction.own;  // also if the reduction has failed
   const at::Tensor sum = reduction.sum.result();
   if (buckets_.is_present(bucket, reduction.member)) gradient = sum.coalesce();
 }

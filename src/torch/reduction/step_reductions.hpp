@@ -66,7 +66,7 @@ class StepReductions {
   /// Starts sums over replicas whose shards are ready. Does not block.
   void advance();
 
-  /// Since finish(): whether the bucket was submitted; whether complete() would return at once;
+  /// Since finish(): whether the bucket was submitted; whether complete() would return immediately;
   /// whether complete() was called for the last submission.
   bool is_submitted(std::size_t bucket) const { return states_[bucket].reduction.has_value(); }
   bool is_ready(std::size_t bucket) const { return states_[bucket].reduction->is_ready(); }
@@ -90,7 +90,7 @@ class StepReductions {
     std::optional<BucketReduction> reduction;
     bool is_complete = false;
     std::vector<SparseReduction> sparse;
-    std::vector<ProgramStream> streams;  // that computed gradients
+    std::vector<ProgramStream> streams;  // on which gradients were computed
     StepState::Clock::time_point submitted{};
   };
 

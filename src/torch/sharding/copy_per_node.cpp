@@ -66,7 +66,7 @@ class CopyPerNode final : public ParameterMemory {
       tensor_over(buffer(), offset, parameter.sizes(), parameter.options())
           .copy_(parameter.detach());
       rebind_storage(parameter, buffer(), offset,
-                     Copies::PerNode);  // now, so that no other parameter is kept twice
+                     Copies::PerNode);  // now, so that only one parameter at a time is kept twice
     });
     synchronize_ranks("values");
     for_each(parameters, plan, [&](const at::Tensor& parameter, std::size_t offset) {

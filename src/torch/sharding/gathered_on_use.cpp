@@ -160,7 +160,7 @@ class GatheredOnUse final : public ParameterMemory {
 
   const UnitSetup setup_;
   const OperationOptions options_;
-  std::size_t frozen_offset_ = 0;  // in the buffer, of the shards of frozen parameters, the last
+  std::size_t frozen_offset_ = 0;  // where the shards of frozen parameters begin, after all others
   std::unordered_map<std::size_t, std::size_t> offsets_;  // by the bucket's offset in the plan
   std::shared_ptr<GatheredUnits> units_;
 };

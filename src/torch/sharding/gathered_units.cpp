@@ -19,7 +19,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Shards are padded, so that consecutive parts are aligned.
+/// The bytes of the whole part. Shards are padded, so that consecutive parts are aligned.
 std::size_t part_bytes(const GatheredUnits::Part& part, int ranks) {
   return part.shard.nbytes() * static_cast<std::size_t>(ranks);
 }
@@ -100,7 +100,7 @@ void GatheredUnits::end_use(std::size_t unit) noexcept {
 void GatheredUnits::take_part(std::size_t unit, std::size_t slot) {
   const std::lock_guard lock(mutex_);
   const bool is_added = slots_.is_added(slot);
-  if (is_added) slot = slots_.add();  // each rank's own
+  if (is_added) slot = slots_.add();  // added slots are private to a rank
   if (slots_[slot].unit) release(*slots_[slot].unit);
   gather(unit, slot);
   release(unit);
@@ -181,7 +181,8 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   states_[unit].gather = submit(runtime::make_allgather(std::move(rows), outputs, options));
 }
 
-/// This rank's shard of a part that is gathered to `place`, on the device of the units.
+/// This rank's shard of a part that is gathered to `place`. A shard on another device is first
+/// copied to its position there.
 TensorView GatheredUnits::input_of(const Part& part, std::byte* place) const {
   const c10::Device& device = slots_.device();
   if (part.shard.device().type() == device.type()) return view_of(part.shard, options_.name);
@@ -223,7 +224,7 @@ void GatheredUnits::release(std::size_t unit) {
   slots_[*states_[unit].slot].unit.reset();
   states_[unit].slot.reset();
   if (last_used_ == unit) last_used_.reset();
-  // Its cache keeps casts of parameters until the end of the autocast region.
+  // Autocast's cache keeps casts of parameters until the end of the autocast region.
   if (at::autocast::is_autocast_enabled(slots_.device().type())) at::autocast::clear_cache();
 }
 
@@ -243,7 +244,7 @@ void GatheredUnits::prefetch() {
   }
 }
 
-/// A slot without a unit.
+/// Returns a slot without a unit, adding one if necessary.
 std::size_t GatheredUnits::make_room() {
   if (const auto slot = find_slot(0)) return *slot;
   return slots_.add();
@@ -256,8 +257,9 @@ void GatheredUnits::remove_slot(std::size_t slot) {
   if (slot < slots_.size()) states_[*slots_[slot].unit].slot = slot;
 }
 
-/// Releases, if needed, the unpinned unit that will be used last, or was not used for longest; but
-/// none that is expected within fewer than `least_uses_until` uses of others.
+/// Returns a slot without a unit. May release an unpinned unit for it: the one whose next use is
+/// farthest away or, if none is expected, the least recently used; but none that is expected within
+/// fewer than `least_uses_until` uses of others.
 std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until) {
   std::optional<std::size_t> best;
   std::pair<std::size_t, std::uint64_t> farthest;

@@ -24,7 +24,7 @@ struct Use {
   std::size_t unit;
 };
 
-/// Ends with the operator.
+/// Keeps units in use until the operator ends.
 class RunningOperator final : public at::ObserverContext {
  public:
   explicit RunningOperator(std::vector<Use> uses) : uses_(std::move(uses)) {

@@ -19,7 +19,8 @@ std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
-/// Copies elements that differ from the rounded master copy to it.
+/// Copies the elements that the program has written to the master copy: those that differ from its
+/// rounded values.
 void take_writes(const ParameterShards::Leaf& leaf) {
   const at::Tensor elements = leaf.elements.to(leaf.values.device());
   const at::Tensor rounded = leaf.values.detach().to(elements.scalar_type());

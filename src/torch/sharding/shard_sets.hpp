@@ -8,7 +8,7 @@
 
 namespace kolo::tensors {
 
-/// The ranks among which a sharded optimizer communicates. The Runtime may end before the optimizer.
+/// The ranks among which a sharded optimizer communicates. The optimizer may outlive the Runtime.
 struct ShardSets {
   std::shared_ptr<ProcessSet> sharded;   ///< the ranks that hold different shards
   std::shared_ptr<ProcessSet> replicas;  ///< those that hold this rank's shard; null: no others

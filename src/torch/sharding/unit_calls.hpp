@@ -27,8 +27,8 @@ class UnitCalls {
   // Empty once the optimizer is destroyed.
   /// Called before a unit of the batch is gathered for this rank's own use.
   std::function<void(const std::string& batch, std::size_t unit, std::size_t slot)> before_gather;
-  /// Called after a mismatch, on all ranks: whether it happened because some ranks have joined. The
-  /// optimizer then calls before_gather() for them.
+  /// Called on all ranks after a mismatch: whether it happened because some ranks have joined. The
+  /// collective is then repeated, and before_gather() announces it to them.
   std::function<bool()> find_joined;
 
  private:

@@ -8,7 +8,7 @@
 namespace kolo::tensors {
 namespace {
 
-/// Parameters that are not split.
+/// Parameters that are in the same unit.
 struct Cluster {
   std::string name;
   std::size_t size_bytes = 0;

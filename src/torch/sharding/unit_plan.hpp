@@ -12,7 +12,7 @@ namespace kolo::tensors {
 struct UnitPlan {
   std::vector<std::size_t> unit_of;  ///< of each parameter
   std::vector<std::string> names;    ///< of each unit, for error texts
-  bool keeps_gathered = false;       ///< until step(), if there is room
+  bool keeps_gathered = false;       ///< until step()
 };
 
 struct UnitMember {

@@ -31,7 +31,7 @@ using autograd::Edge;
 using autograd::Node;
 using Tensors = std::vector<at::Tensor>;
 
-/// The end of the graph of a function's call, which captures gradients and never runs.
+/// The node at which the graph of a function's call ends. It captures gradients and never runs.
 class Boundary final : public Node {
  public:
   std::string name() const override { return "KoloCheckpointBoundary"; }
@@ -50,7 +50,7 @@ class Boundary final : public Node {
     }
     return entered;
   }
-  /// A further input, for gradients that `edge` takes.
+  /// Adds an input for the gradients that `edge` takes.
   Edge stand_in(const Edge& edge) {
     return {getptr(), add_input_like(edge.function->input_metadata(edge.input_nr))};
   }
@@ -71,7 +71,7 @@ class Boundary final : public Node {
   autograd::variable_list apply(autograd::variable_list&&) override { return {}; }
 };
 
-/// The graph that a call of a function leaves: nodes that this thread has made since `Graph` was.
+/// The graph that a function's call creates: the nodes that this thread makes from now on.
 class Graph {
  public:
   explicit Graph(const Tensors& inputs)
@@ -83,8 +83,8 @@ class Graph {
   const Tensors& entered() const { return entered_; }
   Boundary& boundary() { return *boundary_; }
 
-  /// Calls `visit` with every edge that leads out of the graph, not to its inputs, and may be
-  /// changed.
+  /// Calls `visit` with every edge that leaves the graph, except those to its inputs. `visit` may
+  /// change the edge.
   template <class Visit>
   void visit_ends(std::vector<Edge>& roots, const Visit& visit) const {
     std::vector<Node*> next;
@@ -143,9 +143,9 @@ struct Call {
   AutocastState autocast;
 };
 
-/// The node of a call in the program's graph. Its edges lead to the inputs, and to what else the
-/// function's graph led to: LibTorch then adds the gradients of a parameter up before it
-/// accumulates them, which a backward() within backward() would do each time.
+/// The node of a call in the program's graph. Its edges lead to the inputs, and to the other ends
+/// of the function's graph, such as parameters: LibTorch then adds up all gradients of a parameter
+/// before it accumulates them. A backward() within backward() would accumulate them each time.
 class CheckpointBackward final : public Node {
  public:
   /// `ends`: edges that led out of the function's graph. `results`: which need gradients.
@@ -200,7 +200,7 @@ class CheckpointBackward final : public Node {
     return roots;
   }
 
-  /// Gradients that leave the graph end in the boundary instead, in the order of this node's edges.
+  /// Redirects edges that leave the graph to the boundary, in the order of this node's edges.
   void move_ends(Graph& graph, std::vector<Edge>& roots) const {
     std::map<std::pair<const Node*, std::uint32_t>, Edge> stand_ins;
     for (const Edge& edge : ends_) {
@@ -237,7 +237,7 @@ class CheckpointBackward final : public Node {
   }
 
   Call call_;
-  std::vector<Edge> ends_;  // its own edges are moved when another checkpoint around it runs
+  std::vector<Edge> ends_;  // this node's own edges are redirected by an enclosing checkpoint
   std::vector<bool> results_;
 };
 

@@ -14,7 +14,8 @@
 #include "kolo/torch/autocast.hpp"
 #include "torch/tensors/generator_state.hpp"
 
-/// What the results of a function depend on besides its inputs, so that it can be called again.
+/// The state on which a function's results depend besides its inputs, so that it can be called
+/// again.
 namespace kolo::tensors {
 
 /// The states of the random number generators that a function may use.

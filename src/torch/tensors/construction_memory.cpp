@@ -17,7 +17,7 @@ namespace {
 
 // Smaller blocks are cheaper than mappings.
 constexpr std::size_t kLeastScratchBytes = std::size_t{64} << 10;
-// Of the 65530 that Linux allows a process by default.
+// Of the 65530 mappings that Linux allows a process by default.
 constexpr std::size_t kMostMappings = 20000;
 constexpr std::size_t kMappingsOfABlock = 32;
 
@@ -41,8 +41,8 @@ bool map_repeatedly(int file, std::size_t file_bytes, std::byte* begin, std::siz
 
 }  // namespace
 
-/// LibTorch's allocator, except in threads that construct. Lives as long as the process, since
-/// storages remember it.
+/// Uses LibTorch's allocator, except in threads that construct a model. Lives as long as the
+/// process, since storages refer to it.
 class ConstructionAllocator final : public c10::Allocator {
  public:
   static ConstructionAllocator& instance() {
@@ -75,7 +75,7 @@ class ConstructionAllocator final : public c10::Allocator {
 
   static void replace(c10::Allocator* allocator) {
     c10::SetCPUAllocator(allocator);
-    // The program has set one of higher priority.
+    // Without effect if the program has set an allocator of higher priority.
     if (c10::GetCPUAllocator() != allocator) c10::SetCPUAllocator(allocator, 255);
   }
 

@@ -15,8 +15,8 @@ namespace kolo::tensors {
 /// Memory blocks of the tensors that a thread creates while a model is constructed.
 class ConstructionMemory {
  public:
-  /// Real: memory as usual. Scratch: a large block repeats a few of its pages over and over, so
-  /// that it costs a fraction of its size, and what is written to it is lost.
+  /// Real: memory as usual. Scratch: a large block maps the same few pages over and over, so that
+  /// it costs a fraction of its size; its contents are lost.
   enum class Kind : std::uint8_t { Real, Scratch };
 
   explicit ConstructionMemory(Kind kind) : kind_(kind) {}

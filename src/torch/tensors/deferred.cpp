@@ -111,7 +111,7 @@ void fill_deferred(const std::vector<std::pair<std::string, at::Tensor>>& tensor
   }
   allocate_deferred(deferred);
   for (const auto& [name, tensor] : constructed) {
-    if (is_constructed(tensor)) make_own_copy(tensor);  // so that it no longer counts as one
+    if (is_constructed(tensor)) make_own_copy(tensor);  // so that is_constructed() becomes false
   }
   broadcast_parameters(constructed, set.ranks().front(), &set);
 }

@@ -26,7 +26,7 @@ bool is_deferred(const at::Tensor& tensor) {
 
 void allocate_deferred(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    if (!is_deferred(tensor)) continue;  // it shares a storage with one before
+    if (!is_deferred(tensor)) continue;  // it shares a storage with an earlier tensor
     set_elements(tensor.storage(), c10::GetCPUAllocator()->allocate(tensor.storage().nbytes()));
   }
 }

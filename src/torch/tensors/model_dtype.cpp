@@ -14,7 +14,7 @@
 namespace kolo {
 namespace {
 
-/// Sorts the tensors of a model into those that are kept and others.
+/// Finds the floating-point tensors of a model, and which of them keep their dtype.
 class DtypeSearch {
  public:
   explicit DtypeSearch(const ModuleFilter& keep) : keep_(keep) {}
@@ -35,7 +35,7 @@ class DtypeSearch {
     }
   }
 
-  /// Those that are not kept, with their names; some may be found several times.
+  /// Those that do not keep their dtype, with their names; some may appear several times.
   std::vector<std::pair<std::string, at::Tensor>> others() const {
     std::vector<std::pair<std::string, at::Tensor>> others;
     for (const auto& named : found_) {

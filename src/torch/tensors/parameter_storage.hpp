@@ -24,7 +24,7 @@ void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::s
 /// Gives the tensor its own memory, with the same elements.
 void make_own_copy(const at::Tensor& tensor);
 
-/// Whether rebind_storage() has given the tensor memory of which ranks share one copy.
+/// Whether rebind_storage() has bound the tensor to memory with Copies::PerNode.
 bool has_one_copy(const at::Tensor& tensor);
 
 // Storages of parameters that are gathered on use.

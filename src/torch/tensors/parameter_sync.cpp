@@ -55,8 +55,8 @@ void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* pro
     // Tied parameters are one tensor under several names.
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     if (tensors::is_gathered_on_use(tensor)) continue;  // all ranks have one value
-    // The ranks of a node all write the root's values to one copy, which is not a write that a
-    // DistributedOptimizer should refuse: variable_data() has a separate version.
+    // All ranks of a node write the root's values to their shared copy. A DistributedOptimizer must
+    // not refuse these writes, so they use variable_data(), which has a separate version.
     at::Tensor target = tensors::has_one_copy(tensor) ? tensor.variable_data() : tensor;
     handles.push_back(broadcast_async_(
         target, root, {.name = "broadcast_parameters." + name, .process_set = process_set}));

@@ -52,8 +52,8 @@ void add_gather(Operation& operation, const at::Tensor& input,
       };
 }
 
-/// Gathers no rows of `shape`, on which all ranks must then agree, and one empty row of each rank,
-/// which counts the ranks that take part into `ranks`.
+/// Adds two gathers without data. The first gathers no rows of `shape`, so all ranks must agree on
+/// it. The second gathers one empty row per rank: `ranks` becomes the number of participants.
 void add_agreement(Operation& operation, std::vector<std::int64_t> shape, Device device,
                    const std::shared_ptr<std::int64_t>& ranks) {
   shape.insert(shape.begin(), 0);

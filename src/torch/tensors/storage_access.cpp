@@ -19,7 +19,7 @@ template struct AccessFlag<&at::StorageImpl::throw_on_immutable_data_ptr_>;
 
 void set_elements(at::StorageImpl& storage, at::DataPtr elements, bool are_refused) {
   refuses_access(storage) = are_refused;
-  storage.set_data_ptr_noswap(std::move(elements));  // this, too, puts the flag into effect
+  storage.set_data_ptr_noswap(std::move(elements));  // also puts the flag into effect
 }
 
 void set_access(const c10::Storage& storage, bool is_refused) {

@@ -56,7 +56,7 @@ Tensors outputs_of(const std::vector<Received>& places) {
   return outputs;
 }
 
-/// The sum or average of all ranks' gradients for this rank's rows, which they send here.
+/// Sums or averages the gradients that all ranks send for this rank's rows.
 at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_t>& rows,
                        const GatherOptions& options) {
   const std::int64_t size = options.process_set->size();

@@ -6,8 +6,8 @@
 
 namespace kolo::tensors {
 
-/// Stands in for a dense or sparse tensor that nobody may touch for a while: of its shape, and if
-/// it is sparse with as many entries, but without memory. Each access to its elements throws
+/// A stand-in for a dense or sparse tensor to which access is refused for a while. It has the same
+/// shape and, if sparse, as many entries, but no memory. Each access to its elements throws
 /// `refusal` as c10::Error.
 at::Tensor withheld(const at::Tensor& tensor, const std::string& refusal);
 

@@ -29,7 +29,7 @@ struct Extent {
   std::uintptr_t begin;
   std::uintptr_t end;
   std::size_t element_bytes;
-  std::string text;  ///< up to the number of the element that was written
+  std::string text;  ///< error text up to the number of the written element
 };
 
 using Pages = std::span<std::byte>;
@@ -42,7 +42,7 @@ struct ProtectedMemory {
 
 struct Registry {
   std::mutex lock;
-  int writers = 0;  // WritesAllowed that live
+  int writers = 0;  // live instances of WritesAllowed
   std::vector<ProtectedMemory> memories;
 };
 
@@ -53,7 +53,7 @@ Registry& registry() {
 
 // --- the signal handler ---
 
-/// By address, for the signal handler, which must not lock.
+/// Sorted by address, for the signal handler, which must not lock.
 using Table = std::vector<Extent>;
 std::atomic<const Table*> current_table = nullptr;
 struct sigaction previous_action{};
@@ -96,7 +96,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
     return previous_action.sa_handler(signal);
   }
   ::sigaction(SIGSEGV, &previous_action, nullptr);
-  if (info->si_code <= 0) ::raise(signal);  // sent by a process; a fault is raised again
+  if (info->si_code <= 0) ::raise(signal);  // sent by a process: unlike a fault, it does not recur
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
@@ -123,7 +123,7 @@ void install_handler() {
 // --- pages ---
 
 void set_protection(const ProtectedMemory& memory, int protection) {
-  const std::shared_ptr<void> owner = memory.owner.lock();  // it stays mapped meanwhile
+  const std::shared_ptr<void> owner = memory.owner.lock();  // keeps it mapped
   if (!owner) return;
   for (const Pages& pages : memory.pages) {
     if (::mprotect(pages.data(), pages.size(), protection) == 0) continue;
@@ -131,7 +131,7 @@ void set_protection(const ProtectedMemory& memory, int protection) {
   }
 }
 
-/// The pages of `parameters`, which are in order in `memory` of whole pages.
+/// The pages of `parameters`, which are sorted by address. `memory` consists of whole pages.
 std::vector<Pages> pages_of(const std::vector<Extent>& parameters, const SharedBuffer& memory) {
   const std::size_t page = comm::page_bytes();
   const auto data = reinterpret_cast<std::uintptr_t>(memory.data());

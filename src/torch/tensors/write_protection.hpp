@@ -9,8 +9,8 @@
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
 
-/// Makes the pages of parameters of which ranks share one copy read-only for this process, except
-/// while it may write: KOLO_PROTECT_PARAMETERS.
+/// Makes the pages of parameters that ranks share read-only for this process, except while it may
+/// write: KOLO_PROTECT_PARAMETERS.
 namespace kolo::tensors {
 
 /// If the setting is on and there are several `sharers`, makes the pages of `parameters` in

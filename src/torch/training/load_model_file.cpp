@@ -84,7 +84,7 @@ void copy_to(const at::Tensor& own, const at::Tensor& values, const TrainingView
   } else if (!has_one_copy(own)) {
     at::Tensor(own).copy_(values);
   } else if (view.sharded.rank() == 0) {
-    own.variable_data().copy_(values);  // keeps the version, since the program does not write
+    own.variable_data().copy_(values);  // keeps the version: this is not a write by the program
   }
 }
 

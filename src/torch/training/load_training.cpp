@@ -98,7 +98,7 @@ void add_masters(const TrainingView& view, const SavedTraining& saved, std::vect
   }
 }
 
-/// Initializes them from their parameters, which have been read.
+/// Initializes master copies that the checkpoint lacks from their parameters, which have been read.
 void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) {
   const at::NoGradGuard no_grad;
   for (const TrainingView::Leaf& leaf : view.leaves) {
@@ -195,7 +195,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
     if (options.random_state) random_states = read_random_states(view, checkpoint);
   });
   if (options.optimizer_state) {
-    // Before the new state is read, so that both are never in memory.
+    // Before the new state is read, so that old and new state are never in memory together.
     for (const TrainingView::Leaf& leaf : view.leaves) view.wrapped.erase_state(leaf.values);
   }
   on_all(".read", [&] {

@@ -53,7 +53,7 @@ class Slices {
       const std::size_t end = first_from(shared_bytes_ * (rank + 1) / size);
       const auto first = static_cast<std::int64_t>(begin);
       const auto own = static_cast<std::int64_t>(end - begin);
-      // Another optimizer's: all ranks gather it, even those that do not write any of it.
+      // Another optimizer gathers it: all ranks must take part, even those that write none of it.
       const bool is_gathered = is_gathered_on_use(tensor);
       const at::Tensor kept = keep(
           name, is_gathered ? tensor.detach().reshape(-1).narrow(0, first, own).clone() : tensor);

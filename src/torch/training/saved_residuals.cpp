@@ -37,7 +37,7 @@ void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& 
   for (const TrainingView::Residual& residual : view.residuals.own) {
     at::Tensor(residual.elements).zero_();
   }
-  // A mean over other ranks divides by another number, unless gradients are divided by counts.
+  // A mean over another number of ranks has another divisor, unless that is the sum of counts.
   const double factor =
       view.residuals.are_averaged && !saved.details.loss_reference
           ? static_cast<double>(view.set.size()) / static_cast<double>(saved.details.residual_ranks)

@@ -66,8 +66,8 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
   refuse(view, saved, "'" + name + "' has other fields");
 }
 
-/// Checks the state of one parameter for another class: tries once for each kind of fields whether
-/// the class takes them.
+/// Checks the state of one parameter for an unknown class: tries each combination of fields once,
+/// to see whether the class takes it.
 void require_own_fields(const TrainingView& view, const SavedTraining& saved,
                         const TrainingView::Leaf& leaf, std::set<std::string>& tried) {
   const auto [name, state] = state_of(saved, leaf);
