@@ -122,7 +122,7 @@ TEST(CudaUnitsTest, SavingTheModelWithinFullParameters_WritesItsValues) {
 
 TEST(CudaUnitsTest, Destruction_IsPossibleWhileAUnitIsGathered) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
-    const Units others(rank);  // keeps a reference: the last optimizer's destructor frees unused units
+    const Units others(rank);  // destroyed last: frees units that are no longer used
     Units units(rank);
     units.train();
     units.use_on(units.own, 0);  // prefetches layer 1
