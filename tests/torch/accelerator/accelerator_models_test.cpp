@@ -11,8 +11,8 @@ namespace kolo::test::accelerator_test {
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-/// Two models as in a GAN: each batch makes one step of each. The second loss leaves gradients in
-/// the first model that nobody uses.
+/// Two models as in a GAN: each batch trains both for one step. The second loss leaves unused
+/// gradients in the first model.
 struct Pair {
   explicit Pair(std::size_t samples) : judge(samples, 1.0), forger(samples, 0.5) {}
 
@@ -82,8 +82,8 @@ TEST_F(AcceleratorTest, TwoModels_ShareTheBatchesOfOne) {
   }
 }
 
-/// Returns the sum over samples and their number. In the last batch, of 2 samples, ranks without
-/// any get the first sample.
+/// backward() takes the sum over a batch's samples and their number. In the last batch, of 2
+/// samples, ranks without any get the first sample, which must not count.
 TEST_F(AcceleratorTest, TwoModels_MayCountSamples) {
   Weights model(10), other(10);
   SGD sgd(model.parameters(), SGDOptions(1.0)), other_sgd(other.parameters(), SGDOptions(1.0));

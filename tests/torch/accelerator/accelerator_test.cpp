@@ -255,7 +255,7 @@ TEST_F(AcceleratorTest, MixedPrecision_HoldsInBackwardAndAutocast) {
   }
 }
 
-// --- what ranks tell each other ---
+// --- agreement between ranks ---
 
 TEST_F(AcceleratorTest, Stop_IsAgreed) {
   Weights model(4);

@@ -48,7 +48,7 @@ class Victim:
         return self.number_read(run, folder, allowed)
 
     def check(self, folder, allowed, number):
-        """Like read(); each checkpoint must be loadable, and another one can be saved and loaded."""
+        """Like read(). Every checkpoint must be loadable, and another one is saved and loaded."""
         run = subprocess.run([self.program, "check", str(folder), str(number)],
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                              timeout=LIMIT_S)

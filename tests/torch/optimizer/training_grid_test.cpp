@@ -50,7 +50,7 @@ struct Loop {
     return std::string(has_counts ? "counts" : "means") + (clips ? ", clipped" : "") +
            (scales ? ", scaled" : "");
   }
-  /// Each optimizer occurs with every pair of the other properties.
+  /// Pairwise coverage: each optimizer occurs with each value of every other property.
   Algorithm algorithm() const { return clips == scales ? Algorithm::AdamW : Algorithm::Sgd; }
 };
 

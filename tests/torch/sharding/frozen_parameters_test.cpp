@@ -1,4 +1,4 @@
-// Shard::Full with frozen parameters, which are also kept in one copy or sharded and gathered on
+// Shard::Full with frozen parameters: one copy of them per node, or shards that are gathered on
 // use; and what programs may do with them.
 #include <cstdint>
 #include <string>

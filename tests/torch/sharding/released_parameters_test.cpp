@@ -19,7 +19,7 @@ namespace kolo::test::released_parameters_test {
 
 using namespace layer_units;
 
-/// A model whose parameters are sharded on every rank, and its whole values.
+/// A model whose parameters are all sharded, and their full values.
 class ReleasedParametersTest : public TorchTest {
  protected:
   void SetUp() override {

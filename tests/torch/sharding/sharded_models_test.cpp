@@ -15,7 +15,7 @@ namespace kolo::test::sharded_models_test {
 
 constexpr std::int64_t kRows = 4;  // of each rank in a step
 
-/// What a program may do in addition.
+/// Additional behaviour of a program.
 struct Variation {
   int steps = 6;
   bool evaluates = false;      ///< before forward, before backward and before the update
