@@ -19,14 +19,14 @@ PROGRAM = sys.argv[1]
 
 
 def commands():
-    """The words of each line in a block of shell commands, with its page."""
+    """The page and the words of each line in blocks of shell commands."""
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for block in re.findall(r"```(?:sh)?\n(.*?)```", page.read_text(), re.S):
             for line in block.replace("\\\n", " ").splitlines():
                 try:
                     yield page.name, shlex.split(line, comments=True)
                 except ValueError:
-                    continue  # a text that a program prints
+                    continue  # output of a program
 
 
 class Commands(unittest.TestCase):

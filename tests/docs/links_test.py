@@ -1,4 +1,4 @@
-"""Files and sections that the documents link to exist, and the tests that they name."""
+"""Files, sections and tests that the documents refer to exist."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ TEST = re.compile(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", re.M)
 
 
 def anchors(path):
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes from headings."""
     titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -79,7 +79,7 @@ void one_rank_dies() {
 
 void one_rank_stops() {
   allreduce_until([] {
-    if (::fork() == 0) {  // ends what is stopped
+    if (::fork() == 0) {  // ends the stopped process
       std::this_thread::sleep_for(5s);
       ::kill(::getppid(), SIGKILL);
       ::_exit(0);
@@ -158,7 +158,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"wrong_splits", wrong_splits},
 };
 
-/// As a program that uses MPI itself would. Returns this process's rank.
+/// Initializes MPI like a program that uses MPI itself. Returns this process's rank.
 int start_mpi(int level) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, level, &provided);

@@ -1,4 +1,4 @@
-// Makes one of the mistakes of training that docs/troubleshooting.md explains:
+// Makes one of the training mistakes that docs/troubleshooting.md explains:
 //   mpirun -np 2 training_mistakes <name>
 #include <filesystem>
 #include <functional>
@@ -14,7 +14,7 @@ namespace {
 
 using torch::nn::Linear;
 
-/// A model of one layer, and how it is trained with sharding.
+/// A model of one layer, with what sharded training needs.
 struct Training {
   explicit Training(std::int64_t width = 4, kolo::DistributedOptimizerOptions options = sharded())
       : model(Linear(width, 1)),

@@ -1,11 +1,10 @@
-"""The texts in docs/troubleshooting.md are those that programs print:
+"""Programs print the texts that docs/troubleshooting.md contains:
 
     troubleshooting_test.py <program> <mpirun>... <flag for ranks> 2
     troubleshooting_test.py --print <program> ...       shows what each mistake prints
 
 A comment before a block of text names the program, the mistake and the environment, as in
-<!-- mistakes one_rank_late KOLO_STALL_WARN=1s -->. Every line of the block is part of what the
-program prints.
+<!-- mistakes one_rank_late KOLO_STALL_WARN=1s -->. The program must print every line of the block.
 """
 
 import os
@@ -22,7 +21,7 @@ DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/troubleshooting.m
 IS_PRINTING = "--print" in sys.argv
 PROGRAM, *LAUNCH = [argument for argument in sys.argv[1:] if argument != "--print"]
 BLOCK = re.compile(rf"<!-- {pathlib.Path(PROGRAM).name} (\w+)(.*?) -->\n+```\n(.*?)```", re.S)
-# Otherwise mpirun ends the other ranks at once.
+# Otherwise mpirun ends the other ranks immediately.
 WAYS = dict.fromkeys(("one_rank_dies", "one_rank_stops"), ["--enable-recovery"])
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the blocks of C++ in docs/tutorial.md, or in another page, as one program, or writes it to
-a file:
+"""Prints the C++ blocks of docs/tutorial.md or another page as one program, or writes them to a
+file:
 
     tutorial.py [FILE [PAGE]]
 """

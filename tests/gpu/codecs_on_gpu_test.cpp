@@ -1,4 +1,4 @@
-// Codecs on GPUs between processes, beside the CPU: for a program whose tensors lie on GPUs.
+// Codecs on GPUs between processes, compared with the CPU; for a program whose tensors are on GPUs.
 #include <gtest/gtest.h>
 
 #include "kolo/runtime.hpp"

@@ -31,7 +31,7 @@ constexpr CodecFormat kFormats[] = {
 };
 constexpr float kUntouched = -1234.5F;
 
-/// How the elements of a case look.
+/// The values of a case's elements.
 enum class Pattern : std::uint8_t { Random, Equal, Zeros, Tiny, Huge, Nan, Infinity };
 constexpr Pattern kPatterns[] = {Pattern::Random, Pattern::Equal, Pattern::Zeros,   Pattern::Tiny,
                                  Pattern::Huge,   Pattern::Nan,   Pattern::Infinity};
@@ -79,7 +79,7 @@ Floats values_of(const Case& item, unsigned seed) {
       default: values[i] = drawn;
     }
   }
-  // In every second block, not at its first element.
+  // In every second block, not in its first element.
   const std::size_t block = item.format.block();
   for (std::size_t i = std::min<std::size_t>(5, item.count - 1); i < item.count; i += 2 * block) {
     if (item.pattern == Pattern::Nan) values[i] = std::nanf("");
@@ -94,14 +94,14 @@ std::vector<std::byte> converted(const Floats& values, DType dtype) {
   return elements;
 }
 
-/// Floats at the alignment of words, with one more behind them.
+/// Bytes aligned to words, followed by one more word.
 struct Words {
   explicit Words(std::size_t bytes) : words((bytes + 3) / 4 + 1, kUntouched) {}
   std::byte* data() { return reinterpret_cast<std::byte*>(words.data()); }
   Floats words;
 };
 
-/// All bits, but that NaN is NaN.
+/// Equal bits, except that any NaN equals any NaN.
 void expect_same(const Floats& got, const Floats& expected, const std::string& text) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -141,7 +141,7 @@ void expect_encoded_as_on_the_cpu(CodingOperations& operations) {
         run.to = got.data();
         run.residual = has_residual ? residual.data() : nullptr;
         operations.encode(codec, {&run, 1}, dtype);
-        // The bits of a NaN, which random_k hashes, depend on how it is converted.
+        // random_k hashes the bits of a NaN, which depend on the conversion.
         const bool has_own_nan = item.pattern == Pattern::Nan && item.format.is_sparse();
         if (!has_own_nan || dtype == DType::Float32) expect_same_payloads(got, expected, text);
         expect_same(residual, expected_residual, text + ", residual");
@@ -231,7 +231,7 @@ void expect_many_runs_encoded(CodingOperations& operations) {
     std::vector<comm::CodedRun> runs;
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < kRuns; ++i) {
-      const std::size_t count = i * 37 % 2900;  // also none
+      const std::size_t count = i * 37 % 2900;  // also zero
       runs.push_back({elements + i * sizeof(float), nullptr, count});
       bytes += codec.run_bytes(count);
     }

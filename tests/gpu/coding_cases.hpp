@@ -6,7 +6,7 @@
 
 namespace kolo::test {
 
-/// The operations of comm::Gpu with codecs under test, from and to host memory.
+/// The codec operations of comm::Gpu under test, from and to host memory.
 class CodingOperations {
  public:
   virtual ~CodingOperations() = default;
@@ -23,17 +23,17 @@ class CodingOperations {
 
 namespace kolo::test::coding {
 
-// All of them for every codec, for lengths that fill blocks and tiles in part, for values among
-// which are zeros of both signs, equal magnitudes, the smallest and largest numbers, NaN and
-// infinities. They expect the bits of the CPU's codecs, and no change around the results.
+// Each function tests every codec, with lengths that fill blocks and tiles partially, and with
+// zeros of both signs, equal magnitudes, the smallest and largest numbers, NaN and infinities. They
+// expect the bits of the CPU's codecs, and no change around the results.
 
-/// Of all types, with one term and several, with residuals and without.
+/// From all dtypes, with one term and several, with and without residuals.
 void expect_encoded_as_on_the_cpu(CodingOperations& operations);
-/// To all types.
+/// To all dtypes.
 void expect_decoded_as_on_the_cpu(CodingOperations& operations);
-/// Of several ranks, each of which may be this one; with what is owed and without.
+/// Payloads of several ranks, each of which may be this one; with and without residuals.
 void expect_payloads_added_as_on_the_cpu(CodingOperations& operations);
-/// As many as one launch takes, and more.
+/// As many runs as fit into one launch, and more.
 void expect_many_runs_encoded(CodingOperations& operations);
 
 }  // namespace kolo::test::coding

@@ -1,4 +1,4 @@
-// The kernels' code for codecs, run on the CPU, against the codecs of the CPU.
+// The kernels for codecs, run on the CPU, compared with the codecs for the CPU.
 #include <cstddef>
 #include <string>
 

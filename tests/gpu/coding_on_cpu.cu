@@ -21,7 +21,7 @@ struct CpuTeam {
   __host__ __device__ void add(std::uint32_t& counter, std::uint32_t n) const { counter += n; }
 };
 
-/// Like shared memory, it holds anything.
+/// Filled with arbitrary bytes, like uninitialized shared memory.
 template <class Tile>
 std::unique_ptr<Tile> make_tile() {
   auto tile = std::make_unique<Tile>();

@@ -4,8 +4,8 @@
 
 namespace kolo::test {
 
-/// Runs the kernels on the CPU, one GPU thread after another between two barriers, in either order:
-/// what depends on it would be a race on a GPU.
+/// Runs the kernels on the CPU. Between two barriers one GPU thread runs after another, in
+/// ascending or descending order: a result that depends on the order would be a race on a GPU.
 class CodingOnCpu final : public CodingOperations {
  public:
   explicit CodingOnCpu(bool is_backwards) : is_backwards_(is_backwards) {}

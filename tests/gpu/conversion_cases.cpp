@@ -22,7 +22,7 @@ using Buffer = std::vector<std::byte>;
 
 constexpr std::byte kPoison{0xA5};
 
-/// Elements of one run, by their places in the two buffers.
+/// The elements of one run, by their positions in both buffers.
 struct Place {
   std::size_t from;
   std::size_t to;
@@ -53,7 +53,7 @@ std::int64_t load_integer(DType dtype, const std::byte* from) {
 
 void store_integer(DType dtype, std::int64_t value, std::byte* to) {
   if (dtype == DType::Bool) return store(static_cast<std::uint8_t>(value != 0), to);
-  std::memcpy(to, &value, size_of(dtype));  // the low bytes come first
+  std::memcpy(to, &value, size_of(dtype));  // little-endian: low bytes first
 }
 
 std::int64_t scale_as(DType dtype, std::int64_t value, double factor) {
@@ -66,8 +66,8 @@ std::int64_t scale_as(DType dtype, std::int64_t value, double factor) {
   }
 }
 
-/// Integers and Bool are scaled as in collectives on the CPU: in the tensor's type, or in Int64 if
-/// that type is reduced.
+/// Integers and Bool are scaled as in collectives on the CPU: in the tensor's dtype, or in Int64 if
+/// that dtype is reduced.
 void convert_integer(DeviceConversion conversion, const std::byte* from, std::byte* to) {
   DType scaled = conversion.from;
   if (conversion.to != conversion.from) {
@@ -93,7 +93,7 @@ bool is_nan(DType dtype, const std::byte* element) {
   return std::isnan(value);
 }
 
-/// All bit patterns, with infinities, NaN and subnormal values.
+/// Random bit patterns, including infinities, NaN and subnormal values.
 Buffer random_elements(DType dtype, std::size_t count) {
   std::mt19937_64 random(count);
   Buffer buffer(count * size_of(dtype));
@@ -135,7 +135,7 @@ void expect_converted(const HostConvert& convert, DeviceConversion conversion,
   }
 }
 
-/// Consecutive runs of many sizes, at all offsets from the alignment of vectors.
+/// Consecutive runs of many sizes, at all offsets from a vector's alignment.
 std::vector<Place> odd_places(bool in_place) {
   std::vector<Place> places;
   std::size_t from = 0;
@@ -153,8 +153,8 @@ std::vector<Place> odd_places(bool in_place) {
   return places;
 }
 
-/// As documented: floating types among themselves, integers and Bool to and from Int64, Int16 to
-/// and from Int32, every type that is not complex to itself.
+/// The documented pairs: floating dtypes among each other, integers and Bool to and from Int64,
+/// Int16 to and from Int32, and every dtype but complex ones to itself.
 bool is_promised(DType from, DType to) {
   const auto is_between = [&](DType a, DType b) {
     return (from == a && to == b) || (from == b && to == a);

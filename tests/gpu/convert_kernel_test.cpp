@@ -1,4 +1,4 @@
-// The kernels' code, run on the CPU: which elements are converted, where to, and into what.
+// The kernels' code, run on the CPU: the elements that are converted, their targets and dtypes.
 #include <gtest/gtest.h>
 
 #include "gpu/conversion_cases.hpp"

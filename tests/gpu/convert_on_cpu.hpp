@@ -7,7 +7,7 @@
 
 namespace kolo::test {
 
-/// Runs the kernels on the CPU, one GPU thread after another, as a GPU with this many blocks would.
+/// Runs the kernels on the CPU, one GPU thread after another, like a GPU with this many blocks.
 void convert_on_cpu(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion,
                     std::uint64_t blocks);
 

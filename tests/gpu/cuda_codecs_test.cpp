@@ -1,4 +1,4 @@
-// The kernels for codecs on a GPU, against the codecs of the CPU.
+// The kernels for codecs on a GPU, compared with the codecs on the CPU.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace kolo::comm::cuda_codecs_test {
 
-/// Through the GPU's memory.
+/// Copies runs to the GPU, runs the kernels there, and copies results back.
 class CodingOnGpu final : public test::CodingOperations {
  public:
   CodingOnGpu() : gpu_(cuda_gpus()->open(0)), stream_(gpu_->make_stream()) {}
@@ -60,7 +60,7 @@ class CodingOnGpu final : public test::CodingOperations {
  private:
   struct Uploaded {
     std::shared_ptr<std::byte> there;
-    std::byte* back;  // null: it does not change
+    std::byte* back;  // null if it does not change
     std::size_t bytes;
   };
 

@@ -31,7 +31,7 @@ class CudaGpuTest : public testing::Test {
     return memory;
   }
 
-  /// Through the GPU's memory.
+  /// Copies data to the GPU, converts it there, and copies it back.
   test::HostConvert on_gpu() const {
     return [this](std::span<const DeviceRun> runs, std::span<const std::byte> from,
                   std::span<std::byte> to, DeviceConversion conversion) {

@@ -43,7 +43,7 @@ TEST_F(CudaGpuTest, TimersTellHowLongWhatIsBetweenThemTakes) {
   gpu_->record(last.get(), stream_.get());
   synchronize();
   const double seconds = gpu_->seconds_between(first.get(), last.get());
-  EXPECT_GT(seconds, 1e-6);  // no GPU writes 256 MiB in a microsecond, or takes a second for it
+  EXPECT_GT(seconds, 1e-6);  // 256 MiB take more than a microsecond and less than a second
   EXPECT_LT(seconds, 1.0);
 }
 
@@ -107,8 +107,8 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndGiveUpWhatAnotherMade) {
   EXPECT_EQ(last, 2.0F);
 }
 
-/// In global mode a capture ends in an error when any thread does what it forbids, unless that
-/// thread has said that it means nothing by it.
+/// In global mode, a forbidden call in any thread makes the capture fail, unless that thread has
+/// switched to relaxed mode.
 TEST_F(CudaGpuTest, CaptureIsSeenAndNotBrokenByOtherThreads) {
   const std::shared_ptr<CUstream_st> captured = gpu_->make_stream();
   EXPECT_FALSE(gpu_->is_capturing(captured.get()));

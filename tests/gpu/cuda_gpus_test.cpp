@@ -48,7 +48,7 @@ TEST(CudaGpusTest, ProcessesThatShareGetAHostOfTheirOwn) {
   const std::string first = std::getenv("NCCL_HOSTID");
   EXPECT_EQ(first.rfind("kolo-", 0), 0u) << first;
   let_ranks_share_gpus();
-  EXPECT_EQ(std::getenv("NCCL_HOSTID"), first);  // what is set stays
+  EXPECT_EQ(std::getenv("NCCL_HOSTID"), first);  // a set variable is kept
   ::unsetenv("NCCL_HOSTID");
   let_ranks_share_gpus();
   EXPECT_NE(std::getenv("NCCL_HOSTID"), first);
@@ -71,7 +71,7 @@ TEST(CudaGpusTest, NcclIsSetUpUnlessTheProgramHasDoneSo) {
   for (const char* name : {"NCCL_ALGO", "NCCL_LAUNCH_ORDER_IMPLICIT"}) ::unsetenv(name);
 }
 
-/// The next check of anybody in the process would take it for its own.
+/// The next error check in this process, by any code, would report it.
 TEST(CudaGpusTest, ErrorsAreNotLeftToOthers) {
   if (const std::string why = test::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   EXPECT_THROW(KOLO_CUDA_TRY(cudaSetDevice(-1)), BackendError);

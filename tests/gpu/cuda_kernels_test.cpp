@@ -1,4 +1,4 @@
-// What kernels compute on a GPU.
+// Results of kernels on a GPU.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace kolo::comm::cuda_gpu_test {
 
-/// Through the GPU's memory.
+/// Copies vectors to the GPU, runs the kernels there, and copies results back.
 class VectorsOnGpu final : public test::VectorOperations {
  public:
   VectorsOnGpu(Gpu& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {}
@@ -46,12 +46,12 @@ class VectorsOnGpu final : public test::VectorOperations {
   static void copy(void* to, const void* from, std::size_t bytes) {
     KOLO_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
   }
-  /// Bytes after a 16-byte boundary.
+  /// The offset from a 16-byte boundary.
   static std::size_t offset_of(const std::byte* memory) {
     return reinterpret_cast<std::uintptr_t>(memory) % 16;
   }
 
-  /// Vectors copied from host memory, with the same alignment.
+  /// Copies of vectors in host memory, with the same alignment.
   struct Uploaded {
     Uploaded(Gpu& gpu, const DeviceVectors& host) : vectors(host) {
       const auto last = static_cast<std::size_t>(host.vectors - 1);
@@ -116,7 +116,7 @@ TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
   KOLO_CUDA_TRY(cudaMemGetInfo(&free, &total));
   if (free < 3 * kCount) GTEST_SKIP() << "less than 13 GB of the GPU's memory are free";
   const auto bytes = gpu_->allocate(2 * kCount);
-  constexpr std::size_t kTail = kCount - 7;  // these a 32-bit count would miss
+  constexpr std::size_t kTail = kCount - 7;  // the rest is missed by a 32-bit count
   gpu_->fill(bytes.get(), kTail, DType::Int8, scalar_of(DType::Int8, -3), stream_.get());
   gpu_->fill(bytes.get() + kTail, 7, DType::Int8, scalar_of(DType::Int8, 5), stream_.get());
   gpu_->fill(bytes.get() + kCount, kCount, DType::Int8, scalar_of(DType::Int8, 0), stream_.get());
@@ -136,7 +136,7 @@ TEST_F(CudaGpuTest, FillsWithEveryType) {
   constexpr std::size_t kCount = 10'007;
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    if (is_complex(dtype)) continue;  // comes as its parts
+    if (is_complex(dtype)) continue;  // passed as real and imaginary parts
     const std::size_t size = size_of(dtype);
     const auto element = scalar_of(dtype, 77.5);
     for (const std::size_t begin : {0u, 1u, 5u}) {

@@ -15,7 +15,7 @@ class DeviceFloats {
   explicit DeviceFloats(std::size_t count) : count_(count) {
     KOLO_CUDA_TRY(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)));
   }
-  DeviceFloats(const DeviceFloats&) = delete;  // memory is freed once
+  DeviceFloats(const DeviceFloats&) = delete;  // memory is freed only once
   DeviceFloats& operator=(const DeviceFloats&) = delete;
   ~DeviceFloats() { cudaFree(data_); }
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What to run first on a machine with a GPU, on which nothing of Kolo has run yet: from the driver
-# to training, the steps that are most likely to hang last and alone. Each step ends after a time
-# limit, and a step that fails stops none of the others.
+# The first script to run on a machine with a GPU where Kolo has never run: from the driver to
+# training. The steps that are most likely to hang come last, one by one. Each step has a time
+# limit, and a failed step does not stop the others.
 #   tests/gpu/first_hour.sh [--rehearse] [--folder build/release] [--report FILE]
-# --folder: programs that were built before, here or elsewhere: FOLDER/tests and FOLDER/examples.
-#   FOLDER/env, if it exists, is sourced first: PATH and LD_LIBRARY_PATH of libraries that were
-#   carried along. Without --folder the machine is taken to reach PyPI.
-# --rehearse: where no GPU is, a step that needs one says so, which is no failure.
-# Writes one report: versions, how each step ended, and what it printed at its end.
+# --folder: programs that are already built: FOLDER/tests and FOLDER/examples. FOLDER/env, if it
+#   exists, is sourced first, for PATH and LD_LIBRARY_PATH of bundled libraries. Without --folder
+#   the machine must be able to reach PyPI.
+# --rehearse: without a GPU, steps that need one are skipped, which is not a failure.
+# Writes one report: versions, and the result and last output of each step.
 set -uo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 folder="$root/build/release"
@@ -35,7 +35,7 @@ if [ -f "$folder/env" ]; then . "$folder/env"; fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-# One GPU for all ranks. NCCL_DEBUG=WARN says why NCCL fails.
+# All ranks share one GPU. With NCCL_DEBUG=WARN NCCL says why it fails.
 export KOLO_SHARE_GPU=on NCCL_DEBUG=WARN OMP_NUM_THREADS=4
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
 has_gpu=false
@@ -50,7 +50,7 @@ failed=0
 skipped=0
 say() { printf '%s\n' "$*" | tee -a "$report"; }
 
-# says_no_gpu <status> <output>: the step did nothing but find no GPU.
+# says_no_gpu <status> <output>: whether the step only found that there is no GPU.
 says_no_gpu() {
   [ "$1" -eq 77 ] || { grep -qiE 'no (NVIDIA )?GPU' "$2" && ! grep -q 'FAILED' "$2"; }
 }
@@ -83,7 +83,7 @@ step() {
   } >> "$report"
 }
 
-# needs_gpu <command>...: for tools that come with one.
+# needs_gpu <command>...: for tools that are installed with a GPU.
 needs_gpu() {
   if ! $has_gpu; then
     printf 'needs a GPU\n'
@@ -100,7 +100,7 @@ with_gpu() {
   step "$limit" "$name" bash -c 'needs_gpu "$@"' needs_gpu "$@"
 }
 
-# on <ranks> <seconds> <name> <program> <argument>...: under mpirun.
+# on <ranks> <seconds> <name> <program> <argument>...: runs the step under mpirun.
 on() {
   local ranks="$1" limit="$2" name="$3" program="$folder/$4"
   shift 4
@@ -111,8 +111,8 @@ on() {
   step "$limit" "$name, $ranks ranks" mpirun --oversubscribe -np "$ranks" "$program" "$@"
 }
 
-# bench <ranks> <seconds> <name> <argument>...: kolo-bench on GPUs, and NCCL in processes of its
-# own.
+# bench <ranks> <seconds> <name> <argument>...: kolo-bench on GPUs, compared with NCCL in separate
+# processes.
 bench() {
   local ranks="$1" limit="$2" name="$3"
   shift 3
@@ -185,7 +185,7 @@ for ranks in 1 2; do
     lines=60 KOLO_NCCL_ALGO="$algo" bench "$ranks" 300 "Kolo by $algo, NCCL by ring and auto" \
       allreduce --max 256MB
   done
-  # NCCL copies where it knows no buffers.
+  # Without registered buffers NCCL copies.
   for registers in 1 0; do
     lines=60 NCCL_LOCAL_REGISTER="$registers" bench "$ranks" 300 \
       "the gradients of ResNet-50, NCCL_LOCAL_REGISTER=$registers" gradients --model resnet50

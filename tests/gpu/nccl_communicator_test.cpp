@@ -22,7 +22,8 @@ namespace kolo::comm::nccl_communicator_test {
 
 using test::DeviceFloats;
 
-/// With one GPU NCCL runs a world of one rank: enough to check that NCCL accepts every call.
+/// A world of one rank, all that NCCL runs on one GPU. It suffices to check that NCCL accepts every
+/// call.
 class NcclCommunicatorTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -68,8 +69,8 @@ TEST_F(NcclCommunicatorTest, AllReduceOfOneRankIsACopy) {
   EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
 }
 
-/// Kolo passes none with one rank (see DeviceReduction), where only a single block is right in all
-/// versions. This shows that NCCL takes the operation.
+/// Kolo passes no factor with one rank (see DeviceReduction), since only a single block is right in
+/// all versions of NCCL. This shows that NCCL accepts the operation.
 TEST_F(NcclCommunicatorTest, AFactorScalesWhatIsSummed) {
   constexpr std::size_t kCount = 1003;
   DeviceFloats memory(kCount);
@@ -82,7 +83,7 @@ TEST_F(NcclCommunicatorTest, AFactorScalesWhatIsSummed) {
   EXPECT_EQ(memory.get(), expected);
 }
 
-/// The factor has the type of the elements: the bits of 0.5 in another type are another number.
+/// The factor has the elements' dtype: the bits of 0.5 are a different number in another dtype.
 TEST_F(NcclCommunicatorTest, AFactorIsOfTheTypeOfTheElements) {
   const struct {
     DType dtype;
@@ -163,7 +164,7 @@ TEST_F(NcclCommunicatorTest, CountsAreThoseOfAllRanks) {
   EXPECT_THROW(communicator_->all_gather(memory.data(), memory.data(), counts, DType::Float32,
                                          stream_.get()),
                InvalidArgument);
-  EXPECT_TRUE(communicator_->ready());  // nothing was begun
+  EXPECT_TRUE(communicator_->ready());  // no call was made
 }
 
 TEST_F(NcclCommunicatorTest, RefusesWhatNcclCannotReduce) {
@@ -174,7 +175,7 @@ TEST_F(NcclCommunicatorTest, RefusesWhatNcclCannotReduce) {
   EXPECT_THROW(reduce(DType::Int16, ReduceOp::Sum), InvalidArgument);
   EXPECT_THROW(reduce(DType::Bool, ReduceOp::Sum), InvalidArgument);
   EXPECT_THROW(reduce(DType::Float32, ReduceOp::Average), InvalidArgument);
-  EXPECT_TRUE(communicator_->ready());  // nothing was begun
+  EXPECT_TRUE(communicator_->ready());  // no call was made
 }
 
 TEST_F(NcclCommunicatorTest, GroupsAreOneOperation) {
@@ -205,7 +206,7 @@ TEST_F(NcclCommunicatorTest, GroupThatFailsIsClosed) {
                                   stream_.get());
       },
       InvalidArgument);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // none is open
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // no group is open
 }
 
 TEST_F(NcclCommunicatorTest, RegisteredMemoryIsUsedAsAnyOther) {
@@ -220,7 +221,7 @@ TEST_F(NcclCommunicatorTest, RegisteredMemoryIsUsedAsAnyOther) {
   communicator_->deregister(registration);
   EXPECT_TRUE(communicator_->ready());
   communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
-  communicator_->abort("on purpose");  // with a registration
+  communicator_->abort("on purpose");  // with registered memory
   communicator_->deregister(registration);
 }
 
@@ -268,7 +269,7 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
   EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
 }
 
-/// NCCL refuses to work without a communicator, if it is asked.
+/// NCCL's rejection of the missing communicator shows that it was called.
 TEST(NcclRegistrationTest, FunctionsAreFoundAtRunTime) {
   int version = 0;
   KOLO_NCCL_TRY(ncclGetVersion(&version));
@@ -278,7 +279,7 @@ TEST(NcclRegistrationTest, FunctionsAreFoundAtRunTime) {
   EXPECT_THROW(deregister_with_nccl(nullptr, &memory), BackendError);
 }
 
-/// Even after an error: a group that stays open would swallow all later calls.
+/// Also after an error: an open group would swallow all later calls.
 TEST(NcclGroupTest, EndsOnce) {
   {
     NcclGroup group;
@@ -290,7 +291,7 @@ TEST(NcclGroupTest, EndsOnce) {
         throw BackendError("in between");
       },
       BackendError);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // none is open
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // no group is open
 }
 
 }  // namespace kolo::comm::nccl_communicator_test

@@ -1,5 +1,5 @@
-// Linked into a test program for mpirun: puts the tensors of each rank's main thread on the GPU
-// with the rank's number. Ranks share GPUs if there are fewer, which needs KOLO_SHARE_GPU=on.
+// Linked into a test program for mpirun: places the tensors of each rank's main thread on the GPU
+// with the rank's number. If there are fewer GPUs, ranks share them, which needs KOLO_SHARE_GPU=on.
 #include <memory>
 #include <span>
 #include <string>

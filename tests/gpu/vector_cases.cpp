@@ -24,7 +24,7 @@ struct Case {
   int vectors;
   std::size_t count;
   std::size_t gap;     // elements between vectors
-  std::size_t offset;  // and before the first, and before the result
+  std::size_t offset;  // before the first vector and before the result
 
   std::string text() const {
     return std::to_string(vectors) + " vectors of " + std::to_string(count) + " " +
@@ -45,14 +45,14 @@ void for_each_case(const std::function<void(const Case&)>& test) {
   }
 }
 
-/// Magnitudes so different that each order of summation gives other bits.
+/// Magnitudes differ so much that the order of summation changes the bits.
 double value_at(int vector, std::size_t i) {
   const auto mixed = static_cast<double>((i * 31 + static_cast<std::size_t>(vector) * 17) % 97);
   const bool is_large = (i + static_cast<std::size_t>(vector)) % 5 == 0;
   return (mixed - 48) / 7 * (is_large ? 100 : 1);
 }
 
-/// The memory of a case, filled.
+/// The filled memory of a case.
 struct Memory {
   explicit Memory(const Case& item)
       : stride(item.count + item.gap),

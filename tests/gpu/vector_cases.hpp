@@ -7,7 +7,7 @@
 
 namespace kolo::test {
 
-/// The operations of comm::Gpu on vectors under test, from and to host memory.
+/// The vector operations of comm::Gpu under test, from and to host memory.
 class VectorOperations {
  public:
   virtual ~VectorOperations() = default;
@@ -17,10 +17,10 @@ class VectorOperations {
   virtual void multiply_all(const comm::DeviceVectors& vectors, std::span<double> products) = 0;
 };
 
-/// All floating types, numbers of vectors, odd lengths and addresses, with and without weights.
-/// Expects the bits of the CPU's conversions and sums, and no change around the results.
+/// All floating dtypes, several numbers of vectors, odd lengths and addresses, with and without
+/// weights. Expects the bits of the CPU's conversions and sums, and no change around the results.
 void expect_added_up_in_order(VectorOperations& operations);
-/// The dot products of all pairs; twice, with the same bits.
+/// The dot products of all pairs; twice, with equal bits.
 void expect_multiplied(VectorOperations& operations);
 
 }  // namespace kolo::test

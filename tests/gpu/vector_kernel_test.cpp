@@ -1,4 +1,4 @@
-// The kernels' code, run on the CPU: which elements are added and multiplied, and in what order.
+// The kernels' code, run on the CPU: the elements that are added and multiplied, and their order.
 #include <gtest/gtest.h>
 
 #include "gpu/vectors_on_cpu.hpp"

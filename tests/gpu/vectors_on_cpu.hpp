@@ -4,7 +4,7 @@
 
 namespace kolo::test {
 
-/// Runs the kernels on the CPU, one GPU thread after another, as a GPU with this many blocks would.
+/// Runs the kernels on the CPU, one GPU thread after another, like a GPU with this many blocks.
 class VectorsOnCpu final : public VectorOperations {
  public:
   explicit VectorsOnCpu(std::uint64_t blocks) : blocks_(blocks) {}

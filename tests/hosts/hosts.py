@@ -1,6 +1,6 @@
-"""Hosts on one machine, for tests of what happens between hosts. Each has its own network, name,
-IPC, processes, mounts and /dev/shm; a bridge joins them. They live in namespaces of this process,
-so nothing is left however it ends. Needs root, or at least its rights, and iproute2.
+"""Simulated hosts on one machine, for tests between hosts. Each has its own network, name, IPC,
+processes, mounts and /dev/shm; a bridge connects them. They are namespaces of this process, so
+nothing is left behind however it ends. Needs root, or equivalent capabilities, and iproute2.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-FOLDER = pathlib.Path("/media")  # a file system of our own, which all hosts see
+FOLDER = pathlib.Path("/media")  # a separate file system, visible to all hosts
 NETWORK = "10.77.0"
 INSIDE = "KOLO_TEST_INSIDE_NAMESPACES"
 UNSHARE = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child",
@@ -19,7 +19,7 @@ UNSHARE = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "
 TRIAL = ("mount -t tmpfs tmpfs /media && ip link set lo up && ip link add bridge0 type bridge && "
          "ip link add probe0 type veth peer name probe1 && "
          "ip link set probe0 master bridge0")
-# A packet has come back once a connection is refused.
+# A refused connection proves that packets come back.
 REACH = """import socket, sys
 while True:
     try:
@@ -36,7 +36,7 @@ def run(*command):
 
 
 def problem(launcher):
-    """Why there can be no hosts here; None if there can."""
+    """Why simulated hosts cannot be created here; None if they can."""
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
     if "Open MPI" not in version and "OpenRTE" not in version:
         return f"{launcher} is not Open MPI's, whose options start programs here"
@@ -50,7 +50,7 @@ def problem(launcher):
 
 
 def enter_namespaces():
-    """Runs this program in namespaces of its own, which end with it."""
+    """Runs this program again in new namespaces, which end with it."""
     if INSIDE in os.environ:
         return
     # unshare itself ignores SIGTERM, and so does the first process of a PID namespace.
@@ -60,7 +60,7 @@ def enter_namespaces():
 
 
 class Hosts:
-    """Call `enter_namespaces` before."""
+    """The simulated hosts. `enter_namespaces` must be called first."""
 
     def __init__(self, count):
         self.names = [f"host{chr(ord('a') + i)}" for i in range(count)]
@@ -68,7 +68,8 @@ class Hosts:
         self._jobs = []
         run("mount", "-t", "tmpfs", "-o", "size=4g", "tmpfs", str(FOLDER))
         run("ip", "link", "set", "lo", "up")
-        # Otherwise it has that of one of its ports, and another one whenever ports come and go.
+        # Otherwise the bridge has the address of one of its ports, which changes as ports come and
+        # go.
         run("ip", "link", "add", "bridge0", "address", "02:00:00:00:00:01", "type", "bridge")
         run("ip", "link", "set", "bridge0", "up")
         run("ip", "address", "add", f"{NETWORK}.254/24", "dev", "bridge0")
@@ -80,7 +81,7 @@ class Hosts:
             self._start(name, f"{NETWORK}.{i + 1}/24")
 
     def _start(self, name, address):
-        # The first process of a host reaps the others, as init does.
+        # The host's first process reaps orphans, like init.
         script = (f"hostname {name} && mount -t tmpfs -o size=1g tmpfs /dev/shm && "
                   f"ip link set lo up && exec sleep infinity")
         process = subprocess.Popen([*UNSHARE, "sh", "-c", script])
@@ -114,11 +115,11 @@ class Hosts:
         self._wait_for_link(host)
 
     def _wait_for_link(self, host):
-        """The kernel takes up to a second to notice that a link is up."""
+        """Needed because the kernel takes up to a second to detect that a link is up."""
         self.run(host, sys.executable, "-c", REACH, f"{NETWORK}.254")
 
     def slow_down(self, rate):
-        """What each host receives, such as "50mbit"."""
+        """Limits the rate at which each host receives, such as "50mbit"."""
         for name in self.names:
             run("tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", rate, "burst", "64kb",
                 "latency", "50ms")
@@ -128,7 +129,7 @@ class Hosts:
             run("tc", "qdisc", "del", "dev", name, "root")
 
     def lose(self, percent):
-        """That share of the packets that a host receives, at random."""
+        """Drops this percentage of the packets that each host receives, at random."""
         for name in self.names:
             self.run(name, "nft", "add table ip loss; add chain ip loss input "
                      "{ type filter hook input priority 0; }; add rule ip loss input iif eth0 "
@@ -139,7 +140,7 @@ class Hosts:
             self.run(name, "nft", "delete table ip loss")
 
     def mpirun(self, launcher, ranks_per_host, program, *, options=(), variables=None):
-        """Starts a program on all hosts, from a place that is none of them."""
+        """Starts a program on all hosts. mpirun itself runs on none of them."""
         folder = tempfile.mkdtemp(dir=FOLDER)
         where = ",".join(f"{name}:{ranks_per_host}" for name in self.names)
         environment = {**os.environ, "KOLO_TEST_HOSTS": str(FOLDER), "TMPDIR": folder,
@@ -158,7 +159,7 @@ class Hosts:
         return job
 
     def end_jobs(self):
-        """All processes but the first of each host."""
+        """Kills all processes except the first one of each host."""
         for job in self._jobs:
             job.kill()
             job.wait()
@@ -170,7 +171,7 @@ class Hosts:
 
     def end(self):
         for name in self.names:
-            run("ip", "link", "del", name)  # with its namespace, it might outlive this
+            run("ip", "link", "del", name)  # removed now: the namespace may end later
         for process in self._processes:
             process.kill()
             process.wait()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Kolo on two and three hosts, which are namespaces of this machine: collectives, every shard mode,
-checkpoints, join, a rank that dies, a host that vanishes, and networks that are slow or lossy.
+"""Kolo on two and three hosts, simulated by namespaces of this machine: collectives, every shard
+mode, checkpoints, join, a rank that dies, a host that vanishes, and slow or lossy networks.
 
     hosts_test.py <folder of the test programs> <mpirun>         the short list, on two hosts
-    hosts_test.py --all <folder of the test programs> <mpirun>   the long one, on three as well
+    hosts_test.py --all <folder of the test programs> <mpirun>   the long list, also on three
 
-Prints a table of the results. Skipped where the kernel or the rights do not suffice.
+Prints a table of the results. Skipped if the kernel or the permissions do not suffice.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ from hosts import FOLDER, Hosts, enter_namespaces, problem  # noqa: E402
 SKIPPED = 77
 ARE_ALL = "--all" in sys.argv
 PROGRAMS, MPIRUN = pathlib.Path(sys.argv[-2]).resolve(), sys.argv[-1]
-RANKS = 2  # of a host
+RANKS = 2  # per host
 CONTRACT = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
 NOT_OF_ONE_HOST = "-*KnowsWhoSharesItsNode*"
 TRAINING = "*Training_EqualsOneProcess/adam:*.FiftySteps_EndAlike/tied"
@@ -59,8 +59,8 @@ class HostsTest(unittest.TestCase):
         return RANKS * self.count
 
     def passes(self, program, tests, meanwhile=None, **variables):
-        """Runs GoogleTests on all hosts; their number is in the table."""
-        variables["KOLO_FAKE_NODES"] = str(self.count)  # the tests expect what they find by it
+        """Runs GoogleTests on all hosts, and adds their number to the table."""
+        variables["KOLO_FAKE_NODES"] = str(self.count)  # tells tests how many nodes to expect
         command = [PROGRAMS / program, "--longest-test=600", "--gtest_color=no",
                    f"--gtest_filter={tests}"]
         job = self.hosts.mpirun(MPIRUN, RANKS, command, variables=variables)
@@ -74,7 +74,7 @@ class HostsTest(unittest.TestCase):
         self.note += f"{', ' if self.note else ''}{passed} tests"
 
     def start_victim(self, scenario, victim=-1, **variables):
-        """A program of tests/failure; its ranks write into the folder that this returns."""
+        """Starts a program of tests/failure. Returns the folder to which its ranks write."""
         folder = FOLDER / f"{scenario}-{time.monotonic_ns()}"
         folder.mkdir()
         variables |= {"KOLO_TEST_FOLDER": str(folder), "KOLO_TEST_VICTIM": str(victim)}
@@ -83,7 +83,7 @@ class HostsTest(unittest.TestCase):
         return folder
 
     def wait_for(self, what, holds, limit_s):
-        """Returns the seconds until it holds."""
+        """Waits until `holds()` is true. Returns how many seconds that took."""
         started = time.monotonic()
         while not holds():
             if time.monotonic() > started + limit_s:
@@ -101,7 +101,7 @@ class HostsTest(unittest.TestCase):
         return folder
 
     def expect_vanished(self, host, lost_after_s, limit_s):
-        """Its ranks and the others notice it, each in time, though nobody waits for anybody."""
+        """A host vanishes: all ranks detect it in time, though no rank waits for another."""
         folder = self.start_idle_ranks(KOLO_LOST_AFTER=f"{lost_after_s}s")
         self.hosts.unplug(self.hosts.names[host])
         try:
@@ -144,7 +144,7 @@ class OnTwoHosts(HostsTest):
 
 
 class OfTwoHosts(HostsTest):
-    """On hosts of its own: mpirun may be slow to start where a link was down a moment ago."""
+    """On separate hosts, since mpirun may start slowly just after a link was down."""
 
     def test_one_vanishes(self):
         self.expect_vanished(1, lost_after_s=2, limit_s=7)
@@ -162,7 +162,7 @@ class All:
     def test_checkpoints(self):
         left_out = "*CheckpointedModels*:*ForgedCheckpoint*"
         if self.ranks > 4:
-            left_out += ":*Training_ResumesAtAnyWorldSize*"  # its batch has no rows for five ranks
+            left_out += ":*Training_ResumesAtAnyWorldSize*"  # its batch has too few rows
         self.passes("torch_test", f"*Checkpoint*-{left_out}")
 
     def test_join(self):
@@ -174,7 +174,7 @@ class All:
             self.hosts.end_jobs()
 
     def test_link_comes_back_in_time(self):
-        """For 3 s again and again, of the 10 s of KOLO_LOST_AFTER, while ranks train."""
+        """While ranks train, a link is down for 3 s again and again; KOLO_LOST_AFTER is 10 s."""
         times = 0
 
         def pull_cables(job):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares ways to compress gradients over a slow link: runs compare_compression on two hosts,
-which are namespaces of this machine. What follows `--` are its arguments. Needs root.
+simulated by namespaces of this machine. Its arguments follow `--`. Needs root.
 
     slow_link.py build/release/examples/compare_compression mpirun -- --preset small --steps 60
     slow_link.py --rate 1gbit --ranks 2 build/release/examples/compare_compression mpirun

@@ -1,5 +1,5 @@
-# Kolo on two hosts, which are namespaces of this machine; skipped without the rights to make them.
-# Paths are those of tests/CMakeLists.txt, which includes this file.
+# Kolo on two hosts, simulated by namespaces of this machine; skipped without permission to create
+# them. Paths are those of tests/CMakeLists.txt, which includes this file.
 list(GET KOLO_MPIRUN 0 launcher)
 add_test(NAME hosts
   COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/hosts/hosts_test.py"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds shared libraries and archives of them, unpacks these into an empty folder, and builds a
-# project of its own there, by CMake and by pkg-config:
+# separate project there with CMake and with pkg-config:
 #   tests/install/packages.sh <build folder> [<settings for CMake>...]
-# The compiler cache has all objects if <build folder> is as deep as one that has these settings.
+# All objects are in the compiler cache if <build folder> is as deep as an earlier one with these
+# settings.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 folder="$1"
@@ -21,8 +22,8 @@ done
 echo "== what the libraries export =="
 for library in "$folder"/installed/lib/libkolo*.so; do
   readelf --dynamic "$library" | grep 'SONAME.*\.so\.[0-9]*\.[0-9]*\]'
-  # libkolo.so submits operations, maps memory, looks up codecs and cuts pieces as the core does.
-  # Instances of templates are weak.
+  # libkolo.so contains the same helpers as the core: submitting operations, mapping memory, looking
+  # up codecs, cutting pieces. Template instances are weak symbols.
   if nm --dynamic --demangle --defined-only "$library" |
     grep -E '^[0-9a-f]+ [TDBR] kolo::(comm|compression|ops|runtime)::' |
     grep -vE ' kolo::(runtime::[a-z_]+\(|comm::(page_bytes|JoinedMapping))' |

@@ -1,4 +1,4 @@
-// Runtimes over communicators of the program's.
+// Runtimes over the program's own communicators.
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -26,7 +26,7 @@ namespace kolo::test::communicator_mpi_test {
 int world_rank() { return MpiRanks::instance().rank(); }
 int world_size() { return MpiRanks::instance().size(); }
 
-/// A communicator of the program's; MPI_COMM_NULL on ranks that have no colour.
+/// A communicator made by the program; MPI_COMM_NULL on ranks without a colour.
 class Group {
  public:
   explicit Group(std::optional<int> colour, int key = 0) {
@@ -37,7 +37,7 @@ class Group {
     const MpiLock lock;
     if (communicator_ != MPI_COMM_NULL) MPI_Comm_free(&communicator_);
   }
-  Group(const Group&) = delete;  // it is freed once
+  Group(const Group&) = delete;  // the communicator is freed only once
   Group& operator=(const Group&) = delete;
 
   MPI_Comm get() const { return communicator_; }
@@ -84,7 +84,7 @@ TEST(CommunicatorTest, RuntimesOverSeveralLiveAtOnce) {
       tensors.emplace_back(10007);
       tensors.back().fill([&](std::size_t k) { return input_value(runtime->rank(), k); });
     }
-    for (std::size_t k = 0; k < tensors.size(); ++k) {  // in another order on every rank
+    for (std::size_t k = 0; k < tensors.size(); ++k) {  // in a different order on every rank
       const std::size_t which = (k + static_cast<std::size_t>(world_rank())) % tensors.size();
       handles.push_back(allreduce_async(
           tensors[which].view(), tensors[which].view(),
@@ -125,7 +125,7 @@ TEST(CommunicatorTest, RuntimesFollowEachOther) {
   const Group group(0);
   for (int i = 0; i < 60; ++i) {
     Runtime runtime(group.options());
-    // Messages of the last one that come late must not reach this one.
+    // Late messages of the previous Runtime must not reach this one.
     if ((i + world_rank()) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
     if (i % 5 == 0) runtime.add_process_set({world_size() - 1});
     expect_sum_works(runtime, "x", 3);

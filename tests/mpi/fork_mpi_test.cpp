@@ -1,4 +1,4 @@
-// A rank that forks: what becomes of its child is nobody's business.
+// A rank that forks: its child may destroy its copy of the Runtime.
 #include <memory>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ TEST(ForkOverMpiTest, AChildMayDestroyItsCopyOfARuntime) {
   expect_sum_works(*runtime, "before");
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(30);  // ends a child that waits for what only its parent has
+    ::alarm(30);  // ends a child that waits for its parent's resources
     runtime.reset();
     ::_exit(0);
   }

@@ -1,5 +1,6 @@
-# The core over MPICH, in short. What includes mpi.h is compiled once more; all else is that of the
-# ordinary build. tests/tools/other_mpi.sh tests more of it there, and over other MPIs.
+# A short test of the core over MPICH. Only sources that include mpi.h are compiled again;
+# everything else comes from the ordinary build. tests/tools/other_mpi.sh runs more tests, over
+# MPICH and other MPIs.
 
 set(mpich_version 5.0.2)  # cmake/test_tools.sh has it too
 if(DEFINED ENV{XDG_CACHE_HOME})
@@ -25,7 +26,7 @@ if(EXISTS "${mpich_folder}/bin/mpiexec")
   target_include_directories(runtime_mpich_test SYSTEM PRIVATE "${mpich_folder}/include")
   target_include_directories(runtime_mpich_test PRIVATE
     "${PROJECT_SOURCE_DIR}/include" "${CMAKE_CURRENT_SOURCE_DIR}")
-  # By their files: the targets bring the other MPI.
+  # Linked as files, since the targets would add the other MPI.
   add_dependencies(runtime_mpich_test kolo_test_support kolo_core)
   target_link_libraries(runtime_mpich_test PRIVATE
     $<TARGET_FILE:kolo_test_support> $<TARGET_FILE:kolo_core> "${mpich_folder}/lib/libmpi.so"

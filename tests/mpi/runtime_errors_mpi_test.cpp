@@ -1,4 +1,5 @@
-// Errors of a Runtime on ranks that are processes: each reaches every rank, and what follows works.
+// Errors of a Runtime whose ranks are processes: each reaches every rank, and later operations
+// work.
 #include <chrono>
 #include <cstdint>
 #include <string>

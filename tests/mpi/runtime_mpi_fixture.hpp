@@ -12,7 +12,7 @@
 
 namespace kolo::test::runtime_mpi_test {
 
-/// This rank's group: those of the program's ranks that are even, or odd.
+/// This rank's group: the program's even or odd ranks.
 inline MPI_Comm parity_group() {
   static const MPI_Comm group = [] {
     MPI_Comm made = MPI_COMM_NULL;

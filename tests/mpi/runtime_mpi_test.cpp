@@ -1,5 +1,5 @@
-// The Runtime on ranks that are processes, over the MPI that the test program has started. Linked
-// with gpu/tensors_on_gpu.cpp, its tensors lie on GPUs.
+// The Runtime on ranks that are processes, over the MPI that the test program started. If linked
+// with gpu/tensors_on_gpu.cpp, tensors are on GPUs.
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -29,12 +29,12 @@ TEST_P(RuntimeMpiTest, RunsInTheWorldOfTheProgramAndMayBeMadeAgain) {
     expect_sum_works(runtime, "x");
     expect_sum_works(runtime, "large", 200003);
   }
-  // MPI goes on without Kolo.
+  // MPI keeps working after Kolo has shut down.
   EXPECT_ON_ALL_RANKS(!is_initialized());
 }
 
-/// Messages beyond MPI's eager limit. Where MPI may not read the memory of other processes, they
-/// arrive only while their sender calls MPI.
+/// Messages beyond MPI's eager limit. If MPI cannot read other processes' memory, they arrive only
+/// while their sender calls MPI.
 TEST_P(RuntimeMpiTest, LongNegotiations_ReachAllRanks) {
   Runtime runtime(options());
   const std::string stem(200, 'n');

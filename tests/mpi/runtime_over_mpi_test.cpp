@@ -1,5 +1,4 @@
-// Algorithms chosen by name, and the Runtime of the process, over the MPI that the test program has
-// started.
+// Algorithms chosen by name, and the process's Runtime, over the MPI that the test program started.
 #include <gtest/gtest.h>
 
 #include "kolo/algorithm.hpp"

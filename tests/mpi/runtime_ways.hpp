@@ -1,4 +1,4 @@
-// How the ranks of the tests under mpirun communicate.
+// How ranks communicate in the tests under mpirun.
 #pragma once
 
 #include <functional>

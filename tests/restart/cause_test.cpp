@@ -13,7 +13,7 @@ using restart::CauseFinder;
 std::optional<Cause> cause_of(std::string_view text) {
   CauseFinder whole;
   whole.add(text);
-  CauseFinder in_bytes;  // as it may come through a pipe
+  CauseFinder in_bytes;  // as it may arrive through a pipe
   for (const char byte : text) in_bytes.add({&byte, 1});
   EXPECT_EQ(whole.cause().has_value(), in_bytes.cause().has_value());
   EXPECT_EQ(whole.cause().value_or(Cause()).text, in_bytes.cause().value_or(Cause()).text);
@@ -110,7 +110,7 @@ TEST(RestartCause, JobIsGivenUpBeforeItsCauseIsKnown) {
 TEST(RestartCause, OtherTextIsNone) {
   EXPECT_FALSE(cause_of(""));
   EXPECT_FALSE(cause_of("epoch 1: loss 0.5\nNode: b\nProcess name: train\nExit code: 1\n"));
-  EXPECT_FALSE(cause_of("Executable: x\n\nNode: b"));  // not the end of a line
+  EXPECT_FALSE(cause_of("Executable: x\n\nNode: b"));  // the line is incomplete
   EXPECT_FALSE(cause_of(std::string(100'000, 'x') + "noticed that process rank\n"));
 }
 

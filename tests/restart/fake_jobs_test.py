@@ -1,4 +1,4 @@
-"""Runs kolo-restart with an mpirun that fails as it is told:
+"""Runs kolo-restart with a fake mpirun that fails on demand:
 
     fake_jobs_test.py <kolo-restart>
 """
@@ -21,7 +21,7 @@ KILLED = ("echo 'mpirun noticed that process rank 1 with PID 7 on node {} exited
 
 
 class FakeJobs(Restart):
-    """Hosts that are lost, and jobs that do not do as they are told."""
+    """Lost hosts, and jobs that fail or do not end."""
 
     def setUp(self):
         super().setUp()
@@ -34,7 +34,7 @@ class FakeJobs(Restart):
             (self.path("jobs") / str(number)).write_text(text.replace("$f", str(self.folder)))
 
     def calls(self):
-        """Arguments behind mpirun's own of each call: jobs in order, and probes as a set."""
+        """The arguments of each call after mpirun's own: jobs in order, probes as a set."""
         calls = [json.loads(line) for line in self.path("calls").read_text().splitlines()]
         for call in calls:
             self.assertEqual(call[:2], ["--own", "flag"])
@@ -166,7 +166,7 @@ class FakeJobs(Restart):
         self.assertEqual(len(self.calls()[0]), 1)
 
     def test_mpirun_that_gives_a_job_up_but_does_not_end_is_killed(self):
-        """It waits for a host that is gone."""
+        """mpirun waits for a lost host."""
         self.jobs("trap '' TERM; echo 'a non-zero exit code. Per user-direction, the job has been "
                   "aborted.' >&2; while :; do sleep 0.1; done")
         code, _, errors = self.run_job("-np", "1", "--grace", "200ms", program=["echo"])
@@ -211,7 +211,7 @@ class FakeJobs(Restart):
         self.addCleanup(job.end)
         self.assertTrue(wait_for(self.path("ready").exists))
         os.kill(job.process.pid, signal.SIGHUP)
-        os.kill(job.process.pid, signal.SIGUSR1)  # comes after it
+        os.kill(job.process.pid, signal.SIGUSR1)  # arrives after SIGHUP
         job.wait()
         self.assertEqual(job.process.returncode, 0)
 

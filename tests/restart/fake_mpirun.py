@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Stands for mpirun in restart_test.py, and starts nothing. It appends its arguments to the file
-`calls` of the folder KOLO_TEST_FOLDER, and does what that folder says:
+"""Replaces mpirun in fake_jobs_test.py, and starts no ranks. It appends its arguments to the file
+`calls` in the folder KOLO_TEST_FOLDER. Other files there determine what it does:
 
-    version         what --version prints
-    down            hosts, one a line, that start no process
-    silent          hosts that start one, which never ends
-    jobs/<number>   a script in sh that is the job of that start; without one the job succeeds
+    version         the output of --version
+    down            hosts, one per line, where no process starts
+    silent          hosts where a process starts but never ends
+    jobs/<number>   a shell script that is the job of that start; without one the job succeeds
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the tests of kolo-restart have in common: jobs whose processes can be found."""
+"""Shared code of the kolo-restart tests: jobs whose processes can be found."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ LIMIT_S = 60
 
 
 class Job:
-    """A kolo-restart that runs, and all processes below it: they have a variable of its own."""
+    """A running kolo-restart with all its descendants, which an environment variable marks."""
 
     def __init__(self, command, environment=None, **options):
         self._mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
@@ -22,7 +22,7 @@ class Job:
             "text": True, "start_new_session": True, "preexec_fn": _take_signals, **options})
 
     def pids(self, program=""):
-        """Of its processes that run, those whose command line begins with `program`."""
+        """The PIDs of its running processes whose command line begins with `program`."""
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             try:
@@ -34,15 +34,15 @@ class Job:
                 if words[0].endswith(program):
                     found.append(int(entry.name))
             except OSError:
-                pass  # it has ended, or belongs to somebody else
+                pass  # it has ended, or belongs to another user
         return found
 
     def wait(self, limit_s=LIMIT_S):
-        """Returns what it has written to standard output and standard error."""
+        """Waits until it ends. Returns its standard output and standard error."""
         return self.process.communicate(timeout=limit_s)
 
     def end(self):
-        """Leaves nothing behind, whatever the test has found."""
+        """Kills all remaining processes, whether the test passed or not."""
         for pid in self.pids():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -53,13 +53,13 @@ class Job:
 
 
 def _take_signals():
-    """Whoever runs the tests in the background may ignore them."""
+    """Restores the default handling: if the tests run in the background, signals may be ignored."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for(holds, limit_s=LIMIT_S):
-    """Whether it holds before the time is up."""
+    """Waits until `holds()` is true. Returns whether it became true before the time limit."""
     until = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > until:

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Trains under kolo-restart while ranks and mpirun are killed at random, and expects the end of a
-run that nobody has killed.
+"""Trains under kolo-restart while ranks and mpirun are killed at random, and expects the result of
+an undisturbed run.
 
     kill_test.py --restart <kolo-restart> [--rounds 5] [--np 2] [--other-np N] [--mpirun COMMAND]
                  --program '<program> <argument>... {folder}'
 
-The program is any that resumes by itself: at its start it loads the newest checkpoint of the folder
-that stands for {folder} in its arguments, if there is one, and it saves checkpoints there as it
-goes. At its end rank 0 prints a line
+The program must resume by itself: {folder} in its arguments is replaced by a folder, from which it
+loads the newest checkpoint at its start, if there is one, and to which it saves checkpoints as it
+trains. At its end rank 0 prints a line
 
-    digest: <any text>    the same whenever the run has ended with the same parameters
-    loss: <number>        only needed with --other-np, unless {export} stands in its arguments for a
-                          file, into which it writes its parameters as float32 safetensors
+    digest: <any text>    equal if two runs end with equal parameters
+    loss: <number>        needed only with --other-np, unless {export} is in its arguments: a file
+                          to which the program writes its parameters as float32 safetensors
 
 First the program runs without kolo-restart. Then it runs under kolo-restart, in a new folder, while
-this script sends SIGKILL to one of its ranks, or to mpirun, at a random moment after each start;
-and so again until `rounds` have been killed. Each run must end with exit status 0 and the digest of
-the first. With --other-np all of this follows once more, where every second start has that many
-ranks instead: the digest may differ then, since sums are rounded differently, but no parameter by
-more than 1e-5, or else the loss by more than --tolerance (relative).
+this script sends SIGKILL to one of its ranks, or to mpirun, at a random moment after each start.
+This is repeated until `rounds` processes have been killed. Each run must end with exit status 0 and
+the digest of the first run. With --other-np everything is repeated with that many ranks in every
+second start. The digest may then differ, since sums are rounded differently, but no parameter may
+differ by more than 1e-5 or, without {export}, the loss by more than --tolerance (relative).
 
 Prints the seed of the random moments; KOLO_TEST_SEED chooses it.
 """
@@ -64,7 +64,7 @@ def parse_arguments():
 
 
 class Ending:
-    """What a run has printed and, if it was asked to, the parameters that it has written."""
+    """The output of a run and, if requested, the parameters that it has written."""
 
     def __init__(self, text, export):
         self.text = text
@@ -86,7 +86,7 @@ class KilledRuns:
         self.reference_s = 0.0
 
     def program(self, folder):
-        """The command, and where it writes its parameters if it does."""
+        """The command, and the file for its parameters, if any."""
         export = pathlib.Path(folder, "parameters.safetensors")
         command = [word.replace("{folder}", str(pathlib.Path(folder, "checkpoints")))
                    .replace("{export}", str(export))
@@ -107,7 +107,7 @@ class KilledRuns:
             return Ending(result.stdout, export)
 
     def mpirun(self, folder):
-        """What kolo-restart is to call; with other_np a script that changes every second -np."""
+        """The mpirun for kolo-restart; with other_np a script that changes every second -np."""
         if self.other_np is None:
             return self.arguments.mpirun
         script = pathlib.Path(folder, "mpirun")
@@ -143,7 +143,7 @@ exec {self.arguments.mpirun} "$@"
 
     def kill_while_it_runs(self, job, program, most):
         kills = 0
-        known = set()  # ranks of earlier starts, which may take a moment to go
+        known = set()  # ranks of earlier starts, which may take a moment to end
         while kills < most and job.process.poll() is None:
             wait_for(lambda: set(job.pids("/" + program)) - known or job.process.poll() is not None,
                      LONGEST_S)
@@ -157,13 +157,13 @@ exec {self.arguments.mpirun} "$@"
             try:
                 os.kill(self.random.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
-                continue  # it has ended meanwhile
+                continue  # it has already ended
             known |= set(ranks)
             kills += 1
         return kills
 
     def check(self, reference, ending):
-        """Returns how it has ended."""
+        """Compares a run with the reference. Returns a description of its result."""
         if self.other_np is not None and reference.parameters is not None:
             if ending.parameters is None:
                 raise Problem("the program has not written its parameters")

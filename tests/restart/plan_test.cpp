@@ -57,7 +57,7 @@ TEST(RestartPlan, HostThatFailsInARow_IsGivenUp) {
   EXPECT_EQ(plan.note_failure("b.cluster", "a"), "b");
   EXPECT_EQ(restart::to_list(plan.hosts()), "a:2,c:1");
   EXPECT_EQ(list(plan.next({true, true})), "3 on a:2,c:1");
-  EXPECT_EQ(plan.note_failure("b", "a"), "");  // it is gone
+  EXPECT_EQ(plan.note_failure("b", "a"), "");  // already given up
   EXPECT_EQ(plan.note_failure("c", "a"), "");
   EXPECT_EQ(plan.note_failure("c", "a"), "c");
 }

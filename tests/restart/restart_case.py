@@ -1,4 +1,4 @@
-"""What tests that run kolo-restart share; their arguments: <kolo-restart> <mpirun>..."""
+"""Shared code of tests that run kolo-restart. Their arguments: <kolo-restart> <mpirun>..."""
 
 import os
 import pathlib
@@ -31,17 +31,17 @@ class Restart(unittest.TestCase):
         return job
 
     def run_job(self, *arguments, program=("true",), **options):
-        """Returns the exit status, the output, and what was written to standard error."""
+        """Returns the exit status, standard output and standard error."""
         job = self.start(*arguments, program=program, **options)
         output, errors = job.wait()
         self.assertEqual(job.pids(), [])
         return job.process.returncode, output, errors
 
     def start_at_a_terminal(self, *arguments, program):
-        """Returns the terminal's other end, and the job."""
+        """Returns the other end of the terminal, and the job."""
         terminal, its_end = pty.openpty()
         self.addCleanup(os.close, terminal)
-        # A session of its own, whose terminal it becomes.
+        # Makes the terminal the controlling terminal of a new session.
         take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " \
                "os.execv(sys.argv[1], sys.argv[1:])"
         job = Job([sys.executable, "-c", take, PROGRAM, *arguments, "--mpirun", self.mpirun, "--",
@@ -58,11 +58,11 @@ class Restart(unittest.TestCase):
         return self.folder / name
 
     def starts(self):
-        """How often rank 0 has begun."""
+        """How many times rank 0 has started."""
         return len(self.path("starts.0").read_text())
 
     def script(self, text):
-        """A program for ranks in sh, in which $r is the rank and $n the number of the start."""
+        """A shell program for ranks, in which $r is the rank and $n the number of the start."""
         return ["sh", "-c", f"""r={RANK}; f={self.folder}
 printf x >>$f/starts.$r
 n=$(wc -c <$f/starts.$r)

@@ -1,4 +1,4 @@
-"""Runs kolo-restart as users do, with mpirun:
+"""Runs kolo-restart with a real mpirun, as users do:
 
     restart_test.py <kolo-restart> <mpirun>...
 """
@@ -83,7 +83,7 @@ class Jobs(Restart):
         os.kill(job.pids(pathlib.Path(MPIRUN[0]).name)[0], signal.SIGKILL)
         output, errors = job.wait()
         self.assertEqual(output, "")
-        if IS_OPEN_MPI:  # others end them
+        if IS_OPEN_MPI:  # other MPIs end them themselves
             self.assertRegex(errors, "kolo-restart: ends [0-9]+ processes that the job has left ")
         self.assertIn("attempt 1 of 4 on 2 ranks failed: mpirun ended by signal 9 (Killed)", errors)
         self.assertEqual(job.pids(), [])

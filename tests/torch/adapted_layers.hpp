@@ -11,7 +11,7 @@
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
-/// A model of frozen layers with adapters of low rank (LoRA).
+/// A model of frozen layers with low-rank adapters (LoRA).
 namespace kolo::test::adapted_layers {
 
 using layer_units::kLayers;
@@ -36,7 +36,7 @@ class AdaptedImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Adapted);
 
-/// The first layer is frozen as a whole.
+/// Adapted layers. The first is frozen entirely, with its adapter.
 class AdaptedLayersImpl : public torch::nn::Module {
  public:
   explicit AdaptedLayersImpl(std::int64_t width = kWidth) {
@@ -55,7 +55,7 @@ class AdaptedLayersImpl : public torch::nn::Module {
 };
 TORCH_MODULE(AdaptedLayers);
 
-/// Each layer makes a unit.
+/// Each layer is a unit.
 inline DistributedOptimizer::Options layer_by_layer(Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
@@ -63,7 +63,7 @@ inline DistributedOptimizer::Options layer_by_layer(Shard shard) {
   return options;
 }
 
-/// All parameters, of which at most one unit is used at a time.
+/// All parameters, concatenated; uses only one unit at a time.
 inline at::Tensor values_of(const torch::nn::Module& model) {
   std::vector<at::Tensor> values;
   for (const at::Tensor& parameter : model.parameters()) {
@@ -72,7 +72,7 @@ inline at::Tensor values_of(const torch::nn::Module& model) {
   return torch::cat(values);
 }
 
-/// Trains such models.
+/// Trains models with adapted layers.
 class AdaptedLayersTest : public TorchTest {
  protected:
   using Options = DistributedOptimizer::Options;
@@ -84,7 +84,7 @@ class AdaptedLayersTest : public TorchTest {
     model->forward(layer_units::input(rank(), number), order).square().sum().backward();
     optimizer.step();
   }
-  /// All parameters after some steps.
+  /// All parameters after training.
   at::Tensor train(const Options& options, const Hook& before_step = nullptr) const {
     AdaptedLayers model;
     torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));

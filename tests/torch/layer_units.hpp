@@ -9,13 +9,13 @@
 
 #include "torch/sharding.hpp"
 
-/// A model of which each layer makes a unit that is gathered by itself.
+/// A model whose layers are units, gathered one by one.
 namespace kolo::test::layer_units {
 
 inline constexpr std::int64_t kWidth = 24;
 inline constexpr std::size_t kLayers = 6;
 
-/// Linear layers, of which each makes a unit.
+/// Linear layers, each a unit.
 class LayersImpl : public torch::nn::Module {
  public:
   LayersImpl() {
@@ -58,7 +58,7 @@ inline DistributedOptimizer::Options layer_by_layer(Shard shard) {
   return options;
 }
 
-/// Without access to its elements, which throws if it is not.
+/// Whether the tensor has memory. Does not access its elements, which would throw if it has none.
 inline bool is_in_memory(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks() != nullptr;
 }

@@ -15,8 +15,8 @@
 
 namespace kolo::test {
 
-/// Which units of float32 parameters have memory, seen at the beginning and end of every operator.
-/// Memory that a unit had and has no more is filled with NaN. One at a time.
+/// Counts the units of float32 parameters that have memory, at the beginning and end of every
+/// operator, and fills memory that a unit has lost with NaN. Only one instance may exist at a time.
 class MemoryWatch {
  public:
   using Unit = std::vector<at::Tensor>;
@@ -36,7 +36,7 @@ class MemoryWatch {
     current = nullptr;
     at::removeCallback(callback_);
   }
-  MemoryWatch(const MemoryWatch&) = delete;  // a callback of LibTorch
+  MemoryWatch(const MemoryWatch&) = delete;  // registers a callback of LibTorch
   MemoryWatch& operator=(const MemoryWatch&) = delete;
 
   std::size_t most_units = 0;
@@ -45,7 +45,7 @@ class MemoryWatch {
  private:
   using Memory = std::map<std::byte*, std::size_t>;  // bytes by address
 
-  /// Whether another unit has been gathered there.
+  /// Whether another unit has been gathered into this memory.
   static bool overlaps(const Memory& memory, const std::byte* begin, std::size_t bytes) {
     return std::ranges::any_of(memory, [&](const auto& range) {
       return range.first < begin + bytes && begin < range.first + range.second;

@@ -47,7 +47,7 @@ inline std::string name_of(Algorithm algorithm) {
 inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(Algorithm algorithm,
                                                                std::vector<at::Tensor> parameters) {
   using namespace torch::optim;
-  // eps 1e-4: a gradient that is zero in theory is noise, which Adam would blow up.
+  // eps 1e-4: a gradient that is zero in theory is rounding noise, which Adam would amplify.
   switch (algorithm) {
     case Algorithm::Sgd:
       return std::make_unique<SGD>(std::move(parameters), SGDOptions(0.05).momentum(0.9));
@@ -70,7 +70,7 @@ inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-/// All parameters one after another.
+/// All parameters, concatenated.
 inline at::Tensor flat(const torch::nn::Module& model) {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& parameter : model.parameters()) {
@@ -79,8 +79,8 @@ inline at::Tensor flat(const torch::nn::Module& model) {
   return torch::cat(parts);
 }
 
-/// The parameters of the multi-layer perceptron after `steps` steps on one process, without Kolo,
-/// with `batch` rows each; above 0, `max_norm` clips their gradients.
+/// The parameters of the multi-layer perceptron after `steps` steps in one process without Kolo,
+/// with batches of `batch` rows. If `max_norm` is above 0, gradients are clipped to it.
 template <class MakeOptimizer>
 at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch,
                        double max_norm = 0.0) {

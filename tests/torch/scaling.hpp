@@ -14,13 +14,13 @@
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
-/// What the tests of GradScaler share.
+/// Shared code of the GradScaler tests.
 namespace kolo::test {
 
 inline constexpr std::int64_t kWidth = 9;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Those, and one that is sharded within nodes only.
+/// All shard modes, and one layout that is sharded only within nodes.
 inline std::vector<DistributedOptimizer::Options> all_layouts() {
   std::vector<DistributedOptimizer::Options> layouts;
   for (const Shard shard : all_modes()) layouts.push_back(with(shard));
@@ -40,7 +40,7 @@ class GradScalerTest : public TorchTest {
   }
 };
 
-/// One parameter of one element, which only one rank may own.
+/// One parameter with one element, which only one rank can own.
 struct Single {
   explicit Single(DistributedOptimizer::Options options = {})
       : inner({weight}, torch::optim::SGDOptions(0.25)),

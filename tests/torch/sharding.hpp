@@ -17,14 +17,14 @@
 #include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 
-/// What the tests of sharded training share.
+/// Shared code of the tests of sharded training.
 namespace kolo::test {
 
 using Optimizer = torch::optim::Optimizer;
 using Parameters = std::vector<at::Tensor>;
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(Parameters)>;
 
-/// An optimizer that a test is repeated with.
+/// An optimizer for parameterized tests.
 struct OptimizerCase {
   const char* name;
   MakeOptimizer make;
@@ -38,7 +38,7 @@ MakeOptimizer maker(Options options) {
   };
 }
 
-/// Steepest descent of a class that LibTorch does not know, with state that cannot be written.
+/// Sign gradient descent, in classes that LibTorch does not know; its state cannot be serialized.
 class OwnOptions : public torch::optim::OptimizerCloneableOptions<OwnOptions> {
  public:
   double get_lr() const override { return lr; }
@@ -66,11 +66,12 @@ class OwnOptimizer final : public Optimizer {
 inline DistributedOptimizer::Options with(Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
-  options.bucket_bytes = 500;  // several, with parameters that lie in two shards
+  options.bucket_bytes = 500;  // several buckets; some parameters lie in two shards
   return options;
 }
 
-/// Whether sums have one order, whatever the layout: by messages and over nodes, only if asked for.
+/// Whether sums have the same order for every layout. By messages and across nodes they do only if
+/// the settings ask for it.
 inline bool is_rank_ordered() {
   const Config config = Config::from_environment();
   const bool is_asked_for = config.allreduce == "direct" && config.reduce_scatter == "direct";
@@ -84,7 +85,7 @@ inline std::vector<Shard> all_modes() {
   return {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full};
 }
 
-/// Whether Shard::Full gathers parameters when they are used, as these ranks share no memory.
+/// Whether Shard::Full gathers parameters on use, since these ranks share no memory.
 inline bool gathers_on_use() {
   const Runtime& runtime = Runtime::current();
   return runtime.size() > 1 &&
@@ -109,7 +110,7 @@ inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,
   }
 }
 
-/// The same bits on all ranks.
+/// Expects the same bits on all ranks.
 inline void expect_equal_on_all_ranks(const at::Tensor& tensor) {
   if (tensor.is_complex()) return expect_equal_on_all_ranks(torch::view_as_real(tensor));
   EXPECT_TRUE(torch::equal(allreduce(tensor, {.op = ReduceOp::Max}),
@@ -121,7 +122,7 @@ class ShardedOptimizerTest : public testing::Test {
   Runtime runtime_{in_test_world()};
 };
 
-/// Elements in tensors that an Adam optimizer keeps.
+/// The number of elements in the state tensors of an Adam optimizer.
 inline std::int64_t state_elements(Optimizer& optimizer) {
   std::int64_t count = 0;
   for (const auto& [key, state] : optimizer.state()) {

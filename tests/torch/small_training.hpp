@@ -18,8 +18,8 @@
 
 namespace kolo::test {
 
-/// A model with buffers, AdamW with all the state that it can have, and a GradScaler: a training
-/// run small enough for hundreds of checkpoints.
+/// A training run small enough for hundreds of checkpoints: a model with buffers, AdamW with all
+/// its state, and a GradScaler.
 struct SmallTraining {
   explicit SmallTraining(Shard shard, bool fused = false) {
     torch::manual_seed(5);
@@ -55,7 +55,8 @@ struct SmallTraining {
   GradScaler scaler;
 };
 
-/// A folder that all ranks of the world see, removed at the end. Collective, both ways.
+/// A folder that is visible to all ranks of the world, and is removed at the end. Constructor and
+/// destructor are collective.
 class CommonFolder {
  public:
   CommonFolder()
@@ -63,7 +64,7 @@ class CommonFolder {
             (std::filesystem::temp_directory_path() / ("kolo-common-" + std::to_string(::getpid())))
                 .string(),
             0)) {}
-  CommonFolder(const CommonFolder&) = delete;  // it is removed once
+  CommonFolder(const CommonFolder&) = delete;  // the folder is removed only once
   CommonFolder& operator=(const CommonFolder&) = delete;
   ~CommonFolder() {
     barrier();

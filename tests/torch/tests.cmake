@@ -143,14 +143,14 @@ if(TARGET kolo)
     kolo_add_test(cuda_codec_test
       SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo)
   endif()
-  # On more ranks, by messages, and on two nodes, without the tests of arithmetic and files, which
-  # know of none of these, and with the optimizers that make a difference to what is sent: without
+  # With more ranks, by messages, and on two nodes: all tests but those of arithmetic and files,
+  # which do not depend on these, and only the optimizers that send different data: without
   # state, with some, and one that is not LibTorch's. On two nodes sums have no order that all
   # layouts of buckets share.
   set(local_cases *FusedTest*:*DamagedTraining*:*ForgedCheckpoint*:*/plain_sgd:*/sgd_*:*/adam
     */adam_*:*/adamw_*:*/rmsprop*:*/adagrad*)
   list(JOIN local_cases ":" local_cases)
-  # Tests of what lies above the reductions: how those travel makes no difference to them.
+  # Tests of code above the reductions, which does not depend on how data travels.
   set(above_reductions
     ":GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
   # kolo_add_torch_test(<name> <ranks> [<environment>] [<filter>])
@@ -161,7 +161,7 @@ if(TARGET kolo)
   endfunction()
   kolo_add_torch_test(np4 4 "" ${above_reductions})
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
-  # Without what torch_test.direct.np4 runs on two nodes.
+  # Without the tests that torch_test.direct.np4 runs on two nodes.
   string(CONCAT not_on_nodes "${above_reductions}"
     ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*")
   kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2 "${not_on_nodes}")
@@ -170,11 +170,12 @@ if(TARGET kolo)
   kolo_add_mpirun_test(torch_test.groups.np4 4 900 $<TARGET_FILE:torch_test>
     --gtest_filter=Reductions*:Broadcast*:Rows*:ParameterSync*:OptimizerStep*:FullSharding*)
   set_property(TEST torch_test.groups.np4 APPEND PROPERTY ENVIRONMENT KOLO_TEST_GROUPS=at_once)
-  # Three ranks in shared memory: what shards, as their shards are uneven, and what lies above.
+  # Three ranks in shared memory, which make shards uneven: the tests of sharding, and those above
+  # the reductions.
   set(in_shared_memory "*Shard*:*Checkpoint*:Precision*:Complex*:*Join*:Deferred*")
   kolo_add_mpirun_test(torch_test.np3 3 900 $<TARGET_FILE:torch_test>
     --gtest_filter=${in_shared_memory}${above_reductions}:-${local_cases})
-  # Sums in rank order over nodes: all modes have the same bits there, too.
+  # With sums in rank order, all modes give the same bits across nodes, too.
   kolo_add_mpirun_test(torch_test.direct.np4 4 900 $<TARGET_FILE:torch_test>
     --gtest_filter=*.FiftySteps_EndAlike/*:GatheredFrozenTest.*:FrozenCheckpointsTest.*)
   set_property(TEST torch_test.direct.np4 APPEND PROPERTY ENVIRONMENT

@@ -22,8 +22,8 @@ inline constexpr at::ScalarType kNumbers[] = {at::kByte,     at::kChar,  at::kSh
                                               at::kInt,      at::kLong,  at::kHalf,
                                               at::kBFloat16, at::kFloat, at::kDouble};
 
-/// Whole numbers that differ between ranks and elements, small enough for int8 and exact sums in
-/// bfloat16 on four ranks: 3 rank + (salt + i) mod 11.
+/// Integers that differ between ranks and elements: 3 rank + (salt + i) mod 11. They are small
+/// enough for int8, and for exact sums in bfloat16 on four ranks.
 inline at::Tensor values(int rank, const Shape& shape, at::ScalarType type = at::kFloat,
                          int salt = 0) {
   std::int64_t count = 1;
@@ -32,7 +32,7 @@ inline at::Tensor values(int rank, const Shape& shape, at::ScalarType type = at:
   return numbers.to(type).reshape(shape);
 }
 
-/// As the environment has it: the same tests run on several data paths.
+/// Settings from the environment, so that the same tests run on several data paths.
 inline Config config_from_environment() {
   Config config = Config::from_environment();
   config.timeout = test_config().timeout;
@@ -40,7 +40,7 @@ inline Config config_from_environment() {
   return config;
 }
 
-/// A Runtime per test, in the world of the test program.
+/// Each test has a Runtime in the world of the test program.
 class TorchTest : public testing::Test {
  protected:
   explicit TorchTest(std::vector<CustomReduction> reductions = {})
@@ -57,7 +57,7 @@ class TorchTest : public testing::Test {
   at::Tensor own(const Shape& shape, at::ScalarType type = at::kFloat, int salt = 0) const {
     return values(rank(), shape, type, salt);
   }
-  /// The sum of what `own` gives on these ranks, or on all.
+  /// The sum of `own` over these ranks, or over all.
   at::Tensor sum_of(const std::vector<int>& ranks, const Shape& shape,
                     at::ScalarType type = at::kFloat, int salt = 0) const {
     at::Tensor sum = at::zeros(shape, at::kLong);
@@ -68,7 +68,8 @@ class TorchTest : public testing::Test {
     return sum_of(runtime_.world().ranks(), shape, type, salt);
   }
 
-  /// All ranks get `Expected`, with this text, from `call`; afterwards Kolo works.
+  /// Expects that `call` throws `Expected` with this text on all ranks, and that Kolo works
+  /// afterwards.
   template <class Expected = InvalidArgument, class Call>
   void expect_refused(Call&& call, const std::string& text) {
     expect_contains(text_thrown_by<Expected>(call), text);

@@ -11,11 +11,12 @@
 
 #include "torch/models.hpp"
 
-/// Models of the kinds that training must hold for: recurrent, convolutional, with tied weights,
-/// with a module that is called twice, with complex parameters.
+/// Models that training must support: recurrent, convolutional, with tied weights, with a module
+/// that is called twice, with complex parameters.
 namespace kolo::test {
 
-/// The input of a row is a function of step and row, so any ranks may share the rows of a step.
+/// The input of a row depends only on step and row, so the rows of a step can be divided among
+/// ranks in any way.
 class TrainedModel : public torch::nn::Module {
  public:
   /// The mean over rows.
@@ -24,7 +25,7 @@ class TrainedModel : public torch::nn::Module {
   virtual at::Tensor encoded(int step, std::int64_t first, std::int64_t rows) = 0;
 
  protected:
-  /// A class for each of `places` in each row.
+  /// The class of each of `places` in every row.
   static at::Tensor classes(int step, std::int64_t first, std::int64_t rows, std::int64_t places,
                             std::int64_t count) {
     const at::Tensor row = torch::arange(first, first + rows).unsqueeze(1);
@@ -60,7 +61,7 @@ class SpeechModel final : public TrainedModel {
   torch::nn::Linear output_{nullptr};
 };
 
-/// Classifies images. Its BatchNorm keeps statistics of the rows that a rank has seen.
+/// Classifies images. Its BatchNorm tracks statistics of this rank's rows only.
 class ImageModel final : public TrainedModel {
  public:
   ImageModel() {
@@ -89,7 +90,7 @@ class ImageModel final : public TrainedModel {
   torch::nn::Linear output_{nullptr};
 };
 
-/// Predicts tokens by an output layer whose weight is that of the embedding.
+/// Predicts tokens; the output layer shares the embedding's weight.
 class TiedModel final : public TrainedModel {
  public:
   TiedModel() {
@@ -147,7 +148,7 @@ class RepeatedModel final : public TrainedModel {
   torch::nn::Linear output_{nullptr};
 };
 
-/// Complex layers between real numbers. Its parameters are of three dtypes.
+/// Complex layers between real inputs and outputs. Its parameters have three dtypes.
 class ComplexModel final : public TrainedModel {
  public:
   ComplexModel() {
@@ -163,7 +164,7 @@ class ComplexModel final : public TrainedModel {
     return torch::mse_loss(output_->forward(turned.to(torch::kFloat32)),
                            batch_rows(step, first, rows, 3, torch::kFloat32));
   }
-  /// The parts of complex numbers.
+  /// Real and imaginary parts of complex numbers.
   at::Tensor encoded(int step, std::int64_t first, std::int64_t rows) override {
     const at::Tensor parts = batch_rows(step, first, rows, 12, torch::kFloat32);
     const at::Tensor z = torch::view_as_complex(parts.view({rows, 6, 2})).matmul(weight_) + bias_;
@@ -194,7 +195,7 @@ inline std::vector<ModelCase> model_cases() {
           {"complex", make_model<ComplexModel>}};
 }
 
-/// Each once: LibTorch lists a tied one twice, and would update it twice.
+/// Parameters without duplicates: LibTorch lists a tied one twice, and would update it twice.
 inline std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
   std::vector<at::Tensor> parameters;
   std::set<const void*> known;

@@ -18,7 +18,7 @@
 #include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 
-/// What the tests of checkpoints of training share.
+/// Shared code of the tests of training checkpoints.
 namespace kolo::test::training_checkpoint_test {
 
 namespace fs = std::filesystem;
@@ -27,7 +27,8 @@ using namespace torch::optim;
 inline constexpr std::int64_t kWidth = 9;
 inline constexpr std::int64_t kBatch = 24;
 
-/// A class that LibTorch does not know, with a number, a tensor for every element, and another.
+/// State of a class that LibTorch does not know: a number, a tensor with the parameter's shape, and
+/// a tensor with a shape of its own.
 class CountingState final : public OptimizerCloneableParamState<CountingState> {
  public:
   void serialize(torch::serialize::InputArchive& archive) override {
@@ -79,7 +80,7 @@ inline std::vector<OptimizerCase> cases() {
   };
 }
 
-/// A model with a buffer, a frozen parameter, one under two names, and one that is never used.
+/// A model with a buffer, a frozen parameter, a parameter under two names, and an unused one.
 struct Net : torch::nn::Module {
   explicit Net(std::uint64_t seed) {
     torch::manual_seed(seed);
@@ -104,7 +105,7 @@ inline at::Tensor flat_of(const Net& net) {
       .detach();
 }
 
-/// Each once: LibTorch lists a tied one twice, and would update it twice.
+/// Parameters without duplicates: LibTorch lists a tied one twice, and would update it twice.
 inline Parameters parameters_of(const Net& net) {
   Parameters parameters;
   std::set<const void*> known;
@@ -114,7 +115,7 @@ inline Parameters parameters_of(const Net& net) {
   return parameters;
 }
 
-/// A model, its optimizer, and steps in them, among the ranks of a set.
+/// A model and its optimizer, trained by the ranks of a process set.
 struct Training {
   Training(const OptimizerCase& which, ProcessSet& of, Shard shard, std::uint64_t seed = 3,
            ShardScope scope = ShardScope::World)
@@ -150,7 +151,7 @@ class CheckpointTest : public testing::Test {
     if (runtime_.rank() == 0) fs::remove_all(folder_);
     barrier();
   }
-  /// A set of the first `ranks` ranks, the same one each time.
+  /// The set of the first `ranks` ranks; the same object in every call.
   ProcessSet& first(int ranks) {
     if (ranks == runtime_.size()) return runtime_.world();
     auto& set = sets_[static_cast<std::size_t>(ranks)];

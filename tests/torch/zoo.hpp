@@ -8,8 +8,8 @@
 
 namespace kolo::test {
 
-/// Parameters of all kinds: in two groups with other options, of two types, frozen, tied, smaller
-/// than the number of ranks, without elements, and used on some steps or some ranks only.
+/// Parameters of all kinds: of two dtypes, frozen, used twice, smaller than the number of ranks,
+/// without elements, and used only in some steps or on some ranks.
 struct Zoo : torch::nn::Module {
   Zoo() {
     torch::manual_seed(5);

@@ -1,10 +1,10 @@
-// Calls what pulls in all of the core, MPI included.
+// Calls functions that link in the whole core, MPI included.
 #include <iostream>
 
 #include <kolo/collectives.hpp>
 
 int main() {
-  const kolo::Runtime runtime;  // of one process
+  const kolo::Runtime runtime;  // one process
   float values[] = {1, 2, 3};
   const kolo::TensorView view{values, kolo::DType::Float32, {3}, {}};
   kolo::allreduce(view, view, {.op = kolo::ReduceOp::Sum, .prescale = 2.0});

@@ -1,4 +1,4 @@
-// Calls what pulls in the layer over LibTorch.
+// Calls functions that link in the layer over LibTorch.
 #include <iostream>
 
 #include <ATen/ops/arange.h>
@@ -7,7 +7,7 @@
 #include <kolo/torch/tensor_collectives.hpp>
 
 int main() {
-  const kolo::Runtime runtime;  // of one process
+  const kolo::Runtime runtime;  // one process
   const at::Tensor twice =
       kolo::allreduce(at::arange(3.0), {.op = kolo::ReduceOp::Sum, .prescale = 2.0});
   std::cout << twice << '\n';

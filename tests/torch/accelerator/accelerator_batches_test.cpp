@@ -1,4 +1,4 @@
-// Which samples an Accelerator puts into batches, and where.
+// The Accelerator's batches: which samples they contain, and on which device.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -15,7 +15,7 @@ at::Tensor to_tensor(const Samples& samples) {
   return torch::tensor(std::vector<std::int64_t>(samples.begin(), samples.end()), torch::kLong);
 }
 
-/// Of which no two are equal, in no order.
+/// Distinct lengths in no particular order.
 Samples lengths(std::size_t count) {
   Samples all;
   for (std::size_t i = 0; i < count; ++i) all.push_back(7 + i * 37 % 1009);
@@ -24,7 +24,7 @@ Samples lengths(std::size_t count) {
 
 class AcceleratorBatchesTest : public AcceleratorTest {
  protected:
-  /// What all ranks see in a loop over `batches`, in the order of the batches.
+  /// The samples that all ranks see in a loop over `batches`, in order.
   template <class Dataset>
   at::Tensor seen_in(Batches<Dataset>& batches) {
     std::vector<at::Tensor> seen;
@@ -75,7 +75,7 @@ TEST_F(AcceleratorBatchesTest, Weights_SayHowOftenSamplesAreDrawn) {
   }
 }
 
-/// Of the last batch of 2, two of four ranks have none.
+/// In the last batch, of 2 samples, two of four ranks have none.
 TEST_F(AcceleratorBatchesTest, Lengths_GroupSamplesAndAreDealtOutInTurns) {
   const Samples all = lengths(22);
   auto batches =
@@ -102,7 +102,7 @@ TEST_F(AcceleratorBatchesTest, SharesOfABatch_HaveAboutEqualLengths) {
   }
 }
 
-/// Steps of 5, 5, 5, 5 and 2 samples, whatever the shares.
+/// Steps of 5, 5, 5, 5 and 2 samples, however they are divided among ranks.
 TEST_F(AcceleratorBatchesTest, StepOfDealtSamples_UsesTheirMean) {
   const Samples all = lengths(22);
   auto batches = accelerator_.prepare(model_, sgd_, numbers(22),
@@ -143,7 +143,7 @@ TEST_F(AcceleratorBatchesTest, Orders_ThatCannotBe) {
       "the order of samples is grouped by 4");
 }
 
-/// Moved to the device 'meta', whose tensors have no elements, which stands for a GPU.
+/// The device 'meta', whose tensors have no elements, stands for a GPU.
 TEST_F(AcceleratorBatchesTest, TensorsOfABatch_AreMoved) {
   const c10::Device meta("meta");
   std::vector<torch::data::Example<>> examples(2, {torch::ones({3}), torch::Tensor()});
@@ -170,7 +170,7 @@ TEST_F(AcceleratorTest, Gathering_GivesEverySampleOnceInOrder) {
   Accelerator accelerator;
   auto batches = accelerator.prepare(model, sgd, numbers(9), {.batch_size = 5, .shuffle = false});
   for (const std::size_t workers : {0U, 2U}) {
-    // Of the last batch of 2, two of four ranks have none.
+    // In the last batch, of 2 samples, two of four ranks have none.
     auto held_out = accelerator.batches(numbers(22), {.batch_size = 5, .workers = workers});
     EXPECT_EQ(held_out.size(), 5U);
     for (int loop = 0; loop < 2; ++loop) {
@@ -179,7 +179,7 @@ TEST_F(AcceleratorTest, Gathering_GivesEverySampleOnceInOrder) {
       expect_equal(torch::cat(seen), torch::arange(22));
     }
   }
-  // Inside a loop over training batches, which has its own batch again afterwards.
+  // Inside a loop over training batches, which afterwards has its own batch again.
   std::vector<at::Tensor> seen;
   for (auto& batch : batches) {
     auto held_out = accelerator.batches(numbers(6), {.batch_size = 6});

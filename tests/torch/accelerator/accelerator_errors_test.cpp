@@ -1,4 +1,4 @@
-// What an Accelerator refuses.
+// Misuse that an Accelerator refuses.
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -29,7 +29,7 @@ TEST_F(AcceleratorErrorsTest, Calls_InTheWrongOrder) {
   Accelerator without_data;
   Weights other(3);
   torch::optim::SGD sgd(other.parameters(), torch::optim::SGDOptions(1.0));
-  without_data.prepare(other, sgd, {});  // not ambiguous: without a schedule
+  without_data.prepare(other, sgd, {});  // not ambiguous: means no schedule
   expect_refused([&] { without_data.epochs(3).begin(); }, "epochs() without training data");
 }
 
@@ -75,7 +75,7 @@ TEST_F(AcceleratorErrorsTest, SteplessPass_IsFoundAtTheEndOfTheEpoch) {
       "ends after 1 of the 2 passes of a step");
 }
 
-/// Otherwise the gradients of all steps would add up.
+/// Otherwise the gradients of all steps would accumulate.
 TEST_F(AcceleratorErrorsTest, BackwardOfLibTorch_IsFound) {
   for (const Shard shard : all_modes()) {
     Weights model(8);

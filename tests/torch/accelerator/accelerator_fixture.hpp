@@ -15,7 +15,7 @@
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 
-/// What the tests of the Accelerator share.
+/// Shared code of the Accelerator tests.
 namespace kolo::test::accelerator_test {
 
 inline constexpr std::int64_t kWidth = 9;
@@ -39,8 +39,8 @@ inline auto numbers(std::size_t count) {
 }
 using NumberBatches = Batches<decltype(numbers(1))>;
 
-/// A weight for each sample. With losses of mean_weight() and steepest descent, a step lowers the
-/// weight of a sample by the learning rate times the sample's share in the mean.
+/// One weight for each sample. With losses of mean_weight() and plain SGD, a step lowers the weight
+/// of a sample by the learning rate times the sample's share in the mean.
 struct Weights : torch::nn::Module {
   explicit Weights(std::size_t samples, double value = 0.0) {
     weights = register_parameter(
@@ -55,7 +55,7 @@ struct Weights : torch::nn::Module {
 
 class AcceleratorTest : public TorchTest {
  protected:
-  /// A set of the first `ranks` ranks, the same one each time.
+  /// The set of the first `ranks` ranks; the same object in every call.
   ProcessSet& first(int ranks) {
     if (ranks == size()) return runtime_.world();
     auto& set = sets_.at(static_cast<std::size_t>(ranks));

@@ -1,4 +1,4 @@
-// Several Accelerators at once, and what a port of a program for one process meets.
+// Several Accelerators at a time, and habits of single-process programs that are ported.
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -11,8 +11,8 @@ namespace kolo::test::accelerator_test {
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-/// Two models in the manner of a GAN: one step of each for a batch. The gradients that the second
-/// loss leaves in the first model are nobody's.
+/// Two models as in a GAN: each batch trains both for one step. The second loss leaves unused
+/// gradients in the first model.
 struct Pair {
   explicit Pair(std::size_t samples) : judge(samples, 1.0), forger(samples, 0.5) {}
 
@@ -45,7 +45,7 @@ at::Tensor pair_alone(std::int64_t samples, std::int64_t batch_size) {
   return pair.value();
 }
 
-/// @param is_local whether the gradients that nobody wants stay on their rank
+/// @param is_local  whether the unused gradients stay on their rank
 at::Tensor pair_accelerated(Shard shard, bool is_local) {
   Pair pair(23);
   SGD judge_sgd(pair.judge.parameters(), SGDOptions(1.0));
@@ -82,8 +82,8 @@ TEST_F(AcceleratorTest, TwoModels_ShareTheBatchesOfOne) {
   }
 }
 
-/// The sum over samples and their number are those of the batch. Of the last one, with 2 samples,
-/// ranks that have none get the first.
+/// backward() takes the sum over a batch's samples and their number. In the last batch, of 2
+/// samples, ranks without any get the first sample, which must not count.
 TEST_F(AcceleratorTest, TwoModels_MayCountSamples) {
   Weights model(10), other(10);
   SGD sgd(model.parameters(), SGDOptions(1.0)), other_sgd(other.parameters(), SGDOptions(1.0));
@@ -170,7 +170,7 @@ TEST_F(AcceleratorTest, ZeroGradOfThePassesBefore_IsFound) {
   }
 }
 
-/// As by a program that scales them: not all that is written to gradients drops them.
+/// As if a program scaled them: not every write to gradients drops them.
 TEST_F(AcceleratorTest, GradientsOfThePassesBefore_MayBeChanged) {
   Weights model(8);
   SGD sgd(model.parameters(), SGDOptions(1.0));
@@ -185,7 +185,7 @@ TEST_F(AcceleratorTest, GradientsOfThePassesBefore_MayBeChanged) {
   EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
-/// Without accumulation, a zero_grad() that a program has had before changes nothing.
+/// Without accumulation, a zero_grad() left over from the original program changes nothing.
 TEST_F(AcceleratorTest, ZeroGradOfEachStep_IsAllowed) {
   for (const Shard shard : all_modes()) {
     Weights model(8);

@@ -1,4 +1,4 @@
-// Learning rates that an Accelerator changes, once a step.
+// Learning rates that an Accelerator changes once per step.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -12,7 +12,7 @@ namespace kolo::test::accelerator_test {
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-/// Rates of steps 0, 1, 2 … of one sample each, as the weights show them.
+/// The rates of steps 0, 1, 2 …, deduced from the weights.
 template <class MakeSchedule>
 at::Tensor rates(MakeSchedule make, std::int64_t steps) {
   const auto samples = static_cast<std::size_t>(steps * 4);
@@ -29,7 +29,7 @@ at::Tensor rates(MakeSchedule make, std::int64_t steps) {
     }
   }();
   for (auto& batch : batches) {
-    // Both passes of step k use the samples from 4 k on.
+    // Both passes of step k use the four samples from 4 k on.
     const at::Tensor samples_of_step = batch.target.remainder(4) + batch.target.div(8, "floor") * 4;
     accelerator.backward(model.mean_weight(samples_of_step));
     accelerator.step();

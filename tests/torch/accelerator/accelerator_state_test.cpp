@@ -1,4 +1,4 @@
-// An Accelerator that goes on from a checkpoint.
+// An Accelerator that resumes from a checkpoint.
 #include <limits>
 #include <map>
 #include <set>
@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kSamples = 29;
 constexpr std::int64_t kEpochs = 2;
 
-/// A run of a multi-layer perceptron on the ranks of a set: eight passes of four samples an epoch,
-/// three of them a step. Noisy: in float16, with the loss multiplied by a random number.
+/// Trains a multi-layer perceptron on the ranks of a set: eight passes of four samples per epoch,
+/// three passes per step. `noisy` means float16, and losses multiplied by a random number.
 struct Training {
   Training(ProcessSet& set, Shard shard, bool noisy)
       : is_noisy(noisy),
@@ -29,7 +29,7 @@ struct Training {
             *model, adamw, numbers(kSamples), {.batch_size = 4, .seed = 5, .workers = 1},
             [](std::int64_t step) { return 1.0 / (2.0 + static_cast<double>(step)); })) {}
 
-  /// Runs `after` after each pass, with the number of passes so far; stops where it returns true.
+  /// Runs `after` after each pass, with the number of passes so far; stops if it returns true.
   template <class After>
   void train(After after) {
     int passes = 0;
@@ -50,7 +50,7 @@ struct Training {
   void train() {
     train([](int) { return false; });
   }
-  /// All samples from pass `begin` on, in their order.
+  /// All samples from pass `begin` on, in order.
   at::Tensor ids(std::size_t begin = 0) const {
     return torch::cat(
         std::vector<at::Tensor>(seen.begin() + static_cast<std::ptrdiff_t>(begin), seen.end()));
@@ -65,8 +65,8 @@ struct Training {
   std::vector<std::int64_t> ended;
 };
 
-/// The pass of the first batch that a run saved after so many passes has to see again: steps have
-/// three passes, but the last one of an epoch's eight has two.
+/// The first pass that must be repeated after a run was saved after `passes` passes. Steps have
+/// three passes, except the last one of an epoch's eight passes, which has two.
 std::size_t first_pass_after(int passes) {
   const int in_epoch = passes % 8;
   return static_cast<std::size_t>(passes - (in_epoch % 3));
@@ -76,8 +76,8 @@ class RestartTest : public AcceleratorTest, public testing::WithParamInterface<S
 INSTANTIATE_TEST_SUITE_P(Modes, RestartTest, testing::ValuesIn(all_modes()),
                          [](const auto& mode) { return std::string(name_of(mode.param)); });
 
-/// Where each mode's run is interrupted: in the middle of a step, between two, after the last step
-/// of an epoch, in the second epoch.
+/// Where each mode's run is interrupted: in the middle of a step, between steps, after the last
+/// step of an epoch, in the second epoch.
 int interruption(Shard shard) {
   switch (shard) {
     case Shard::None: return 4;
@@ -105,7 +105,7 @@ TEST_P(RestartTest, SameRanks_SeeTheSameSamplesAndEndWithTheSameBits) {
   EXPECT_EQ(loaded->extras,
             (std::map<std::string, std::string>{{"passes", std::to_string(saved_after)}}));
   resumed.train();
-  // In the middle of a step, the noise of its first passes is drawn anew.
+  // In the middle of a step, the noise of its first passes is drawn again.
   const std::size_t first = first_pass_after(saved_after);
   expect_equal(resumed.ids(), whole.ids(first));
   if (first == static_cast<std::size_t>(saved_after)) {
@@ -138,7 +138,7 @@ TEST_P(RestartTest, OtherRanks_SeeTheSameSamplesAndEndAlike) {
 
 class AcceleratorStateTest : public AcceleratorTest {};
 
-/// What follows an epoch's loop runs after a restart unless it ran before.
+/// Code after an epoch's loop runs after a restart only if it has not run before.
 TEST_F(AcceleratorStateTest, EndedEpoch_IsNotRepeated) {
   Training run(runtime_.world(), Shard::None, /*noisy=*/false);
   run.train([&](int passes) {

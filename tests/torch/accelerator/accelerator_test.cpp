@@ -1,4 +1,4 @@
-// What steps of an Accelerator do, and what ranks tell each other.
+// The Accelerator's steps, and messages between ranks.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -15,8 +15,8 @@ using torch::optim::SGDOptions;
 
 // --- the mean over samples ---
 
-/// Weights of 23 samples after two steps, with batches of 4, three a step, in order: steps of 12
-/// and of 11 samples. The last batch has 3, so that one of four ranks has none.
+/// Weights of 23 samples after two steps of 12 and 11 samples: three batches of up to 4 samples per
+/// step, in order. The last batch has 3 samples, so one of four ranks has none.
 at::Tensor after_two_steps(
     Shard shard,
     const std::function<void(Accelerator&, Weights&, const at::Tensor& samples)>& backward) {
@@ -69,7 +69,7 @@ TEST_F(AcceleratorTest, DropLast_LeavesOutTheSmallerBatch) {
   EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
-/// A multi-layer perceptron on all samples, 24 a step, without Kolo.
+/// Trains a multi-layer perceptron on all samples, 24 per step, without Kolo.
 at::Tensor train_alone(std::size_t samples, int epochs) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::AdamW adamw(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
@@ -109,7 +109,7 @@ TEST_F(AcceleratorTest, Accumulation_EqualsTheLargeBatchOfOneProcess) {
   }
 }
 
-/// Sample i counts i % 3 tokens.
+/// Sample i contains i % 3 tokens.
 TEST_F(AcceleratorTest, LossPerToken_IsDividedByAllTokensOfTheStep) {
   const at::Tensor tokens = torch::arange(23).remainder(3);
   const at::Tensor expected = -torch::cat({tokens.slice(0, 0, 12) / 12, tokens.slice(0, 12) / 10});
@@ -255,7 +255,7 @@ TEST_F(AcceleratorTest, MixedPrecision_HoldsInBackwardAndAutocast) {
   }
 }
 
-// --- what ranks tell each other ---
+// --- agreement between ranks ---
 
 TEST_F(AcceleratorTest, Stop_IsAgreed) {
   Weights model(4);

@@ -1,4 +1,4 @@
-// Writes a checkpoint, and a safetensors file, of tensors of all types for python_test.py.
+// Writes a checkpoint and a safetensors file with tensors of all dtypes, for python_test.py.
 #include <exception>
 #include <iostream>
 #include <string>

@@ -1,4 +1,5 @@
-// Random damage to the files of a checkpoint is an error, or changes nothing that is read.
+// Randomly damaged checkpoint files: reading them either fails with an error or returns the
+// original data.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -47,7 +48,7 @@ class DamageTest : public testing::Test {
     return bytes;
   }
 
-  /// Damages a file again and again; counts how often that is noticed.
+  /// Damages a file `times` times, and counts how often reading it fails.
   int errors_in(const std::string& name, int times,
                 const std::function<std::string(std::string)>& damage,
                 const std::function<void()>& read) {
@@ -67,7 +68,7 @@ class DamageTest : public testing::Test {
     return errors;
   }
 
-  /// Reads all that the index lists.
+  /// Reads all tensors that the index lists.
   std::map<std::string, Bytes> read_checkpoint() {
     const Checkpoint checkpoint(folder_.path(), {});
     std::map<std::string, Bytes> values;
@@ -94,7 +95,7 @@ TEST_F(DamageTest, Shards_AreRefused) {
     const int errors = errors_in(
         "rank-0001.safetensors", 1000, [&](std::string bytes) { return damaged(std::move(bytes)); },
         [&] { expect_saved_values(); });
-    // All but those that swap two equal bytes or the like.
+    // Some damage has no effect, such as swapping two equal bytes.
     EXPECT_GT(errors, 900);
   });
 }
@@ -108,7 +109,7 @@ TEST_F(DamageTest, Index_IsRefused) {
   });
 }
 
-/// As a program might have that writes checksums of nonsense.
+/// As if another program had written nonsense with a valid checksum.
 TEST_F(DamageTest, IndexWithTheRightChecksum_IsRefusedOrHarmless) {
   run_runtimes(1, [&](Runtime&) {
     const int errors = errors_in(
@@ -119,7 +120,7 @@ TEST_F(DamageTest, IndexWithTheRightChecksum_IsRefusedOrHarmless) {
         },
         [&] { read_checkpoint(); });
     EXPECT_GT(errors, 2000);
-    EXPECT_LT(errors, 4000);  // names may be others
+    EXPECT_LT(errors, 4000);  // a changed name may be valid
   });
 }
 

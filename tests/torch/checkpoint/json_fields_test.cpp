@@ -24,7 +24,7 @@ TEST(ParseJsonTest, Nesting_IsBounded) {
   EXPECT_THROW(parse_json(nested(102)), InvalidArgument);
 }
 
-/// A file of that size must not overflow the stack of whoever prints or copies what is in it.
+/// Printing or copying such a value would overflow the stack.
 TEST(ParseJsonTest, DeeplyNestedIndex_IsRefused) {
   const std::string deep = nested(200'000);
   const auto error_of = [](const std::string& rest) -> std::string {

@@ -38,7 +38,7 @@ std::string path_of(int folder, const char* path) {
   return path[0] == '/' ? path : path_of(folder) + "/" + path;
 }
 
-/// Whether the call counts; then it is told.
+/// Whether the call counts. If so, reports it on stderr.
 bool counts(const char* call, const std::string& path) {
   if (watched.empty() || !path.starts_with(watched)) return false;
   ::dprintf(STDERR_FILENO, "call %s %s\n", call, path.c_str());
@@ -49,7 +49,7 @@ void before_call(const char* call, const std::string& path) {
   if (counts(call, path) && is_last_call()) die();
 }
 
-/// The function that the name would stand for without this library.
+/// The function that this library's function of the same name replaces.
 template <class Function>
 Function* next(Function*, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));

@@ -4,11 +4,10 @@
 
 namespace kolo::test {
 
-/// From now on, counts this process's calls that change or open what is below `folder`, and ends it
-/// with SIGKILL at the one numbered `moment`, from 0: right before the call. Writes count twice,
-/// the second time after half of their bytes. Prints each call to stderr. For calls of all
-/// libraries: the library with this function stands before them in the order in which the system
-/// looks for names.
+/// From now on, counts this process's calls that change or open files below `folder`, and kills the
+/// process with SIGKILL right before call number `moment`, counted from 0. A write counts twice,
+/// the second time after half of its bytes. Prints each call to stderr. Counts the calls of all
+/// libraries, since the dynamic linker finds the functions of this one first.
 void kill_at(const std::string& folder, long moment);
 
 }  // namespace kolo::test

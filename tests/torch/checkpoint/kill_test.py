@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Whatever moment DistributedOptimizer::save() is killed at, the checkpoint before it or the new
-one can be loaded, whole.
+"""Whenever DistributedOptimizer::save() is killed, the previous or the new checkpoint can be loaded
+completely.
 
 python3 kill_test.py [--every N] [--ranks N] calls <training_victim> [<mpirun>...]
-    kills a rank before every call that changes files, and in the middle of every write, one after
-    another; at two ranks the first, then the last one. --every N: only every N-th moment, beginning
-    at a random one.
+    kills a rank before each call that changes files, and in the middle of each write, one moment
+    after the other; with two ranks the first, then the last one. --every N: only every N-th
+    moment, starting at a random one.
 python3 kill_test.py [--times N] [--ranks N] moments <training_victim> [<mpirun>...]
     kills all ranks, or one, at N random moments.
 
-Prints at how many moments of how many it killed, and the seed of what is random, which
-KOLO_TEST_SEED chooses.
+Prints at how many moments of how many it killed, and the random seed, which KOLO_TEST_SEED sets.
 """
 
 import argparse
@@ -34,7 +33,7 @@ class Victim:
         self.launcher = [*mpirun, "-n", str(ranks)] if ranks > 1 else []
 
     def save(self, folder, number, *death):
-        """What the ranks wrote; None where one was killed."""
+        """The output of the ranks; None if one was killed."""
         command = [*self.launcher, self.program, "save", folder, number, *death]
         run = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
@@ -43,13 +42,13 @@ class Victim:
         return run.stdout if run.returncode == 0 else None
 
     def read(self, folder, allowed):
-        """The number of the checkpoint that is there: one of those allowed."""
+        """The number of the newest checkpoint, which must be one of those allowed."""
         run = subprocess.run([self.program, "read", str(folder)], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
         return self.number_read(run, folder, allowed)
 
     def check(self, folder, allowed, number):
-        """The same; each checkpoint there can be loaded, and another be saved and loaded."""
+        """Like read(). Every checkpoint must be loadable, and another one is saved and loaded."""
         run = subprocess.run([self.program, "check", str(folder), str(number)],
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                              timeout=LIMIT_S)
@@ -73,22 +72,22 @@ class Victim:
 
 
 def plant_leftovers(folder):
-    """What earlier attempts left, so that their removal is interrupted too."""
+    """Makes leftovers of earlier attempts, so that their removal is interrupted too."""
     for name in (".incomplete-1", ".removed-checkpoint-00000001"):
         (folder / name).mkdir()
         (folder / name / "rank-0000.safetensors").write_bytes(b"leftover")
 
 
 def check_order(folder, rank, calls):
-    """That the calls of `rank` were seen; that nothing gets its name before it is on the disk: a
-    crash of the machine, which no test can have, forgets what is not. And that nothing is removed
-    before it has lost its name."""
+    """Checks that the calls of `rank` were observed, that nothing is renamed to its final name
+    before it is on the disk, and that nothing is removed before it is renamed. A crash of the
+    machine, which no test can simulate, would lose data that is not on the disk."""
     at = {}
     for i, call in enumerate(calls):
         at.setdefault(call, []).append(i)
     renames = {pathlib.Path(path).name: i for i, (call, path) in enumerate(calls)
                if call == "rename"}
-    renames.pop(".incomplete-1", None)  # a leftover, of which the rest is removed
+    renames.pop(".incomplete-1", None)  # a leftover, removed with the others
     published = min((i for name, i in renames.items() if name.startswith(".incomplete-")),
                     default=len(calls))  # by another rank
     written = {pathlib.Path(path).name for call, path in at if call == "write"}

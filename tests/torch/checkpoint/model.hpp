@@ -24,8 +24,7 @@ struct TestTensor {
 
 using Bytes = std::vector<unsigned char>;
 
-/// The bytes of a whole tensor: other ones for every place, tensor and salt; truth values are 0 or
-/// 1.
+/// The bytes of a whole tensor, which depend on position, tensor and salt. Booleans are 0 or 1.
 inline Bytes contents(const TestTensor& tensor, unsigned salt) {
   Bytes bytes(static_cast<std::size_t>(tensor.size()));
   std::uint64_t seed = salt * 0x9E3779B97F4A7C15u;
@@ -61,7 +60,7 @@ inline std::vector<TestTensor> large_model() {
 /// How tensors are sharded over ranks.
 enum class Division { Evenly, ByTurns, LastHasAll };
 
-/// Slices of all tensors and the memory they are in.
+/// Slices of all tensors, and the memory that they point to.
 struct Slices {
   std::vector<Bytes> memory;
   std::vector<tensors::TensorSlice> slices;

@@ -2,9 +2,9 @@
 """Python reads the files of a checkpoint, and a safetensors file of whole tensors.
 
 python3 python_test.py plain <checkpoint_writer> <mpirun>...
-    with nothing but Python: reads index.json and takes the files apart by hand
+    only with Python: reads index.json and parses the files by hand
 python3 python_test.py package <checkpoint_writer> <mpirun>...
-    with the packages safetensors and numpy; exit status 77 where they are not installed
+    with the packages safetensors and numpy; exit status 77 if they are not installed
 """
 
 import json
@@ -19,11 +19,11 @@ import tempfile
 NUMBER = 6  # of the checkpoint, on which the values depend
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
          "BOOL": 1, "C64": 8, "C128": 16}
-CHECKED = 20_000  # bytes of a large tensor, all over it
+CHECKED = 20_000  # bytes of a large tensor, spread over it
 
 
 def content(name, dtype, place):
-    """The byte at this place of a tensor: model.hpp's `contents`."""
+    """The byte at this position of a tensor, like `contents` in model.hpp."""
     seed = NUMBER * 0x9E3779B97F4A7C15
     for letter in name.encode():
         seed = seed * 131 + letter
@@ -37,7 +37,7 @@ def require(condition, text):
 
 
 def check(name, dtype, shape, data, begin, count):
-    """That `data` are `count` elements of the tensor from `begin` on."""
+    """Checks that `data` is `count` elements of the tensor from `begin` on."""
     size = SIZES[dtype]
     require(len(data) == count * size, f"{name} has {len(data)} bytes")
     for i in range(0, len(data), len(data) // CHECKED + 1):
@@ -46,7 +46,7 @@ def check(name, dtype, shape, data, begin, count):
 
 
 def with_complex128(tensors, metadata):
-    """The format has no complex128: such a tensor is an F64 [..., 2] that the metadata names."""
+    """The format has no complex128: such a tensor is F64 [..., 2] and listed in the metadata."""
     for name in json.loads((metadata or {}).get("kolo.complex128", "[]")):
         dtype, (*shape, parts), data = tensors[name]
         require((dtype, parts) == ("F64", 2), f"complex128 {name} is {dtype}")
@@ -55,7 +55,7 @@ def with_complex128(tensors, metadata):
 
 
 def parse(path):
-    """Name -> dtype, shape, bytes."""
+    """A dictionary from names to dtype, shape and bytes."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     require((8 + length) % 64 == 0, f"the data of {path.name} are not aligned")
@@ -68,7 +68,7 @@ def parse(path):
 
 
 def load(path):
-    """As parse(), by the packages."""
+    """Like parse(), with the packages."""
     import numpy
     import safetensors
 
@@ -78,7 +78,7 @@ def load(path):
         for name in file.keys():
             dtype, shape = raw[name]["dtype"], raw[name]["shape"]
             data = bytes(raw[name]["data"])
-            if dtype != "BF16":  # which numpy does not have
+            if dtype != "BF16":  # numpy has no such type
                 array = file.get_tensor(name)
                 require(list(array.shape) == shape, f"{name} is {array.shape}")
                 require(array.tobytes() == data, f"{name} as an array differs")

@@ -1,4 +1,4 @@
-// Files that are not a whole checkpoint are errors that name them, on all ranks.
+// Incomplete or damaged checkpoints: errors on all ranks that name the file.
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -21,7 +21,7 @@ using nlohmann::json;
 using tensors::Checkpoint;
 namespace fs = std::filesystem;
 
-/// A checkpoint of two ranks, read by any number.
+/// A checkpoint of two ranks, read by any number of ranks.
 class CheckpointReadTest : public testing::TestWithParam<int> {
  protected:
   CheckpointReadTest() {
@@ -113,7 +113,7 @@ TEST_P(CheckpointReadTest, DamagedElements_AreRefused) {
   const json tensors = json::parse(read_file(index()))["tensors"];
   const json slice = tensors["large"]["slices"][1];
   const std::size_t header = json::parse(read_file(index()))["files"][1]["header_bytes"];
-  // In its last element, which is in another block than those that stay good.
+  // In the last element, so that earlier blocks stay valid.
   const std::size_t place =
       header + slice["offset"].get<std::size_t>() + 4 * slice["count"].get<std::size_t>() - 1;
   bytes[place] ^= 4;
@@ -132,7 +132,7 @@ TEST_P(CheckpointReadTest, DamagedElements_AreRefused) {
       expect_contains(text, "tensor 'large' cannot be read: file '" + shard(1).string());
       expect_contains(text, "is damaged between bytes");
     }
-    // Other blocks are as they were.
+    // Other blocks are still readable.
     const Bytes whole = contents(large, 1);
     EXPECT_EQ(read_slice(damaged, large, 0, 7), Bytes(whole.begin(), whole.begin() + 28));
     damaged.verify("large", DType::Float32, 0, slice["begin"].get<std::int64_t>() + 1000);
@@ -151,7 +151,7 @@ TEST_P(CheckpointReadTest, MissingElements_AreRefused) {
     expect_contains(text_of("i8", 3, -1), "-1 from 3 on");
     good.verify("i8", DType::Int8, 15, 0);
     good.verify("nothing", DType::Float32, 0, 0);
-    // What there is room for decides, not what the file says.
+    // The caller's memory determines how much is read, not a size in the file.
     std::vector<std::byte> room(9);
     const auto text_of_reading = [&](const std::string& name, DType dtype) {
       return text_thrown_by<InvalidArgument>([&] { good.read(name, dtype, 0, room); });
@@ -231,7 +231,7 @@ TEST_P(CheckpointReadTest, SlicesThatAreNotTheTensor_AreRefused) {
                        "checksums for");
 }
 
-/// A damaged name must not move a terminal's cursor, nor end a text in mid-line.
+/// A damaged name must not move a terminal's cursor or break a line of text.
 TEST_P(CheckpointReadTest, UnprintableNames_AreEscaped) {
   const std::string name("rank\x1b[2J\0\n", 10);
   expect_index_refused([&](json& index) { index["files"][0]["name"] = name; },

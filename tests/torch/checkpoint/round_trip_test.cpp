@@ -1,4 +1,4 @@
-// Checkpoints are what was saved, whatever the numbers of ranks that write and read.
+// Checkpoints contain what was saved, for any numbers of writing and reading ranks.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -43,7 +43,7 @@ void expect_slices(const Checkpoint& checkpoint, const std::vector<TestTensor>& 
   }
 }
 
-using Ranks = std::tuple<int, int, Division>;  // that write, that read
+using Ranks = std::tuple<int, int, Division>;  // writers, readers
 
 class CheckpointTest : public testing::TestWithParam<Ranks> {};
 

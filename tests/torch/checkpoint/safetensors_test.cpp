@@ -1,4 +1,4 @@
-// The file format safetensors: what is written is read again, and what is no such file is refused.
+// The safetensors format: writing and reading back; files that are not valid are refused.
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
@@ -23,7 +23,7 @@ using tensors::SafetensorsWriter;
 class SafetensorsTest : public testing::Test {
  protected:
   std::filesystem::path path() const { return folder_.path() / "new" / "model.safetensors"; }
-  /// Files that have not got their names.
+  /// The number of files that have not been renamed to their final names.
   std::ptrdiff_t unfinished() const {
     std::ptrdiff_t count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(path().parent_path())) {
@@ -35,7 +35,7 @@ class SafetensorsTest : public testing::Test {
     return folder_.path() / "new" / ".incomplete-model.safetensors";
   }
 
-  /// Appends the elements in pieces of this size.
+  /// Appends the data in pieces of `piece` bytes.
   void write(const std::vector<TestTensor>& model, unsigned salt, std::size_t piece) const {
     std::vector<SafetensorsTensor> tensors;
     Bytes all;
@@ -69,7 +69,7 @@ class SafetensorsTest : public testing::Test {
     }
   }
 
-  /// A file with this header and this many bytes of data.
+  /// The error text for a file with this header and `data` bytes of data.
   std::string text_refusing(const std::string& header, std::size_t data) const {
     std::string bytes(8, '\0');
     bytes[0] = static_cast<char>(header.size() & 0xff);

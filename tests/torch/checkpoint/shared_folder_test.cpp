@@ -1,5 +1,5 @@
-// Several programs that save into one folder: what has the name of a checkpoint stays whole, and
-// the second waits for the first.
+// Several programs that save into one folder: whatever has the name of a checkpoint stays whole,
+// and the second program waits for the first.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -42,7 +42,7 @@ class SharedFolderTest : public testing::Test {
     const Slices own = own_slices(model_, runtime.size(), runtime.rank(), salt);
     tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", salt}}, keep_last, options);
   }
-  /// Which of the saved ones is the newest that can be read, whole.
+  /// Reads the whole newest checkpoint, and returns its salt.
   unsigned newest() {
     unsigned salt = 0;
     run_runtimes(1, [&](Runtime&) {
@@ -62,7 +62,7 @@ class SharedFolderTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// The steps of two programs, as if the file system had no locks.
+// The interleaved steps of two programs, as on a file system without locks.
 
 TEST_F(SharedFolderTest, RemovedCheckpoint_IsNotPublished) {
   run_runtimes(1, [&](Runtime&) { save(1); });
@@ -85,7 +85,7 @@ TEST_F(SharedFolderTest, MissingShards_PreventPublishing) {
       save(1);
       Slices own = own_slices(model_, 2, runtime.rank(), 2);
       if (runtime.rank() == 0) {
-        // As the last rank's file is written, the first one's goes.
+        // While this slice is written, its file is replaced or removed.
         own.slices[7].copy_to = [&, data = own.slices[7].data](std::size_t offset,
                                                                std::span<std::byte> place) {
           for (const auto& entry : fs::directory_iterator(folder_.path())) {

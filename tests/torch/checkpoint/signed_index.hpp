@@ -8,7 +8,7 @@
 
 namespace kolo::test {
 
-/// An index.json with the right first line above `below`, which begins with the end of that line.
+/// An index.json with a valid first line above `below`, which begins with the end of that line.
 inline std::string signed_text(const std::string& below, const nlohmann::json& format,
                                const nlohmann::json& version) {
   const std::uint64_t checksum = tensors::checksum_of(below.data(), below.size());
@@ -16,7 +16,7 @@ inline std::string signed_text(const std::string& below, const nlohmann::json& f
          std::to_string(checksum) + "," + below;
 }
 
-/// An index.json of any content with the right checksum.
+/// An index.json with any content and a valid checksum.
 inline std::string signed_index(const nlohmann::json& index) {
   std::string below;
   for (const auto& [key, value] : index.items()) {

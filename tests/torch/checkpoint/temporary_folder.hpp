@@ -9,7 +9,7 @@
 
 namespace kolo::test {
 
-/// A new folder, which is removed with all that is in it.
+/// A new folder, removed with its content by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -17,7 +17,7 @@ class TemporaryFolder {
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder " + name);
     path_ = name;
   }
-  TemporaryFolder(const TemporaryFolder&) = delete;  // removes it once
+  TemporaryFolder(const TemporaryFolder&) = delete;  // the folder is removed only once
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder() {
     std::error_code ignored;

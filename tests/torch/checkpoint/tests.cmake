@@ -1,6 +1,6 @@
 # Tests of checkpoint files. Paths are those of tests/CMakeLists.txt, which includes this file.
 
-# Ranks share nothing but files: ThreadSanitizer would take minutes to see nothing.
+# Not under ThreadSanitizer: ranks share only files, so it would find nothing, after minutes.
 if(NOT "${KOLO_SANITIZE}" STREQUAL "thread")
   kolo_add_test(checkpoint_test
     SOURCES
@@ -23,7 +23,7 @@ if(NOT KOLO_SANITIZE)
   kolo_test_executable(checkpoint_writer torch/checkpoint/checkpoint_writer.cpp)
   target_link_libraries(checkpoint_writer PRIVATE kolo_checkpoint)
   set(checkpoint_folder "${CMAKE_CURRENT_SOURCE_DIR}/torch/checkpoint")
-  # With safetensors and NumPy, where the cache that cmake/setup.sh fills has one.
+  # Python with safetensors and NumPy, if the cache that cmake/setup.sh fills has one.
   find_program(KOLO_PACKAGES_PYTHON python3 PATHS "${KOLO_CACHE_DIR}/python/bin" NO_DEFAULT_PATH)
   set(checkpoint_python Python3::Interpreter)
   if(KOLO_PACKAGES_PYTHON)

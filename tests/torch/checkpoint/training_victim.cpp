@@ -1,5 +1,5 @@
-// Saves checkpoints with DistributedOptimizer::save() until it is killed, and loads what is there
-// afterwards; see kill_test.py and two_jobs_test.py.
+// Saves checkpoints with DistributedOptimizer::save() until it is killed, and loads the result in a
+// later run; see kill_test.py and two_jobs_test.py.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -35,7 +35,8 @@ constexpr const char* kUsage = R"(usage:
       loads the newest checkpoint and every other, saves checkpoint <number> and loads that too
 )";
 
-/// A sharded model of 3.3 MiB, with as much optimizer state. Number n has n in every value.
+/// A sharded model of 3.3 MiB with as much optimizer state. Checkpoint n has values that depend on
+/// n.
 class Training {
  public:
   Training() : inner_(parameters(), torch::optim::SGDOptions(0.5).momentum(0.5)) {
@@ -54,7 +55,7 @@ class Training {
     optimizer_->save(folder, {.keep_last = 1, .extras = {{"number", std::to_string(number)}}});
   }
 
-  /// Throws where a value is not that of the checkpoint's number.
+  /// Throws if a value does not match the checkpoint's number.
   kolo::Loaded load(const fs::path& folder) {
     set(-1);
     kolo::barrier();

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Two jobs save into one folder, as a requeued job beside its survivors: whatever is paused or
-killed, a whole checkpoint is always there, load() finds it, and no save that has ended is lost.
+"""Two jobs save into one folder, like a requeued job and survivors of the old one. Whatever is
+paused or killed, load() always finds a whole checkpoint, and no completed save is lost.
 
 python3 two_jobs_test.py [--rounds N] [--ranks N] <training_victim> [<mpirun>...]
 
 Every round pauses a job (SIGSTOP), kills all of its ranks, or one, or does one after the other, at
-a random moment; a killed job is started again. Then another program loads the newest checkpoint,
-while those that are alive go on saving. Prints the seed, which KOLO_TEST_SEED chooses.
+a random moment; a killed job is restarted. Then another program loads the newest checkpoint while
+living jobs continue to save. Prints the seed, which KOLO_TEST_SEED sets.
 """
 
 import argparse
@@ -27,7 +27,7 @@ STRIDE = 10**6  # between the numbers of two starts
 
 
 class Job:
-    """One start of a program that saves on and on."""
+    """One start of a program that saves repeatedly."""
 
     def __init__(self, command, folder, start, output):
         self.start = start
@@ -62,7 +62,7 @@ class Job:
             os.kill(pid, number)
 
     def saves(self):
-        """How many have ended."""
+        """The number of completed saves."""
         return len(re.findall(r"^saved \d+$", self.text(), re.M))
 
 
@@ -111,7 +111,7 @@ class Jobs:
         return self.past_saves + sum(job.saves() for job in self.jobs)
 
     def read(self):
-        """The number in the name of the newest checkpoint: one for every save that had ended."""
+        """The number in the newest checkpoint's name. It counts at least every completed save."""
         least = self.saves()
         self.reader.stdin.write("\n")
         self.reader.stdin.flush()
@@ -158,7 +158,7 @@ def main():
                     job.require_alive()
                 done[jobs.disturb()] += 1
                 jobs.read()
-            # Both can still save.
+            # Both jobs can still save.
             for job in jobs.jobs:
                 job.wait_for(r"^saved \d+$", job.saves() + 1)
             saves, newest = jobs.saves(), jobs.read()

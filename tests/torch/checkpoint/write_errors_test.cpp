@@ -1,4 +1,4 @@
-// What makes saving a checkpoint fail, on any rank, is an error on all that leaves the one before.
+// If saving fails on any rank, all ranks get an error and the previous checkpoint remains.
 #include <csignal>
 #include <filesystem>
 #include <limits>
@@ -148,8 +148,8 @@ TEST_P(CheckpointWriteErrorsTest, ImpossibleFolder_IsRefused) {
   });
 }
 
-/// Files of this process cannot become larger, until it goes. As on a full disk, some ranks can
-/// write theirs and others cannot.
+/// Limits the size of this process's files until destroyed. As on a full disk, some ranks can write
+/// theirs and others cannot.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -158,7 +158,7 @@ class FileSizeLimit {
     const rlimit limit{bytes, before_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  FileSizeLimit(const FileSizeLimit&) = delete;  // restores once
+  FileSizeLimit(const FileSizeLimit&) = delete;  // restores the limit only once
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
   ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
 

@@ -1,4 +1,4 @@
-// Saves by all ranks of a small model, and what they leave in the folder.
+// Saves of a small model by all ranks, and the resulting folder content.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@
 
 namespace kolo::test {
 
-/// But for the lock, which stays.
+/// Without the lock, which stays.
 inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -30,7 +30,7 @@ inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-/// What a rank gives to a save; tests spoil it.
+/// The arguments of one rank's save, for tests to make invalid.
 struct Save {
   std::filesystem::path folder;
   Slices own;
@@ -66,8 +66,8 @@ class WriteFixture : public testing::TestWithParam<int> {
     }
   }
 
-  /// One save, spoilt on some ranks: `Expected` on all with these texts, the checkpoint before it
-  /// is still there, nothing else, and another can be saved.
+  /// Makes a save invalid on some ranks. Expects `Expected` with these texts on all ranks, that
+  /// only the previous checkpoint is left, and that another save succeeds.
   template <class Expected>
   void expect_refused(const std::function<void(Save&, const Runtime&)>& spoil,
                       const std::function<std::vector<std::string>(const Runtime&)>& texts) {
@@ -87,7 +87,7 @@ class WriteFixture : public testing::TestWithParam<int> {
     });
   }
 
-  /// Spoils it on the last rank, whose number the text has.
+  /// Makes the save invalid on the last rank, whose number must be in the text.
   template <class Expected>
   void expect_refused_on_last(const std::function<void(Save&)>& spoil,
                               const std::string& expected) {

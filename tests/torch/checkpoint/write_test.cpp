@@ -1,4 +1,5 @@
-// What saving a checkpoint leaves in its folder: which older ones, under which names, for whom.
+// The folder after a save: which older checkpoints remain, under which names, with which
+// permissions.
 #include <filesystem>
 #include <set>
 #include <string>

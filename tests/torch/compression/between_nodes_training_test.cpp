@@ -28,7 +28,7 @@ class BetweenNodesTrainingTest : public CompressionTest {
   }
   bool has_nodes() const { return size() > runtime_.local_size(); }
   bool has_even_nodes() const { return has_nodes() && runtime_.is_homogeneous(); }
-  /// Ranks of each node that encode something: two nodes of one or two ranks, or of one and two.
+  /// Ranks of each node that encode: the size of the smaller node, or all ranks of a single node.
   std::int64_t places() const { return has_nodes() ? size() / 2 : size(); }
 };
 INSTANTIATE_TEST_SUITE_P(, BetweenNodesTrainingTest, testing::Values(Shard::None),
@@ -55,7 +55,7 @@ TEST_P(BetweenNodesTrainingTest, WhatIsOwed_ArrivesInStepsWithoutGradients) {
   training.expect_applied(training.given(), 1, "after nine steps");
 }
 
-/// Each place has two blocks for each node. Ranks have residuals only of their pieces.
+/// Each encoding rank has two blocks for each node. Ranks have residuals only for their pieces.
 TEST_P(BetweenNodesTrainingTest, BytesAndMemory_AreThoseOfPieces) {
   const std::uint64_t nodes = has_nodes() ? 2 : 1;
   const auto pieces = static_cast<std::uint64_t>(places());
@@ -73,7 +73,7 @@ TEST_P(BetweenNodesTrainingTest, BytesAndMemory_AreThoseOfPieces) {
     const std::uint64_t coded = encodes ? (nodes - 1) * (own + sum) : 0;
     const TrainingReport report = training.optimizer().report();
     EXPECT_EQ(report.expected_sent_per_step, coded + inside);
-    // Beside the formula: the flags of one bucket. Of three neighbours, pieces are cut by 16.
+    // Not in the formula: the flags of one bucket. With three ranks, pieces are multiples of 16.
     EXPECT_GE(report.sent_per_step + 1000, coded + inside);
     EXPECT_LE(report.sent_per_step, coded + inside + 1000 * static_cast<std::uint64_t>(size()));
     EXPECT_NEAR(static_cast<double>(report.now.residuals),
@@ -136,7 +136,7 @@ TEST_P(BetweenNodesTrainingTest, Training_ResumesExactly) {
   }
 }
 
-/// To and from codecs that encode everything, and those of shards in nodes.
+/// To and from codecs that encode between all ranks, and those of shards within nodes.
 TEST_P(BetweenNodesTrainingTest, Checkpoints_AreTakenOver) {
   std::vector<DistributedOptimizer::Options> kinds{between_nodes(Compression::top_k(0.05)),
                                                    summed(Compression::top_k(0.05))};
@@ -163,7 +163,7 @@ TEST_P(BetweenNodesTrainingTest, Checkpoints_AreTakenOver) {
   }
 }
 
-/// Ranks of one node encode nothing, and apply the saved residuals of several nodes at once.
+/// Ranks of one node encode nothing, and apply the saved residuals of several nodes in one step.
 TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     LinearTraining before(between_nodes(Compression::top_k(0.3), op));
@@ -184,7 +184,7 @@ TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
   }
 }
 
-/// The sum within the first of two nodes is exact in bfloat16, what its ranks add is not.
+/// The first node's sum is exact in bfloat16, but its ranks' terms are not.
 TEST_P(BetweenNodesTrainingTest, Casts_AreForSumsOfNodes) {
   if (!has_even_nodes() || size() < 4) GTEST_SKIP() << "needs nodes of two ranks that add up";
   std::vector<DistributedOptimizer::Options> kinds{between_nodes(Compression::bf16())};
@@ -208,7 +208,7 @@ TEST_P(BetweenNodesTrainingTest, Casts_AreForSumsOfNodes) {
   }
 }
 
-/// The hook keeps residuals of all elements, and takes over those of pieces.
+/// The hook keeps residuals of all elements, and loads those that codecs kept for pieces.
 TEST_P(BetweenNodesTrainingTest, AHookWithErrorFeedback_TakesOver) {
   LinearTraining training(between_nodes(Compression::top_k(0.05), ReduceOp::Average),
                           {{40, 30}, {20, 50}});

@@ -20,7 +20,7 @@
 #include "torch/small_training.hpp"
 #include "torch/training/checkpoint_image.hpp"
 
-/// What the tests of codecs in training share.
+/// Shared code of the tests of codecs in training.
 namespace kolo::test::compression_test {
 
 inline std::vector<Compression> codecs() {
@@ -36,8 +36,8 @@ inline bool is_coded(ShardScope scope = ShardScope::World) {
 
 using Shapes = std::vector<std::vector<std::int64_t>>;
 
-/// Parameters that begin at zero and are trained with learning rate 1 by losses that are linear in
-/// them, so that their gradients are known: sums of what ranks were given must arrive.
+/// Parameters that start at zero, trained with learning rate 1. Losses are linear in them, so
+/// gradients are known, and the sums of all ranks' gradients must arrive.
 class LinearTraining {
  public:
   static Shapes shapes() { return {{40003}, {37, 11}, {1}, {300}}; }
@@ -69,7 +69,7 @@ class LinearTraining {
         .sin()
         .view(like.sizes());
   }
-  /// Has the gradients of this rank in one step, times `factor`.
+  /// A loss whose gradients are this rank's gradients of the step, times `factor`.
   at::Tensor loss(int step, double factor = 1.0) {
     at::Tensor loss = torch::zeros({}, torch::kFloat64);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -79,7 +79,7 @@ class LinearTraining {
     return loss;
   }
   void backward(int step, double factor = 1.0) { loss(step, factor).backward(); }
-  /// Counts the gradients of a step, which all ranks take, or one.
+  /// Records the gradients of a step as given: by all ranks, or by one (`count_of`).
   void count(int step) {
     for (int rank = 0; rank < set_.size(); ++rank) count_of(step, rank);
   }
@@ -95,7 +95,7 @@ class LinearTraining {
       count(step);
     }
   }
-  /// The same by backward(loss_sum, count), whose results are equal for ReduceOp::Sum.
+  /// The same with backward(loss_sum, count), which gives equal results for ReduceOp::Sum.
   void run_counted(int begin, int end) {
     constexpr std::int64_t kCount = 64;
     const double ranks = op_ == ReduceOp::Average ? 1.0 : set_.size();
@@ -120,7 +120,8 @@ class LinearTraining {
     given_.push_back(torch::zeros(late_.sizes(), torch::kFloat64));
   }
 
-  /// The sum of all ranks' residuals of each parameter, from a checkpoint. The set is the world.
+  /// The sum over ranks of the residuals of each parameter, read from a checkpoint. The set must be
+  /// the world.
   std::vector<at::Tensor> residual_sums(const std::filesystem::path& folder) {
     optimizer_->save(folder);
     const CheckpointImage image = read_image(folder);
@@ -146,8 +147,8 @@ class LinearTraining {
     return largest;
   }
 
-  /// All gradients have been applied or are in `residual_sums`, in gradients that are `scale` times
-  /// as large.
+  /// Expects that every gradient has been applied or is in `residual_sums`, which hold gradients
+  /// multiplied by `scale`.
   void expect_balance(const std::vector<at::Tensor>& residual_sums, const std::string& what,
                       double scale = 1.0) {
     const double ranks = op_ == ReduceOp::Average ? set_.size() : 1;
@@ -158,7 +159,7 @@ class LinearTraining {
           << what << ", parameter " << i;
     }
   }
-  /// All that ranks were given has been applied, by averages of so many ranks.
+  /// Expects that all given gradients have been applied, in averages over `ranks`.
   void expect_applied(const std::vector<at::Tensor>& given, double ranks, const std::string& what) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor applied = parameters_[i].detach().to(torch::kFloat64) * -ranks;
@@ -216,7 +217,7 @@ class CompressionTest : public testing::TestWithParam<Shard> {
     return {.op = ReduceOp::Sum, .compression = compression, .shard = GetParam()};
   }
 
-  /// A set of the first `ranks` ranks, the same one each time.
+  /// The set of the first `ranks` ranks; the same object in every call.
   ProcessSet& first(int ranks) {
     if (ranks == size()) return runtime_.world();
     ProcessSet*& set = sets_[static_cast<std::size_t>(ranks)];

@@ -1,4 +1,4 @@
-// What codecs make of training: losses, bytes, memory, which parameters, refused options.
+// Codecs in training: losses, bytes, memory, which parameters are encoded, refused options.
 #include "torch/compression/coded_training.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST_P(CodedTrainingTest, ErrorFeedback_TrainsAsWithoutACodec) {
   EXPECT_EQ(lossy > 1.5 * plain, size() > 1) << lossy << " beside " << plain;
 }
 
-/// One parameter of several blocks for each rank.
+/// One parameter, with several blocks for each rank.
 TEST_P(CodedTrainingTest, BytesEqualTheFormula) {
   const auto ranks = static_cast<std::uint64_t>(size());
   const std::uint64_t others = ranks - 1;
@@ -44,7 +44,7 @@ TEST_P(CodedTrainingTest, BytesEqualTheFormula) {
   const std::array<std::uint64_t, 4> sums{
       own[0], own[1], std::min(own[2] * ranks, blocks * 65536),
       blocks * std::min(6 * drawn * ranks, std::uint64_t{65536})};
-  const std::uint64_t plain = others * elements * 4;  // to reduce-scatter, and to gather
+  const std::uint64_t plain = others * elements * 4;  // of one reduce-scatter or all-gather
   for (std::size_t i = 0; i < codecs().size(); ++i) {
     LinearTraining training(summed(codecs()[i]), {{static_cast<std::int64_t>(elements * ranks)}});
     training.run(0, 3);
@@ -64,7 +64,7 @@ TEST_P(CodedTrainingTest, BytesEqualTheFormula) {
     EXPECT_EQ(report.expected.residuals,
               is_coded() ? 8 * elements * ranks : report.expected.residuals);
     EXPECT_EQ(report.now.residuals, report.expected.residuals);
-    // Beside the formula: the flags of one bucket, and how few of the gathered bytes move.
+    // Not in the formula: the flags of one bucket, and gathered bytes that do not move.
     if (is_whole) {
       EXPECT_GE(report.sent_per_step, coded);
       EXPECT_LE(report.sent_per_step, coded + 1000 * others);
@@ -106,7 +106,7 @@ TEST_P(CodedTrainingTest, SparseGradients_AreMadeDense_UnlessAPolicyLeavesThemOu
     at::Tensor given = torch::zeros({50, 3});
     for (int step = 0; step < 12; ++step) {
       optimizer.zero_grad();
-      const double weight = step < 3 ? 1.0 + step : 0.0;  // then residuals are applied
+      const double weight = step < 3 ? 1.0 + step : 0.0;  // then only residuals are applied
       (table->forward(torch::tensor({step % 3, 7 + rank()})) * weight).sum().backward();
       optimizer.step();
       const bool stays_sparse = leaves_out && GetParam() == Shard::None;

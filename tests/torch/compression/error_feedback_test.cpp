@@ -1,4 +1,5 @@
-// What a codec loses of gradients arrives later: in every shard mode, whatever becomes of a step.
+// Error feedback: what a codec loses of gradients arrives later, in every shard mode, whether a
+// step is used, skipped or dropped.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -86,12 +87,12 @@ TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveWhatIsOwed) {
       scaler.update();
       if (!overflows) training.count(step);
     }
-    EXPECT_NE(scaler.get_scale(), 256.0 / 4);  // it has grown, too
+    EXPECT_NE(scaler.get_scale(), 256.0 / 4);  // the scale has grown, too
     training.expect_balance(training.residual_sums(folder_.path()), "scaled", scaler.get_scale());
   }
 }
 
-/// The first step's losses are divided by 1, the others' by the count of a rank.
+/// The first step's losses are divided by 1, later ones by one rank's count.
 TEST_P(ErrorFeedbackTest, CountedLosses_OweWhatTheySum) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.05));
@@ -111,8 +112,9 @@ TEST_P(ErrorFeedbackTest, AddedParameters_TakePart) {
   training.expect_balance(training.residual_sums(folder_.path()), "with an added parameter");
 }
 
-/// Joined ranks send zeros, and keep their residuals until they train again. Without shards
-/// the first rank trains longest: what is lost of the sums of a joined rank's piece is lost.
+/// Joined ranks send zeros, and keep their residuals until they train again. Without shards, the
+/// parameters are small enough to be a piece of the first rank, which trains longest: the encoding
+/// error of a sum is lost if the piece's rank has joined.
 TEST_P(ErrorFeedbackTest, RanksThatJoin_OweUntilTheyTrainOn) {
   const Shapes small{{300}, {17}};
   const Shapes large{{40003}, {17}};
@@ -142,7 +144,7 @@ class NodeFeedbackTest : public CompressionTest {};
 INSTANTIATE_TEST_SUITE_P(, NodeFeedbackTest, testing::ValuesIn(sharded_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-/// With shards in a node, what nodes send one another is encoded.
+/// With shards within nodes, data between nodes is encoded.
 TEST_P(NodeFeedbackTest, ShardsOfANode_OweToTheirReplicas) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.05));

@@ -1,4 +1,4 @@
-// Checkpoints hold residuals of codecs: training resumes from them in any mode and world size.
+// Residuals of codecs in checkpoints: training resumes from them in any mode and at any world size.
 #include <string>
 #include <vector>
 
@@ -26,7 +26,7 @@ TEST_P(SavedResidualsTest, Training_ResumesExactly) {
       EXPECT_TRUE(torch::equal(after.parameters()[i], before.parameters()[i]))
           << compression.name() << ", parameter " << i;
     }
-    // Into one that has residuals already.
+    // Load into a training that already has residuals.
     before.optimizer().load(folder_.path());
     before.run(3, 5);
     EXPECT_TRUE(torch::equal(after.parameters()[0], before.parameters()[0]));

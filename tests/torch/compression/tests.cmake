@@ -9,12 +9,12 @@ if(TARGET kolo)
   kolo_add_mpi_test(between_nodes_training_test RANKS 1 3
     SOURCES torch/compression/between_nodes_training_test.cpp
     LIBRARIES kolo)
-  foreach(ranks IN ITEMS 2 3 4)  # one rank on each of two nodes, two and one, two
+  foreach(ranks IN ITEMS 2 3 4)  # 1 + 1, 2 + 1 and 2 + 2 ranks on two nodes
     set(test between_nodes_training_test.nodes.np${ranks})
     kolo_add_mpirun_test(${test} ${ranks} 300 $<TARGET_FILE:between_nodes_training_test>)
     set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT KOLO_FAKE_NODES=2)
   endforeach()
-  # By messages, with what is gathered on use; and on two nodes.
+  # By messages, where Shard::Full gathers on use; and on two nodes.
   kolo_add_mpirun_test(compression_test.messages.np3 3 300 $<TARGET_FILE:compression_test>
     --gtest_filter=-*EveryMode*:*TrainsAs*)
   set_property(TEST compression_test.messages.np3 APPEND PROPERTY ENVIRONMENT

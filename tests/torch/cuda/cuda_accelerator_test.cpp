@@ -1,4 +1,4 @@
-// An Accelerator on ranks of which each has a GPU.
+// An Accelerator on ranks with one GPU each.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

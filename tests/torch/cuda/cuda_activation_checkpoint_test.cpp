@@ -12,7 +12,7 @@ namespace kolo::test::cuda_activation_checkpoint_test {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The loss, gradients, and what the device's generator gives then.
+/// The loss, the gradients, and the next numbers of the device's random generator.
 Tensors run_blocks(const CudaRank& rank, bool is_checkpointed) {
   at::Generator generator = at::globalContext().defaultGenerator(rank.device());
   generator.set_current_seed(7);
@@ -36,7 +36,7 @@ Tensors run_blocks(const CudaRank& rank, bool is_checkpointed) {
     results.push_back(tensor.grad().cpu());
   }
   results.push_back(at::randn({3}, rank.options()).cpu());
-  EXPECT_EQ(threads.size(), is_checkpointed ? 3U : 1U);  // by outer, and by inner
+  EXPECT_EQ(threads.size(), is_checkpointed ? 3U : 1U);  // recomputed for outer and for inner
   EXPECT_EQ(threads.back() != threads.front(), is_checkpointed);
   return results;
 }

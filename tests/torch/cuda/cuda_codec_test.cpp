@@ -1,5 +1,5 @@
-// Codecs on CUDA tensors, on the fake GPU: collectives, and DistributedOptimizer in every mode,
-// with error feedback, without hazards and without making a host wait.
+// Codecs on CUDA tensors, on the fake GPU: collectives, and DistributedOptimizer in every mode with
+// error feedback, without hazards and without blocking a host.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -52,7 +52,7 @@ const std::vector<Compression> kCodecs{Compression::int8(), Compression::one_bit
 class CudaCodecTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(, CudaCodecTest, testing::ValuesIn(all_cases()), name_of_case);
 
-/// In the last steps, which have next to no gradients, residuals are applied.
+/// The last steps have next to no gradients: they apply residuals.
 TEST_P(CudaCodecTest, WhatIsOwedArrives_AndNoHostWaits) {
   const auto [ranks, shard] = GetParam();
   run_cuda_ranks(ranks, [&](CudaRank& rank) {
@@ -72,7 +72,7 @@ TEST_P(CudaCodecTest, WhatIsOwedArrives_AndNoHostWaits) {
       EXPECT_EQ(rank.host_syncs(), waited) << compression.name();
       const double before = training.missing();
       EXPECT_EQ(before > 1e-3, ranks > 1) << compression.name() << ": nothing is lost";
-      // random_k draws the same places for the same values, so nothing at all would be too little.
+      // For equal values random_k draws the same places, so gradients must not be exactly zero.
       std::vector<at::Tensor> little;
       for (const at::Tensor& each : steps[0]) little.push_back(torch::full_like(each, 1e-7));
       for (int step = 0; step < 25; ++step) training.step(little);
@@ -82,7 +82,7 @@ TEST_P(CudaCodecTest, WhatIsOwedArrives_AndNoHostWaits) {
   });
 }
 
-/// Nothing of a step that a scaler skips is applied later, and nothing of earlier ones is lost.
+/// A step that a scaler skips leaves nothing to apply later, and loses no earlier residuals.
 TEST_P(CudaCodecTest, SkippedSteps_OweNothing) {
   const auto [ranks, shard] = GetParam();
   run_cuda_ranks(ranks, [&](CudaRank& rank) {
@@ -113,7 +113,7 @@ TEST_P(CudaCodecTest, SkippedSteps_OweNothing) {
   });
 }
 
-/// What lies between gradients is no part of that.
+/// The padding between gradients does not matter.
 TEST_P(CudaCodecTest, Training_ResumesExactly) {
   const auto [ranks, shard] = GetParam();
   const std::filesystem::path folder =
@@ -154,7 +154,7 @@ TEST_P(CudaCodecTest, Training_EndsNearThatWithoutACodec) {
   });
 }
 
-/// With shards in a node, what nodes send one another is encoded.
+/// With shards within nodes, data between nodes is encoded.
 TEST(CudaCodecNodesTest, ShardsOfANode_OweToTheirReplicas) {
   for (const Shard shard : {Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     Setting setting = cuda_setting(4);
@@ -181,7 +181,7 @@ TEST(CudaCodecCollectivesTest, TensorsAreReduced) {
   for (const int ranks : {1, 2, 3, 4}) {
     run_cuda_ranks(ranks, [&](CudaRank& rank) {
       const int n = rank.size();
-      // Signs alone differ, which one_bit sends exactly, as int8 does.
+      // Only signs vary, which both codecs send exactly.
       const at::Tensor signs = (torch::arange(600, at::kFloat).remainder(3) - 0.5).sign();
       const at::Tensor own = (signs * (rank.rank() + 1)).to(rank.device());
       const at::Tensor sum = signs * (n * (n + 1) / 2.0);
@@ -204,7 +204,7 @@ TEST(CudaCodecCollectivesTest, TensorsAreReduced) {
   }
 }
 
-/// Sends nothing of its elements but how many they are.
+/// Sends only the number of its elements.
 class Nothing final : public Codec {
  public:
   std::string_view name() const override { return "nothing"; }
@@ -245,7 +245,7 @@ TEST(CudaPowerSgdTest, SmallMatrices_AreReducedAsOnTheCpu) {
       DistributedOptimizer optimizer(sgd, {{"weight", weight}}, options_of(rank, Shard::None));
       const PowerSgd power_sgd({.rank = 2, .start_step = 0, .process_set = &rank.world()});
       optimizer.register_bucket_hook(power_sgd.hook());
-      // Of rank 1, so that two columns hold all of it.
+      // A matrix of rank 1, so two columns can represent it exactly.
       const at::Tensor column = torch::arange(1, 25, at::kFloat).unsqueeze(1);
       const at::Tensor row = torch::arange(1, 21, at::kFloat).unsqueeze(0) / 100;
       optimizer.zero_grad();

@@ -1,4 +1,4 @@
-// Collectives on CUDA tensors, on the fake GPU: order of work, and no waiting hosts.
+// Collectives on CUDA tensors, on the fake GPU: order of work, and no blocked hosts.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@
 
 namespace kolo::test::cuda_collectives_test {
 
-/// The input of rank `rank`: [rows, 3], all elements different.
+/// The input of rank `of_rank`: [rows, 3], all elements different.
 at::Tensor values(const CudaRank& rank, std::int64_t rows, int of_rank) {
   return at::arange(rows * 3, rank.options()).view({rows, 3}).add(100.0 * of_rank);
 }
@@ -84,8 +84,8 @@ TEST_P(CudaCollectivesTest, StreamsAtTheCallAndAtTheWait_AreOrdered) {
     const at::Tensor copy = result.mul(1.0);
     EXPECT_EQ(rank.host_syncs(), 0);
     expect_same(copy, sum_of_values(rank, 7));
-    // The result's memory belongs to the stream on which it was allocated: its owner decides when
-    // it may be reused.
+    // The result's memory belongs to the stream on which it was allocated, and its owner decides
+    // when to reuse it.
     c10::Event used(c10::kCUDA);
     used.record(user);
     used.block(maker);
@@ -146,7 +146,7 @@ TEST_P(CudaCollectivesTest, UnevenRows_AreGatheredInMemoryOfTheCallersStream) {
     const c10::StreamGuard guard(stream);
     TensorHandle handle =
         allgather_async(values(rank, rank.rank() + 1, rank.rank()), {.process_set = &rank.world()});
-    // Allocates and frees memory that the gathered rows may get.
+    // Allocates and frees memory, which may overlap the gathered rows.
     for (int i = 0; i < 4; ++i) at::ones({64}, rank.options()).mul_(3.0);
     const at::Tensor all = handle.result().mul(1.0);
     EXPECT_EQ(rank.host_syncs(), 0);

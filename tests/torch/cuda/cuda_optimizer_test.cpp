@@ -1,5 +1,5 @@
-// DistributedOptimizer on CUDA tensors, on the fake GPU: in every mode it trains like one process
-// on the CPU, without hazards and without making a host wait.
+// DistributedOptimizer on CUDA tensors, on the fake GPU: trains in every mode like one process on
+// the CPU, without hazards and without blocking a host.
 #include <algorithm>
 #include <limits>
 #include <ostream>
@@ -137,7 +137,7 @@ TEST_P(CudaModesTest, Gradients_AddUpOverPasses) {
     CudaTraining training(rank, Algorithm::Sgd, options);
     for (int step = 0; step < kSteps; ++step) {
       training.optimizer->zero_grad();
-      for (const double share : {0.25, 0.75}) {  // neither may stand for the other
+      for (const double share : {0.25, 0.75}) {  // both passes must count
         (loss_of(training.model, rows_of(rank, step)) * share).backward();
       }
       training.optimizer->step();
@@ -167,7 +167,7 @@ TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks_Train) {
     DistributedOptimizer optimizer(sgd, *model, options_of(rank, GetParam()));
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
-      // Gradients of a on all ranks, of b on one, of c on none.
+      // All ranks have a gradient for a, one rank for b, none for c.
       at::Tensor loss = (*model)["a"].sum() * (1.0 + rank.rank());
       if (rank.rank() == step % 3) loss = loss + (*model)["b"].sum() * 3.0;
       loss.backward();
@@ -179,7 +179,7 @@ TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks_Train) {
   });
 }
 
-/// Rank r takes 2 + r steps; then all take one more.
+/// Rank r takes 2 + r steps; then all ranks take one more.
 TEST_P(CudaModesTest, RanksWithFewerSteps_Join) {
   constexpr int kRanks = 3;
   torch::nn::Sequential alone = make_model();
@@ -220,8 +220,7 @@ TEST_P(CudaModesTest, Average_DividesByTheActiveRanks) {
   });
 }
 
-/// backward() has one thread per device, and the hooks' state of the step is not for several
-/// threads.
+/// backward() runs one thread per device, and the hooks' state is not thread-safe.
 TEST(CudaOptimizerErrorTest, LaterParametersOnAnotherDevice_AreRefused) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const at::Tensor first = torch::ones({3}).requires_grad_();

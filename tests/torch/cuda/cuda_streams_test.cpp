@@ -1,4 +1,4 @@
-// Training on CUDA tensors, on the fake GPU: several streams, other reductions, an early end.
+// Training on CUDA tensors, on the fake GPU: several streams, other reductions, early destruction.
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -15,8 +15,8 @@ namespace kolo::test::cuda_streams_test {
 class CudaStreamsTest : public testing::TestWithParam<Shard> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CudaStreamsTest, every_mode(), name_of_mode);
 
-/// Runs one layer after another, each on its own stream. Returns all results; the program, not
-/// Kolo, must keep them until the streams are done.
+/// Runs each layer on its own stream. Returns all results, which the program must keep until the
+/// streams are done; Kolo does not.
 std::vector<at::Tensor> forward_on(const std::vector<c10::Stream>& streams,
                                    torch::nn::Sequential& model, const CudaRank& rank,
                                    const at::Tensor& rows) {
@@ -39,11 +39,11 @@ TEST_P(CudaStreamsTest, Forward_MayRunOnSeveralStreams) {
     torch::nn::Sequential model = make_model();
     model->to(rank.device());
     const std::vector<c10::Stream> streams{new_stream(rank), new_stream(rank), new_stream(rank)};
-    // backward() adds up a parameter's gradients on the stream of its first use.
+    // backward() accumulates a parameter's gradients on the stream of its first use.
     const auto first = forward_on(streams, model, rank, rows_of(rank, 0));
     const auto sgd = make_optimizer(Algorithm::Sgd, model->parameters());
     DistributedOptimizer::Options options = options_of(rank, GetParam());
-    options.bucket_bytes = 4000;  // of several layers
+    options.bucket_bytes = 4000;  // buckets span several layers
     DistributedOptimizer optimizer(*sgd, *model, options);
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
@@ -80,7 +80,7 @@ TEST(CudaOptimizerHybridTest, Shards_AreReducedInsideNodesAndBetweenThem) {
       DistributedOptimizer::Options options = options_of(rank, shard);
       options.shard_scope = ShardScope::Node;
       CudaTraining training(rank, Algorithm::AdamW, options);
-      // So late that reductions between nodes have begun for other buckets.
+      // Delays the first parameter until inter-node reductions of other buckets have begun.
       training.model->parameters().front().register_hook(
           [](const at::Tensor&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
       for (int step = 0; step < kSteps; ++step) training.step(rank, step);
@@ -97,7 +97,7 @@ TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
     run_cuda_ranks(setting, [&](CudaRank& rank) {
       CudaTraining training(rank, Algorithm::AdamW, options_of(rank, shard));
       for (int step = 0; step < kSteps; ++step) training.step(rank, step);
-      const at::Tensor end = flat(*training.model).cpu();  // on all ranks: Full gathers it
+      const at::Tensor end = flat(*training.model).cpu();  // on all ranks, since Full gathers it
       if (rank.rank() == 1) ends.push_back(end);
     });
   }
@@ -106,7 +106,7 @@ TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
   EXPECT_TRUE(at::equal(ends[0], ends[3]));
 }
 
-// Orthogonal gradients add up, equal ones count once, for each parameter.
+// For each parameter: orthogonal gradients are added, equal ones count once.
 TEST(CudaOptimizerAdasumTest, Adasum_WeighsTheGradientsOfEachParameter) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     torch::nn::ParameterDict model;

@@ -14,7 +14,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr std::int64_t kChannels = 4;
 
-/// Rows of a rank in a step; the last of several has none in the second one.
+/// A rank's rows in a step. The last of several ranks has none in the second step.
 std::int64_t rows_in(int step, int rank, int size) {
   return step == 1 && size > 1 && rank == size - 1 ? 0 : 3 + rank;
 }
@@ -23,8 +23,8 @@ at::Tensor pixels(int step, std::int64_t first, std::int64_t rows) {
   return batch_rows(step, first, rows, kChannels * 6, at::kFloat).view({rows, kChannels, 2, 3});
 }
 
-/// Outputs, gradients of the input, and in the end the running statistics, of one process on the
-/// CPU with the rows of all ranks.
+/// One process on the CPU with the rows of all ranks: outputs, gradients of the input, and finally
+/// the running statistics.
 Tensors run_alone(int size) {
   torch::nn::BatchNorm2d norm(kChannels);
   Tensors results;
@@ -40,7 +40,8 @@ Tensors run_alone(int size) {
   return results;
 }
 
-/// The same of a rank with its own rows; `firsts` becomes the place of its rows in each step.
+/// The same for one rank with its own rows. `firsts` is set to the index of its first row in each
+/// step.
 Tensors run_rank(const CudaRank& rank, std::vector<std::int64_t>& firsts) {
   SyncBatchNorm norm(kChannels);
   norm->to(rank.device());
@@ -59,7 +60,7 @@ Tensors run_rank(const CudaRank& rank, std::vector<std::int64_t>& firsts) {
     const at::Tensor output = norm->forward(inputs[step]);
     output.backward(factors[step]);
     results.insert(results.end(), {output.detach(), inputs[step].grad()});
-    // A rank without rows asks whether the others have some.
+    // A rank without rows waits to learn whether others have any.
     EXPECT_EQ(rank.host_syncs() - host_syncs, inputs[step].numel() > 0 ? 0 : 1);
   }
   results.insert(results.end(), {norm->running_mean, norm->running_var});

@@ -15,7 +15,7 @@
 #include "torch/cuda/fake_cuda_fixture.hpp"
 #include "torch/models.hpp"
 
-/// What the tests of training on CUDA tensors share.
+/// Shared code of the tests of training on CUDA tensors.
 namespace kolo::test {
 
 inline constexpr std::int64_t kRows = 2;  // of each rank
@@ -25,7 +25,7 @@ inline constexpr int kSteps = 6;
 inline DistributedOptimizer::Options options_of(CudaRank& rank, Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
-  options.bucket_bytes = 500;  // several
+  options.bucket_bytes = 500;  // several buckets
   options.process_set = &rank.world();
   return options;
 }
@@ -44,14 +44,14 @@ inline at::Tensor rows_of(const CudaRank& rank, int step) {
   return batch_rows(step, kRows * rank.rank(), kRows, kWidth, at::kFloat).to(rank.device());
 }
 
-/// All ranks are threads here and share one generator of random numbers.
+/// Thread-safe: all ranks are threads here and share one random generator.
 inline torch::nn::Sequential make_model() {
   static std::mutex generating;
   const std::lock_guard lock(generating);
   return make_mlp(at::kFloat, kWidth);
 }
 
-/// The parameters after steps of one process on the CPU with the batches of `ranks`.
+/// The parameters after training in one process on the CPU, with the batches of `ranks` ranks.
 inline at::Tensor train_alone(Algorithm algorithm, int ranks, int steps,
                               const std::function<void(torch::nn::Sequential&)>& before_step = {}) {
   torch::nn::Sequential model = make_model();
@@ -92,7 +92,7 @@ inline void expect_close(CudaTraining& training, const at::Tensor& expected,
   EXPECT_LT(largest_difference(flat(*training.model).cpu(), expected), tolerance);
 }
 
-/// The parameter of tests that run in every mode.
+/// Values for tests that run in every shard mode.
 inline auto every_mode() {
   return testing::Values(Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full);
 }

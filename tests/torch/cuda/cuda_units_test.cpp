@@ -1,4 +1,4 @@
-// Parameters that are gathered on use, on the fake GPU: operators on several streams.
+// Parameters gathered on use by operators on several streams, on the fake GPU.
 #include <cstddef>
 #include <optional>
 #include <sstream>
@@ -27,7 +27,7 @@ DistributedOptimizer::Options layer_by_layer(CudaRank& rank) {
   return options;
 }
 
-/// A sharded model of which each layer is a unit, and two streams besides the rank's own.
+/// A sharded model whose layers are units, and two more streams.
 struct Units {
   explicit Units(CudaRank& rank)
       : own(current_stream(rank)),
@@ -65,7 +65,7 @@ TEST(CudaUnitsTest, Units_MayBeUsedOnSeveralStreams) {
     const at::Tensor got = units.use_on(units.second, 0);
     const std::vector<at::Tensor> others{
         units.use_on(units.first, 1),
-        units.use_on(units.first, 2)};  // where layer 0 is, which the second stream still uses
+        units.use_on(units.first, 2)};  // in layer 0's slot, which the second stream still uses
     order(units.first, units.own);
     order(units.second, units.own);
     EXPECT_TRUE(at::equal(got.cpu(), expected.cpu()));
@@ -90,16 +90,16 @@ TEST(CudaUnitsTest, MemoryOfMoreUnitsThanSlots_IsFreedAfterItsUse) {
   });
 }
 
-// Its slots were allocated on another stream than the one that still uses them.
+// A slot's memory was allocated on another stream than the one that still uses it.
 TEST(CudaUnitsTest, MemoryOfSlots_IsNotUsedAgainBeforeTheirUse) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const c10::Stream own = current_stream(rank);
     std::optional<Units> units(std::in_place, rank);
     const c10::Stream first = units->first;
-    const at::Tensor rows = units->rows;  // which that stream reads, too
+    const at::Tensor rows = units->rows;  // that stream reads the rows, too
     const at::Tensor used = units->use_on(first, 0);
     units.reset();
-    std::vector<at::Tensor> next;  // where the slots were
+    std::vector<at::Tensor> next;  // may get the slots' memory
     for (int i = 0; i < 8; ++i) {
       next.push_back(torch::zeros({layer_units::kWidth, layer_units::kWidth}, rank.options()));
     }
@@ -122,14 +122,15 @@ TEST(CudaUnitsTest, SavingTheModelWithinFullParameters_WritesItsValues) {
 
 TEST(CudaUnitsTest, Destruction_IsPossibleWhileAUnitIsGathered) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
-    const Units others(rank);  // the end of an optimizer frees units that nobody uses any more
+    const Units others(rank);  // destroyed last: frees units that are no longer used
     Units units(rank);
     units.train();
-    units.use_on(units.own, 0);  // layer 1 is gathered ahead
+    units.use_on(units.own, 0);  // prefetches layer 1
   });
 }
 
-/// Layers with the values of `values`, since ranks are threads and share one generator.
+/// Layers with the values of `values`. Not drawn at random, because ranks are threads that share
+/// one generator.
 adapted_layers::AdaptedLayers adapted_layers_of(const CudaRank& rank,
                                                 const adapted_layers::AdaptedLayers& values) {
   const at::NoGradGuard no_grad;

@@ -1,6 +1,5 @@
-// Ranks as threads, each with tensors on its own cuda:<rank>, where there is neither a GPU nor
+// Ranks as threads, each with tensors on its own cuda:<rank>, on machines without GPU and
 // libtorch_cuda:
-//
 //   run_cuda_ranks(3, [](CudaRank& rank) {
 //     const at::Tensor x = at::ones({4}, rank.options());
 //     ... kolo operations with `.process_set = &rank.world()` and `.stream = rank.stream()` ...
@@ -8,8 +7,9 @@
 //   });
 //
 // Kernels run immediately, on the CPU, after the collectives on their stream. In the happens-before
-// graph they are as asynchronous as CUDA's: whatever streams, events and waiting hosts do not order
-// is a failure at the end. Each rank needs its own device: backward() has one thread per device.
+// graph they are as asynchronous as on CUDA: any access that streams, events and host waits do not
+// order is reported at the end. Each rank needs its own device, since backward() has one thread per
+// device.
 #pragma once
 
 #include <functional>
@@ -34,7 +34,7 @@ class CudaRank {
       : runtime_(runtime), gpu_(std::move(gpu)) {}
 
   Runtime& runtime() const { return runtime_; }
-  /// Name it in all operations: LibTorch's threads and hooks have no current Runtime.
+  /// Must be named in all operations: LibTorch's threads and hooks have no current Runtime.
   ProcessSet& world() const { return runtime_.world(); }
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
@@ -43,7 +43,7 @@ class CudaRank {
   at::TensorOptions options(at::ScalarType type = at::kFloat) const {
     return at::TensorOptions().device(device()).dtype(type);
   }
-  /// The current stream of the thread.
+  /// The thread's current stream.
   CUstream_st* stream() const { return native_stream(current_cuda_stream(device())); }
   /// How often this rank's host has waited for its GPU in LibTorch: item(), copies to and from the
   /// CPU, synchronize(). Kolo itself should add none.
@@ -66,8 +66,8 @@ inline Setting cuda_setting(int size) {
   return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
 }
 
-/// Runs `body` on each rank, with its device as the thread's current one, and reports hazards.
-/// Kolo, not the test, must keep a rank's tensors that the others need.
+/// Runs `body` on each rank, with the rank's device as the thread's current one, and returns
+/// hazards. Kolo, not the test, must keep a rank's tensors alive while other ranks need them.
 inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
                                                       const std::function<void(CudaRank&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;

@@ -27,7 +27,7 @@ c10::Stream other_stream(const CudaRank& rank) {
   return c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(rank.device());
 }
 
-/// Makes `later` wait for what is on `earlier` so far.
+/// Makes `later` wait for the work that is on `earlier` now.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   c10::Event event(c10::kCUDA);
   event.record(earlier);
@@ -84,7 +84,7 @@ TEST(CudaOrderTest, InterleavedElements_AreNoHazard) {
 }
 
 TEST(CudaOrderTest, ConcurrentKernels_AreNotOrdered) {
-  // The value is there, but its reader has not waited for it.
+  // The value is correct, but its reader has not waited for it.
   expect_hazard(hazards_of([&](CudaRank& rank) {
                   at::Tensor x = at::ones({5}, rank.options());
                   x.add_(1);

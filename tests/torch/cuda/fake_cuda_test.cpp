@@ -1,4 +1,4 @@
-// Tensors on the fake CUDA back end have the values of tensors on the CPU.
+// Tensors on the fake CUDA back end have the same values as on the CPU.
 #include <functional>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ at::Tensor numbers(c10::IntArrayRef sizes, int salt = 0) {
 
 struct Case {
   std::string name;
-  /// On two matrices that may be overwritten.
+  /// The computation, on two matrices that it may overwrite.
   std::function<at::Tensor(at::Tensor, at::Tensor)> compute;
 };
 

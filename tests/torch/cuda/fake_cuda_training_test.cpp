@@ -1,4 +1,4 @@
-// Models on the fake CUDA back end, on several ranks at once, train as on the CPU.
+// Models on the fake CUDA back end train as on the CPU, on several ranks simultaneously.
 #include <memory>
 #include <vector>
 
@@ -40,7 +40,7 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(const Training& training,
                                              torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-/// The state of `model` after some steps on `device`.
+/// The state of `model` after training on `device`.
 std::vector<at::Tensor> train(const Training& training, torch::nn::Sequential model,
                               const at::Tensor& input, at::Device device) {
   model->to(device);

@@ -13,8 +13,8 @@
 
 namespace kolo::test::cuda_codec_test {
 
-/// Parameters that begin at zero and are trained with learning rate 1 by losses that are linear in
-/// them: what ranks were given must arrive.
+/// Parameters that start at zero, trained with learning rate 1. Losses are linear in them, so all
+/// given gradients must arrive.
 struct LinearTraining {
   LinearTraining(CudaRank& rank, DistributedOptimizer::Options options) : rank_(rank) {
     DistributedOptimizer::NamedParameters names;
@@ -36,7 +36,7 @@ struct LinearTraining {
         .sin()
         .view(like.sizes());
   }
-  /// Of this rank, on its device.
+  /// This rank's gradients, on its device.
   std::vector<at::Tensor> gradients(int step) const {
     std::vector<at::Tensor> own;
     for (const at::Tensor& parameter : parameters) {
@@ -59,7 +59,7 @@ struct LinearTraining {
       for (int rank = 0; rank < rank_.size(); ++rank) each += gradient(each, rank, step);
     }
   }
-  /// How much of what was given has not been applied.
+  /// The largest difference between given and applied gradients.
   double missing() const {
     double most = 0;
     for (std::size_t i = 0; i < given.size(); ++i) {

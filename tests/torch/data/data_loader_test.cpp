@@ -30,7 +30,7 @@ auto loader_of(const DistributedSampler& sampler, std::size_t batch_size, std::s
       torch::data::DataLoaderOptions().batch_size(batch_size).workers(workers));
 }
 
-/// The samples of an epoch in their order, and of the next ones.
+/// The samples of `epochs` epochs in order.
 Numbers order(std::int64_t epochs) {
   Numbers numbers;
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
@@ -54,8 +54,8 @@ class TrainingRun {
   void resume(const std::filesystem::path& folder) {
     sampler_.set_state(optimizer_.load(folder).extras.at("sampler"));
   }
-  /// Takes `steps` steps, and saves after them if there is a folder.
-  /// @return the samples of all ranks, in their order
+  /// Takes `steps` steps, then saves if there is a folder.
+  /// @return the samples of all ranks, in order
   Numbers train(std::size_t batch_size, int steps, const std::filesystem::path& folder = {}) {
     const auto loader = loader_of(sampler_, batch_size, workers_);
     Numbers seen;
@@ -87,7 +87,7 @@ class TrainingRun {
 
 class DataLoaderTest : public TorchTest {
  protected:
-  /// Trains among one set of ranks, and goes on from a checkpoint among another.
+  /// Trains on one process set, and resumes from its checkpoint on another.
   void expect_resumes(ProcessSet& before, ProcessSet& after, std::size_t workers) {
     const CommonFolder folder;
     Numbers seen;

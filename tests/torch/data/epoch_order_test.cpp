@@ -30,7 +30,7 @@ Samples first(std::size_t count) {
   return all;
 }
 
-/// Lengths of which no two are equal, in no order.
+/// Distinct lengths in no particular order.
 Samples lengths(std::size_t count) {
   Samples all;
   for (std::size_t i = 0; i < count; ++i) all.push_back(7 + i * 37 % 1009);
@@ -38,7 +38,7 @@ Samples lengths(std::size_t count) {
 }
 
 TEST(EpochOrderTest, Orders_AreTheSameOnEveryMachine) {
-  // As a program in another language has them from the generator's definition.
+  // Expected values were computed in another language from the generator's definition.
   EXPECT_EQ(tensors::shuffled(10).of(7, 0), (Samples{1, 2, 3, 8, 5, 4, 0, 7, 6, 9}));
   EXPECT_EQ(tensors::shuffled(10).of(7, 1), (Samples{9, 3, 8, 4, 6, 5, 1, 0, 2, 7}));
   EXPECT_EQ(tensors::shuffled(10).of(8, 0), (Samples{3, 7, 1, 8, 2, 4, 9, 0, 5, 6}));
@@ -140,7 +140,7 @@ TEST(EpochOrderTest, Grouped_StepsHaveSimilarLengthsAndRanksEqualOnes) {
       EXPECT_LE(std::ranges::max(totals) - std::ranges::min(totals), widest) << ranks;
     }
   }
-  EXPECT_LT(spread, 250);  // of lengths between 7 and 1015, of which a shuffled step has most
+  EXPECT_LT(spread, 250);  // lengths are 7 to 1015; a shuffled step spans most of that
 }
 
 TEST(EpochOrderTest, GroupedWithoutShuffling_IsByLength) {
@@ -159,7 +159,7 @@ TEST(EpochOrderTest, Names_TellOrdersApart) {
                                     tensors::grouped({1, 2, 4}, 2, true).name,
                                     tensors::grouped({1, 2, 3}, 2, false).name};
   EXPECT_EQ(names.size(), 8U);
-  EXPECT_EQ(tensors::shuffled(3).name, tensors::shuffled(4).name);  // the size is said by itself
+  EXPECT_EQ(tensors::shuffled(3).name, tensors::shuffled(4).name);  // the size is stored separately
 }
 
 }  // namespace kolo::test::epoch_order_test

@@ -19,7 +19,7 @@ at::Tensor to_tensor(const std::vector<std::size_t>& samples) {
 
 class GatherForMetricsTest : public TorchTest {
  protected:
-  /// The sampler's next batch as a tensor [samples], which is consumed.
+  /// Takes and consumes the sampler's next batch, as a tensor [samples].
   static at::Tensor take(DistributedSampler& sampler, std::size_t batch_size) {
     const std::vector<std::size_t> samples = sampler.next(batch_size).value();
     sampler.consume();

@@ -20,7 +20,7 @@ Samples from(const Samples& samples, std::size_t begin) {
   return {samples.begin() + static_cast<std::ptrdiff_t>(begin), samples.end()};
 }
 
-/// `samples` and those from its beginning, again and again, until ranks have equally many.
+/// Pads `samples` by repeating them from the beginning, until all ranks have equally many.
 Samples padded(Samples samples, int ranks) {
   const std::size_t count = samples.size();
   for (std::size_t i = 0; samples.size() % static_cast<std::size_t>(ranks) != 0; ++i) {
@@ -165,7 +165,7 @@ TEST(SampleSequenceTest, LastBatch_EndsTheEpoch) {
   EXPECT_EQ(sequence.epoch(), 1);
   EXPECT_EQ(sequence.consumed(), 0U);
   EXPECT_EQ(sequence.last_batch()->samples, 1U);
-  EXPECT_FALSE(sequence.next(3));  // of the next epoch only once it is begun
+  EXPECT_FALSE(sequence.next(3));  // the next epoch must begin first
   sequence.begin();
   EXPECT_EQ(sequence.epoch(), 1);
   EXPECT_FALSE(sequence.last_batch());

@@ -22,7 +22,7 @@ inline Samples order(std::size_t samples, std::int64_t epoch) {
   return tensors::shuffled(samples).of(kSeed, epoch);
 }
 
-/// The sequences of all ranks of a run.
+/// The sequences of all ranks of a job.
 class Ranks {
  public:
   Ranks(std::size_t samples, int ranks, bool drop_last = false) {
@@ -54,7 +54,7 @@ class Ranks {
     }
     return together;
   }
-  /// What is left of the epoch, with its padding.
+  /// The rest of the epoch, with its padding.
   Samples rest(std::size_t batch) {
     Samples samples;
     while (const auto together = step(batch)) {

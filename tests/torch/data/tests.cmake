@@ -1,4 +1,4 @@
-# Tests of data sets cut by rank. Paths are those of tests/CMakeLists.txt, which includes this file.
+# Tests of data sharding. Paths are those of tests/CMakeLists.txt, which includes this file.
 
 # Orders and positions need no LibTorch.
 kolo_add_test(data_order_test

@@ -16,7 +16,7 @@ using torch::nn::BatchNormOptions;
 
 inline constexpr double kTolerance = 1e-6;
 
-/// A module of LibTorch on all rows, and Kolo's on this rank's.
+/// LibTorch's module on the rows of all ranks, and Kolo's on this rank's rows.
 template <class Norm>
 class Pair {
  public:
@@ -50,7 +50,7 @@ class Pair {
       output.backward(batch_.own(factors));
       expect_close(own.grad(), batch_.own(all.grad()), tolerance, "gradient of the input");
       if (!whole->options.affine()) continue;
-      // Their terms cancel, so they are less exact.
+      // These sums cancel, so they are less exact.
       expect_close(sum(synced->weight.grad()), whole->weight.grad(), 5 * tolerance, "of weight");
       expect_close(sum(synced->bias.grad()), whole->bias.grad(), 5 * tolerance, "of bias");
     }

@@ -1,4 +1,4 @@
-// Replacing BatchNorm in a model, and making its running statistics equal instead.
+// Replacing BatchNorm in a model, and the alternative, averaging its running statistics.
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@ namespace kolo::test::convert_sync_batch_norm_test {
 using namespace torch::nn;
 using Names = std::vector<std::string>;
 
-/// A module with a Sequential, and one that a Sequential can call.
+/// A module that contains a Sequential, and that a Sequential can call.
 class BlockImpl : public Module {
  public:
   BlockImpl() {
@@ -23,7 +23,7 @@ class BlockImpl : public Module {
 };
 TORCH_MODULE(Block);
 
-/// A module that calls BatchNorm by its type.
+/// A module that calls BatchNorm through its concrete type.
 class TypedImpl : public Module {
  public:
   TypedImpl() { norm = register_module("norm", BatchNorm1d(3)); }
@@ -32,7 +32,7 @@ class TypedImpl : public Module {
 };
 TORCH_MODULE(Typed);
 
-/// BatchNorm of the program's own.
+/// The program's own subclass of BatchNorm.
 class ScaledNormImpl : public BatchNorm1dImpl {
  public:
   using BatchNorm1dImpl::BatchNorm1dImpl;
@@ -76,7 +76,7 @@ TEST_F(ConvertSyncBatchNormTest, WhatSequentialsCall_IsReplaced) {
   }
   const at::Tensor all = random_batch(batch.count(), {3}, 2);
   expect_close(model->forward(batch.own(all)), batch.own(whole->forward(all)), 1e-5, "output");
-  EXPECT_TRUE(convert_sync_batch_norm(*model).empty());  // there is none left
+  EXPECT_TRUE(convert_sync_batch_norm(*model).empty());  // none left to replace
 }
 
 TEST_F(ConvertSyncBatchNormTest, OptionsAndMode_AreTakenOver) {
@@ -137,7 +137,7 @@ TEST_F(ConvertSyncBatchNormTest, OneModule_CanBeReplacedByItsOwner) {
   EXPECT_EQ(synced->options.eps(), 0.25);
 }
 
-/// BatchNorm with statistics in closed form, which differ between ranks.
+/// BatchNorm with closed-form statistics that differ between ranks.
 class RunningStatisticsTest : public TorchTest {
  protected:
   Sequential model_of(int rank) const {
@@ -185,7 +185,7 @@ TEST_F(RunningStatisticsTest, CumulativeAveragesOfEqualShares_AreThoseOfOneProce
   }
   sync_running_statistics(*own);
   expect_close(own->running_mean, whole->running_mean, 1e-6, "mean");
-  // It has the variance between the ranks' means besides.
+  // The combined variance also includes the variance of the ranks' means.
   EXPECT_LT(largest_difference(own->running_var, whole->running_var), 0.1);
   EXPECT_EQ(own->num_batches_tracked.item<int>(), 6);
 }

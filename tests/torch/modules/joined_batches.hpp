@@ -13,12 +13,12 @@
 #include "torch/models.hpp"
 #include "torch/torch_fixture.hpp"
 
-/// What the tests of SyncBatchNorm share: batches of ranks that one process has joined.
+/// Shared code of the SyncBatchNorm tests: batches that are the concatenation of the ranks' rows.
 namespace kolo::test {
 
 enum class Rows { Even, Uneven, NoneOnTheLast };
 
-/// Rows of each of `size` ranks.
+/// The number of rows of each of `size` ranks.
 inline std::vector<std::int64_t> rows_of_ranks(Rows kind, int size) {
   std::vector<std::int64_t> rows;
   for (int rank = 0; rank < size; ++rank) {
@@ -28,7 +28,7 @@ inline std::vector<std::int64_t> rows_of_ranks(Rows kind, int size) {
   return rows;
 }
 
-/// The rows of all members of a set, and which are this rank's.
+/// The rows of all members of a set, divided among them.
 class JoinedBatch {
  public:
   JoinedBatch(const ProcessSet& set, Rows kind)
@@ -50,8 +50,8 @@ class JoinedBatch {
   std::size_t rank_;
 };
 
-/// Random numbers, the same on all ranks, around means and with deviations that differ between rows
-/// and channels.
+/// Random numbers, the same on all ranks. Means and standard deviations differ between rows and
+/// channels.
 inline at::Tensor random_batch(std::int64_t rows, const Shape& extents, int salt,
                                at::ScalarType type = at::kFloat) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(salt));
@@ -67,7 +67,7 @@ inline at::Tensor random_batch(std::int64_t rows, const Shape& extents, int salt
   return (numbers * (channel * 0.25 + 1) + row - channel * 0.5).to(type);
 }
 
-/// Up to `tolerance`, relative to the largest expected number where that is above 1.
+/// Equality up to `tolerance`, relative to the largest expected number if that is above 1.
 inline void expect_close(const at::Tensor& got, const at::Tensor& expected, double tolerance,
                          const std::string& what) {
   EXPECT_EQ(got.defined(), expected.defined()) << what;

@@ -1,4 +1,4 @@
-// A mistake of one rank is an error on all ranks that use the module, and Kolo works afterwards.
+// A mistake on one rank is an error on all ranks that use the module, and Kolo works afterwards.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -10,7 +10,7 @@ namespace kolo::test::sync_batch_norm_errors_test {
 
 class SyncBatchNormErrorsTest : public TorchTest {
  protected:
-  /// All ranks get the error of `wrong` on the last one, and nothing has changed.
+  /// Expects that `wrong` on the last rank is an error on all ranks and changes nothing.
   void expect_refused_input(const at::Tensor& wrong, const std::string& text) {
     SyncBatchNorm synced(3);
     const at::Tensor good = random_batch(4, {3, 2}, rank());
@@ -47,7 +47,7 @@ TEST_F(SyncBatchNormErrorsTest, OneValuePerChannelOnAllRanks_IsAnError) {
   expect_refused([&] { synced->forward(own); }, "expected more than 1 value per channel");
   EXPECT_EQ(synced->num_batches_tracked.item<int>(), 0);
   if (size() == 1) return;
-  synced->forward(random_batch(1, {3}, rank()));  // which each rank alone could not
+  synced->forward(random_batch(1, {3}, rank()));  // one row per rank is enough
   EXPECT_EQ(synced->num_batches_tracked.item<int>(), 1);
 }
 
@@ -80,7 +80,7 @@ TEST_F(SyncBatchNormErrorsTest, ChangedInput_IsAnErrorInBackward) {
   EXPECT_THROW(output.sum().backward(), c10::Error);
 }
 
-/// With a deadline that a test can await.
+/// With a deadline short enough to wait for.
 class LateSyncBatchNormTest : public testing::Test {
  protected:
   static constexpr std::chrono::milliseconds kDeadline{600};
@@ -90,7 +90,7 @@ class LateSyncBatchNormTest : public testing::Test {
     return config;
   }
   bool is_last() const { return runtime_.rank() == runtime_.size() - 1; }
-  /// The last rank comes when the others have given up, and fails alike.
+  /// The last rank calls after the others have timed out, and fails in the same way.
   template <class Call>
   void expect_timeout(const Call& call, const std::string& name) {
     if (is_last()) std::this_thread::sleep_for(2 * kDeadline);

@@ -1,4 +1,4 @@
-// SyncBatchNorm computes on several ranks what BatchNorm computes on their joined batches.
+// SyncBatchNorm computes the same on several ranks as BatchNorm on their concatenated batches.
 #include "kolo/torch/sync_batch_norm.hpp"
 
 #include <sstream>
@@ -62,7 +62,7 @@ TEST_F(SyncBatchNormTest, StridedInput_IsLikeContiguous) {
     expect_close(output, expected, kTolerance, "output");
     output.square().sum().backward();
     EXPECT_LT(leaf.grad().abs().max().item<double>(),
-              1e-3);  // squares of such outputs are constant
+              1e-3);  // the sum of squared outputs is constant
   }
 }
 
@@ -129,7 +129,7 @@ TEST_F(SyncBatchNormTest, Evaluation_CommunicatesNothing) {
     const at::Tensor output = synced->forward(input);
     expect_close(output, whole->forward(input), kTolerance, "output");
     output.sum().backward();
-    untracked->eval();  // of this rank's rows, as torch.nn.SyncBatchNorm
+    untracked->eval();  // statistics of this rank's rows, as in torch.nn.SyncBatchNorm
     expect_close(untracked->forward(all).mean(0), at::zeros({3}), 1e-5, "mean");
   }
   EXPECT_EQ(synced->num_batches_tracked.item<int>(), 1);
@@ -180,7 +180,7 @@ TEST_F(SyncBatchNormTest, NoRowsAnywhere_LeaveStatisticsAlone) {
   output.sum().backward();
   EXPECT_TRUE(at::equal(synced->weight.grad(), at::zeros({3})));
   EXPECT_TRUE(at::equal(synced->running_var, at::ones({3})));
-  EXPECT_EQ(synced->num_batches_tracked.item<int>(), 1);  // as BatchNorm
+  EXPECT_EQ(synced->num_batches_tracked.item<int>(), 1);  // as with BatchNorm
 }
 
 TEST_F(SyncBatchNormTest, SeveralCallsBeforeBackward_KeepTheirBatches) {
@@ -217,7 +217,7 @@ TEST_F(SyncBatchNormTest, ActivationCheckpoints_GiveTheSameGradients) {
 TEST_F(SyncBatchNormTest, InputWithoutGradient_CostsNothingInBackward) {
   SyncBatchNorm synced(3);
   const at::Tensor output = synced->forward(random_batch(3, {3}, rank()));
-  if (is_last()) output.sum().backward();  // alone
+  if (is_last()) output.sum().backward();  // no other rank runs backward()
   EXPECT_EQ(synced->bias.grad().defined(), is_last());
   const at::NoGradGuard no_grad;
   EXPECT_FALSE(synced->forward(random_batch(3, {3}, rank())).requires_grad());

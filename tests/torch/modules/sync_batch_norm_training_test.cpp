@@ -1,4 +1,4 @@
-// Training with SyncBatchNorm is training one process with the rows of all ranks.
+// Training with SyncBatchNorm gives the same results as one process with the rows of all ranks.
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,7 +55,7 @@ std::vector<at::Tensor> train_alone(std::int64_t rows) {
 
 class SyncBatchNormTrainingTest : public TorchTest {
  protected:
-  /// `prepare` may change options and model.
+  /// `prepare` may change the options.
   void check(Shard shard, Rows kind, ProcessSet& set,
              const std::function<void(DistributedOptimizer::Options&)>& prepare = nullptr) {
     const JoinedBatch batch(set, kind);

@@ -1,5 +1,5 @@
-// Complex parameters in every mode: clipping, loss scales and checkpoints, against LibTorch on one
-// process. sharded_models_test has their training.
+// Complex parameters in every mode: clipping, loss scales and checkpoints, compared with LibTorch
+// in one process. sharded_models_test tests their training.
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -42,7 +42,7 @@ class ComplexParametersTest : public TorchTest {
     return model.loss(step, rank() * kRows, kRows);
   }
 
-  /// Of the last step, the norm; and the parameters after five.
+  /// The norm of the last step, and the parameters after five steps.
   struct Trained {
     double norm = 0;
     at::Tensor parameters;
@@ -248,7 +248,7 @@ TEST_F(ComplexParametersTest, Broadcasts_GiveTheRootsParametersAndState) {
     loss(model, 0).backward();
     adam.step();
   };
-  run();  // other on every rank
+  run();  // different on every rank
   broadcast_parameters(model, size() - 1);
   broadcast_optimizer_state(adam, size() - 1);
   expect_equal_on_all_ranks(flat(model));

@@ -11,7 +11,7 @@
 
 namespace kolo::test {
 
-/// A weight of five elements, stepped by its gradient times 1, which starts at zero.
+/// A weight of five elements that starts at zero, with learning rate 1.
 struct OneWeight {
   explicit OneWeight(DistributedOptimizer::Options options = {},
                      torch::ScalarType type = torch::kFloat64)
@@ -31,14 +31,14 @@ struct OneWeight {
 /// Counts and gradients that differ between ranks.
 class CountedTraining : public TorchTest {
  protected:
-  // Per rank, and over all.
+  // On this rank, and over all ranks.
   std::int64_t own_count() const { return 3 * rank() + 1; }
   double own_gradient() const { return 10.0 * rank() - 4.0; }
   double all_counts() const { return 1.5 * size() * (size() - 1) + size(); }
   double all_gradients() const { return 5.0 * size() * (size() - 1) - 4.0 * size(); }
   double expected() const { return all_gradients() / all_counts(); }
 
-  /// One counted step ends as it should, as after an error.
+  /// Expects that a counted step works, for instance after an error.
   void expect_usable(OneWeight& model) {
     const double before = model.value();
     model.optimizer.zero_grad();

@@ -21,7 +21,7 @@ constexpr std::int64_t kBatch = 12;  // divisible by 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 constexpr int kSteps = 20;
 
-/// Parameters after kSteps steps on this rank's rows of the common batch.
+/// The parameters after kSteps steps, with this rank's rows of the common batch.
 at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
                  DistributedOptimizer::Options options = {}, bool keeps_memory = false) {
   torch::nn::Sequential model = make_mlp(type);
@@ -40,7 +40,7 @@ at::Tensor train(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
   return flat(*model);
 }
 
-/// The same on one process, without Kolo, with the whole batch.
+/// The same in one process without Kolo, with the whole batch.
 at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
   const auto make = [&](std::vector<at::Tensor> parameters) {
     return make_optimizer(algorithm, std::move(parameters));
@@ -48,7 +48,7 @@ at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
   return test::train_alone(make, type, kSteps, kBatch);
 }
 
-/// Whatever the number of ranks, and with these options.
+/// Expects the result of one process, for any number of ranks.
 void expect_as_alone(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
                      const DistributedOptimizer::Options& options = {}) {
   EXPECT_LT(
@@ -89,7 +89,7 @@ TEST_F(DistributedOptimizerTest, GradientsThatAreZeroed_TrainAlike) {
 TEST_F(DistributedOptimizerTest, OptimizerThatHasStepped_KeepsItsState) {
   torch::nn::Sequential model = make_mlp(torch::kFloat64);
   const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
-  std::optional<DistributedOptimizer> optimizer;  // in the second half only
+  std::optional<DistributedOptimizer> optimizer;  // only in the second half
   for (int step = 0; step < kSteps; ++step) {
     if (step == kSteps / 2) optimizer.emplace(*inner, *model);
     const std::int64_t rows = optimizer ? kBatch / runtime_.size() : kBatch;
@@ -120,7 +120,7 @@ const HalfPrecision kHalfPrecisions[] = {{Compression::fp16(), 0x1p-11},
 
 TEST_F(DistributedOptimizerTest, HalfPrecision_RoundsEachRanksGradientAndTheirSum) {
   const int n = runtime_.size();
-  // Of a sum of w_i times these over i, the gradient is these.
+  // The gradient of the sum of w_i * values_i is `values`.
   const auto gradient = [&](const at::Tensor& values, ReduceOp op, const Compression& compression) {
     const at::Tensor weight = torch::zeros_like(values).requires_grad_();
     torch::optim::SGD inner({weight}, 1.0);
@@ -150,8 +150,8 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_TrainsNearlyAlike) {
   for (const auto& [compression, roundoff] : kHalfPrecisions) {
     const double difference = largest_difference(
         train(runtime_, Algorithm::Sgd, torch::kFloat32, {.compression = compression}), exact);
-    // Every gradient is off by two roundings at most, and so is the way that they have led. One of
-    // the twenty steps more or less would be some twentieth of it.
+    // Every gradient has at most two rounding errors, and so does the distance that they have moved
+    // the parameters. One of the twenty steps more or less would change it by about a twentieth.
     EXPECT_LT(difference, 2 * roundoff * way) << compression.name();
     EXPECT_GT(difference, 1e-7) << compression.name() << ": was anything compressed at all?";
   }
@@ -164,7 +164,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_HalvesTheBytesSent) {
     const auto inner = make_optimizer(Algorithm::Sgd, model->parameters());
     DistributedOptimizer optimizer(*inner, *model, {.compression = compression});
     std::uint64_t before = 0;
-    for (int step = 0; step < 2; ++step) {  // the first one lays the buckets out
+    for (int step = 0; step < 2; ++step) {  // the first step lays out the buckets
       before = runtime_.world().metrics().bytes_sent;
       optimizer.zero_grad();
       loss_of(model, batch_rows(step, runtime_.rank(), 2, 200, torch::kFloat32)).backward();
@@ -172,7 +172,7 @@ TEST_F(DistributedOptimizerTest, HalfPrecision_HalvesTheBytesSent) {
     }
     return static_cast<double>(runtime_.world().metrics().bytes_sent - before);
   };
-  // Equal but for shares that end at whole cache lines.
+  // Equal but for pieces that are rounded up to whole cache lines.
   EXPECT_NEAR(bytes_of(Compression::fp16()) / bytes_of(Compression::none()), 0.5, 0.01);
 }
 
@@ -230,7 +230,7 @@ TEST_F(DistributedOptimizerTest, LearningRate_IsSetBySchedulersAndBothSides) {
 
   torch::optim::StepLR scheduler(optimizer, 1, 0.5);
   scheduler.step();
-  scheduler.step();  // LibTorch's first call decays nothing
+  scheduler.step();  // LibTorch's first call does not decay
   EXPECT_DOUBLE_EQ(step(), 0.125);
 
   inner.param_groups()[0].options().set_lr(1.0);

@@ -1,4 +1,4 @@
-// Gradients that a program throws away before a step uses them.
+// Gradients that a program drops before a step uses them.
 #include <string>
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace kolo::test::dropped_gradients_test {
 
-/// How a program gets rid of gradients.
+/// How a program drops gradients.
 enum class Dropping { ZeroGrad, ZeroGradInPlace, ByHand };
 
 class DroppingTest : public RampWeightTest, public testing::WithParamInterface<Dropping> {
@@ -40,7 +40,7 @@ TEST_P(DroppingTest, GradientsInFlight_AreDiscarded) {
   RampWeight model;
   for (int step = 0; step < 4; ++step) {
     model.weight.detach().zero_();
-    model.backward(1000.0 * rank());  // in flight now
+    model.backward(1000.0 * rank());  // reductions are in flight
     drop(model);
     model.backward(rank() + step, 2.0);
     model.optimizer.step();

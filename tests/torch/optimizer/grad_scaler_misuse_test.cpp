@@ -1,4 +1,4 @@
-// Uses that a GradScaler refuses like torch.amp.GradScaler, on all ranks, which work afterwards.
+// Misuse that a GradScaler refuses like torch.amp.GradScaler, on all ranks, which work afterwards.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace kolo::test::grad_scaler_misuse_test {
 
-// A closure would run backward() when the gradients have been unscaled.
+// A closure would run backward() after the gradients have been unscaled.
 template <class Scaler, class... Arguments>
 concept Steps = requires(Scaler scaler, Arguments... arguments) { scaler.step(arguments...); };
 static_assert(Steps<GradScaler, DistributedOptimizer&>);

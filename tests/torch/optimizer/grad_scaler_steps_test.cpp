@@ -1,4 +1,4 @@
-// Steps that a GradScaler skips on all ranks together, and its use with join, sets and several
+// Steps that a GradScaler skips on all ranks, and its use with join, process sets and several
 // optimizers.
 #include <cmath>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Trained {
   std::set<std::int64_t> adam_steps;
 };
 
-/// Six steps of Adam, of which the first and the fourth overflow on `culprit`, or are left out.
+/// Six steps of Adam. The first and the fourth overflow on `culprit`, or are left out without one.
 class GradScalerSkipTest : public GradScalerTest {
  protected:
   Trained train(const DistributedOptimizer::Options& options, std::optional<int> culprit,
@@ -123,7 +123,7 @@ TEST_F(GradScalerTest, StepsOfThisRankAlone_DoNotConcernOthers) {
   GradScaler scaler;
   const auto no_sync = model.optimizer.no_sync();
   const auto skip_synchronize = model.optimizer.skip_synchronize();
-  for (int step = 0; step < 3 + rank(); ++step) {  // each rank as many as it likes
+  for (int step = 0; step < 3 + rank(); ++step) {  // a different number on each rank
     model.optimizer.zero_grad();
     const bool is_bad = step == rank();
     model.backward(scaler, is_bad ? kInfinity : 1.0);
@@ -147,7 +147,7 @@ TEST_F(GradScalerTest, SeveralOptimizers_AreServed) {
       EXPECT_EQ(scaler.step(generator.optimizer), step % 2 == 0);
       EXPECT_EQ(scaler.step(discriminator.optimizer), step < 2);
       scaler.update();
-      // By half for the second, third and fourth step: once, though in the last both overflow.
+      // Halved after the second, third and fourth step; only once if both optimizers overflow.
       EXPECT_EQ(scaler.get_scale(), 65536.0 / std::pow(2.0, step));
     }
     EXPECT_EQ(generator.value(), 1.0 - 0.25 * 2);
@@ -190,7 +190,8 @@ TEST_F(GradScalerTest, ProcessSet_DoesNotConcernOthers) {
   }
 }
 
-/// The last rank continues alone after two steps; the fourth step overflows. Rank 0 has the weight.
+/// The last rank continues alone after two steps; the fourth step overflows. Rank 0 owns the
+/// weight.
 TEST_F(GradScalerTest, JoinedRanks_Follow) {
   for (DistributedOptimizer::Options options : all_layouts()) {
     for (const bool clips : {false, true}) {

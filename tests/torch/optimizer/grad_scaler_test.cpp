@@ -1,4 +1,4 @@
-// What a GradScaler does to its scale and to gradients, in every shard mode.
+// GradScaler's scale, and its effect on gradients, in every shard mode.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -11,8 +11,8 @@ namespace kolo::test::grad_scaler_test {
 
 // --- the scale ---
 
-/// After each of `steps`: 8 times 4 to the number of whole runs of three good steps, by 4 for each
-/// bad one.
+/// The scale after each of `steps` steps, starting at 8: multiplied by 4 after every three
+/// consecutive good steps, divided by 4 after a bad one.
 std::vector<double> expected_scales(int steps, const std::set<int>& bad) {
   std::vector<double> scales;
   int exponent = 0;
@@ -72,7 +72,7 @@ TEST_F(GradScalerTest, NewScale_IsTakenAsItIs) {
     scaler.update(step == 0 ? std::nullopt : std::optional(3.0));
   }
   EXPECT_EQ(scaler.get_scale(), 3.0);
-  EXPECT_EQ(scaler.state().growth_tracker, 1);  // as torch: the step counts for nothing
+  EXPECT_EQ(scaler.state().growth_tracker, 1);  // as in torch: this step is not counted
 }
 
 TEST_F(GradScalerTest, State_IsRestored) {
@@ -167,7 +167,7 @@ TEST_F(GradScalerTest, GradientsOfAllTypes_AreUnscaled) {
     at::Tensor dense = torch::zeros({6, 2});
     dense[3] = 2.0 * size();
     const at::Tensor& of_rows = rows->weight.grad();
-    EXPECT_EQ(of_rows.is_sparse(), step > 0);  // the first tells that it is
+    EXPECT_EQ(of_rows.is_sparse(), step > 0);  // known from the second step on
     expect_equal(step > 0 ? of_rows.to_dense() : of_rows, dense);
     EXPECT_TRUE(scaler.step(optimizer));
     scaler.update();

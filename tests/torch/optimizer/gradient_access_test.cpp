@@ -1,4 +1,4 @@
-// Gradients that are being reduced are neither read nor changed; before and afterwards they may be.
+// Gradients are neither readable nor writable during their reduction, but before and after it.
 #include <functional>
 #include <string>
 #include <utility>
@@ -42,7 +42,7 @@ class GradientAccessTest : public TorchTest {
 
   static constexpr const char* kRefusal =
       "gradient of parameter '0.weight' is being reduced over the ranks";
-  /// In which parameters keep their gradients while those are reduced.
+  /// The modes in which parameters keep their gradients during the reduction.
   static std::vector<Shard> modes() { return {Shard::None, Shard::Optimizer}; }
 };
 
@@ -111,7 +111,7 @@ TEST_F(GradientAccessTest, GradientsThatNobodyReduces_MayBeRead) {
   training.step(1);
   const at::Tensor kept = training.gradient();
   training.backward(2);
-  EXPECT_THROW(kept.sum(), c10::Error);  // the new gradient lies in its memory
+  EXPECT_THROW(kept.sum(), c10::Error);  // the new gradient uses its memory
   training.optimizer.synchronize();
   EXPECT_TRUE(torch::equal(kept, training.gradient()));
 }
@@ -145,7 +145,7 @@ TEST_F(GradientAccessTest, OptimizerThatEndsDuringTheReduction_LeavesNoGradients
   EXPECT_GT(model->parameters().front().grad().norm().item<double>(), 0.0);
 }
 
-/// The first step makes gradients dense; later ones lie outside of buckets.
+/// Gradients of the first step are made dense; later ones are not in buckets.
 TEST_F(GradientAccessTest, SparseGradients_AreRefusedToo) {
   using Access = std::function<void(at::Tensor)>;
   const std::vector<Access> accesses = {

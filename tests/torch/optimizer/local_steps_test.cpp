@@ -1,4 +1,4 @@
-// Local SGD: steps of each rank alone, and parameters that are averaged now and then.
+// Local SGD: each rank steps alone, and parameters are averaged now and then.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,12 +18,12 @@
 
 namespace kolo::test::local_steps_test {
 
-/// Two weights of different dtypes, stepped by their gradients times 1, which start at zero.
+/// Two weights of different dtypes that start at zero, with learning rate 1.
 struct TwoWeights {
   explicit TwoWeights(DistributedOptimizer::Options options)
       : optimizer(inner, {{"weight", weight}, {"wide", wide}}, std::move(options)) {}
 
-  /// The gradient is `gradient` everywhere, for `wide` -2 times that.
+  /// The gradient is `gradient` everywhere, and -2 times that for `wide`.
   at::Tensor loss(double gradient) {
     return (weight.to(torch::kFloat64).sum() - 2.0 * wide.sum()) * gradient;
   }
@@ -54,8 +54,8 @@ TEST_F(LocalStepsTest, Parameters_AreAveragedEveryPeriodSteps) {
   for (const int period : {1, 3}) {
     for (const std::int64_t start : {0, 2}) {
       TwoWeights model(local(period, start));
-      double own = 0.0;   // a rank's value, from gradients of rank + step
-      double mean = 0.0;  // that of all
+      double own = 0.0;   // this rank's value, with gradients of rank + step
+      double mean = 0.0;  // the mean of all ranks' values
       for (int step = 0; step < 9; ++step) {
         model.optimizer.zero_grad();
         model.loss(rank() + step).backward();
@@ -91,7 +91,7 @@ TEST_F(LocalStepsTest, Clipping_IsOfOwnGradients) {
     EXPECT_NEAR(model.optimizer.clip_grad_norm_(0.5), norm, 1e-5);
     model.optimizer.step();
   }
-  model.expect(-1.0 / std::sqrt(19.0));  // the same on every rank, so also on average
+  model.expect(-1.0 / std::sqrt(19.0));  // equal on all ranks, and so is the average
 }
 
 TEST_F(LocalStepsTest, Counts_AreThoseOfTheRank) {
@@ -143,7 +143,7 @@ TEST_F(LocalStepsTest, Save_AveragesFirst) {
   TwoWeights resumed(local(2, 1));
   resumed.optimizer.load(folder.path());
   resumed.expect(-3.0 * mean_rank());
-  resumed.loss(rank()).backward();  // step 3, the third alone: not averaged
+  resumed.loss(rank()).backward();  // step 3 is the third local step: not averaged
   resumed.optimizer.step();
   resumed.expect(-3.0 * mean_rank() - rank());
   resumed.optimizer.zero_grad();

@@ -1,4 +1,4 @@
-// Parameters so long that a rank's shard of one has several leaves.
+// Parameters so long that a rank's shard of one consists of several leaves.
 #include <filesystem>
 #include <string>
 #include <unistd.h>
@@ -13,9 +13,9 @@ namespace kolo::test::long_parameter_test {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kElements = 1'000'003;  // 4 MB: two pieces or more on each of 4 ranks
+constexpr std::int64_t kElements = 1'000'003;  // 4 MB: two or more leaves on each of 4 ranks
 
-/// One parameter, each of whose elements is drawn to the mean of what the ranks of a set want.
+/// One parameter; the gradient pulls each element towards the mean of the ranks' targets.
 struct Pull {
   Pull(ProcessSet& of, Shard shard)
       : set(of),
@@ -73,7 +73,7 @@ TEST_F(ShardedOptimizerTest, StateOfLongParameters_IsSavedAndLoaded) {
     after.run(2);
     expect_alike(after.values(), before.values());
   }
-  if (runtime_.rank() == 0) {  // at another number of ranks, with its own gradients from there
+  if (runtime_.rank() == 0) {  // at another world size, with its own gradients from here on
     Pull alone(first, Shard::Gradients);
     alone.optimizer.load(folder);
     EXPECT_TRUE(torch::equal(alone.values(), saved));

@@ -1,4 +1,4 @@
-// Uses of backward(loss_sum, count) that would train wrongly end alike on all ranks.
+// Misuse of backward(loss_sum, count) that would train wrongly has the same result on all ranks.
 #include <string>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// backward(loss_sum, count): gradients are those of the sum of all losses over the count of all.
+// backward(loss_sum, count): the gradients are those of the sum of all losses divided by the sum of
+// all counts.
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -18,7 +19,7 @@ class LossNormalizationTest : public CountedTraining {};
 TEST_F(LossNormalizationTest, Counts_DivideWhateverTheOpIs) {
   for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Sum}) {
     OneWeight model({.op = op, .gradient_predivide_factor = op == ReduceOp::Sum ? 1.0 : 3.0});
-    for (int step = 1; step <= 4; ++step) {  // counts that grow move the reference
+    for (int step = 1; step <= 4; ++step) {  // growing counts change the reference
       model.optimizer.zero_grad();
       const double before = model.value();
       model.optimizer.backward(model.loss(own_gradient() * step), own_count() << (3 * step));
@@ -45,7 +46,7 @@ TEST_F(LossNormalizationTest, AllPasses_AddUpUnderNoSyncAndInPasses) {
     model.optimizer.step();
     model.optimizer.zero_grad();
     const double ranks = size() * (size() - 1) / 2.0;
-    // Of the second pass rank 0 counts nothing, and its loss is not used.
+    // Rank 0 has a count of zero in the second pass, so its loss is not used.
     const double gradients =
         ranks + (size() - 1) + all_gradients() + (step != 1 ? 6.0 * size() : 0.0);
     const double counts = 2 * size() + ranks + all_counts() + (step != 1 ? 5 * size() : 0);
@@ -53,7 +54,7 @@ TEST_F(LossNormalizationTest, AllPasses_AddUpUnderNoSyncAndInPasses) {
   }
 }
 
-/// By the model's or the wrapped optimizer's zero_grad(), before or without further passes.
+/// The wrapped optimizer's zero_grad() drops them, with or without passes afterwards.
 TEST_F(LossNormalizationTest, PassesUnderNoSync_AreForgottenWithTheirGradients) {
   for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     OneWeight model(with(shard));
@@ -64,7 +65,7 @@ TEST_F(LossNormalizationTest, PassesUnderNoSync_AreForgottenWithTheirGradients) 
         model.optimizer.backward(model.loss(1e6), 1000);
       }
       if (step % 2 == 0 || rank() == 0) model.inner.zero_grad();
-      const bool runs = step % 2 == 0 || rank() != 0;  // else rank 0 has none in this step
+      const bool runs = step % 2 == 0 || rank() != 0;  // else rank 0 has no pass in this step
       if (runs) model.optimizer.backward(model.loss(own_gradient()), own_count());
       model.optimizer.step();
       model.optimizer.zero_grad();
@@ -146,7 +147,7 @@ TEST_F(LossNormalizationTest, Closure_MayRunIt) {
 }
 
 TEST_F(LossNormalizationTest, LargeSums_FitIntoFloat16) {
-  constexpr std::int64_t kTokens = 200'000;  // sums of gradients of 1 and 2 are infinite in float16
+  constexpr std::int64_t kTokens = 200'000;  // sums of gradients of 1 and 2 overflow float16
   for (const bool is_narrow : {false, true}) {
     OneWeight model({.compression = is_narrow ? Compression::none() : Compression::fp16()},
                     is_narrow ? torch::kFloat16 : torch::kFloat32);
@@ -169,7 +170,7 @@ TEST_F(LossNormalizationTest, DroppedPasses_DoNotCount) {
     const double before = model.value();
     model.optimizer.backward(model.loss(7.0), 1000);
     if (step == 1) {
-      model.weight.mutable_grad().reset();  // as the model's zero_grad()
+      model.weight.mutable_grad().reset();  // as the model's zero_grad() does
     } else {
       model.optimizer.zero_grad();
     }
@@ -190,7 +191,7 @@ TEST_F(LossNormalizationTest, Attempts_BeginAnewWhenTheProgramHasDroppedGradient
   model.optimizer.backward(model.loss(7.0), 1000);
   model.weight.mutable_grad().reset();
   if (rank() == 0) {
-    model.optimizer.backward({}, 0);  // no gradient tells that the others were dropped
+    model.optimizer.backward({}, 0);  // no gradient shows that the others were dropped
   } else {
     model.optimizer.backward(model.loss(own_gradient()), own_count());
   }

@@ -1,4 +1,4 @@
-// Ranks that end early, and process sets.
+// Ranks that finish early, and process sets.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -28,7 +28,7 @@ class OptimizerJoinTest : public testing::Test {
   Runtime runtime_{in_test_world()};
 };
 
-constexpr std::int64_t kElements = 37;  // if sharded, some for each of four ranks
+constexpr std::int64_t kElements = 37;  // if sharded, each of four ranks owns some
 
 at::Tensor make_weight() {
   return torch::ones({kElements}, torch::dtype(torch::kFloat64).requires_grad(true));
@@ -45,7 +45,7 @@ at::Tensor loss_of(const at::Tensor& weight, int r, int step) {
   return (weight * inputs - r - 0.5 * step).square().mean();
 }
 
-/// Every epoch, rank r has steps[r] steps. Returns what the weight must be then.
+/// Rank r takes steps[r] steps in every epoch. Returns the expected weight.
 at::Tensor train_alone(const std::vector<int>& steps, int epochs, JoinDivisor divisor) {
   const at::Tensor weight = make_weight();
   const auto optimizer = make_inner(weight);
@@ -126,7 +126,7 @@ TEST_F(OptimizerJoinTest, GradientsInFlight_PreventJoin) {
   optimizer.join();
 }
 
-/// A weight that the ranks of a set train by gradients of `factor` times their rank.
+/// A weight that the ranks of a set train, with gradients of `factor` times the rank.
 class TrainedBySet {
  public:
   TrainedBySet(ProcessSet& set, double factor) : set_(set), factor_(factor) {
@@ -165,7 +165,7 @@ class TrainedBySet {
 
 TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSets_DoNotWaitForOneAnother) {
   if (size() < 3) GTEST_SKIP() << "sets of fewer than three ranks do not overlap in part";
-  // All but the last, and all but the first; those between are in both.
+  // One set without the last rank, one without the first; the ranks between are in both.
   std::vector<int> ranks;
   for (int r = 0; r + 1 < size(); ++r) ranks.push_back(r);
   ProcessSet& low = runtime_.add_process_set(ranks);
@@ -206,7 +206,7 @@ TEST_F(OptimizerJoinTest, AdasumOnASet_CombinesItsGradientsOnly) {
     EXPECT_TRUE(torch::allclose(alike, 1 - ramp)) << alike;
     EXPECT_TRUE(torch::allclose(apart, 1 - sum)) << apart;
   }
-  barrier();  // the world works on
+  barrier();  // the world still works
 }
 
 TEST_F(OptimizerJoinTest, JoinAndStateOnASet_LeaveTheOthersAlone) {
@@ -243,7 +243,7 @@ TEST_F(OptimizerJoinTest, JoinAndStateOnASet_LeaveTheOthersAlone) {
                  InvalidArgument);
     EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({kElements}, torch::kFloat64)));
   }
-  barrier();  // the world works on
+  barrier();  // the world still works
 }
 
 }  // namespace kolo::test::optimizer_join_test

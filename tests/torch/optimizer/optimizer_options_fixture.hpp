@@ -29,7 +29,7 @@ class OptimizerOptionsTest : public testing::Test {
     }
     return parameters;
   }
-  /// Gives parameter i the gradient (i + 1) * (rank + 1) everywhere.
+  /// Adds the gradient (i + 1) * (rank + 1) * factor to every element of parameter i.
   void backward(const std::vector<at::Tensor>& parameters, double factor = 1.0) const {
     at::Tensor loss = torch::zeros({});
     for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -1,4 +1,4 @@
-// Options: what ranks must agree on, groups, hooks, sparse gradients.
+// Options: agreement between ranks, groups, hooks, sparse gradients.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -24,7 +24,7 @@ TEST_F(OptimizerOptionsTest, OptionsThatDiffer_AreAnErrorOnAllRanks) {
   struct Case {
     std::vector<std::string> texts;
     std::function<void(Options&, const std::vector<at::Tensor>&)> change;
-    Shard shard = Shard::None;  // on all
+    Shard shard = Shard::None;  // on all ranks
   };
   const std::vector<Case> cases{
       {{"op is Average", "op is Sum"}, [](auto& o, auto&) { o.op = ReduceOp::Sum; }},
@@ -63,7 +63,7 @@ TEST_F(OptimizerOptionsTest, OptionsThatDiffer_AreAnErrorOnAllRanks) {
         [&] { DistributedOptimizer(inner, DistributedOptimizer::NamedParameters{}, options); },
         texts);
   }
-  // All is usable afterwards.
+  // Optimizers still work afterwards.
   const std::vector<at::Tensor> parameters = make_parameters(3);
   torch::optim::SGD inner(parameters, 1.0);
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
@@ -139,7 +139,8 @@ TEST_F(OptimizerOptionsTest, MistakeOnOneRank_IsAnErrorOnAll) {
       {where, "LBFGS"});
 }
 
-/// Which parameters each bucket of a step has, by their sizes; the reduction is the usual one.
+/// The parameters in each bucket of a step, identified by their sizes. The hook does not replace
+/// the reduction.
 std::vector<std::vector<std::int64_t>> buckets_of(DistributedOptimizer& optimizer,
                                                   const std::function<void()>& backward) {
   std::vector<std::vector<std::int64_t>> buckets;
@@ -176,13 +177,13 @@ TEST_F(OptimizerOptionsTest, Group_IsABucket) {
   options.num_groups = 4;
   EXPECT_EQ(buckets_with(options), (Buckets{{1, 2}, {3}, {4, 5}, {6}}));
   options.num_groups = 0;
-  options.bucket_bytes = 1;  // the others one by one
+  options.bucket_bytes = 1;  // all others in their own buckets
   options.groups = {{parameters[5], parameters[0]}, {parameters[3]}};
   EXPECT_EQ(buckets_with(options), (Buckets{{1, 6}, {2}, {3}, {4}, {5}}));
 }
 
 TEST_F(OptimizerOptionsTest, Predivision_HappensWithAndWithoutGroups) {
-  // 2^-100 divided by 2^100 is zero in float32, whatever it is multiplied by afterwards.
+  // 2^-100 divided by 2^100 is zero in float32; no later factor restores it.
   for (const int groups : {0, 2}) {
     for (const bool is_predivided : {false, true}) {
       const std::vector<at::Tensor> parameters = make_parameters(4);
@@ -218,14 +219,14 @@ TEST_F(OptimizerOptionsTest, Hooks_ReduceInTheirOwnWay) {
       }
     }
   };
-  // In place, through a handle.
+  // In place, with a handle.
   expect_gradients(
       [](GradientBucket bucket) {
         return std::optional(allreduce_async_(bucket.gradients,
                                               {.op = ReduceOp::Sum, .name = bucket.name + ".sum"}));
       },
       [&](double mean) { return mean * size(); });
-  // On a copy of another type, with something left to do.
+  // On a copy of another dtype, with a continuation.
   expect_gradients(
       [](GradientBucket bucket) {
         return std::optional(
@@ -261,7 +262,7 @@ TEST_F(OptimizerOptionsTest, HookThatReturnsAnotherSize_IsAnError) {
 }
 
 TEST_F(OptimizerOptionsTest, Adasum_CombinesEachParameterByItself) {
-  // Along one direction equal gradients average, in orthogonal ones they add up.
+  // Equal gradients are averaged, orthogonal ones are added.
   const at::Tensor alike = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
   const at::Tensor apart = torch::zeros({4}, torch::dtype(torch::kFloat64).requires_grad(true));
   torch::optim::SGD inner({alike, apart}, 1.0);

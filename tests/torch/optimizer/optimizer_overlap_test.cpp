@@ -1,4 +1,5 @@
-// Communication that overlaps with backward(), and the control traffic of steady training.
+// Communication that overlaps with backward(), and the control traffic of training in the steady
+// state.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace kolo::test::optimizer_overlap_test {
 
 constexpr std::int64_t kWidth = 9;
 
-/// Whether `condition` holds before a minute has passed.
+/// Waits up to a minute for `condition`. @return whether it became true
 bool comes_true(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!condition()) {
@@ -39,7 +40,7 @@ TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArriv
   model->extend(*rest);
   torch::optim::SGD inner(model->parameters(), 1e-3);
   DistributedOptimizer::Options options;
-  options.bucket_bytes = kColumns * (kColumns + 1) * sizeof(float);  // a layer each
+  options.bucket_bytes = kColumns * (kColumns + 1) * sizeof(float);  // one bucket per layer
   DistributedOptimizer optimizer(inner, *model, options);
   const auto bytes_sent = [&] { return runtime_.world().metrics().bytes_sent; };
   bool has_moved = false;
@@ -48,8 +49,8 @@ TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArriv
     const at::Tensor rows = batch_rows(step, runtime_.rank(), 4, kColumns, torch::kFloat32);
     const at::Tensor features = model[0]->as<torch::nn::Linear>()->forward(rows);
     const std::uint64_t before = bytes_sent();
-    if (step == 2) {  // the first one lays the buckets out
-      // The first layer's gradients come last: they do not come before a bucket has moved.
+    if (step == 2) {  // the first step lays out the buckets
+      // The first layer's gradients arrive last: they wait until a bucket has been sent.
       features.register_hook([&](const at::Tensor&) {
         has_moved = comes_true([&] { return bytes_sent() > before; });
       });
@@ -68,7 +69,7 @@ TEST_F(DistributedOptimizerTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
   for (int i = 0; i < 3; ++i) weights.push_back(torch::ones({4}, torch::requires_grad()));
   torch::optim::SGD inner(weights, 0.1);
   DistributedOptimizer::Options options;
-  options.bucket_bytes = 64;  // a bucket each
+  options.bucket_bytes = 64;  // one bucket per weight
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
   std::vector<std::size_t> layout(3);  // the weight in each bucket
   optimizer.register_bucket_hook([&](GradientBucket bucket) -> std::optional<TensorHandle> {
@@ -87,18 +88,19 @@ TEST_F(DistributedOptimizerTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
   EXPECT_EQ(step(), (std::vector<std::size_t>{1, 0, 2}));
 }
 
-/// A world in which only what the protocol's rules demand makes ranks ask, not slowness.
+/// A world in which ranks send wake-up requests only where the protocol requires it, not because
+/// others are slow.
 InitOptions patient() {
   InitOptions options = in_test_world();
   options.config.patience = std::chrono::seconds(10);
   return options;
 }
 
-/// Trains on `model`'s two heads, `active` of which gets gradients; the trunk always does.
+/// Trains a trunk with one of two heads per step.
 struct TwoHeads {
   explicit TwoHeads(Runtime& runtime) {
     DistributedOptimizer::Options options;
-    options.bucket_bytes = 64;  // a bucket a parameter, or nearly
+    options.bucket_bytes = 64;  // about one bucket per parameter
     options.process_set = &runtime.world();
     std::vector<at::Tensor> parameters = trunk->parameters();
     for (const at::Tensor& parameter : first->parameters()) parameters.push_back(parameter);
@@ -140,7 +142,7 @@ TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersO
   const std::uint64_t exchanges = after.exchanges - before.exchanges;
   ASSERT_GE(exchanges, 300U);
   if (runtime.size() == 1) {
-    EXPECT_EQ(bytes, 0U);  // there is nobody to show them to
+    EXPECT_EQ(bytes, 0U);  // there is no other rank
     return;
   }
   EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";

@@ -1,4 +1,5 @@
-// Which parameters an optimizer has: several models, several optimizers, and those that come later.
+// An optimizer's parameters: several models, several optimizers, and parameters that are added
+// later.
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,7 @@ class OptimizerParametersTest : public testing::Test {
  protected:
   int rank() const { return runtime_.rank(); }
   int size() const { return runtime_.size(); }
-  /// The gradient on this rank, and its mean over all.
+  /// This rank's gradient, and its mean over all ranks.
   at::Tensor own(double factor) const { return torch::arange(3) * factor + rank(); }
   at::Tensor mean(double factor) const { return torch::arange(3) * factor + (size() - 1) / 2.0; }
   static at::Tensor make() { return torch::zeros({3}, torch::requires_grad()); }
@@ -37,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(, AddedGroupTest, testing::Values(Side::Wrapper, Side::
                          });
 
 TEST_P(AddedGroupTest, AddedGroup_TakesPartFromTheNextCallOn) {
-  // Added before zero_grad(), so that backward() finds it; and before step() only.
+  // Added before backward(), or only before step().
   for (const bool before_backward : {true, false}) {
     const at::Tensor first = make();
     torch::optim::SGD inner({first}, 1.0);
@@ -60,7 +61,7 @@ TEST_P(AddedGroupTest, AddedGroup_TakesPartFromTheNextCallOn) {
     EXPECT_TRUE(torch::allclose(-first, mean(1) + mean(2)));
     EXPECT_TRUE(torch::allclose(-second, 0.5 * mean(3)));
 
-    // And from then on, whichever side changes its options.
+    // The following steps use it too, whichever side changes its options.
     ASSERT_EQ(optimizer.param_groups().size(), 2U);
     ASSERT_EQ(inner.param_groups().size(), 2U);
     optimizer.param_groups()[1].options().set_lr(0.25);
@@ -106,7 +107,7 @@ TEST_F(OptimizerParametersTest, SeveralOptimizers_ShareOneModel) {
   const at::Tensor second = make();
   torch::optim::SGD first_inner({first}, 1.0);
   torch::optim::SGD second_inner({second}, 1.0);
-  // Of the same names: operations of the two must not be taken for each other.
+  // Equal names: operations of the two optimizers must not be confused.
   DistributedOptimizer first_optimizer(first_inner, {{"weight", first}});
   DistributedOptimizer second_optimizer(second_inner, {{"weight", second}});
   for (int step = 0; step < 6; ++step) {
@@ -157,7 +158,7 @@ TEST_F(OptimizerParametersTest, OneOptimizer_TrainsSeveralModelsAndTiedParameter
   EXPECT_LT((train(true) - train(false)).abs().max().item<double>(), 1e-12);
 }
 
-/// The two optimizers of a GAN; the generator's backward() leads through the discriminator.
+/// Trains a GAN with two optimizers; the generator's backward() passes through the discriminator.
 at::Tensor train_gan(const Runtime& runtime, bool is_distributed, bool uses_model_zero_grad) {
   torch::nn::Sequential generator = make_mlp(torch::kFloat64, 4, 2);
   torch::nn::Sequential discriminator = make_mlp(torch::kFloat64, 3, 2);

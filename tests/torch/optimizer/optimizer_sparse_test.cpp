@@ -1,4 +1,4 @@
-// Sparse gradients, of embeddings that look up some rows.
+// Sparse gradients of embeddings that look up some rows.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -47,14 +47,15 @@ TEST_F(OptimizerSparseTest, SparseGradients_StaySparseFromTheSecondStepOn) {
   for (const int groups : {0, 2}) {
     DistributedOptimizer optimizer(inner, {{"table", table}}, {.num_groups = groups});
     for (int step = 0; step < 8; ++step) {
-      // In step 3 rank 0 looks nothing up, in step 4 nobody does; only rank 0 is sparse at first.
+      // In step 3 rank 0 looks up nothing, in step 4 no rank does. In the first step only rank 0
+      // has sparse gradients.
       const auto looks_up = [&](int r) { return step != 4 && (step != 3 || r > 0); };
       const bool is_sparse = step > 0 || rank() == 0;
       optimizer.zero_grad();
       table.detach().zero_();
       at::Tensor loss = dense.sum() * rank();
       if (looks_up(rank())) {
-        const at::Tensor rows = torch::tensor({rank(), rank() + 1, rank()});  // one of them twice
+        const at::Tensor rows = torch::tensor({rank(), rank() + 1, rank()});  // one row twice
         loss = loss + torch::embedding(table, rows, -1, false, is_sparse).sum() * (rank() + step);
       }
       loss.backward();
@@ -86,7 +87,7 @@ TEST_F(OptimizerSparseTest, SingleElementsAndMissingGradients_AreReduced) {
   DistributedOptimizer optimizer(inner, {{"table", table}});
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
-    const int absent = step % (size() + 1);  // in the first step nobody is
+    const int absent = step % (size() + 1);  // no rank in the first step
     if (rank() != absent - 1) {
       const at::Tensor places = torch::full({1, 2}, rank() + 1);
       (torch::gather(table, 0, places, /*sparse_grad=*/true).sum() * (rank() + 1)).backward();
@@ -115,7 +116,7 @@ TEST_F(OptimizerSparseTest, Adasum_MakesGradientsDense) {
     const at::Tensor row = torch::tensor({rank()});
     torch::embedding(table, row, -1, false, /*sparse=*/true).sum().backward();
     optimizer.synchronize();
-    at::Tensor sum = torch::zeros({6, 2});  // of what is orthogonal
+    at::Tensor sum = torch::zeros({6, 2});  // orthogonal gradients are added
     sum.narrow(0, 0, size()).fill_(1);
     EXPECT_TRUE(torch::allclose(table.grad(), sum)) << step << table.grad();
     optimizer.step();

@@ -1,4 +1,4 @@
-// What happens between two steps: in which order a program calls what, and what that does.
+// Calls between two steps, in different orders.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,7 +27,7 @@ TEST_F(OptimizerStepsTest, Synchronize_IsIdempotentAndStepUsesItsResult) {
     model.optimizer.synchronize();
     EXPECT_TRUE(torch::allclose(model.weight.grad(), ramp(mean_rank() * step, 3.0)));
     const at::Tensor before = model.weight.detach().clone();
-    model.weight.mutable_grad().fill_(step + rank());  // which another reduction would average
+    model.weight.mutable_grad().fill_(step + rank());  // another reduction would average this
     model.optimizer.step();
     EXPECT_TRUE(torch::equal(before - model.weight, torch::full_like(before, step + rank())));
   }
@@ -54,7 +54,7 @@ TEST_F(OptimizerStepsTest, Clip_UsesTheNormOfTheReducedGradients) {
 }
 
 TEST_F(OptimizerStepsTest, NoSync_AddsUpOnThisRankUntilABackwardWithoutIt) {
-  const at::Tensor early = torch::zeros({2}, torch::requires_grad());  // used under no_sync only
+  const at::Tensor early = torch::zeros({2}, torch::requires_grad());  // used only under no_sync
   const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD inner({early, weight}, 1.0);
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{});
@@ -88,7 +88,7 @@ TEST_F(OptimizerStepsTest, SkipSynchronize_StepsThisRankAlone) {
   model.backward(1.0, rank());
   {
     const auto alone = model.optimizer.skip_synchronize();
-    EXPECT_THROW(model.optimizer.step(), InvalidArgument);  // its reduction is under way
+    EXPECT_THROW(model.optimizer.step(), InvalidArgument);  // its reduction is in flight
     model.optimizer.synchronize();
     model.optimizer.step();
   }
@@ -121,7 +121,7 @@ TEST_F(OptimizerStepsTest, Closure_IsEvaluatedOnceAndItsGradientsReduced) {
     return result;
   });
   EXPECT_EQ(calls, 1);
-  EXPECT_DOUBLE_EQ(loss.item<double>(), runtime_.rank() + 1);  // this rank's own
+  EXPECT_DOUBLE_EQ(loss.item<double>(), runtime_.rank() + 1);  // this rank's own loss
   EXPECT_FLOAT_EQ(weight.item<float>(), 1.0F - static_cast<float>(runtime_.size() + 1) / 2.0F);
 }
 
@@ -197,7 +197,7 @@ TEST_F(OptimizerStepsTest, RanksWithoutAnyGradient_TakePart) {
   at::Tensor expected = ramp(0);
   for (int step = 0; step < 3 * size(); ++step) {
     model.optimizer.zero_grad();
-    // Of each size() steps one has a gradient on all ranks but one, one on this rank alone, …
+    // In every size() steps: all ranks have a gradient, then all but one, … then only the last one.
     if (rank() >= step % size()) {
       model.backward(rank() + 1.0, step);
     }
@@ -206,7 +206,7 @@ TEST_F(OptimizerStepsTest, RanksWithoutAnyGradient_TakePart) {
     EXPECT_TRUE(torch::allclose(model.weight, expected)) << step;
   }
   model.optimizer.zero_grad();
-  model.optimizer.step();  // no rank has one
+  model.optimizer.step();  // no rank has a gradient
   EXPECT_TRUE(torch::allclose(model.weight, expected));
   EXPECT_FALSE(model.weight.grad().defined());
 }
@@ -216,9 +216,9 @@ class DifferentHeadsTest : public OptimizerStepsTest, public testing::WithParamI
 INSTANTIATE_TEST_SUITE_P(Groups, DifferentHeadsTest, testing::Values(0, 1, 2),
                          testing::PrintToStringParamName());
 
-/// Where heads share a group with others, it is complete on no rank.
+/// A group that contains several heads is complete on no rank.
 TEST_P(DifferentHeadsTest, DifferentRanks_TrainDifferentHeads) {
-  const auto heads_of = [&](int step, int r) { return (step + r) % 3; };  // of 3, one each
+  const auto heads_of = [&](int step, int r) { return (step + r) % 3; };  // one of 3 per rank
   std::vector<at::Tensor> heads;
   for (int i = 0; i < 3; ++i) heads.push_back(torch::zeros({5}, torch::requires_grad()));
   const at::Tensor trunk = torch::zeros({5}, torch::requires_grad());

@@ -19,7 +19,7 @@ constexpr std::int64_t kWidth = 9;
 
 class OwnedOptimizerTest : public TorchTest {
  protected:
-  /// The parameters after three steps with what `wrap` makes of the model.
+  /// The parameters after three steps with the optimizer that `wrap` makes for the model.
   template <class Wrap>
   at::Tensor train(const Wrap& wrap) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);

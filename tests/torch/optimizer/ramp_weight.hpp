@@ -18,7 +18,7 @@ class RampWeightTest : public testing::Test {
   Runtime runtime_{in_test_world()};
 };
 
-/// A weight, stepped by its gradient times 1, which starts at zero.
+/// A weight that starts at zero, with learning rate 1.
 struct RampWeight {
   explicit RampWeight(DistributedOptimizer::Options options = {})
       : optimizer(inner, {{"weight", weight}}, options) {}

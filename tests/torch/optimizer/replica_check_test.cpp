@@ -1,4 +1,4 @@
-// Parameters that differ between ranks are found, and named on all of them.
+// Parameters that differ between ranks are detected, and named on all ranks.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -135,7 +135,7 @@ TEST_F(ReplicaCheckTest, JoinedRanks_HaveNoPart) {
 TEST_F(ReplicaCheckTest, StepsOfOneRankAlone_DoNotCount) {
   Training training(every(2));
   training.step();
-  for (int step = 0; step <= rank(); ++step) {  // another number on each rank
+  for (int step = 0; step <= rank(); ++step) {  // a different number on each rank
     const auto apart = training.optimizer.no_sync();
     const auto alone = training.optimizer.skip_synchronize();
     training.optimizer.zero_grad();

@@ -16,7 +16,7 @@ using tensors::StepCommand;
 using tensors::UnscaleCommand;
 using tensors::UpdateCommand;
 
-/// As another rank gets it.
+/// The command as another rank receives it.
 template <class Command>
 Command sent(const Command& command) {
   return std::get<Command>(command_from(nlohmann::json::parse(to_json(command).dump())));

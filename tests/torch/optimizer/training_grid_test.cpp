@@ -1,5 +1,5 @@
-// Training on several ranks ends where one process with the whole batch ends, in every combination
-// of shard mode, accumulation, clipping, GradScaler and normalisation.
+// Training on several ranks gives the same result as one process with the whole batch, in every
+// combination of shard mode, accumulation, clipping, GradScaler and normalisation.
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -23,9 +23,9 @@ namespace kolo::test::training_grid_test {
 
 constexpr int kSteps = 3;
 constexpr std::int64_t kColumns = 5;
-constexpr double kMaxNorm = 0.05;  // less than the gradients have
+constexpr double kMaxNorm = 0.05;  // below the norms of all gradients
 
-/// Where parameters, gradients and state lie.
+/// A shard mode, and whether ranks share memory.
 struct Place {
   const char* name;
   Shard shard;
@@ -50,7 +50,7 @@ struct Loop {
     return std::string(has_counts ? "counts" : "means") + (clips ? ", clipped" : "") +
            (scales ? ", scaled" : "");
   }
-  /// Both optimizers meet all other properties in pairs.
+  /// Pairwise coverage: each optimizer occurs with each value of every other property.
   Algorithm algorithm() const { return clips == scales ? Algorithm::AdamW : Algorithm::Sgd; }
 };
 
@@ -70,7 +70,7 @@ torch::nn::Sequential make_model() {
                                torch::nn::Linear(7, 3), torch::nn::Tanh(), torch::nn::Linear(3, 3));
 }
 
-/// The rows of a rank in one pass; none for the last of several ranks in some passes.
+/// The rows of a rank in one pass. The last of several ranks has none in some passes.
 std::int64_t count_of(const Loop& loop, int rank, int size, int step, int pass) {
   if (!loop.has_counts) return 2;
   if (size > 1 && rank == size - 1 && (step + pass) % 2 == 0) return 0;
@@ -96,7 +96,7 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
 
   DistributedOptimizer::Options options(const Loop& loop) const {
     DistributedOptimizer::Options options = with(place().shard);
-    options.bucket_bytes = 160;  // several
+    options.bucket_bytes = 160;  // several buckets
     options.backward_passes_per_step = passes().per_step;
     const bool keeps_shards = place().shard == Shard::Gradients || place().shard == Shard::Full;
     if (keeps_shards && loop.clips) options.accumulation = Accumulation::Reduced;
@@ -108,7 +108,8 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
     const int rank = runtime_.rank();
     const std::int64_t count = count_of(loop, rank, runtime_.size(), step, pass);
     if (count == 0 && !gathers()) return optimizer.backward(scaler.scale({}), 0);
-    // Where parameters are gathered, all ranks must use them, here for a row that does not count.
+    // Where parameters are gathered on use, all ranks must use them, here with a row that does not
+    // count.
     const at::Tensor rows = rows_of(rank, step, pass, count == 0 ? 1 : count);
     const at::Tensor sum = scaler.scale(loss_sum(model, rows));
     if (loop.has_counts) return optimizer.backward(sum, count);
@@ -133,7 +134,7 @@ class TrainingGridTest : public testing::TestWithParam<std::tuple<Place, Passes>
     return flat(*model).clone();
   }
 
-  /// The same on one process, with the rows of all ranks and passes.
+  /// The same in one process, with the rows of all ranks and passes.
   at::Tensor train_alone(const Loop& loop) const {
     torch::nn::Sequential model = make_model();
     const std::unique_ptr<Optimizer> optimizer =

@@ -1,4 +1,4 @@
-// What an optimizer says that it keeps and moves.
+// An optimizer's report of the bytes that it keeps and moves.
 #include "kolo/torch/training_report.hpp"
 
 #include <cstddef>
@@ -33,14 +33,14 @@ TrainingReport report_of(Shard shard, DistributedOptimizer::Options options, int
   return optimizer.report();
 }
 
-/// Within padding: every shard of a bucket ends at a multiple of 64 bytes, with Full at that of a
-/// page.
+/// Equal but for padding: every shard of a bucket ends at a multiple of 64 bytes, with Shard::Full
+/// at a page boundary.
 void expect_near(std::size_t bytes, std::size_t expected, double padding = 64 * 100) {
   EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(expected),
               0.01 * static_cast<double>(expected) + padding);
 }
 
-/// That a rank sends: its block, to each copy but its own.
+/// The bytes that a rank sends in a gather: its block, to every copy but its own.
 std::size_t bytes_per_gather(std::size_t parameters, Shard shard) {
   const Runtime& runtime = Runtime::current();
   const bool is_per_node = shard == Shard::Full && share_gathered_units();
@@ -97,7 +97,7 @@ TEST_F(ShardedOptimizerTest, Report_PredictsBeforeTheFirstStep) {
   EXPECT_EQ(report.sent_per_step, 0U);
 }
 
-/// Bytes of this process that are resident, and the most that ever were.
+/// This process's resident bytes, now and at most.
 struct Resident {
   std::size_t now = 0;
   std::size_t most = 0;
@@ -119,7 +119,7 @@ TEST_F(ShardedOptimizerTest, Report_ShowsThePeaksOfTheProcess) {
   torch::optim::SGD inner(model->parameters(), 0.1);
   const DistributedOptimizer optimizer(inner, *model);
   const Resident before = resident();
-  // The system may take pages of libraries away meanwhile, so that one block is not enough.
+  // The system may evict pages of libraries meanwhile, so one block may not suffice.
   std::vector<std::vector<char>> more;
   Resident after = before;
   while (after.most <= before.most + 16 * kMiB && more.size() < 32) {

@@ -1,4 +1,4 @@
-// The columns of PowerSGD's factors.
+// Orthonormalization of the columns of PowerSGD's factors.
 #include "torch/power_sgd/orthonormal.hpp"
 
 #include <cmath>
@@ -40,7 +40,7 @@ void expect_orthonormal_columns() {
       EXPECT_NEAR(dot(matrix, kColumns, a, b), a == b ? 1.0 : 0.0, roundoff) << a << ", " << b;
     }
   }
-  // The first keeps its direction.
+  // The first column keeps its direction.
   const double norm = std::sqrt(dot(before, kColumns, 0, 0));
   for (std::size_t i = 0; i < matrix.size(); i += kColumns) {
     EXPECT_NEAR(matrix[i], before[i] / norm, roundoff) << i;
@@ -53,7 +53,8 @@ TEST(OrthonormalTest, Columns_AreOrthonormal) {
 }
 
 TEST(OrthonormalTest, DependentAndZeroColumns_BecomeZero) {
-  // Columns (1, 2, 2) / 3, its multiple, zero, and (2, 1, -2) / 3, which is orthogonal to it.
+  // Columns (1, 2, 2) / 3, a multiple of it, zero, and (2, 1, -2) / 3, which is orthogonal to the
+  // first.
   std::vector<float> matrix{3, 0.7F, 0, 2, 6, 1.4F, 0, 1, 6, 1.4F, 0, -2};
   orthonormalize(std::span(matrix), 4);
   const std::vector<float> expected{1, 0, 0, 2, 2, 0, 0, 1, 2, 0, 0, -2};

@@ -1,4 +1,4 @@
-// What PowerSGD keeps, and for whom it works.
+// PowerSGD's state, and its combination with other features.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -93,7 +93,7 @@ TEST_F(PowerSgdTest, Checkpoints_ResumeExactly) {
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     expect_equal(after.parameters[i].detach(), before.parameters[i].detach());
   }
-  // Qs of another rank are not used, and a checkpoint without residuals loads zeros.
+  // Qs with another number of columns are not used; a checkpoint without residuals loads zeros.
   const PowerSgdOptions wider{.rank = 2, .start_step = 1};
   Training other(shapes, &wider);
   other.optimizer.load(folder.path());
@@ -139,7 +139,7 @@ TEST_F(PowerSgdTest, GradientsThatNoRankHas_LeaveStateAsItWas) {
       if (pauses && step == 2) {
         EXPECT_FALSE(training.step({{}, at::zeros(shapes[1])})[0].defined());
       }
-      // Where one rank has a gradient, the others count as zeros.
+      // Only one rank has a gradient; the others count as zeros.
       const at::Tensor first =
           step == 3 && !is_last() ? at::Tensor() : noise(step, rank(), shapes[0]);
       training.step({first, at::zeros(shapes[1])});

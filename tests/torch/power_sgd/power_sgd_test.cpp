@@ -1,4 +1,4 @@
-// What PowerSGD makes of gradients.
+// Gradients that PowerSGD has compressed.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -51,11 +51,12 @@ TEST_F(PowerSgdTest, WarmStart_FindsTheBestApproximation) {
   EXPECT_GT(distance_after(false), 0.1);
 }
 
-/// After steps with noise, steps with zeros: each takes one direction, or as many as the rank,
-/// from what is left of the mean, until all of it has arrived.
+/// Steps with noise, then steps with zeros. Each of the latter takes as many directions as the
+/// compression's rank from the remaining mean, until all of it has arrived.
 TEST_F(PowerSgdTest, Residuals_ArriveLater) {
   if (size() == 1) GTEST_SKIP() << "one rank compresses nothing";
-  // Of one shape, so that a residual in the wrong place shows; buckets of one parameter each.
+  // Equal shapes, so that residuals in the wrong place would not go unnoticed; one parameter per
+  // bucket.
   const std::vector<Shape> shapes{{6, 50}, {6, 50}, {5}};
   constexpr int kSteps = 4;
   const std::pair<at::ScalarType, bool> kinds[] = {
@@ -112,7 +113,7 @@ TEST_F(PowerSgdTest, Results_HaveTheSameBitsOnAllRanks) {
 
 TEST_F(PowerSgdTest, VectorsSmallMatricesAndFirstSteps_AreAveragedAsWithoutIt) {
   const std::vector<Shape> shapes{{16, 16}, {11}, {4, 4}, {30, 5}};
-  // 16 x 16 is 8 times 32, and 30 x 5 4.3 times 35.
+  // Compression rates: 256 / 32 = 8 for 16 x 16, 150 / 35 = 4.3 for 30 x 5.
   const PowerSgdOptions options{.start_step = 2, .min_compression_rate = 8.0};
   Training compressed(shapes, &options);
   Training plain(shapes, nullptr);
@@ -146,21 +147,22 @@ TEST_F(PowerSgdTest, TinyGradients_DoNotVanish) {
   }
 }
 
-/// What this rank sends in a step of a model of three layers with 256 inputs and outputs.
+/// The bytes that this rank sends in one step of a model of three layers with 256 inputs and
+/// outputs.
 double bytes_sent(ProcessSet& set, const PowerSgdOptions* options) {
   const std::vector<Shape> shapes{{256, 256}, {256}, {256, 256}, {256}, {256, 256}, {256}};
   Training training(shapes, options);
   Tensors own;
   for (const Shape& shape : shapes) own.push_back(noise(1, set.rank(), shape));
   std::uint64_t before = 0;
-  for (int step = 0; step < 3; ++step) {  // the first one lays the buckets out
+  for (int step = 0; step < 3; ++step) {  // the first step lays out the buckets
     before = set.metrics().bytes_sent;
     training.step(own);
   }
   return static_cast<double>(set.metrics().bytes_sent - before);
 }
 
-/// By an algorithm that sends as little for few elements as for many.
+/// With an algorithm whose traffic is proportional to the number of elements.
 class PowerSgdTrafficTest : public testing::Test {
  protected:
   static Config ring() {
@@ -181,7 +183,7 @@ TEST_F(PowerSgdTrafficTest, BytesSent_AreThoseOfItsFormula) {
     const PowerSgdOptions options{.rank = columns, .start_step = 0};
     const double sent = bytes_sent(runtime_.world(), &options);
     const double expected = share * (3.0 * (256 + 256) * columns * 4 + vectors);
-    // Equal but for flags and for shares that end at whole cache lines.
+    // Equal but for flags, and for pieces that are rounded up to whole cache lines.
     EXPECT_NEAR(sent, expected, 0.05 * expected) << columns;
     if (size() > 1) {
       EXPECT_GT(plain / sent, columns == 1 ? 40 : 20);

@@ -13,12 +13,12 @@
 #include "kolo/torch/power_sgd.hpp"
 #include "torch/torch_fixture.hpp"
 
-/// What the tests of PowerSGD share.
+/// Shared code of the PowerSGD tests.
 namespace kolo::test::power_sgd_test {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Numbers between -1 and 1 that no matrix of low rank has.
+/// Numbers between -1 and 1 that form a matrix of full rank.
 inline at::Tensor noise(int salt, int rank, const Shape& shape, at::ScalarType type = at::kFloat) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
@@ -26,7 +26,7 @@ inline at::Tensor noise(int salt, int rank, const Shape& shape, at::ScalarType t
   return (place * place * 0.37 + place * (rank + 1.3) + salt * 0.71).sin().reshape(shape).to(type);
 }
 
-/// Parameters whose gradients are what the test says, and SGD, which makes their sum.
+/// Parameters with gradients that the test chooses. SGD adds them up.
 struct Training {
   Training(const std::vector<Shape>& shapes, const PowerSgdOptions* compression,
            at::ScalarType type = at::kFloat, DistributedOptimizer::Options options = {})
@@ -45,7 +45,7 @@ struct Training {
     }
   }
 
-  /// Autograd gets these gradients; none where one is undefined.
+  /// Produces these gradients by autograd; none where one is undefined.
   void backward(const Tensors& gradients, GradScaler* scaler = nullptr) {
     optimizer.zero_grad();
     at::Tensor loss = at::zeros({}, parameters[0].options());

@@ -43,7 +43,7 @@ TEST(ArrivalsTest, SeveralPasses_AllOfThemAreNeeded) {
 TEST(ArrivalsTest, ByPass_ASecondGradientOfTheSamePassCountsOnce) {
   Arrivals arrivals(two_buckets(), 3, /*passes=*/2, /*by_pass=*/true);
   EXPECT_FALSE(arrivals.add(0));
-  EXPECT_FALSE(arrivals.add(0));  // ahead of parameter 2: adds to what waits
+  EXPECT_FALSE(arrivals.add(0));  // ahead of parameter 2: adds to the pending gradient
   EXPECT_TRUE(arrivals.is_pending(0));
   EXPECT_TRUE(arrivals.add(2));
   arrivals.take(0);

@@ -15,7 +15,7 @@ using tensors::StepPhases;
 constexpr StepCall kCalls[] = {StepCall::Join, StepCall::Load, StepCall::RegisterBucketHook,
                                StepCall::LocalStep};
 
-/// The error of a call, empty where it is allowed.
+/// The error of a call; empty if it is allowed.
 std::string error_of(const StepPhases& phases, StepCall call) {
   try {
     phases.require(call);

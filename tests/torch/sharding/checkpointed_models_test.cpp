@@ -1,4 +1,4 @@
-// Models with activation checkpoints train as without them, in every mode.
+// Models train the same with and without activation checkpoints, in every mode.
 #include <functional>
 #include <vector>
 
@@ -17,7 +17,8 @@ constexpr int kSteps = 6;
 
 enum class Recomputation { None, Blocks, Nested };
 
-/// Blocks with dropout, one of them called twice, and a weight that is used in a block and outside.
+/// Blocks with dropout, one of them called twice, and a weight that is used inside and outside a
+/// block.
 struct Model : torch::nn::Module {
   Model() {
     torch::manual_seed(7);
@@ -53,7 +54,7 @@ struct Model : torch::nn::Module {
 
 class CheckpointedModelsTest : public TorchTest {
  protected:
-  /// `last` is where the program's random numbers are in the end.
+  /// `last` is the random generator's position at the end.
   struct Trained {
     at::Tensor parameters, last;
   };
@@ -98,7 +99,8 @@ TEST_F(CheckpointedModelsTest, Training_HasTheBitsOfTrainingWithout) {
 TEST_F(CheckpointedModelsTest, Autocast_IsThatOfTheForwardPass) {
   const Trained plain = train(Shard::None, Recomputation::None, true);
   const Trained whole = train(Shard::None, Recomputation::Nested, true);
-  // Without a checkpoint a cast adds up the gradients of its uses, in a block and outside.
+  // Without a checkpoint, one cast accumulates the gradients of both uses, inside and outside the
+  // block.
   EXPECT_LT(largest_difference(whole.parameters, plain.parameters), 5e-3);
   for (const Shard mode : sharded_modes()) {
     SCOPED_TRACE(name_of(mode));

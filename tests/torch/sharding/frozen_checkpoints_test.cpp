@@ -1,4 +1,4 @@
-// Checkpoints of models with frozen parameters, which may be gathered when they are used.
+// Checkpoints of models with frozen parameters, which may be gathered on use.
 #include <cstddef>
 #include <fstream>
 #include <string>
@@ -57,7 +57,7 @@ TEST_F(FrozenCheckpointsTest, Checkpoints_HaveTheSameFilesInAllModes) {
         with_model(loaded, [&](AdaptedLayers& model, DistributedOptimizer& optimizer) {
           optimizer.load(folder.path() / file);
           EXPECT_TRUE(torch::equal(values_of(*model), values)) << file;
-          step(model, optimizer, 0);  // the load counts as no write by the program
+          step(model, optimizer, 0);  // loading is not taken for a write by the program
         });
       }
     }
@@ -108,7 +108,7 @@ TEST_F(FrozenCheckpointsTest, SecondOptimizer_TakesOverFrozenParameters) {
   }
   const at::Tensor weight = model->layers[3]->base->weight;
   EXPECT_TRUE(torch::equal(weight, torch::full_like(weight, 0.25)));
-  // The checkpoint of each has the whole model.
+  // The checkpoint of either optimizer contains the whole model.
   const at::Tensor values = values_of(*model);
   for (DistributedOptimizer* const optimizer : {&first, &second}) {
     const CommonFolder folder;

@@ -1,5 +1,5 @@
-// Shard::Full with parameters that get no gradient: one copy of them, too, or shards that are
-// gathered when they are used; and what programs may do with them.
+// Shard::Full with frozen parameters: one copy of them per node, or shards that are gathered on
+// use; and what programs may do with them.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -17,7 +17,7 @@
 
 namespace kolo::test::frozen_parameters_test {
 
-constexpr std::int64_t kElements = 3001;  // in two pages and a part
+constexpr std::int64_t kElements = 3001;  // two pages and a part of one
 
 using Names = DistributedOptimizer::NamedParameters;
 
@@ -35,7 +35,7 @@ class FrozenParametersTest : public TorchTest {
  protected:
   bool shares_memory() const { return Config::from_environment().shared_memory || size() == 1; }
   int first_of_node() const { return rank() - runtime_.local_rank(); }
-  /// Whether what the node's first rank writes to the tensor is seen by all its ranks.
+  /// Whether all ranks of the node see what its first rank writes to the tensor.
   bool is_one_copy(const at::Tensor& tensor) {
     auto* const data = static_cast<char*>(tensor.data_ptr()) + tensor.nbytes() - 1;
     const char before = *data;
@@ -52,7 +52,7 @@ class FrozenParametersTest : public TorchTest {
   void expect_all(const at::Tensor& tensor, double value) {
     EXPECT_TRUE(torch::equal(tensor.detach(), torch::full_like(tensor, value)))
         << tensor[0].item<double>() << " … " << tensor[-1].item<double>() << ", not " << value;
-    barrier();  // nobody writes before all have compared
+    barrier();  // no rank may write before all have compared
   }
 
   at::Tensor weight_ = filled(1).requires_grad_();
@@ -71,7 +71,7 @@ TEST_F(FrozenParametersTest, NodesKeepOneCopy_WithTheFirstRanksValues) {
   EXPECT_TRUE(is_one_copy(of_the_group));
   EXPECT_TRUE(is_one_copy(of_the_model));
   broadcast_parameters({{"frozen", of_the_model}}, size() - 1);
-  expect_all(of_the_model, 20 + size() - runtime_.local_size());  // the last node's
+  expect_all(of_the_model, 20 + size() - runtime_.local_size());  // the last node's value
   (weight_ * (of_the_group - of_the_group + rank() + 1)).sum().backward();
   optimizer.step();
   expect_all(weight_, 1 - 0.5 * (size() + 1));
@@ -86,12 +86,12 @@ TEST_F(FrozenParametersTest, ThoseThatCannotBeMoved_StayOnEachRank) {
   torch::optim::SGD inner({weight_}, 1.0);
   DistributedOptimizer optimizer(
       inner, {{"weight", weight_}, {"row", row}, {"columns", columns}, {"tied", tied}}, full());
-  EXPECT_EQ(is_one_copy(row), runtime_.local_rank() == 0);  // who writes sees it anyway
+  EXPECT_EQ(is_one_copy(row), runtime_.local_rank() == 0);  // the writer sees its own write anyway
   expect_all(whole, rank());
   expect_all(columns, rank());
   weight_.sum().backward();
   optimizer.step();
-  expect_all(tied, 0);  // it has the elements of the parameter
+  expect_all(tied, 0);  // shares the parameter's memory
 }
 
 TEST_F(FrozenParametersTest, WritesOutsideOfFullParameters_AreErrors) {
@@ -201,7 +201,7 @@ TEST_F(FrozenParametersTest, Checkpoints_HoldThem) {
         with_model(loaded, 7, [&](DistributedOptimizer& optimizer, const Parameters& parameters) {
           optimizer.load(path, {.strict = path == folder.path()});
           for (const at::Tensor& parameter : parameters) expect_all(parameter, 0.25);
-          optimizer.zero_grad();  // the load counts as no write by the program
+          optimizer.zero_grad();  // loading is not taken for a write by the program
         });
       }
     }

@@ -1,5 +1,5 @@
-// Shard::Full with one copy of the parameters for all ranks of a node: when it is updated, who may
-// write to it, and what is refused.
+// Shard::Full with one copy of the parameters per node: when it is updated, who may write to it,
+// and what is refused.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -29,7 +29,7 @@ namespace kolo::test::full_sharding_test {
 
 using namespace std::chrono_literals;
 
-constexpr std::int64_t kElements = 5003;  // in several pages, shared by all ranks
+constexpr std::int64_t kElements = 5003;  // several pages, shared by all ranks
 
 DistributedOptimizer::Options full() {
   DistributedOptimizer::Options options = with(Shard::Full);
@@ -37,7 +37,7 @@ DistributedOptimizer::Options full() {
   return options;
 }
 
-/// Steepest descent that runs `before_update` before it writes anything.
+/// An optimizer that calls `before_update` before it writes anything.
 class Watched final : public Optimizer {
  public:
   Watched(Parameters parameters, std::function<void()> before_update)
@@ -61,7 +61,7 @@ class FullShardingTest : public TorchTest {};
 at::Tensor make_weight() { return torch::ones({kElements}, torch::kFloat64).requires_grad_(); }
 
 TEST_F(FullShardingTest, NoRankUpdates_WhileAnotherHasNotEnteredStep) {
-  SharedBuffer flags(64);  // of each rank: that it has entered step(); that it has updated
+  SharedBuffer flags(64);  // of each rank: has entered step(), has updated
   auto* const own = reinterpret_cast<std::atomic<int>*>(flags.data());
   at::Tensor weight = make_weight();
   Watched inner({weight}, [&] { own[1] = 1; });
@@ -78,7 +78,7 @@ TEST_F(FullShardingTest, NoRankUpdates_WhileAnotherHasNotEnteredStep) {
         auto* const other = reinterpret_cast<std::atomic<int>*>(peer);
         if (other == own) continue;
         while (other[0] == 0) std::this_thread::yield();
-        std::this_thread::sleep_for(20ms);  // that long it could have updated
+        std::this_thread::sleep_for(20ms);  // long enough for a wrong update
         EXPECT_EQ(other[1].load(), 0);
       }
       EXPECT_TRUE(
@@ -100,7 +100,7 @@ TEST_F(FullShardingTest, StepReturns_WhenAllShardsAreUpdated) {
     optimizer.step();
     const double expected = 1 - 0.5 * (step + 1) * (size() + 1);  // mean of 1 … size
     EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, expected))) << step;
-    barrier();  // nobody writes before all have compared
+    barrier();  // no rank may write before all have compared
   }
 }
 
@@ -111,7 +111,7 @@ TEST_F(FullShardingTest, FirstRanksValues_AreThoseOfAll) {
   const int first = rank() - runtime_.local_rank();
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7.0 + first)));
   barrier();
-  broadcast_parameters({{"weight", weight}}, size() - 1);  // as users of Horovod do after wrapping
+  broadcast_parameters({{"weight", weight}}, size() - 1);  // as Horovod's users do after wrapping
   const int last = size() - runtime_.local_size();         // the first rank of the last node
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7.0 + last)));
   barrier();
@@ -147,7 +147,7 @@ TEST_F(FullShardingTest, WhatOneRankWrites_AllSee) {
     optimizer.step();
     EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 9 + writer))) << writer;
   }
-  optimizer.full_parameters([&] { weight.data().fill_(-1); });  // all the same
+  optimizer.full_parameters([&] { weight.data().fill_(-1); });  // all ranks write the same
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, -1)));
 }
 
@@ -201,11 +201,11 @@ TEST_F(FullShardingTest, FunctionThatThrowsOnOneRank_ChangesNothing) {
   EXPECT_TRUE(torch::equal(weight.detach(), torch::ones_like(weight)));
   barrier();
   weight.sum().backward();
-  optimizer.step();  // it is usable
+  optimizer.step();  // still usable
   EXPECT_TRUE(torch::equal(weight.detach(), torch::zeros_like(weight)));
 }
 
-/// LibTorch's allocator, but for large blocks that it refuses.
+/// LibTorch's allocator, except that it refuses large blocks.
 class LowMemory final : public c10::Allocator {
  public:
   LowMemory() { c10::SetCPUAllocator(this); }
@@ -232,7 +232,7 @@ TEST_F(FullShardingTest, RankWithoutMemoryForCopies_IsAnErrorOnAll) {
   bool is_called = false;
   const auto write = [&] {
     is_called = true;
-    barrier();  // as a program may; it would never end
+    barrier();  // programs may call it; it would never return
   };
   if (rank() == size() - 1) {
     const LowMemory low;
@@ -243,13 +243,13 @@ TEST_F(FullShardingTest, RankWithoutMemoryForCopies_IsAnErrorOnAll) {
   }
   EXPECT_FALSE(is_called);
   ((small.sum() + weight.sum()) * 0.5).backward();
-  optimizer.step();  // they are in the one copy as before
+  optimizer.step();  // still in the one copy
   EXPECT_TRUE(torch::equal(small.detach(), torch::full_like(small, 0.5)));
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 0.5)));
 }
 
 TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {
-  // Backward reaches the first parameters first: the order of the first layout is the wrong one.
+  // backward() reaches the first parameters first, so the first layout's order is wrong.
   const auto train = [&](DistributedOptimizer::Options options) {
     torch::manual_seed(5);
     Parameters weights;
@@ -259,7 +259,7 @@ TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {
       names.emplace_back(std::to_string(i), weights.back());
     }
     using torch::optim::AdamWOptions;
-    std::vector<torch::optim::OptimizerParamGroup> groups;  // whose buckets alternate
+    std::vector<torch::optim::OptimizerParamGroup> groups;  // their buckets alternate
     for (const std::size_t first : {0U, 1U}) {
       groups.emplace_back(Parameters{weights[first], weights[first + 2], weights[first + 4]},
                           std::make_unique<AdamWOptions>(first == 0 ? 1e-2 : 3e-3));

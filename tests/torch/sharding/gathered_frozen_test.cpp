@@ -1,5 +1,5 @@
-// Shard::Full where parameters are gathered when they are used, with frozen ones among them, as in
-// fine-tuning by adapters of low rank (LoRA).
+// Shard::Full where parameters are gathered on use and some are frozen, as in fine-tuning with
+// low-rank adapters (LoRA).
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -66,7 +66,7 @@ TEST_F(GatheredFrozenTest, FrozenParameters_HaveMemoryOnlyWhileTheyAreUsed) {
 TEST_F(GatheredFrozenTest, UnitsOfAPolicy_HaveFrozenParameters) {
   if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
   AdaptedLayers model;
-  std::vector<at::Tensor> adapters;  // the optimizer knows nothing of the others
+  std::vector<at::Tensor> adapters;  // the optimizer does not know the other parameters
   for (const at::Tensor& parameter : model->parameters()) {
     if (parameter.requires_grad()) adapters.push_back(parameter);
   }
@@ -85,7 +85,7 @@ TEST_F(GatheredFrozenTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
   if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
   std::optional<MemoryWatch> watch;
   const at::Tensor whole = train(layer_by_layer(Shard::None));
-  // Each step begins with another layer, so nothing is gathered ahead into memory that is poisoned.
+  // Each step begins with another layer, so that no unit is prefetched into poisoned memory.
   const auto full = train(layer_by_layer(Shard::Full),
                           [&](AdaptedLayers& model, DistributedOptimizer&, int number) {
                             if (!watch) watch.emplace(layer_units::units_of(*model));
@@ -96,7 +96,7 @@ TEST_F(GatheredFrozenTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
   expect_alike(full, whole);
 }
 
-/// Counts what LibTorch's allocator for CPUs gives to this thread and takes back.
+/// Counts the bytes that LibTorch's CPU allocator holds for this thread.
 class LiveBytes final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t,
@@ -122,7 +122,7 @@ TEST_F(GatheredFrozenTest, EachRank_KeepsItsShareOfFrozenParameters) {
   DistributedOptimizer optimizer(inner, *model, options);
   const std::int64_t slots = share_gathered_units() ? 0 : 2 * kUnit;  // shared ones lie elsewhere
   const std::int64_t adapters = std::int64_t{kLayers} * 2 * kRank * kWide * 4;
-  const std::int64_t gradients = 2 * adapters;  // in shards, and in slots
+  const std::int64_t gradients = 2 * adapters;  // in shards and in slots
   const std::int64_t padding = 65536;
   EXPECT_LE(counted->live, std::int64_t{kLayers} * kUnit / size() + slots + gradients + padding);
 }
@@ -166,7 +166,7 @@ TEST_F(GatheredFrozenTest, AnotherMode_MakesFrozenParametersWhole) {
   {
     const DistributedOptimizer first(inner, *model, layer_by_layer(Shard::Full));
   }
-  EXPECT_TRUE(torch::equal(values_of(*model), values));  // they outlive the optimizer
+  EXPECT_TRUE(torch::equal(values_of(*model), values));  // parameters outlive the optimizer
   const DistributedOptimizer second(inner, *model, layer_by_layer(Shard::None));
   for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(is_in_memory(parameter));
   std::stringstream file;
@@ -242,5 +242,4 @@ TEST_F(GatheredFrozenTest, TypesMayDiffer) {
   EXPECT_TRUE(torch::equal(scales, torch::full({7}, 0.5, torch::kBFloat16)));
 }
 
-/// Of frozen parameters of 16 bits there are no master copies, in files neither.
 }  // namespace kolo::test::gathered_frozen_test

@@ -26,7 +26,7 @@ class GatheredUnitsTest : public TorchTest {
  protected:
   using Order = std::function<std::vector<std::size_t>(int step)>;
 
-  /// The parameters after some steps, in which the layers are used in this order.
+  /// The parameters after steps that use the layers in this order.
   at::Tensor train(Shard shard, const Order& order,
                    const std::function<void(Layers&, int step)>& before_step = nullptr) {
     Layers model;
@@ -61,7 +61,7 @@ TEST_F(GatheredUnitsTest, Parameters_HaveMemoryOnlyWhileTheyAreUsed) {
   DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
   for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(is_in_memory(parameter));
   EXPECT_EQ(weight.sizes(), (torch::IntArrayRef{kWidth, kWidth}));
-  EXPECT_TRUE(torch::equal(weight, expected));  // which gathers it
+  EXPECT_TRUE(torch::equal(weight, expected));  // gathers the weight
   EXPECT_TRUE(is_in_memory(weight));
   EXPECT_TRUE(is_in_memory(model->layers[1]->bias));
   EXPECT_FALSE(is_in_memory(model->layers[2]->weight));
@@ -75,7 +75,7 @@ TEST_F(GatheredUnitsTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
   std::optional<MemoryWatch> watch;
   const auto forwards = [](int) { return ascending(); };
   const at::Tensor whole = train(Shard::None, forwards);
-  // Each step begins with another layer, so nothing is gathered ahead into memory that is poisoned.
+  // Each step begins with another layer, so that no unit is prefetched into poisoned memory.
   const at::Tensor full = train(Shard::Full, forwards, [&](Layers& model, int step) {
     if (!watch) watch.emplace(units_of(*model));
     model->layers[static_cast<std::size_t>(step)]->weight.detach().sum();
@@ -106,7 +106,7 @@ TEST_F(GatheredUnitsTest, OrderOfUse_MayChange) {
   train_alike([](int step) {
     switch (step) {
       case 2: return std::vector<std::size_t>{5, 4, 3, 2, 1, 0};
-      case 3: return std::vector<std::size_t>{0, 1, 0, 1, 2};  // the rest is not used
+      case 3: return std::vector<std::size_t>{0, 1, 0, 1, 2};  // the other layers are not used
       default: return ascending();
     }
   });
@@ -151,7 +151,7 @@ TEST_F(GatheredUnitsTest, RanksThatUseDifferentUnits_GetAnErrorAtOnce) {
   expect_contains(text,
                   "gathering unit 3 (layer3)" + where + " rank " + std::to_string(size() - 1));
   expect_contains(text_thrown_by<MismatchError>([&] { optimizer.step(); }), "purpose differs");
-  const at::Tensor sum = allreduce(torch::ones({3}), {.op = ReduceOp::Sum});  // the set is usable
+  const at::Tensor sum = allreduce(torch::ones({3}), {.op = ReduceOp::Sum});  // the set still works
   EXPECT_TRUE(torch::equal(sum, torch::full({3}, static_cast<float>(size()))));
 }
 
@@ -195,7 +195,7 @@ TEST_F(GatheredUnitsTest, Views_FollowTheirParameter) {
   const at::Tensor expected = transposed.detach().clone();
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
-  model->forward(input(rank(), 0), ascending());  // the first layer is released
+  model->forward(input(rank(), 0), ascending());  // releases the first layer
   EXPECT_FALSE(is_in_memory(transposed));
   EXPECT_TRUE(torch::equal(transposed.contiguous(), expected));
 }
@@ -214,14 +214,14 @@ TEST_F(GatheredUnitsTest, BytesSent_AreThoseOfTwoGathersAndAReduction) {
   const double ratio = static_cast<double>(report.sent_per_step) /
                        static_cast<double>(report.expected_sent_per_step);
   EXPECT_LE(ratio, 1.02);
-  EXPECT_GT(ratio, 0.7);  // units of the end of forward() are not gathered again
+  EXPECT_GT(ratio, 0.7);  // units at the end of forward() are not gathered again
 }
 
 TEST_F(GatheredUnitsTest, UnitsOfSeveralGroups_TrainAlike) {
   const auto train_groups = [&](Shard shard) {
     using torch::optim::AdamWOptions;
     Layers model;
-    std::vector<torch::optim::OptimizerParamGroup> groups;  // a layer has parameters of both
+    std::vector<torch::optim::OptimizerParamGroup> groups;  // each layer has parameters in both
     Parameters weights, biases;
     for (auto& layer : model->layers) {
       weights.push_back(layer->weight);
@@ -263,7 +263,7 @@ TEST_F(GatheredUnitsTest, LoadedValues_AreThoseOfTheNextUse) {
   optimizer.save(folder.path());
   model->forward(input(rank(), 0), ascending()).sum().backward();
   optimizer.step();
-  EXPECT_FALSE(torch::equal(weight.detach(), saved));  // which gathers it
+  EXPECT_FALSE(torch::equal(weight.detach(), saved));  // gathers the weight
   barrier();
   optimizer.load(folder.path());
   EXPECT_TRUE(torch::equal(weight.detach(), saved));

@@ -11,7 +11,7 @@
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 
-/// Training in bfloat16 with master copies, with Kolo and without.
+/// Training in bfloat16 with master copies, with and without Kolo.
 namespace kolo::test::precision_test {
 
 inline constexpr std::int64_t kWidth = 9;
@@ -21,14 +21,14 @@ inline MakeOptimizer adamw() {
   return maker<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3).eps(1e-4));
 }
 
-/// A weight of ones, whose gradient is `slope`.
+/// A weight of ones, whose gradient the test chooses.
 struct Line {
   explicit Line(at::ScalarType type) : weight(torch::ones({300}, type).set_requires_grad(true)) {}
   void add_gradient(double slope) const { (weight * slope).sum().backward(); }
   at::Tensor weight;
 };
 
-/// A line of bfloat16 with master copies, stepped by SGD.
+/// A weight in bfloat16 with a master copy, trained by SGD.
 struct MasterLine {
   explicit MasterLine(Shard mode) : line(torch::kBFloat16), inner({line.weight}, 1e-3) {
     DistributedOptimizer::Options options = with(mode);
@@ -48,7 +48,7 @@ struct MasterLine {
   std::unique_ptr<DistributedOptimizer> optimizer;
 };
 
-/// A multilayer perceptron of bfloat16 with master copies.
+/// A multi-layer perceptron in bfloat16 with master copies.
 struct MasterTraining {
   explicit MasterTraining(DistributedOptimizer::Options options)
       : model(make_mlp(torch::kBFloat16)), inner(adamw()(model->parameters())) {
@@ -68,7 +68,7 @@ struct MasterTraining {
   std::unique_ptr<DistributedOptimizer> optimizer;
 };
 
-/// The same without Kolo: every rank computes the gradients of all.
+/// The same without Kolo: every rank computes the gradients of all ranks.
 inline at::Tensor train_masters_alone(int ranks, int steps) {
   torch::nn::Sequential model = make_mlp(torch::kBFloat16);
   Parameters masters;

@@ -33,7 +33,7 @@ TEST_F(NodeSlotsTest, RanksOfANode_ReadOneCopy) {
     DistributedOptimizer optimizer(inner, *model, options);
     for (const std::size_t layer : {1U, 2U}) {  // both slots
       const at::Tensor weight = model->layers[layer]->weight.detach();
-      weight.sum();  // gathers it
+      weight.sum();  // gathers the unit
       barrier();
       if (runtime_.local_rank() == 0) {
         first_element(weight) = static_cast<float>(100 + runtime_.cross_rank());
@@ -53,7 +53,7 @@ TEST_F(NodeSlotsTest, RankThatWouldTakeAnotherSlot_GetsAnErrorAtOnce) {
   const auto use = [&](std::size_t layer) { model->layers[layer]->weight.detach().sum(); };
   use(0);
   use(1);
-  if (is_last()) use(0);  // the unit that was not used for longest is another one now
+  if (is_last()) use(0);  // changes which unit is least recently used
   if (!share_gathered_units()) {
     use(2);
     return;
@@ -70,8 +70,8 @@ TEST_F(NodeSlotsTest, RankThatWouldTakeAnotherSlot_GetsAnErrorAtOnce) {
   expect_contains(text_thrown_by<MismatchError>([&] { optimizer.step(); }), "purpose differs");
 }
 
-/// Operators that use more units than there are slots, so that some are gathered into memory of the
-/// rank, and units that are used while these are in memory.
+/// Operators that use more units than there are slots: added slots belong to one rank. Units are
+/// also used while these are in memory.
 TEST_F(NodeSlotsTest, AddedSlots_AreTheRanksOwn) {
   const auto train = [&](Shard shard) {
     Layers model;
@@ -91,7 +91,7 @@ TEST_F(NodeSlotsTest, AddedSlots_AreTheRanksOwn) {
   EXPECT_LT(largest_difference(train(Shard::Full), train(Shard::None)), 1e-5);
 }
 
-/// The ranks that are active use units in an order that the joined rank does not see.
+/// Active ranks use units in an order that the joined rank does not see.
 TEST_F(NodeSlotsTest, JoinedRanks_GatherIntoTheSlotsOfTheOthers) {
   const auto train = [&](Shard shard) {
     Layers model;
@@ -122,7 +122,7 @@ TEST_F(NodeSlotsTest, JoinedRanks_GatherIntoTheSlotsOfTheOthers) {
   EXPECT_LT(largest_difference(train(Shard::Full), train(Shard::Gradients)), 1e-5);
 }
 
-/// A block of each unit, to each other node.
+/// Each rank sends its block of a unit once to every other node.
 TEST_F(NodeSlotsTest, BytesSent_AreThoseBetweenNodes) {
   if (!share_gathered_units()) GTEST_SKIP() << "each rank gathers for itself";
   Layers model;
@@ -134,7 +134,7 @@ TEST_F(NodeSlotsTest, BytesSent_AreThoseBetweenNodes) {
   const auto nodes = static_cast<std::uint64_t>(runtime_.cross_size());
   const std::uint64_t unit = kWidth * (kWidth + 1) * sizeof(float);
   const std::uint64_t block = unit / static_cast<std::uint64_t>(size());
-  const std::uint64_t most_besides = 256;  // padding, and numbers of rows
+  const std::uint64_t most_besides = 256;  // padding, and row counts
   EXPECT_GE(sent, (nodes - 1) * block);
   EXPECT_LE(sent, (nodes - 1) * block + most_besides);
   const auto reduced = kLayers * block * static_cast<std::uint64_t>(size() - 1);

@@ -1,4 +1,4 @@
-// Master copies of parameters of 16 bits, and gradients that are more precise than parameters.
+// Master copies of 16-bit parameters, and gradients that are more precise than parameters.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ TEST_F(PrecisionTest, Masters_KeepWhatParametersRoundAway) {
   for (const Shard mode : sharded_modes()) {
     MasterLine training(mode);
     for (int step = 0; step < kSteps; ++step) training.step(runtime_.rank() + 1);
-    // A single update is less than half the distance to the next bfloat16.
+    // One update alone is less than half the distance between bfloat16 numbers.
     const float expected = 1.0F - kSteps * 1e-3F * static_cast<float>(runtime_.size() + 1) / 2.0F;
     EXPECT_TRUE(torch::equal(training.line.weight.detach(),
                              torch::full({300}, expected, torch::kFloat).to(torch::kBFloat16)))
@@ -39,7 +39,7 @@ TEST_F(PrecisionTest, Masters_TrainAsOnOneProcess) {
     training.run(0, kSteps);
     const at::Tensor sharded = flat(*training.model);
     expect_equal_on_all_ranks(sharded);
-    // Sums over ranks may be rounded in another order, which may round a parameter the other way.
+    // Sums over ranks may be added in a different order, which may round a parameter differently.
     EXPECT_LT(largest_difference(sharded.to(torch::kFloat), alone.to(torch::kFloat)), 0.01)
         << name_of(mode);
     EXPECT_GT((sharded == alone).to(torch::kFloat).mean().item<double>(), 0.98) << name_of(mode);
@@ -84,10 +84,10 @@ TEST_F(PrecisionTest, MastersOfACheckpointWithout_AreItsParameters) {
   const Line saved(torch::kBFloat16);
   torch::optim::SGD plain({saved.weight}, 1e-3);
   DistributedOptimizer without(plain, {{"weight", saved.weight}}, with(Shard::Optimizer));
-  without.save(folder.path());  // ones
+  without.save(folder.path());  // saves ones
   for (const Shard mode : sharded_modes()) {
     MasterLine training(mode);
-    training.step(1.0);  // parameters stay ones, masters do not
+    training.step(1.0);  // parameters are still ones, masters are not
     training.optimizer->load(folder.path(), {.strict = false});
     training.step(1.0);
     EXPECT_EQ(training.value(7), 1.0F) << name_of(mode);
@@ -97,7 +97,7 @@ TEST_F(PrecisionTest, MastersOfACheckpointWithout_AreItsParameters) {
 }
 
 TEST_F(PrecisionTest, Gradients_AddUpAndAreReducedInReduceDtype) {
-  // 2^8 and 1: a sum that bfloat16 cannot hold.
+  // bfloat16 cannot represent the sum of 2^8 and 1.
   for (const Shard mode : all_modes()) {
     for (const int passes : {1, 2}) {
       const Line line(torch::kBFloat16);
@@ -166,7 +166,7 @@ TEST_F(PrecisionTest, Scaler_UnscalesGradientsOfMasters) {
   }
 }
 
-/// Linear layers of bfloat16, with a norm between them that is not converted.
+/// Linear layers in bfloat16 with norms between them, which are not converted.
 torch::nn::Sequential make_mixed_model() {
   torch::manual_seed(3);
   torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth),
@@ -218,7 +218,7 @@ TEST_F(PrecisionTest, Report_CountsMasters) {
     const TrainingReport report = optimizer.report();
     constexpr std::size_t kElements = 300;
     const auto ranks = static_cast<std::size_t>(runtime_.size());
-    if (report.now.optimizer_state > 0) {  // a rank without a shard knows no state
+    if (report.now.optimizer_state > 0) {  // a rank without a shard has no state to measure
       EXPECT_EQ(report.expected.optimizer_state, kElements * 4 * 3 / ranks);
     }
     EXPECT_EQ(report.expected.gradients, kElements * 4 / (mode == Shard::Optimizer ? 1 : ranks));
@@ -228,7 +228,7 @@ TEST_F(PrecisionTest, Report_CountsMasters) {
   }
 }
 
-/// A DistributedOptimizer of a bfloat16 parameter refuses the options with this text.
+/// Expects that a DistributedOptimizer of a bfloat16 parameter refuses the options with this text.
 void expect_refused(const DistributedOptimizer::Options& options, const std::string& text) {
   const Line line(torch::kBFloat16);
   torch::optim::SGD inner({line.weight}, 1.0);

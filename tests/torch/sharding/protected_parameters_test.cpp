@@ -1,4 +1,5 @@
-// KOLO_PROTECT_PARAMETERS: writes to the one copy of the parameters end the process with a text.
+// KOLO_PROTECT_PARAMETERS: writes to the shared copy of the parameters kill the process with a
+// message.
 #include <array>
 #include <csignal>
 #include <cstdint>
@@ -40,7 +41,7 @@ struct Death {
   std::string text;
 };
 
-/// Runs `work` in a child process. What it writes to stderr must fit into a pipe.
+/// Runs `work` in a child process. Its output on stderr must fit into a pipe.
 Death death_of(const std::function<void()>& work) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
@@ -72,7 +73,7 @@ class ProtectedParametersTest : public testing::Test {
   }
 };
 
-/// In the second of two parameters.
+/// The write is to the second of two parameters.
 TEST_F(ProtectedParametersTest, Writes_EndTheProcessAndNameTheParameter) {
   const Runtime runtime(in_test_world(protecting()));
   const at::Tensor first = torch::ones({kElements}).requires_grad_();
@@ -113,11 +114,11 @@ TEST_F(ProtectedParametersTest, OtherFaults_AreThoseOfTheProgram) {
     *nowhere = 1;
   });
   expect_own([] {
-    std::raise(SIGSEGV);  // Open MPI's handler prints a stack trace and is gone
+    std::raise(SIGSEGV);  // Open MPI's handler prints a stack trace and uninstalls itself
     std::raise(SIGSEGV);
   });
   expect_own([&] {
-    // Mapped, but not for writing.
+    // Mapped, but not writable.
     volatile char* volatile code = reinterpret_cast<char*>(&std::strlen);
     *code = 1;
   });

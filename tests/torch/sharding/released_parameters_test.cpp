@@ -1,5 +1,5 @@
-// What a program may do with parameters that are not in memory, besides calling operators: it gets
-// the right values, or an exception that says what to call.
+// Released parameters: any access other than by operators gets the right values, or an exception
+// that says what to call.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,7 +19,7 @@ namespace kolo::test::released_parameters_test {
 
 using namespace layer_units;
 
-/// A model of which no rank has a whole parameter in memory, and its values.
+/// A model whose parameters are all sharded, and their full values.
 class ReleasedParametersTest : public TorchTest {
  protected:
   void SetUp() override {
@@ -30,7 +30,7 @@ class ReleasedParametersTest : public TorchTest {
     optimizer_.emplace(*inner_, *model_, layer_by_layer(Shard::Full));
   }
 
-  /// No rank waits for another in `access`, which throws; then the model can still be trained.
+  /// `access` throws without waiting for other ranks, and the model can still be trained.
   void expect_refused_access(const std::function<void()>& access) {
     if (is_last()) {
       const std::string text = text_thrown_by<c10::Error>(access);
@@ -57,7 +57,7 @@ class ReleasedParametersTest : public TorchTest {
 };
 
 TEST_F(ReleasedParametersTest, SavingTheModel_IsRefused) {
-  model_->layers[0]->weight.detach().sum();  // the first one could be written
+  model_->layers[0]->weight.detach().sum();  // the first layer could be written
   std::stringstream file;
   expect_refused_access([&] { torch::save(model_, file); });
 }
@@ -98,7 +98,7 @@ TEST_F(ReleasedParametersTest, AddressesAreRefused) {
   expect_refused_access([&] { released().storage().data(); });
 }
 
-// The last rank submits its part after the others' memory of the parameter has become another's.
+// The last rank submits after the others' memory of the parameter has been reused for other units.
 TEST_F(ReleasedParametersTest, CollectivesTakeTheirValues) {
   TensorHandle handle;
   if (is_last()) {
@@ -166,7 +166,7 @@ TEST_F(ReleasedParametersTest, OfAnEndedModel_LeaveNoMemoryToTheNext) {
   const auto storage = released().storage().getWeakStorageImpl();
   optimizer_.reset();
   inner_.reset();
-  EXPECT_TRUE(torch::equal(released(), expected()));  // they outlive the optimizer
+  EXPECT_TRUE(torch::equal(released(), expected()));  // parameters outlive the optimizer
   model_ = nullptr;
   torch::optim::SGD inner(whole_->parameters(), 0.1);
   const DistributedOptimizer optimizer(inner, *whole_, layer_by_layer(Shard::Full));

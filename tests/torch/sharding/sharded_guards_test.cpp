@@ -1,5 +1,5 @@
-// Uses of the wrapped optimizer or of parameters that bypass the DistributedOptimizer are detected,
-// and legitimate ones are not refused.
+// Uses of the wrapped optimizer or of parameters that bypass the DistributedOptimizer are detected;
+// legitimate uses are not refused.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -35,14 +35,14 @@ class ShardedGuardsTest : public TorchTest {
   }
 };
 
-/// How a program that steps the wrapped optimizer gets rid of its gradients.
+/// How a program that steps the wrapped optimizer zeroes its gradients.
 enum class Zeroing { ByWrapper, ByWrapped, ByModel, Never };
 
 struct Misuse {
   Shard mode;
   Algorithm algorithm;
   Zeroing zeroing;
-  int steps_before;  // ordinary ones
+  int steps_before;  // valid steps
 };
 
 std::string name_of(const Misuse& misuse) {
@@ -68,7 +68,7 @@ std::vector<Misuse> misuses() {
 
 class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInterface<Misuse> {
  protected:
-  /// Whether the parameters have no gradients for the wrapped optimizer to step by.
+  /// Whether the wrapped optimizer would find no gradients on the parameters.
   static bool has_shards() {
     return GetParam().mode == Shard::Full ||
            (GetParam().mode == Shard::Gradients && GetParam().steps_before > 0);
@@ -156,7 +156,7 @@ std::vector<OptimizerCase> known_optimizers() {
           {"Adagrad", maker<Adagrad>(AdagradOptions(1e-3))}};
 }
 
-/// The elements of a tensor that the optimizer has of every parameter.
+/// The number of elements of a state tensor that the optimizer keeps for every parameter.
 std::int64_t elements_of(const std::string& kind, const torch::optim::OptimizerParamState& state) {
   using namespace torch::optim;
   if (kind == "SGD") return static_cast<const SGDParamState&>(state).momentum_buffer().numel();
@@ -180,7 +180,7 @@ TEST_F(ShardedGuardsTest, TorchSaveOfTheWrappedOptimizer_IsRefused) {
       std::ostringstream stream;
       {
         DistributedOptimizer optimizer(*inner, *model, with(mode));
-        if (mode != Shard::Full) torch::save(*inner, stream);  // nothing is sharded yet
+        if (mode != Shard::Full) torch::save(*inner, stream);  // not sharded yet
         backward(model, 0);
         optimizer.step();
         expect_refused([&, &of = *inner] { torch::save(of, stream); },
@@ -206,7 +206,7 @@ TEST_F(ShardedGuardsTest, TorchLoadIntoTheWrappedOptimizer_IsDetected) {
     std::stringstream saved;
     torch::save(*inner, saved);
     DistributedOptimizer optimizer(*inner, *model, with(mode));
-    if (mode != Shard::Full) torch::load(*inner, saved);  // nothing is sharded yet
+    if (mode != Shard::Full) torch::load(*inner, saved);  // not sharded yet
     optimizer.zero_grad();
     backward(model, 1);
     optimizer.step();
@@ -258,14 +258,14 @@ TEST_F(ShardedGuardsTest, ParametersThatWereMoved_AreDetected) {
       backward(model, 0);
       optimizer.step();
       optimizer.full_parameters([&] {
-        const at::NoGradGuard no_grad;  // copies are fine
+        const at::NoGradGuard no_grad;  // copying is allowed
         for (at::Tensor& parameter : model->parameters()) parameter.copy_(parameter * 0.5);
       });
       optimizer.zero_grad();
       backward(model, 1);
       move(model);
       const at::Tensor before = flat(*model);
-      if (mode == Shard::None) {  // its step finds them wherever they are
+      if (mode == Shard::None) {  // step() finds moved parameters
         optimizer.step();
         EXPECT_FALSE(torch::equal(flat(*model), before));
         continue;

@@ -1,4 +1,4 @@
-// The state and gradients that each rank of a sharded optimizer keeps.
+// State and gradients that each rank of a sharded optimizer keeps.
 #include <cstdint>
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST_F(ShardedOptimizerTest, ReducedGradients_AreUndefined) {
       }
       EXPECT_EQ(torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0), 0.0);
       EXPECT_GT(optimizer.clip_grad_norm_(1.0), 0.0);
-      // A second backward() would be lost: it is an error.
+      // A second backward() is an error: its gradients would be lost.
       const at::Tensor loss = loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32));
       EXPECT_THROW(loss.backward(), InvalidArgument);
       optimizer.step();
@@ -72,7 +72,7 @@ TEST_F(ShardedOptimizerTest, ReducedGradients_AreUndefined) {
   }
 }
 
-/// Gradients that the parameters still have at the end of a backward() of the third step.
+/// The number of parameters that still have gradients after the third step's backward().
 int gradients_after_backward(Shard mode) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);

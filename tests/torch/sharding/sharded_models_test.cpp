@@ -1,4 +1,4 @@
-// Models of many kinds train alike in every mode, and as one process does with the rows of all
+// Models of many kinds train the same in every mode, and like one process with the rows of all
 // ranks, whatever else the program does with the model meanwhile.
 #include <memory>
 #include <string>
@@ -15,7 +15,7 @@ namespace kolo::test::sharded_models_test {
 
 constexpr std::int64_t kRows = 4;  // of each rank in a step
 
-/// What a program may do besides.
+/// Additional behaviour of a program.
 struct Variation {
   int steps = 6;
   bool evaluates = false;      ///< before forward, before backward and before the update
@@ -31,7 +31,7 @@ struct Trained {
   std::vector<double> evaluations;
 };
 
-/// Which rows of the batch a process trains with.
+/// The rows of the batch that a process trains with.
 struct Share {
   int rank;
   int size;
@@ -48,7 +48,7 @@ at::Tensor training_loss(TrainedModel& model, int step, const Share& share,
   };
   if (!share.is_alone) return loss_of(share.rank * kRows, kRows);
   if (model.buffers().empty()) return loss_of(0, share.size * kRows);
-  at::Tensor sum = torch::zeros({});  // BatchNorm normalizes over the rows of one rank
+  at::Tensor sum = torch::zeros({});  // BatchNorm normalizes over one rank's rows
   for (int rank = 0; rank < share.size; ++rank) sum = sum + loss_of(rank * kRows, kRows);
   return sum / share.size;
 }
@@ -63,7 +63,7 @@ void evaluate(TrainedModel& model, int step, std::vector<double>& evaluations) {
     const c10::InferenceMode inference;
     evaluations.push_back(model.encoded(step + 200, 5, 2).sum().item<double>());
   }
-  evaluations.push_back(model.loss(step, 1, 2).item<double>());  // a graph that nobody uses
+  evaluations.push_back(model.loss(step, 1, 2).item<double>());  // builds a graph that is not used
   model.train();
 }
 
@@ -132,8 +132,8 @@ class ShardedModelsTest : public TorchTest, public testing::WithParamInterface<M
     return train(*model, *adamw, {rank(), size(), true}, variation);
   }
 
-  /// All modes have the same bits, also in what evaluations see, and are near one process with the
-  /// rows of all ranks.
+  /// Expects equal bits in all modes, also in evaluations, and results close to those of one
+  /// process with the rows of all ranks.
   /// @return the parameters
   at::Tensor expect_all_modes_alike(const Variation& variation) const {
     const Trained alone = train_alone(variation);
@@ -148,7 +148,7 @@ class ShardedModelsTest : public TorchTest, public testing::WithParamInterface<M
       expect_equal_on_all_ranks(trained.parameters);
     }
     EXPECT_LT(largest_difference(whole.parameters, alone.parameters), 1e-5);
-    if (GetParam().make()->buffers().empty()) {  // which are a rank's own
+    if (GetParam().make()->buffers().empty()) {  // buffers differ between ranks
       EXPECT_LT(
           largest_difference(torch::tensor(whole.evaluations), torch::tensor(alone.evaluations)),
           1e-4);

@@ -1,5 +1,5 @@
-// What a sharded optimizer trains besides ordinary models: clipped gradients, parameters of all
-// kinds, views of parameters and parameters that are added later; and what it refuses.
+// Sharded optimizers beyond ordinary models: clipped gradients, parameters of all kinds, views of
+// parameters, parameters that are added later, and errors.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,7 +20,7 @@ namespace kolo::test::sharded_optimizer_test {
 
 constexpr std::int64_t kWidth = 9;
 
-constexpr double kMaxNorm = 0.01;  // below all norms here
+constexpr double kMaxNorm = 0.01;  // below all norms in these tests
 
 struct Clipped {
   std::vector<double> norms;  ///< before clipping, of each step
@@ -111,14 +111,14 @@ TEST_F(ShardedOptimizerTest, ParametersOfAllKinds_Train) {
   const Zoo untouched;
   const auto names = untouched.named_parameters();
   for (const Shard mode : sharded_modes()) {
-    // Some ranks use parameters that others do not.
+    // Skipped: some ranks use parameters that others do not.
     if (mode == Shard::Full && gathers_on_use()) continue;
     const std::vector<at::Tensor> sharded = train_zoo(runtime_, mode);
     for (std::size_t i = 0; i < whole.size(); ++i) {
       if (whole[i].numel() == 0) continue;
       expect_alike(sharded[i], whole[i], names[i].key().c_str());
     }
-    EXPECT_TRUE(torch::equal(sharded[7], untouched.never));  // weight decay must leave it alone
+    EXPECT_TRUE(torch::equal(sharded[7], untouched.never));  // weight decay must not change it
   }
 }
 
@@ -126,7 +126,7 @@ TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameter_FollowIt) {
   for (const Shard mode : sharded_modes()) {
     torch::manual_seed(3);
     torch::nn::Linear model(6, 5);
-    const torch::nn::Linear copied_model = model;  // as all of LibTorch's copies, not deep
+    const torch::nn::Linear copied_model = model;  // shallow, like all of LibTorch's copies
     const at::Tensor copy = model->weight;
     const at::Tensor detached = model->weight.detach();
     const at::Tensor view = detached.t();
@@ -139,7 +139,7 @@ TEST_F(ShardedOptimizerTest, ViewsAndCopiesOfAParameter_FollowIt) {
       (model->forward(torch::ones({2, 6})).sum() * (runtime_.rank() + 1)).backward();
       optimizer.step();
     }
-    // The gradient of every element is 2 (rank + 1), n + 1 on average.
+    // Every element has the gradient 2 (rank + 1), whose mean is n + 1.
     const at::Tensor expected = start - 2 * 0.1 * (runtime_.size() + 1);
     EXPECT_LT(largest_difference(model->weight.detach(), expected), 1e-6);
     EXPECT_TRUE(torch::equal(copied_model->weight, model->weight));

@@ -1,4 +1,4 @@
-// Ranks of a sharded optimizer that join, replicas on nodes, passes that are reduced one by one,
+// Sharded optimizers with ranks that join, replicas on nodes, passes that are reduced one by one,
 // and a step that fails on one rank.
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace kolo::test::sharded_ranks_test {
 
 constexpr std::int64_t kWidth = 9;
 
-/// What rank r of `ranks` has to train on, in its own number of steps: with clipping, a rate that a
-/// scheduler changes, and a batch that the program gives up.
+/// Trains with a different number of steps on each rank, with clipping, changing learning rates,
+/// and batches whose gradients are dropped.
 at::Tensor train_unevenly(Runtime& runtime, Shard shard) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
   torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
@@ -95,13 +95,13 @@ TEST_F(ShardedOptimizerTest, Passes_AreReducedOneByOne) {
     DistributedOptimizer optimizer(inner, zoo, options);
     for (int step = 0; step < 8; ++step) {
       optimizer.zero_grad();
-      // The last step has fewer passes, and unused parameters keep buckets from being complete.
+      // The last step has fewer passes, and unused parameters keep buckets incomplete.
       for (int pass = 0; pass < (step == 7 ? 2 : kPasses); ++pass) {
         const std::int64_t first = 3 * (runtime_.rank() * kPasses + pass);
         zoo.forward(batch_rows(step, first, 3, 7, torch::kFloat32), step + pass, runtime_.rank())
             .backward();
       }
-      if (step == 4) {  // another try
+      if (step == 4) {  // drop and repeat
         optimizer.zero_grad();
         zoo.forward(batch_rows(77, runtime_.rank(), 3, 7, torch::kFloat32), 1, runtime_.rank())
             .backward();
@@ -122,7 +122,7 @@ TEST_F(ShardedOptimizerTest, Passes_AreReducedOneByOne) {
   }
 }
 
-/// An optimizer that fails on one rank.
+/// An optimizer that can be made to fail.
 class FailingOptimizer final : public torch::optim::SGD {
  public:
   using SGD::SGD;
@@ -135,12 +135,12 @@ class FailingOptimizer final : public torch::optim::SGD {
 
 TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
   constexpr int kFailing = 2;
-  /// The parameters after each of four steps, of which rank 0 may fail one.
+  /// The parameters after each of four steps. Step kFailing may fail on rank 0.
   const auto run = [&](Shard mode, bool is_to_fail) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
     DistributedOptimizer::Options options = with(mode);
-    options.bucket_bytes = std::size_t{1} << 20;  // one
+    options.bucket_bytes = std::size_t{1} << 20;  // one bucket
     DistributedOptimizer optimizer(inner, *model, options);
     std::vector<at::Tensor> after;
     for (int step = 0; step < 4; ++step) {
@@ -161,12 +161,12 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
     const std::vector<at::Tensor> failed = run(mode, true);
     const std::vector<at::Tensor> whole = run(mode, false);
     EXPECT_TRUE(torch::equal(failed[kFailing - 1], whole[kFailing - 1]));
-    // Rank 0's shard stays as it was, all others take the step.
+    // Rank 0's shard is not updated; all others are.
     const at::Tensor stays = failed[kFailing] == failed[kFailing - 1];
     const at::Tensor steps = failed[kFailing] == whole[kFailing];
     EXPECT_TRUE(stays.logical_xor(steps).all().item<bool>());
     EXPECT_NEAR(stays.sum().item<double>(), static_cast<double>(stays.numel()) / runtime_.size(),
-                mode == Shard::Full ? 1056.0 : 32.0);  // for padding, to a page
+                mode == Shard::Full ? 1056.0 : 32.0);  // padding; with Full, up to a page
     EXPECT_TRUE((failed[kFailing + 1] != failed[kFailing]).all().item<bool>());
   }
 }

@@ -1,5 +1,5 @@
-// Sharded training has the results of ordinary training, bit by bit where reductions are in the
-// order of ranks, with every optimizer.
+// Sharded training has the same results as ordinary training with every optimizer, bit for bit
+// where sums are in rank order.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -37,7 +37,7 @@ std::vector<OptimizerCase> cases() {
   };
 }
 
-/// What may differ from a plain loop.
+/// Deviations from a plain loop.
 struct Variation {
   torch::ScalarType type = torch::kFloat32;
   double max_norm = 0.0;
@@ -148,7 +148,7 @@ TEST_F(ShardedOptimizerTest, OptimizerOfTheUsersOwn_Trains) {
     expect_alike(sharded, plainly);
     expect_equal_on_all_ranks(sharded);
     expect_alike(train(runtime_, own, with(mode), scheduled), by_schedule);
-    // It takes the signs of gradients, which clipping leaves as they are.
+    // OwnOptimizer uses only the signs of gradients, which clipping does not change.
     expect_alike(train(runtime_, own, with(mode), {.max_norm = 0.05}), plainly);
   }
 }

@@ -1,4 +1,4 @@
-// Loops and models that trip other sharded optimizers: here they train as without sharding.
+// Loops and models that break other sharded optimizers train here as without sharding.
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -78,7 +78,7 @@ TEST_F(ShardedTrapsTest, AnyWayToZeroGradients_Works) {
   }
 }
 
-/// An embedding whose weight is that of the output too, a layer used twice, and one with buffers.
+/// An embedding that shares its weight with the output, a layer used twice, and one with buffers.
 struct Tricky : torch::nn::Module {
   Tricky() {
     torch::manual_seed(3);
@@ -104,7 +104,7 @@ struct Trained {
   std::vector<double> losses;
 };
 
-/// Every second pass under no_sync, of which the forward pass may be outside.
+/// Runs every second pass under no_sync, with its forward pass inside or outside.
 Trained train_tricky(const Runtime& runtime, Shard mode, bool forward_is_inside) {
   Tricky model;
   torch::optim::AdamW inner(model.parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
@@ -195,7 +195,8 @@ TEST_F(ShardedTrapsTest, SteadySteps_MoveNoMoreThanTheyMustAndNegotiateNothing) 
     ProcessSet::Metrics after;
     for (int step = 0; step < 6 + kCounted; ++step) {
       if (step == 5) before = runtime_.world().metrics();
-      // Before the last step, which no rank can end without this one: what comes then is not seen.
+      // Read before the last step, which no rank can finish without this one, so no later traffic
+      // is counted.
       if (step == 5 + kCounted) after = runtime_.world().metrics();
       optimizer.zero_grad();
       loss_of(model, batch_rows(step, 3 * rank(), 3, 256, torch::kFloat32)).backward();
@@ -211,7 +212,7 @@ TEST_F(ShardedTrapsTest, SteadySteps_MoveNoMoreThanTheyMustAndNegotiateNothing) 
   }
 }
 
-/// The last rank ends before the others, which then do different things with their gradients.
+/// The last rank joins first; the others then call different functions.
 TEST_F(ShardedTrapsTest, CommandsThatDifferWhileOneHasJoined_AreAnErrorOnAll) {
   if (size() < 3) GTEST_SKIP() << "of two ranks, the one that has not joined differs from nobody";
   for (const Shard mode : {Shard::Optimizer, Shard::Gradients}) {
@@ -232,7 +233,7 @@ TEST_F(ShardedTrapsTest, CommandsThatDifferWhileOneHasJoined_AreAnErrorOnAll) {
   }
 }
 
-/// One rank comes so late that reductions which the others wait for inside backward() time out.
+/// One rank is so late that the others' reductions time out inside backward().
 class LateRankTest : public testing::Test {
  protected:
   static Config hasty() {
@@ -275,7 +276,7 @@ TEST_F(LateRankTest, FailedReduction_EndsBackwardAndTheNextStepWorks) {
       }
       EXPECT_TRUE(torch::equal(flat(*model), before));
       optimizer.zero_grad();
-      barrier({.timeout = std::chrono::seconds(60)});  // the others are further by all they missed
+      barrier({.timeout = std::chrono::seconds(60)});  // the other ranks are ahead by the timeouts
     }
     expect_steps(4);
     EXPECT_FALSE(torch::equal(flat(*model), before));

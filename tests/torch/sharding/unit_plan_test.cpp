@@ -11,7 +11,7 @@ namespace {
 
 using Units = std::vector<std::size_t>;
 
-/// In the order of the model.
+/// In the model's order.
 std::vector<UnitMember> members_of(const std::vector<std::pair<std::string, std::size_t>>& all) {
   std::vector<UnitMember> members;
   for (const auto& [name, bytes] : all) members.push_back({name, bytes, members.size()});

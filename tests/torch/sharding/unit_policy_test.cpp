@@ -1,4 +1,4 @@
-// Which parameters are gathered together, and for how long they stay.
+// Which parameters are gathered together, and how long they stay in memory.
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +29,7 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// The first weight of the first block is also one of the model itself.
+/// The first weight of the first block is also registered in the model itself.
 class BlocksImpl : public torch::nn::Module {
  public:
   BlocksImpl() {
@@ -44,8 +44,8 @@ class BlocksImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Blocks);
 
-/// Which of block0.first.weight (tied), block0.second, block1.first, block1.second and head are
-/// gathered when block1.first is used.
+/// Whether each of block0.first.weight (tied), block0.second, block1.first, block1.second and head
+/// is gathered when block1.first is used.
 std::vector<bool> gathered_with_block1(const ModuleFilter& policy) {
   Blocks model;
   std::vector<at::Tensor> parameters;
@@ -78,7 +78,7 @@ TEST_F(UnitPolicyTest, UnitsAreThoseOfThePolicy) {
   EXPECT_EQ(gathered_with_block1([](const std::string& name, const torch::nn::Module& module) {
               return name == "block1" || module.as<torch::nn::Linear>() != nullptr;
             }),
-            layers);  // the innermost counts
+            layers);  // the innermost module decides
   EXPECT_EQ(gathered_with_block1(nullptr), layers);
 }
 

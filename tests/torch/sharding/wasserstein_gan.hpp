@@ -13,7 +13,7 @@
 
 namespace kolo::test::sharded_guards_test {
 
-/// One of two models that train against each other: with Kolo in `mode`, or without.
+/// One of the two models of a GAN, trained with Kolo in `mode`, or without.
 struct Player {
   Player(std::int64_t width, std::optional<Shard> mode)
       : model(make_mlp(torch::kFloat64, width, 2)),
@@ -35,7 +35,8 @@ struct Player {
   std::unique_ptr<DistributedOptimizer> optimizer;
 };
 
-/// A Wasserstein GAN, whose weights are clamped while the critic has the generator's gradients.
+/// A Wasserstein GAN. Weights are clamped while the critic holds gradients from the generator's
+/// pass.
 inline at::Tensor train_wgan(Runtime& runtime, std::optional<Shard> mode) {
   Player generator(4, mode);
   Player critic(3, mode);

@@ -1,4 +1,4 @@
-// What may go wrong when backward() calls a checkpointed function again.
+// Errors when backward() calls a checkpointed function again.
 #include <stdexcept>
 #include <vector>
 
@@ -48,7 +48,7 @@ TEST_F(ActivationCheckpointErrorsTest, WhatTheFunctionThrows_ComesOutOfBackward)
   const at::Tensor state = at::globalContext().defaultGenerator(at::kCPU).get_state();
   expect_contains(text_thrown_by<std::range_error>([&] { y.backward(); }), "no more memory");
   EXPECT_TRUE(torch::equal(at::globalContext().defaultGenerator(at::kCPU).get_state(), state));
-  y.backward();  // the next attempt
+  y.backward();  // the next attempt works
   EXPECT_TRUE(torch::equal((input.grad() * input).detach().sum(), y.detach()));
   EXPECT_THROW(
       checkpoint([](const at::Tensor&) -> at::Tensor { throw std::range_error("now"); }, input),

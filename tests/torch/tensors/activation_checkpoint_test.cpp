@@ -23,15 +23,15 @@ at::Tensor leaf(const std::vector<std::int64_t>& shape) {
   return torch::randn(shape).requires_grad_();
 }
 
-/// Calls a function plainly or as a checkpoint.
+/// Calls a function directly or as a checkpoint.
 using CallBlock = std::function<at::Tensor(const Function&, const at::Tensor&)>;
 at::Tensor plain(const Function& function, const at::Tensor& input) { return function(input); }
 at::Tensor checkpointed(const Function& function, const at::Tensor& input) {
   return checkpoint(function, input);
 }
 
-/// The loss, gradients, and what the generator gives then. Nothing is used more than twice: three
-/// gradients of a tensor may add up in another order. backward() calls the blocks again.
+/// The loss, the gradients, and the next random numbers. No tensor is used more than twice: when
+/// backward() calls the blocks again, three gradients might be added in a different order.
 Tensors run_blocks(const CallBlock& call, bool is_nested, bool has_autocast) {
   torch::manual_seed(9);
   Tensors weights;
@@ -55,7 +55,7 @@ Tensors run_blocks(const CallBlock& call, bool is_nested, bool has_autocast) {
     } else {
       for (std::size_t i = 0; i < 4; ++i) x = call(block(i), x);
     }
-    // Also outside, but not with casts: one cast would add up the gradients of both.
+    // Also used outside, but not with casts: one cast would accumulate the gradients of both uses.
     if (!has_autocast) x = x.matmul(weights[3]);
     loss = torch::dropout(x, 0.5, true).to(torch::kFloat32).pow(2).mean();
   }
@@ -103,7 +103,7 @@ TEST_F(ActivationCheckpointTest, AutocastOfBackward_IsThatOfTheFirstCall) {
   EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
 }
 
-/// Constants that a function multiplies by, which its graph therefore keeps.
+/// Constants that a function multiplies by, so that its graph keeps them.
 class Activations {
  public:
   at::Tensor make(const at::Tensor& like) {
@@ -228,7 +228,7 @@ TEST_F(ActivationCheckpointTest, ResultsMayBeChangedInPlace) {
 TEST_F(ActivationCheckpointTest, Modules_AreFunctions) {
   torch::nn::Linear linear(3, 3);
   torch::nn::Sequential sequential(torch::nn::Linear(3, 4), torch::nn::Tanh());
-  const at::Tensor input = torch::randn({2, 3});  // needs no gradient, as the first block's
+  const at::Tensor input = torch::randn({2, 3});  // needs no gradient, like the first block's input
   const auto run = [&](bool is_checkpointed) {
     linear->zero_grad();
     sequential->zero_grad();

@@ -1,4 +1,4 @@
-// Autocast restores what it found, and a step inside a region leaves no stale casts.
+// Autocast restores the previous state, and a step inside a region leaves no stale casts.
 #include "kolo/torch/autocast.hpp"
 
 #include <ATen/autocast_mode.h>
@@ -93,7 +93,7 @@ TEST(AutocastTest, CachedCasts_EndWithTheOutermostRegion) {
   EXPECT_EQ(sum(), 8.0);
 }
 
-/// LibTorch's cache would give the outer region's cast.
+/// LibTorch's cache would return the outer region's cast.
 TEST(AutocastTest, RegionOfAnotherType_MakesItsOwnCasts) {
   const at::Tensor weight = torch::ones({2, 2}).requires_grad_();
   const at::Tensor rows = torch::ones({1, 2});

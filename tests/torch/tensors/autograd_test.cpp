@@ -1,4 +1,4 @@
-// Gradients of collectives against finite differences in float64.
+// Gradients of collectives, compared with finite differences in float64.
 #include <functional>
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ using Function = std::function<at::Tensor(const at::Tensor&)>;
 
 constexpr double kStep = 1e-5;
 
-/// What a gradient is a multiple of: the derivative of the sum of all ranks' losses.
+/// Expects gradients that are multiples of the derivative of the sum of all ranks' losses.
 class AutogradTest : public TorchTest {
  protected:
   using ShapeOf = std::function<Shape(int rank)>;
@@ -24,7 +24,7 @@ class AutogradTest : public TorchTest {
     return own(shape_of(rank()), at::kDouble) * 0.1 + 0.05;
   }
 
-  /// This rank's loss: not linear, and other on every rank.
+  /// This rank's loss: nonlinear, and different on every rank.
   at::Tensor loss(const at::Tensor& output) const {
     const at::Tensor weights = own(output.sizes().vec(), at::kDouble, 5) * 0.3 - 0.7;
     return (output.sin() * weights).sum();
@@ -34,8 +34,8 @@ class AutogradTest : public TorchTest {
     return allreduce(own_loss.detach(), {.op = ReduceOp::Sum, .name = "loss"}).item<double>();
   }
 
-  /// For every element of every rank's input: `objective`, summed over the ranks, is differentiated
-  /// numerically, and `gradient` is `factor` times that.
+  /// Expects `gradient` to be `factor` times the derivative of `objective`, summed over ranks, for
+  /// every element of every rank's input. The derivative is computed numerically.
   void expect_derivative(const at::Tensor& gradient, const Function& objective,
                          const ShapeOf& shape_of, double factor) const {
     const at::Tensor flat = gradient.reshape({-1});
@@ -64,7 +64,7 @@ class AutogradTest : public TorchTest {
     expect_derivative(x.grad(), objective, shape_of, factor);
   }
 
-  /// The derivative of the gradient in a direction.
+  /// Checks second derivatives: the derivative of the gradient in a direction.
   void check_twice(const Function& f, const ShapeOf& shape_of, double factor) const {
     const auto along = [&](const at::Tensor& at) {
       const at::Tensor x = at.detach().requires_grad_();
@@ -80,10 +80,10 @@ class AutogradTest : public TorchTest {
   }
 
   static Shape same(int) { return {3, 2}; }
-  static Shape uneven(int rank) { return {(rank + 1) % 3, 2}; }  // none on rank 2
+  static Shape uneven(int rank) { return {(rank + 1) % 3, 2}; }  // no rows on rank 2
 
   at::Tensor rows_by_split(const at::Tensor& x) const {
-    // All rows to the rank after this one.
+    // All rows go to the next rank.
     std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), 0);
     splits[static_cast<std::size_t>((rank() + 1) % size())] = x.size(0);
     return alltoall(x, splits, {.name = "x"}).output;
@@ -115,7 +115,7 @@ TEST_F(AutogradTest, Broadcast_HasTheGradientOfTheMeanOnTheRoot) {
   check(from_root, same, 1.0 / size());
   check_twice(from_root, same, 1.0 / size());
   const at::Tensor x = own({3}).requires_grad_();
-  broadcast(x, root).div(0).sum().backward();  // infinite, and yet zero elsewhere
+  broadcast(x, root).div(0).sum().backward();  // infinite on the root, but zero elsewhere
   if (rank() != root) expect_equal(x.grad(), at::zeros({3}));
 }
 
@@ -154,7 +154,7 @@ TEST_F(AutogradTest, Groups_HaveTheGradientsOfTheirTensors) {
 TEST_F(AutogradTest, UnusedOutputs_CountAsZeros) {
   const at::Tensor x = own({3}).requires_grad_();
   const std::vector<at::Tensor> sums = grouped_allreduce({x, x * 2}, {.op = ReduceOp::Sum});
-  // Every rank has a loss of the first, only rank 0 one of the second.
+  // All ranks have a loss of the first tensor, only rank 0 one of the second.
   at::Tensor own_loss = sums[0].sum();
   if (rank() == 0) own_loss = own_loss + sums[1].sum() * 10;
   own_loss.backward();

@@ -1,4 +1,4 @@
-// Collectives on complex tensors, and their gradients, against LibTorch on one process.
+// Collectives on complex tensors and their gradients, compared with LibTorch in one process.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@ namespace kolo::test::complex_test {
 
 constexpr at::ScalarType kTypes[] = {at::kComplexFloat, at::kComplexDouble};
 
-/// Small whole numbers, so that products of four ranks are exact; parts differ.
+/// Small integers, so that products of four ranks are exact. Real and imaginary parts differ.
 at::Tensor numbers(int rank, const Shape& shape, at::ScalarType type) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
@@ -39,14 +39,14 @@ class ComplexTest : public TorchTest {
     return whole.narrow(0, first, scattered_rows(whole.size(0), size(), rank));
   }
 
-  /// Not holomorphic, and other on every rank.
+  /// Not holomorphic, and different on every rank.
   static at::Tensor loss(const at::Tensor& output, int rank) {
     const at::Tensor weights = numbers(rank + 3, output.sizes().vec(), output.scalar_type());
     return at::real(output.conj() * weights * output * output).sum() + output.abs().sum();
   }
 
-  /// The gradient of `f` is `factor` times that of all ranks' losses, where `formula` says on one
-  /// process what `f` returns on a rank.
+  /// Expects the gradient of `f` to be `factor` times that of the sum of all ranks' losses.
+  /// `formula` computes in one process what `f` returns on a rank.
   void expect_gradient(const Function& f, const Formula& formula, double factor) const {
     for (const at::ScalarType type : kTypes) {
       const at::Tensor x = (numbers(rank(), {5, 2}, type) + 0.25).requires_grad_();
@@ -83,7 +83,7 @@ TEST_F(ComplexTest, Reductions_AreThoseOfLibTorch) {
     const AllreduceOptions scaled{.prescale = 0.5, .postscale = 4};
     EXPECT_TRUE(at::allclose(allreduce(mine, scaled), sum * 2 / size()));
     EXPECT_TRUE(at::allclose(reduce_scatter(mine, scaled), rows_of(sum * 2 / size(), rank())));
-    at::Tensor alike = numbers(0, {7, 3}, type);  // whose Adasum they are themselves
+    at::Tensor alike = numbers(0, {7, 3}, type);  // the Adasum of equal numbers is that number
     EXPECT_TRUE(at::allclose(allreduce(alike, {.op = ReduceOp::Adasum}), alike));
   }
 }

@@ -1,4 +1,4 @@
-// kolo::deferred: what is constructed once per node is what every rank would have constructed.
+// kolo::deferred: constructing a model once per node gives what every rank would have constructed.
 #include "kolo/torch/deferred.hpp"
 
 #include <cmath>
@@ -20,9 +20,9 @@
 
 namespace kolo::test::deferred_test {
 
-constexpr std::int64_t kWidth = 160;  // a weight of 100 KiB, larger than what gets its own memory
+constexpr std::int64_t kWidth = 160;  // weights of 100 KiB, above the threshold for own memory
 
-/// Layers with initialisers of all kinds, tied weights, buffers, and tensors that are neither.
+/// Layers with all kinds of initialisers, tied weights, buffers, and tensors that are neither.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(std::int64_t width = kWidth) {
     input = register_module("input", torch::nn::Linear(width, width));
@@ -65,7 +65,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Each once: LibTorch lists tied ones twice.
+/// Parameters without duplicates: LibTorch lists tied ones twice.
 Parameters parameters_of(const torch::nn::Module& model) {
   Parameters parameters;
   for (const auto& item : model.named_parameters()) {
@@ -147,7 +147,7 @@ TEST_F(DeferredTest, Models_AreThoseOfAnOrdinaryConstruction) {
   }
 }
 
-/// As with an ordinary construction, but what differs between ranks is that of the first.
+/// Equal to ordinary construction, with the first rank's values where ranks would differ.
 TEST_F(DeferredTest, RanksWithOtherSeeds_GetTheFirstRanksValues) {
   for (const Shard shard : modes()) {
     const int source = shard == Shard::Full ? first_of_node() : 0;
@@ -191,7 +191,7 @@ TEST_F(DeferredTest, UseBeforeWrapping_Throws) {
   expect_refused([&] { broadcast_parameters(*model, 0); }, "kolo::deferred model");
 }
 
-/// Parameters that sharding cannot move: two of one storage, and one that is not contiguous.
+/// Parameters that sharding cannot move: two in one storage, and one that is not contiguous.
 struct OddNet : torch::nn::Module {
   OddNet() {
     const at::Tensor flat = torch::rand({2, kWidth, kWidth});
@@ -237,7 +237,7 @@ TEST_F(DeferredTest, SetsWithoutTheFirstRank_AreRefused) {
   barrier();
 }
 
-/// It throws, makes another tensor, or draws other numbers, depending on the rank.
+/// Throws, makes another tensor, or draws other random numbers on the last rank.
 struct UnequalNet : torch::nn::Module {
   UnequalNet(const std::string& what, bool is_last) {
     weight = register_parameter("weight", torch::randn({kWidth, kWidth}));
@@ -263,7 +263,7 @@ TEST_F(DeferredTest, ConstructorsThatDiffer_AreErrorsOnAllRanks) {
   expect_contains(text_of("draws", InvalidArgument("")), "has drawn other random numbers");
 }
 
-/// In bytes, pages that several processes share divided among them.
+/// This process's memory in bytes, with shared pages divided by the number of processes.
 double proportional_memory() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;) {
@@ -290,7 +290,7 @@ TEST_F(DeferredTest, OnlyTheFirstRankHasThemInMemory) {
   const auto model = deferred<LargeNet>();
   const double whole = 8.0 * 1448 * 1448 * 4;
   if (keeps_parameters()) {
-    EXPECT_GT(model->at_the_end - before, 0.5 * whole);  // memory freed before may be used again
+    EXPECT_GT(model->at_the_end - before, 0.5 * whole);  // freed memory may be reused
   } else {
     EXPECT_LT(model->at_the_end - before, 0.25 * whole);
     EXPECT_LT(proportional_memory() - before, 0.25 * whole);

@@ -32,7 +32,7 @@ class ParameterSyncTest : public testing::Test {
 TEST_F(ParameterSyncTest, ParametersAndBuffers_AreBroadcast) {
   torch::manual_seed(static_cast<std::uint64_t>(rank()));
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
-  model->forward(torch::randn({8, 3}));  // running statistics differ now
+  model->forward(torch::randn({8, 3}));  // running statistics now differ
   const int root = size() - 1;
   broadcast_parameters(*model, root);
 
@@ -45,7 +45,7 @@ TEST_F(ParameterSyncTest, ParametersAndBuffers_AreBroadcast) {
   }
 }
 
-/// An optimizer, and what compares the state that it keeps of a parameter and its options.
+/// An optimizer, with functions that compare a parameter's state and options.
 struct StateCase {
   const char* name;
   MakeOptimizer make;
@@ -107,7 +107,7 @@ TEST_P(StateSyncTest, AllFields_AreBroadcastToRanksThatHaveNone) {
   broadcast_optimizer_state(*optimizer, root);
   EXPECT_TRUE(torch::equal(flat(*model), before));
 
-  torch::nn::Sequential twin = make_mlp(torch::kFloat32);  // as the root's, made here
+  torch::nn::Sequential twin = make_mlp(torch::kFloat32);  // equals the root's, but is made here
   const auto expected = GetParam().make(twin->parameters());
   take_three_steps(twin, *expected);
   EXPECT_TRUE(torch::equal(before, flat(*twin)));
@@ -133,7 +133,7 @@ TEST_F(ParameterSyncTest, Tensors_AreBroadcastByNameOrByOrder) {
   };
   const at::Tensor a = make(1);
   const at::Tensor b = make(2);
-  // Names count, not places; a tensor may have two of them.
+  // Names matter, not positions. A tensor may have two names.
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
   broadcast_parameters(rank() == root ? Named{{"a", a}, {"b", b}, {"a too", a}}
                                       : Named{{"b", b}, {"a", a}, {"a too", a}},
@@ -156,7 +156,7 @@ TEST_F(ParameterSyncTest, OptimizerStateThatNoRankHas_IsBroadcast) {
   broadcast_optimizer_state(optimizer, 0);
   EXPECT_TRUE(optimizer.state().empty());
   EXPECT_FALSE(weight.grad().defined());
-  EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({3})));  // nothing decayed
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::ones({3})));  // no decay
   EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
 }
 
@@ -187,22 +187,22 @@ TEST_F(ParameterSyncTest, StateOfSomeParametersAndAllOptions_AreBroadcast) {
     EXPECT_DOUBLE_EQ(options_of(group).weight_decay(), of_root) << group;
     EXPECT_EQ(options_of(group).nesterov(), group == 1) << group;
   }
-  EXPECT_EQ(optimizer.state().size(), 2U);  // a parameter without gradients has none
+  EXPECT_EQ(optimizer.state().size(), 2U);  // a parameter without gradients has no state
   const auto& state = static_cast<const torch::optim::SGDParamState&>(
       *optimizer.state().at(weights[2].unsafeGetTensorImpl()));
-  // The gradient, and what the weight of ones decays by.
+  // The gradient, and the decay of a weight of ones.
   EXPECT_TRUE(
       torch::allclose(state.momentum_buffer(), torch::full({3}, root + 1 + (1 + root / 8.0))));
 }
 
-/// As LBFGS can be: its state has undefined tensors.
+/// Like LBFGS with undefined tensors in its state.
 class Unwritable : public torch::optim::SGD {
  public:
   using SGD::SGD;
   void save(torch::serialize::OutputArchive&) const override { throw std::runtime_error("no ink"); }
 };
 
-/// All ranks get an error with this text; afterwards they can broadcast another optimizer's state.
+/// All ranks get an error with this text. Afterwards they can broadcast another optimizer's state.
 void expect_sync_refused(Optimizer& optimizer, const Runtime& runtime, const std::string& text) {
   const int root = runtime.size() - 1;
   expect_contains(

@@ -1,4 +1,4 @@
-// Reductions of tensors that run while the program goes on, and their handles.
+// Asynchronous reductions of tensors, and their handles.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -53,14 +53,14 @@ TEST_F(ReductionsTest, DroppedHandles_KeepTheirTensorsAlive) {
 TEST_F(ReductionsTest, Handles_WaitForATimeAndReturnTheirResultAgain) {
   const AllreduceOptions options{.op = ReduceOp::Sum, .name = "awaited"};
   at::Tensor whole = at::full({6}, -1.0f);
-  at::Tensor every_other = whole.slice(0, 0, 6, 2);  // whoever waits writes it back
+  at::Tensor every_other = whole.slice(0, 0, 6, 2);  // the waiting thread writes it back
   every_other.copy_(own({3}));
   TensorHandle handle;
   if (rank() == 0) {
     handle = allreduce_async_(every_other, options);
     EXPECT_TRUE(size() == 1 || !handle.wait_for(std::chrono::milliseconds(1)));
   }
-  barrier();  // the others come later
+  barrier();  // the other ranks submit later
   if (rank() != 0) handle = allreduce_async_(every_other, options);
   while (!handle.wait_for(std::chrono::milliseconds(20))) {
   }

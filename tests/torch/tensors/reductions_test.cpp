@@ -22,7 +22,7 @@ TEST_F(ReductionsTest, SumsOfEveryType_AreExact) {
 }
 
 TEST_F(ReductionsTest, MaxOfBools_IsOr) {
-  // Element i is true on rank i, element `size` nowhere.
+  // Element i is true on rank i only, element `size` on no rank.
   const at::Tensor mine = at::arange(size() + 1) == rank();
   const at::Tensor any = at::arange(size() + 1) < size();
   expect_equal(allreduce(mine, {.op = ReduceOp::Max}), any);
@@ -61,7 +61,7 @@ TEST_F(ReductionsTest, AnyStrides_AreReduced) {
   expect_equal(allreduce(own(shape).transpose(0, 2), options), expected.transpose(0, 2));
   expect_equal(reduce_scatter(own(shape).transpose(0, 2), options),
                rows_of(expected.transpose(0, 2)));
-  // A rank's strides are its own business.
+  // Strides may differ between ranks.
   expect_equal(allreduce(is_last() ? channels_last : own(shape), options), expected);
   expect_equal(allreduce(at::full({1}, rank(), at::kFloat).expand({3}), options),
                at::full({3}, size() * (size() - 1) / 2, at::kFloat));
@@ -110,10 +110,10 @@ TEST_F(ReductionsTest, Adasum_AddsOrthogonalAndAveragesParallelVectors) {
   const AllreduceOptions options{.op = ReduceOp::Adasum};
   EXPECT_TRUE(at::allclose(allreduce(apart(rank()), options), sum));
   EXPECT_TRUE(at::allclose(allreduce(alike.t(), options), alike.t()));
-  // Each tensor of a group separately.
+  // Each tensor of a group is combined separately.
   const std::vector<at::Tensor> both = grouped_allreduce({apart(rank()), alike}, options);
   EXPECT_TRUE(at::allclose(both[0], sum) && at::allclose(both[1], alike)) << both;
-  // On a set that the first rank is not in.
+  // On a set without the first rank.
   std::vector<int> ranks{size() - 1};
   if (size() > 2) ranks.push_back(1);
   ProcessSet& set = runtime_.add_process_set(ranks);
@@ -125,7 +125,7 @@ TEST_F(ReductionsTest, Adasum_AddsOrthogonalAndAveragesParallelVectors) {
   }
 }
 
-/// The number of largest magnitude, with its sign.
+/// Keeps the number of larger magnitude, with its sign.
 void combine_magnitudes(DType, const void* next, void* accumulator, std::size_t count) {
   const auto* from = static_cast<const float*>(next);
   auto* to = static_cast<float*>(accumulator);
@@ -167,7 +167,7 @@ TEST_F(ReductionsTest, AveragesOf16BitNumbers_AreFinite) {
 }
 
 TEST_F(ReductionsTest, AveragesOfIntegers_Truncate) {
-  const at::Tensor mine = own({9}, at::kInt) - 12;  // of both signs
+  const at::Tensor mine = own({9}, at::kInt) - 12;  // both signs
   at::Tensor expected = sum({9}, at::kLong) - 12 * size();
   expected = at::div(expected, size(), "trunc").to(at::kInt);
   expect_equal(allreduce(mine), expected);
@@ -205,7 +205,7 @@ TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes_AreReduced) {
 
 TEST_F(ReductionsTest, Compression_ShortensFloatsOfMoreThan16BitsOnly) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    // The 13th bit after the point fits neither half precision nor bfloat16.
+    // The 13th fractional bit does not fit half precision or bfloat16.
     const at::Tensor mine = own({9}, type) + 1 + 0x1p-13;
     const at::Tensor rounded = sum({9}, type) + size();
     for (const Compression& compression : {Compression::fp16(), Compression::bf16()}) {

@@ -16,21 +16,21 @@ class RowsTest : public TorchTest {
     return at::cat(parts);
   }
 
-  /// Rank `from` sends rows to rank `to`: some to some, others nothing.
+  /// The rows that rank `from` sends to rank `to`; zero for some pairs.
   static std::int64_t split(int from, int to) { return (3 * from + 2 * to) % 4; }
   Rows splits_of(int from) const {
     Rows splits;
     for (int to = 0; to < size(); ++to) splits.push_back(split(from, to));
     return splits;
   }
-  /// What `from` sends to this rank, when it has `values(from, [rows, 2])`.
+  /// The part of `values(from, [rows, 2])` that `from` sends to this rank.
   at::Tensor part_of(int from, const Rows& splits, at::ScalarType type) const {
     const std::int64_t rows = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
     const std::int64_t start =
         std::accumulate(splits.begin(), splits.begin() + rank(), std::int64_t{0});
     return values(from, {rows, 2}, type).narrow(0, start, splits[static_cast<std::size_t>(rank())]);
   }
-  /// Checks an all-to-all in which rank r has these splits.
+  /// Checks an all-to-all with the splits `splits_of_rank(r)` on rank r.
   void expect_exchange(const std::function<Rows(int)>& splits_of_rank,
                        at::ScalarType type = at::kFloat) {
     const Rows mine = splits_of_rank(rank());
@@ -51,7 +51,7 @@ TEST_F(RowsTest, Allgather_OrdersUnevenRows) {
     expect_equal(allgather(own(shape_of(rank()), type)),
                  all_of(runtime_.world().ranks(), shape_of, type), c10::toString(type));
   }
-  std::vector<at::Tensor> bools;  // rank 0 has none
+  std::vector<at::Tensor> bools;  // rank 0 has no rows
   for (int r = 0; r < size(); ++r) bools.push_back(at::full({r}, r % 2 == 1));
   expect_equal(allgather(bools[static_cast<std::size_t>(rank())]), at::cat(bools));
 }

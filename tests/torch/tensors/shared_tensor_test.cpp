@@ -1,4 +1,4 @@
-// Tensors in memory that the ranks share.
+// Tensors in memory that ranks share.
 #include "kolo/torch/shared_tensor.hpp"
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class SharedTensorTest : public TorchTest {
   std::uint64_t bytes_packed() { return runtime_.world().metrics().bytes_packed; }
 };
 
-/// Whether this process has memory mapped there.
+/// Whether `address` is mapped in this process.
 bool is_mapped(const void* address) {
   std::ifstream maps("/proc/self/maps");
   const auto place = reinterpret_cast<std::uintptr_t>(address);
@@ -87,7 +87,7 @@ TEST_F(SharedTensorTest, Collectives_Work) {
     expect_equal(input, own(shape, type, 2), what);
 
     std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), 0);
-    splits.back() = shape[0];  // all to the last one
+    splits.back() = shape[0];  // all rows to the last rank
     const auto [output, received] = alltoall(input, splits);
     std::vector<at::Tensor> parts{at::empty({0, 3}, type)};
     for (const int from : everybody()) {
@@ -105,7 +105,7 @@ TEST_F(SharedTensorTest, Collectives_Work) {
 
 TEST_F(SharedTensorTest, ViewsAndGroups_AreTreatedAsOrdinaryTensors) {
   at::Tensor tensor = shared({size() + 1, 4});
-  // A different view on every rank: one row at another offset.
+  // A different view on every rank: a row at its own offset.
   at::Tensor row = tensor.narrow(0, rank(), 1);
   const at::Tensor before = tensor.clone();
   at::Tensor expected = at::zeros({1, 4});
@@ -144,7 +144,7 @@ TEST_F(SharedTensorTest, Memory_IsFreedWithTheLastTensor) {
   EXPECT_TRUE(is_mapped(memory));
   expect_equal(part, sum_of(everybody(), {1 << 16}).narrow(0, 5, 3));
   part.reset();
-  // What the allocator does with private memory is its own affair.
+  // The allocator decides what happens to private memory.
   if (was_shared) {
     EXPECT_FALSE(is_mapped(memory));
   }

@@ -5,8 +5,7 @@ namespace kolo::test::sparse_test {
 
 class SparseTest : public TorchTest {
  protected:
-  /// Entries of rank r at rows r, r + 1 and, a second time, r: [rows, 2], with one sparse
-  /// dimension.
+  /// Rank r's tensor: entries at rows r, r + 1 and r again; [rows, 2], with one sparse dimension.
   static at::Tensor sparse(int r, std::int64_t rows, at::ScalarType type = at::kDouble) {
     const at::Tensor indices = at::tensor({r, r + 1, r}, at::kLong).unsqueeze(0);
     return at::sparse_coo_tensor(indices, values(r, {3, 2}, type) + 1, {rows, 2});
@@ -36,7 +35,7 @@ TEST_F(SparseTest, AverageAndScales_AreApplied) {
 }
 
 TEST_F(SparseTest, AnyNumberOfEntriesAndDimensions_Works) {
-  // Rank r has r entries, so rank 0 none, in a matrix of scalars.
+  // Rank r has r entries in a matrix of scalars, so rank 0 has none.
   const auto matrix = [&](int r) {
     const at::Tensor places = at::stack({at::arange(r), at::arange(r) * 2 % 5});
     return at::sparse_coo_tensor(places, values(r, {r}) + 1, {4, 5});
@@ -46,7 +45,7 @@ TEST_F(SparseTest, AnyNumberOfEntriesAndDimensions_Works) {
   TensorHandle handle = sparse_allreduce_async(matrix(rank()), {.op = ReduceOp::Sum});
   expect_equal(handle.result().to_dense(), expected);
   EXPECT_EQ(sparse_allreduce(at::zeros({3, 4}).to_sparse())._nnz(), 0);
-  // Dense sizes are compared, never moved or multiplied.
+  // Dense sizes are compared, but neither moved nor multiplied.
   const Shape huge{std::int64_t{1} << 40, std::int64_t{1} << 20};
   const at::Tensor entry = at::sparse_coo_tensor(at::full({2, 1}, 7L), own({1}), huge);
   EXPECT_EQ(sparse_allreduce(entry).sizes(), at::IntArrayRef(huge));

@@ -1,4 +1,5 @@
-// Tensors of one rank that no collective can take are an error on all, and Kolo works afterwards.
+// A tensor that no collective accepts, on one rank, is an error on all ranks, and Kolo works
+// afterwards.
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::tensor_errors_test {
@@ -77,7 +78,7 @@ TEST_F(TensorErrorsTest, OverlappingMemory_IsReadButNotWritten) {
   at::Tensor tensor = wrong_on_last(overlapping);
   expect_refused([&] { allreduce_(tensor); }, last() + ": elements of the tensor share memory");
   expect_refused([&] { grouped_broadcast_({tensor}, 0); }, "share memory");
-  // Where it fails on every rank nothing has been changed on any.
+  // If it fails on every rank, no tensor has changed.
   expect_equal(tensor, wrong_on_last(own({1}).expand({4})));
 }
 
@@ -115,7 +116,7 @@ TEST_F(TensorErrorsTest, NamesInFlight_AreRefused) {
     refused([&] { alltoall(own({size()}), {}, same_name); });
     refused([&] { barrier(same_name); });
   }
-  barrier();  // the others come later
+  barrier();  // the other ranks submit later
   if (rank() != 0) first = allreduce_async(own({3}), options);
   expect_equal(first.result(), sum({3}));
 }

@@ -20,12 +20,12 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-/// All places in a JSON value, but for the value itself.
+/// Paths of all values nested in a JSON value.
 void list_places(const Json& value, const std::string& path, std::vector<std::string>& places) {
   if (!value.is_structured()) return;
   const Json flat = value.flatten();
   for (const auto& [key, inner] : flat.items()) {
-    // Every inner node too: /a/b/c lists /a, /a/b and /a/b/c.
+    // Includes inner nodes: /a/b/c yields /a, /a/b and /a/b/c.
     for (std::size_t end = key.find('/', 1);; end = key.find('/', end + 1)) {
       places.push_back(path + key.substr(0, end));
       if (end == std::string::npos) break;
@@ -35,7 +35,7 @@ void list_places(const Json& value, const std::string& path, std::vector<std::st
   places.erase(std::unique(places.begin(), places.end()), places.end());
 }
 
-/// Values of all types, and numbers that no count is.
+/// Values of all JSON types, and numbers that are not valid counts.
 std::vector<Json> strange_values() {
   return {nullptr,
           true,
@@ -52,8 +52,8 @@ std::vector<Json> strange_values() {
           Json{{"a", 1}}};
 }
 
-/// Whether a value of the same kind stands there: such a checkpoint is another one, not a wrong
-/// one.
+/// Whether `after` is of a kind that is valid here: then the checkpoint is different, but not
+/// invalid.
 bool could_be(const Json& before, const Json& after) {
   if (before.is_boolean() || before.is_string()) return before.type() == after.type();
   if (before.is_number_float()) return after.is_number();
@@ -79,7 +79,7 @@ fs::path CheckpointDamage::any_file(const fs::path& checkpoint) {
   return any(files);
 }
 
-/// Some bytes of a file.
+/// Changes some bytes of a file.
 std::string CheckpointDamage::damage_file(const fs::path& checkpoint) {
   const fs::path file = any_file(checkpoint);
   std::string bytes = read_file(file);
@@ -108,7 +108,7 @@ std::string CheckpointDamage::cut_file(const fs::path& checkpoint) {
   return file.filename().string() + (kind == 3 ? " is a folder" : " removed");
 }
 
-/// One file is that of another checkpoint, or of another rank.
+/// Replaces a file by that of another checkpoint or another rank.
 std::string CheckpointDamage::swap_file(const fs::path& checkpoint) {
   const fs::path file = any_file(checkpoint);
   fs::path from = other_ / file.filename();
@@ -121,7 +121,7 @@ std::string CheckpointDamage::swap_file(const fs::path& checkpoint) {
   return file.filename().string() + " replaced by " + from.string();
 }
 
-/// Another type, shape, name or number of a tensor, with bytes for it.
+/// Changes a tensor's dtype, shape, name or data; the size of its data fits the shape.
 std::string CheckpointDamage::forge_tensor(CheckpointImage& image) {
   auto& [name, tensor] = any(image.tensors);
   const std::string what = "tensor " + name + " ";
@@ -149,7 +149,7 @@ std::string CheckpointDamage::forge_tensor(CheckpointImage& image) {
   return what + "is " + tensors::text_of(tensor.dtype, tensor.shape);
 }
 
-/// A value of the details is of another type, or gone.
+/// Replaces a value of the details.
 std::string CheckpointDamage::forge_details(CheckpointImage& image) {
   std::vector<std::string> places;
   list_places(image.details, "", places);
@@ -160,14 +160,14 @@ std::string CheckpointDamage::forge_details(CheckpointImage& image) {
       std::vector<Json> values = strange_values();
       return any(values);
     }();
-    // An empty list or object may be right there.
+    // An empty list or object may be valid here.
     if (could_be(before, after) || (after.empty() && before.is_structured())) continue;
     image.details.at(place) = after;
     return "details " + place.to_string() + " = " + after.dump();
   }
 }
 
-/// A value of the index is another one, and its checksum right.
+/// Replaces a value of the index, with the right checksum.
 std::string CheckpointDamage::forge_index(const fs::path& checkpoint) {
   Json index = Json::parse(read_file(checkpoint / "index.json"));
   std::vector<std::string> places;

@@ -9,17 +9,18 @@
 
 namespace kolo::test {
 
-/// Damages a checkpoint of a training run in a way that a seed chooses.
+/// Damages a checkpoint of a training run in a way that depends on a seed.
 class CheckpointDamage {
  public:
-  /// Of the checkpoint `good`, that is on the disk in the folder `files`; `other` is another one of
-  /// the same program.
+  /// `good` is the content of the checkpoint in the folder `files`; `other` is another checkpoint
+  /// of the same program.
   CheckpointDamage(const CheckpointImage& good, std::filesystem::path files,
                    std::filesystem::path other)
       : good_(good), files_(std::move(files)), other_(std::move(other)) {}
 
-  /// Writes the damaged checkpoint into `folder`, which is not there yet, and says what was done to
-  /// it. Collective over the world, with the same seed.
+  /// Writes the damaged checkpoint into `folder`, which must not exist yet. Collective over the
+  /// world, with the same seed on all ranks.
+  /// @return a description of the damage
   std::string write(const std::filesystem::path& folder, std::uint64_t seed);
 
  private:

@@ -1,4 +1,4 @@
-// Files of models and of full states, and checkpoints that a training run refuses to load or save.
+// Files of models and of full states; checkpoints that a training run refuses to load or to save.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -64,7 +64,7 @@ TEST_F(CheckpointTest, FullState_IsOneFile) {
               (std::vector<std::int64_t>{9, 9}));
     const at::Tensor moments = torch::cat(
         {read("optimizer.exp_avg.first.weight", 81), read("optimizer.exp_avg_sq.second.bias", 9)});
-    if (mode == Shard::None) {  // where each rank has all of it
+    if (mode == Shard::None) {  // each rank has the whole state
       const auto state_of = [&](const at::Tensor& parameter) -> const AdamWParamState& {
         return static_cast<const AdamWParamState&>(
             *training.inner->state().at(parameter.unsafeGetTensorImpl()));
@@ -81,7 +81,7 @@ TEST_F(CheckpointTest, FullState_IsOneFile) {
   }
 }
 
-/// The text with which `call` fails, the same kind on every rank.
+/// The text of the InvalidArgument that `call` must throw.
 std::string error_of(const std::function<void()>& call) {
   try {
     call();
@@ -125,7 +125,7 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   EXPECT_NE(error_of([&] { same.optimizer->load(folder_ / "nowhere"); }).find("nowhere"),
             std::string::npos);
 
-  // One byte of one file.
+  // Flips one bit of one file.
   barrier();
   const fs::path shard = loaded.path / "rank-0000.safetensors";
   if (runtime_.rank() == 0) {
@@ -146,7 +146,7 @@ TEST_F(CheckpointTest, GradientsInFlight_PreventLoading) {
   training.optimizer->save(folder_);
   training.net->forward(torch::ones({2, kWidth})).sum().backward();
   EXPECT_THROW(training.optimizer->load(folder_), InvalidArgument);
-  training.optimizer->save(folder_);  // is not
+  training.optimizer->save(folder_);  // saving is possible
   training.optimizer->step();
 }
 
@@ -154,7 +154,7 @@ TEST_F(CheckpointTest, TorchSave_NeedsWholeState) {
   for (const Shard mode : sharded_modes()) {
     Training training(cases()[2], runtime_.world(), mode);
     std::ostringstream stream;
-    if (mode != Shard::Full) torch::save(*training.optimizer, stream);  // nothing is sharded yet
+    if (mode != Shard::Full) torch::save(*training.optimizer, stream);  // not sharded yet
     training.run(0, 1);
     EXPECT_NE(error_of([&] { torch::save(*training.optimizer, stream); }).find("save(folder)"),
               std::string::npos);

@@ -16,7 +16,7 @@
 
 namespace kolo::test {
 
-/// A checkpoint in memory: what `read_image` found, or what a test has made of it.
+/// A checkpoint's content in memory, as read by `read_image` or made up by a test.
 struct CheckpointImage {
   struct Tensor {
     DType dtype = DType::Float32;
@@ -31,7 +31,7 @@ struct CheckpointImage {
   bool operator==(const CheckpointImage&) const = default;
 };
 
-/// All of a checkpoint, or of the newest in a folder. Collective over the world.
+/// Reads a whole checkpoint, or the newest one in a folder. Collective over the world.
 inline CheckpointImage read_image(const std::filesystem::path& path) {
   const tensors::Checkpoint checkpoint(path, {});
   CheckpointImage image{{}, checkpoint.details()};
@@ -45,8 +45,8 @@ inline CheckpointImage read_image(const std::filesystem::path& path) {
   return image;
 }
 
-/// Writes a checkpoint with this content and the right checksums, whatever sense it makes; the
-/// first rank has all elements. Collective over the world.
+/// Writes a checkpoint with this content, valid or not, and the right checksums. The first rank
+/// holds all elements. Collective over the world.
 inline void write_image(const std::filesystem::path& folder, const CheckpointImage& image) {
   std::vector<tensors::TensorSlice> slices;
   if (Runtime::current().rank() == 0) {

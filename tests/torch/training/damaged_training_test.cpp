@@ -1,6 +1,6 @@
-// No damage to a checkpoint crashes load(), or gets into the training: it is refused with a text,
-// and the training is what it was, or nothing was lost and the values are those that were saved.
-// KOLO_TEST_SEEDS=500 tries that many (with --longest-test=3000 as the first argument),
+// Damaged checkpoints never crash load() and never corrupt the training. Either load() reports an
+// error and leaves the training unchanged, or it loads exactly the values that were saved.
+// KOLO_TEST_SEEDS=500 tries that many seeds (with --longest-test=3000 as the first argument),
 // KOLO_TEST_SEED=17 only that one.
 #include <cstdint>
 #include <cstdlib>
@@ -36,20 +36,20 @@ class DamagedTrainingTest : public testing::TestWithParam<std::tuple<Shard, bool
     other_ = read_image(folder_.path() / "other");
   }
 
-  /// What save() writes of the training now.
+  /// The content that save() would write now.
   CheckpointImage image() {
     training_.save(folder_.path() / "now");
     return read_image(folder_.path() / "now");
   }
 
-  /// True where it was refused.
+  /// @return whether load() refused the checkpoint
   bool try_to_load(const std::string& what) {
     std::string text;
     try {
       training_.load(folder_.path() / "damaged");
     } catch (const InvalidArgument& error) {
       text = error.what();
-    } catch (const BackendError& error) {  // of the system: a file that is none
+    } catch (const BackendError& error) {  // an error of the system: a file is not a regular file
       text = error.what();
     }
     if (text.empty()) {

@@ -1,5 +1,5 @@
-// Checkpoints with the right checksums that another program than Kolo might have written: what does
-// not fit is refused before it changes anything, and sizes in files decide nothing.
+// Forged checkpoints, with the right checksums but invalid content: load() refuses them before it
+// changes anything, and trusts no size in a file.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,7 +25,7 @@ class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
     training_.run(2, 3);
   }
 
-  /// What save() writes of the training now.
+  /// The content that save() would write now.
   CheckpointImage image() {
     training_.save(folder_.path() / "now");
     return read_image(folder_.path() / "now");
@@ -84,7 +84,7 @@ TEST_P(ForgedCheckpointTest, OptimizerStateOfAnotherTypeOrShape_IsRefused) {
     image.details["state"]["2.weight"]["tensors"]["exp_avg"] = is_elementwise;
   };
   for (const bool is_elementwise : {true, false}) {
-    // Too few elements, and as many in another order.
+    // Too few elements, and the right number in another shape.
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{1}, std::vector<std::int64_t>{4, 3},
           std::vector<std::int64_t>{12}}) {

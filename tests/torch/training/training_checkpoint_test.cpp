@@ -30,7 +30,7 @@ TEST_P(CheckpointOfTest, Training_ResumesExactlyInEveryMode) {
     Training before(GetParam(), runtime_.world(), saved);
     before.run(0, 4);
     before.optimizer->save(folder_);
-    before.run(4, 7);  // saving has changed nothing
+    before.run(4, 7);  // saving changed nothing
     expect_alike(flat_of(*before.net), expected);
     for (const Shard mode : all_modes()) {
       Training after(GetParam(), runtime_.world(), mode, 99);
@@ -38,7 +38,7 @@ TEST_P(CheckpointOfTest, Training_ResumesExactlyInEveryMode) {
       after.run(4, 7);
       expect_alike(flat_of(*after.net), expected, name_of(mode).data());
     }
-    // Into one that has trained already.
+    // Load into a training that has trained already.
     before.optimizer->load(folder_);
     before.run(4, 7);
     expect_alike(flat_of(*before.net), expected);
@@ -51,7 +51,7 @@ TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
     before.run(0, 4);
     before.optimizer->save(folder_);
     before.run(4, 7);
-    const at::Tensor end = flat_of(*before.net);  // on all ranks: Full gathers it
+    const at::Tensor end = flat_of(*before.net);  // on all ranks, since Full gathers it
     for (int ranks = 1; ranks < runtime_.size(); ++ranks) {
       ProcessSet& set = first(ranks);
       if (!set.included()) continue;
@@ -63,11 +63,11 @@ TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
         if (!whole) whole = flat_of(*after.net);
         expect_alike(flat_of(*after.net).narrow(0, 0, 100), whole->narrow(0, 0, 100));
       }
-      // passes, a buffer, was counted by the ranks of the first.
+      // The buffer `passes` depends on the number of ranks that saved it.
       EXPECT_LT(largest_difference(*whole, end), 1e-6) << ranks;
     }
     barrier();
-    // And back: what one rank has saved, all load.
+    // All ranks load a checkpoint that one rank saved.
     ProcessSet& alone = first(1);
     if (alone.included()) {
       Training one(GetParam(), alone, saved);
@@ -133,7 +133,7 @@ TEST_F(CheckpointTest, OldCheckpoints_AreRemoved) {
     saved.push_back(flat_of(*training.net).clone());
     training.optimizer->save(folder_, {.keep_last = keep_last});
   };
-  /// That these are there, and that each has the values of its own save.
+  /// Expects exactly these checkpoints, each with the values that were saved under its number.
   const auto expect_left = [&](const std::vector<int>& numbers) {
     barrier();
     std::set<std::string> expected{".lock"};

@@ -37,7 +37,7 @@ DistributedOptimizer::Options fused(DistributedOptimizer::Options options) {
 
 class FusedTest : public GradScalerTest, public testing::WithParamInterface<OptimizerCase> {
  protected:
-  /// Takes steps `begin` to `end`; the learning rate falls on the way.
+  /// Takes steps `begin` to `end` with a decreasing learning rate.
   void steps(torch::nn::Sequential& model, DistributedOptimizer& optimizer, int begin, int end) {
     for (int step = begin; step < end; ++step) {
       optimizer.param_groups()[0].options().set_lr(0.02 / (1 + step));
@@ -100,7 +100,7 @@ TEST_P(FusedTest, ClippingAndScaling_Work) {
       scaler.step(optimizer);
       scaler.update();
     }
-    EXPECT_EQ(scaler.get_scale(), 32768.0);  // the fourth step has overflown
+    EXPECT_EQ(scaler.get_scale(), 32768.0);  // the fourth step overflowed
     return flat(*model);
   };
   const at::Tensor ordinary = train(with(Shard::None));
@@ -129,7 +129,7 @@ TEST_P(FusedTest, SeveralTypesAndGroups_StepAndUnusedParametersStay) {
         optimizer.zero_grad();
         at::Tensor loss = at::zeros({}, torch::kFloat64);
         for (std::size_t i = 0; i < 3; ++i) {
-          if (step == 0 && i == 0) continue;  // so the first counts other steps than the second
+          if (step == 0 && i == 0) continue;  // so that their step counts differ
           loss = loss + (parameters[i].to(torch::kFloat64) * (rank() + 1.0)).pow(2).mean();
         }
         loss.backward();
@@ -190,12 +190,13 @@ TEST_F(FusedErrorsTest, SparseGradients_AreRefused) {
   DistributedOptimizer optimizer(sgd, *embedding, fused(with(Shard::None)));
   const auto backward = [&] { embedding->forward(torch::tensor({rank(), 5})).sum().backward(); };
   backward();
-  optimizer.step();  // it learns which gradients are sparse
+  optimizer.step();  // learns which gradients are sparse
   backward();
   expect_refused([&] { optimizer.step(); }, "sparse_as_dense");
 }
 
-/// The kernels do not look at sizes: they would read and write beyond what a program has put there.
+/// Kernels do not check sizes: they would read and write out of bounds if a program's state has
+/// another shape or type.
 TEST_F(FusedErrorsTest, StateOfAnotherShapeOrType_IsRefused) {
   const at::Tensor weight = torch::ones({64, 64}).requires_grad_();
   const auto step = [&](Optimizer& inner, const auto& spoil) {
@@ -214,7 +215,7 @@ TEST_F(FusedErrorsTest, StateOfAnotherShapeOrType_IsRefused) {
       expect_refused([&] { optimizer.step(); }, "the optimizer's state");
       EXPECT_TRUE(torch::equal(weight, before));
       if (counted != nullptr) {
-        EXPECT_EQ(counted->step(), 1);  // not the step that was refused
+        EXPECT_EQ(counted->step(), 1);  // the refused step is not counted
       }
     }
   };
@@ -251,7 +252,7 @@ TEST_F(FusedErrorsTest, SparseGradient_PreventsTheStepOfOtherParameters) {
     (weight.sum() + rows(torch::tensor({1})).sum()).backward();
   };
   backward();
-  optimizer.step();  // it learns which gradients are sparse
+  optimizer.step();  // learns which gradients are sparse
   const at::Tensor before = weight.detach().clone();
   backward();
   expect_refused([&] { optimizer.step(); }, "there is a sparse one");

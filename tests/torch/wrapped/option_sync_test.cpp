@@ -1,5 +1,5 @@
-// Every option of LibTorch's optimizers, in every group: what a program changes on either side
-// holds on both, and a checkpoint brings all of them back.
+// Every option of LibTorch's optimizers, in every group: a change on either side applies to both,
+// and a checkpoint restores all of them.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -19,12 +19,13 @@ namespace kolo::test::option_sync_test {
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 
-/// Options that differ in every field from the other ones.
+/// Two sets of option values that differ in every field.
 enum class Set { One, Other };
 
 struct OptionCase {
   const char* name;
-  /// Of two groups: the first with `first`, the second with the others.
+  /// Makes an optimizer of two groups: the first group has the options `first`, the second the
+  /// other ones.
   std::function<std::unique_ptr<Optimizer>(const Parameters&, Set first)> make;
   std::function<void(OptimizerOptions&, Set)> set;
   std::function<bool(const OptimizerOptions&, Set)> has;
@@ -41,7 +42,7 @@ OptionCase option_case(const char* name, const Options& one, const Options& othe
             for (const at::Tensor& parameter : parameters)
               groups.emplace_back(Parameters{parameter});
             auto optimizer = std::make_unique<Class>(std::move(groups), one);
-            // The constructor of newer LibTorch replaces fields that have the class's default.
+            // Newer LibTorch's constructor replaces fields that have the class's default.
             static_cast<Options&>(optimizer->param_groups()[0].options()) = options(first);
             static_cast<Options&>(optimizer->param_groups()[1].options()) = options(second);
             return optimizer;

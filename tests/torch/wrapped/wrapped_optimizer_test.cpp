@@ -1,4 +1,4 @@
-// The wrapped optimizer behind its interface: what the training layer relies on.
+// The interface of the wrapped optimizer, as the training layer uses it.
 #include <cstdint>
 #include <memory>
 #include <sstream>
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {"step", "sum"}}),
     [](const auto& which) { return which.param.name; });
 
-/// A parameter 1 … n, with the gradient 0.5.
+/// A parameter with the values 1 … n and the gradient 0.5.
 at::Tensor parameter(std::int64_t n) {
   at::Tensor values = torch::arange(1.0, static_cast<double>(n) + 1.0).requires_grad_();
   values.mutable_grad() = torch::full({n}, 0.5);
