@@ -5,7 +5,7 @@
 //   3 wait until all ranks have finished step 2
 //
 //   outputs    rank 0   rank 1   rank 2
-//   piece 0    [  A  ]->[     ]->[     ]      everyone writes its own output alone
+//   piece 0 [ A ]->[ ]->[ ] each rank writes only its own output
 //   piece 1    [     ]<-[  B  ]->[     ]
 //   piece 2    [     ]<-[     ]<-[  C  ]
 //
@@ -27,7 +27,7 @@ Task allgather_zero_copy(CollectiveCall call) {
 
   const std::uint64_t stage = window.enter_stage();
   for (int step = 1; step < window.size(); ++step) {
-    const int peer = (window.rank() + step) % window.size();  // not all start with one's memory
+    const int peer = (window.rank() + step) % window.size();  // not all read one rank first
     const auto index = static_cast<std::size_t>(peer);
     const std::byte* const source = call.peer_buffers[index];
     co_await window.reached(peer, stage);
