@@ -87,8 +87,7 @@ class Ring {
 
   Transfer& arrival(std::size_t index) { return receives_[slot_index(index)]; }
 
-  /// Adds this rank's part and forwards the sum. In a block's last step the sum stays here, and the
-  /// next block is sent instead.
+  /// Adds this rank's part, and sends the sum on; the last one stays, and the next block sets out.
   void pass_on(std::size_t index) {
     const std::size_t next_block = index / (steps() * block_) + 1;
     const bool is_whole = step_of(index) + 1 == steps();

@@ -95,7 +95,7 @@ struct TileSum {
     const int place = rank < inputs.own ? rank : rank - 1;
     return inputs.payloads + static_cast<std::uint64_t>(place) * rank_bytes + part.payload;
   }
-  /// Stores an element's sum plus its residual, which is cleared if the result is finite.
+  /// Stores an element's sum, to which what it is owed is added.
   __host__ __device__ void finish(std::uint32_t i, float added) const {
     if (inputs.owed != nullptr) {
       float& owed = inputs.owed[part.first + i];

@@ -61,7 +61,7 @@ __host__ __device__ void encode_random(const Team& team, SparseTile& tile, const
     }
   });
   if (input.residual == nullptr || !is_finite) return;
-  // First all elements become residuals, then those that are sent are subtracted.
+  // Everything first, then what was sent is taken away.
   team.each([&](std::uint32_t thread) {
     for (std::uint32_t i = thread; i < input.count; i += kCodecThreads) {
       input.owe(i, input.at(i), 0.0F);
