@@ -55,8 +55,7 @@ if wants_gpu "$@"; then
   baseline=nccl
 fi
 "${setup[@]}"
-# Again: the set-up may have brought tools.
-# shellcheck source=cmake/environment.sh
+# Again, since the set-up may have installed tools.
 . "$root/cmake/environment.sh"
 kolo_build "${build[@]}"
 

@@ -40,8 +40,7 @@ struct Options {
   std::size_t max_bytes = std::size_t{64} << 20;
   std::size_t factor = 4;
   kolo::DType dtype = kolo::DType::Float32;
-  std::vector<std::string>
-      algorithms;  ///< empty: the library's choice, and the whole path
+  std::vector<std::string> algorithms;  ///< empty: the library's choice, and the whole path
   std::vector<std::string> placements{kStaged, kWindow};  ///< of tensors in CPU memory
   bool in_place = true;
   bool out_of_place = false;

@@ -42,8 +42,8 @@ __host__ __device__ Sum to_sum(T value) {
   }
 }
 
-/// Loads `kWidthOf<T>` elements: if `kIsWhole`, with one instruction, for which they must be
-/// aligned; otherwise `length` of them, followed by zeros.
+/// Loads `kWidthOf<T>` elements: if `kIsWhole`, with one instruction, for which all of them must
+/// exist and be aligned; otherwise `length` of them, followed by zeros.
 template <bool kIsWhole, class T>
 __host__ __device__ Vector<T, kWidthOf<T>> load(const T* from, std::uint64_t length) {
   if constexpr (kIsWhole) {
