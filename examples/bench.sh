@@ -56,6 +56,7 @@ if wants_gpu "$@"; then
 fi
 "${setup[@]}"
 # Again, since the set-up may have installed tools.
+# shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
 kolo_build "${build[@]}"
 
