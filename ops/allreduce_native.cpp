@@ -5,8 +5,8 @@
 //   2 MPI reduces the copy in place
 //   3 it is copied into the output, with the postscale applied
 //
-// MPI cannot cancel a collective: after a failure it may still write when a message arrives.
-// Therefore it is never given the caller's memory.
+// MPI cannot cancel a collective: after a failure it may still write when a message arrives. MPI is
+// therefore never given the caller's memory.
 //
 // MPI has no 16-bit floats: they are widened to float32 in step 1 and rounded once in step 3, so
 // partial sums do not overflow, at the cost of twice the bytes. What MPI does with NaN in Min and

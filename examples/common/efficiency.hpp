@@ -19,7 +19,7 @@ struct Share {
 /// The speed with communication relative to that without.
 struct Efficiency {
   Share of_independent;        ///< time without ÷ time with communication
-  Share of_meeting;            ///< the same, relative to steps with a mere meeting
+  Share of_meeting;            ///< the same, relative to steps with a meeting
   double step_ms_without = 0;  ///< medians over the blocks
   double step_ms_meeting = 0;
   double step_ms_with = 0;

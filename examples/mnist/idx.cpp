@@ -32,8 +32,8 @@ int parse_magic(const std::vector<std::uint8_t>& bytes) {
   return bytes[3];
 }
 
-/// Extents of 32 bits each, big-endian. Their size is limited even if one is zero, since LibTorch
-/// computes strides all the same.
+/// Extents of 32 bits each, big-endian. Their product is limited even if one is zero, since
+/// LibTorch computes strides all the same.
 std::vector<std::int64_t> parse_shape(const std::vector<std::uint8_t>& bytes, int dimensions) {
   std::vector<std::int64_t> shape;
   std::int64_t most = 1;  // values, if no extent is zero

@@ -70,7 +70,7 @@ class Job {
     while (const auto signal = children_.take_signal()) {
       if (signal->ends()) set_deadline();
       // If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C, on
-      // which it exits without its ranks.
+      // which it abandons its ranks.
       const bool is_there = !signal->is_from_terminal && !children_.status_of(mpirun_);
       if (is_there) ::kill(mpirun_, as_mpirun_takes_it(signal->number));
     }

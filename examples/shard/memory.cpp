@@ -97,7 +97,7 @@ Places find_places(const Training& training, Given given, bool gathers) {
                 .gradients = std::move(given.gradients),
                 .state = {},
                 .gathered = {}};
-  // Accessing a parameter that is not in memory throws, and so does a gradient in a reduction.
+  // Accessing a parameter that is not in memory throws, as it does for a gradient in a reduction.
   const auto place_of = [](const at::Tensor& tensor) -> const void* {
     return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
   };

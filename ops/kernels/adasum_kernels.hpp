@@ -8,11 +8,11 @@
 namespace kolo::ops {
 
 /// The dot products of two vectors a and b, or of a part of them. Both vectors are scaled by powers
-/// of two, so that squares of float64 neither overflow nor underflow: the true a·b is ab *
-/// 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² likewise. Ranks send each
-/// other this struct's bytes.
+/// of two, so that squares of float64 neither overflow nor underflow: the true a·b is
+/// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² likewise. Ranks send
+/// each other this struct's bytes.
 struct DotProducts {
-  static constexpr std::int64_t kLeastExponent = -1000;  // 2 to it and to minus it are normal
+  static constexpr std::int64_t kLeastExponent = -1000;  // 2^-1000 and 2^1000 are normal
 
   double ab = 0;
   double aa = 0;

@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kLanes = kCodecThreads / kTileBlocks;
 
 /// The shared memory of a GPU block.
 struct SmallTile {
-  float values[kTileBlocks][kBlock + 1];  // + 1: one column's values are in different banks
+  float values[kTileBlocks][kBlock + 1];  // + 1: a column's values are in different banks
   std::uint32_t largest[kCodecThreads];
   float means[kTileBlocks][2];
 };

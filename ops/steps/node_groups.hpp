@@ -14,7 +14,7 @@ namespace kolo::ops {
 /// peers, which are at the same place in the other nodes.
 ///
 ///              node 0     node 1
-///   place 0 rank 0 rank 1 a row: peers, which send messages
+///   place 0    rank 0     rank 1      a row: peers, which send messages
 ///   place 1    rank 3     rank 2      a column: a node, whose ranks share memory
 ///
 /// Places follow the ranks' order in each node. Ranks of one node need not be neighbours.

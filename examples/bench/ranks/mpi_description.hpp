@@ -11,7 +11,7 @@ struct MpiDescription {
   std::string library{};  ///< its name and version
   /// How a message is copied directly from one process's memory to another's inside a node: "cma"
   /// (if the kernel and the container allow it), "knem", "xpmem" …; "none": it is copied twice;
-  /// "unknown": MPI does not tell.
+  /// "unknown": MPI does not say.
   std::string single_copy{};
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MpiDescription, library, single_copy)

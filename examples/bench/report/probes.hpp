@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-/// Probes of the machine: each tries something out.
+/// Facts about the machine that are found by experiment.
 namespace bench {
 
 /// The bytes per second that `threads` threads copy together, each between two buffers of `bytes`.

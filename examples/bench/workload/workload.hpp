@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// What is measured. Programs exchange the numbers of these.
+/// The measured collective. Messages between the programs contain its number.
 enum class Operation { AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll };
 
 /// Their names on the command line.
