@@ -20,7 +20,7 @@ struct Size {
 
 struct Options {
   std::vector<std::string> models{"transformer", "convnet", "speech"};
-  Size size;                         ///< of the models whose memory and time are measured
+  Size size;                         ///< of the models for memory and time
   std::size_t budget = 128'000'000;  ///< bytes of a rank, for the largest model
   int rounds = 15;                   ///< measured steps of each mode
   int warm_up = 3;                   ///< uncounted steps of each mode before

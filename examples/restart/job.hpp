@@ -19,8 +19,8 @@ struct JobEnd {
 
 /// Runs mpirun, forwards signals and its standard error, and leaves none of its processes behind.
 /// Throws examples::CannotStart.
-/// @param grace for processes that are to end, before they are killed: after a signal, and after
-///   mpirun has given the job up, when it may wait for a host that is gone
+/// @param grace how long processes may take to end before they are killed: after a signal, and
+///   after mpirun has given up the job, when it may wait for a lost host
 JobEnd run_job(Children& children, const std::vector<std::string>& command, milliseconds grace);
 
 /// Writes a line of this program's own to standard error.

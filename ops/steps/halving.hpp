@@ -71,7 +71,7 @@ class Halving {
 
   const CollectiveCall& call_;
   const Cores& cores_;
-  const std::byte* source_;  // of what is not reduced yet
+  const std::byte* source_;  // the input, then `work_`
   std::byte* work_;
   std::vector<Range> blocks_;
   std::size_t slot_bytes_;

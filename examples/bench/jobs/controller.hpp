@@ -26,7 +26,7 @@ class OutputFiles {
   examples::OutputFile plot_;
 };
 
-/// Runs the whole measurement over jobs with equally many ranks. Prints rows as they are measured,
+/// Runs the whole measurement on jobs with equally many ranks. Prints rows as they are measured,
 /// and writes the files; prints and writes nothing if `files` is null. Returns the exit status.
 int control(const Options& options, const std::string& baseline, const std::vector<Job*>& jobs,
             OutputFiles* files);

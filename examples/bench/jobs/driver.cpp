@@ -77,7 +77,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& nccl_enviro
 int drive_under(const Interrupts& interrupts, const Options& options, int argc, char** argv) {
   OutputFiles files(options);
   const int ranks = options.ranks_to_start();
-  const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have threads of their own
+  const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have their own threads
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   std::list<RemoteJob> jobs;
