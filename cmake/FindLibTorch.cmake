@@ -2,15 +2,15 @@
 # or the cache that cmake/setup.sh fills.
 #
 # LibTorch's own package file insists on a CUDA toolkit and links every CUDA library, though
-# libtorch_cpu and libc10 are all that a program on the CPU needs. So only those two are taken; and
-# libtorch_cuda with libc10_cuda, for CUDA tensors, where they lie beside them and KOLO_WITH_CUDA is
-# not OFF.
+# a program on the CPU needs only libtorch_cpu and libc10. This module therefore links only these,
+# and for CUDA tensors libtorch_cuda and libc10_cuda if they are there and KOLO_WITH_CUDA is not
+# OFF.
 
 include("${CMAKE_CURRENT_LIST_DIR}/KoloCache.cmake")
 file(GLOB _places "${KOLO_CACHE_DIR}/libtorch-*/complete")
 list(SORT _places COMPARE NATURAL ORDER DESCENDING)
 list(TRANSFORM _places REPLACE "complete$" "torch")
-# The one with a part for CUDA is large, and only for builds that need it.
+# The LibTorch with a CUDA part is large, and only for builds that need it.
 set(_with_cuda ${_places})
 list(FILTER _with_cuda INCLUDE REGEX "-cuda/torch$")
 list(FILTER _places EXCLUDE REGEX "-cuda/torch$")
@@ -60,12 +60,12 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     INTERFACE_LINK_LIBRARIES LibTorch::c10)
   if(LibTorch_torch_cuda_LIBRARY AND LibTorch_c10_cuda_LIBRARY
       AND NOT "${KOLO_WITH_CUDA}" STREQUAL "OFF")
-    # Programs refer to nothing in them: they make themselves known when they are loaded.
+    # Programs use no symbol of these libraries, which register themselves when they are loaded.
     set(_cuda "${LibTorch_torch_cuda_LIBRARY},${LibTorch_c10_cuda_LIBRARY}")
     set_property(TARGET LibTorch::LibTorch APPEND PROPERTY INTERFACE_LINK_LIBRARIES
       "-Wl,--push-state,--no-as-needed,${_cuda},--pop-state")
   endif()
-  # A library of the older C++ ABI has no name with this tag.
+  # A library with the older C++ ABI has no symbol with this tag.
   file(STRINGS "${LibTorch_c10_LIBRARY}" _tagged REGEX "__cxx11" LIMIT_COUNT 1)
   if(NOT _tagged)
     set_target_properties(LibTorch::LibTorch PROPERTIES

@@ -31,7 +31,7 @@ if(NOT KOLO_WITH_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit 12.4 QUIET)
   find_package(NCCL 2.18 QUIET)
   if(CUDAToolkit_FOUND AND NCCL_FOUND)
-    # The compiler of the toolkit that was found, with the compiler of all else behind it.
+    # The compiler of the toolkit that was found, with the C++ compiler of the build as its host.
     if(NOT DEFINED CMAKE_CUDA_COMPILER AND CUDAToolkit_NVCC_EXECUTABLE)
       set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
     endif()
@@ -51,7 +51,7 @@ if(NOT KOLO_WITH_CUDA STREQUAL "OFF")
   if(CUDAToolkit_FOUND AND NCCL_FOUND AND CMAKE_CUDA_COMPILER)
     set(KOLO_CUDA ON)
     enable_language(CUDA)
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one for all: CUDA::cudart
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for all: CUDA::cudart
     message(STATUS "Kolo: CUDA on (toolkit ${CUDAToolkit_VERSION}, NCCL ${NCCL_VERSION})")
   else()
     set(reason "NCCL 2.18 or newer not found")

@@ -23,7 +23,7 @@ function(kolo_install component library name)
     COMPONENT ${component})
 endfunction()
 
-# What programs must link besides: a shared library has it already.
+# What programs must link in addition, unless Kolo is a shared library, which has it already.
 set(pkg_config_core_libs "")
 if(NOT BUILD_SHARED_LIBS)
   list(JOIN MPI_C_LIBRARIES " " mpi_libraries)

@@ -1,4 +1,4 @@
-# What every target of the project has in common.
+# Settings of all targets.
 
 find_program(KOLO_CCACHE ccache)
 mark_as_advanced(KOLO_CCACHE)
@@ -16,7 +16,7 @@ function(kolo_configure_target target)
   set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow)
   get_target_property(is_unity ${target} UNITY_BUILD)
   if(is_unity AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # g++ takes types in the frames of coroutines for types of a header if the file is included.
+    # g++ takes types in coroutine frames for types of a header if the file is included.
     list(APPEND warnings -Wno-subobject-linkage)
   endif()
   target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${warnings}>")
@@ -70,7 +70,7 @@ function(kolo_flatbuffers target)
       DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${schema}"
       COMMENT "flatc ${schema}"
       VERBATIM)
-    # Across directories only a target makes the header come before those who include it.
+    # Across directories, only a target makes the header precede the sources that include it.
     add_custom_target(${target}_${name}_schema DEPENDS "${output}/${name}_generated.h")
     add_dependencies(${target} ${target}_${name}_schema)
   endforeach()

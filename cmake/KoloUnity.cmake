@@ -1,7 +1,7 @@
-# Several sources to a compilation, for targets with UNITY_BUILD. CMake includes them by absolute
-# paths: __FILE__, and with it the object, then differs between clones, so that a compiler cache
-# filled by one is of no use to another. Here the paths start at the checkout. CMake 4.0 can do so
-# too, by UNITY_BUILD_RELOCATABLE.
+# Compiles several sources together, for targets with UNITY_BUILD. CMake includes them by absolute
+# paths: __FILE__, and with it the object, then differs between clones, so one clone cannot use what
+# another has put into a compiler cache. Here paths are relative to the checkout. CMake 4.0 can do
+# so too, with UNITY_BUILD_RELOCATABLE.
 
 set(KOLO_SOURCES_TO_A_COMPILATION 8)
 
@@ -52,7 +52,7 @@ function(kolo_unite_sources_of target)
 endfunction()
 
 # kolo_path_to_unite(<result> <source> <folder> <target>): the source's path below the checkout;
-# empty where it is compiled by itself, since it is no C++ or has options of its own.
+# empty if it is compiled by itself, because it is not C++ or has its own options.
 function(kolo_path_to_unite result source folder target)
   set(${result} "" PARENT_SCOPE)
   get_filename_component(path "${source}" ABSOLUTE BASE_DIR "${folder}")

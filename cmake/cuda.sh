@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced behind libtorch.sh, by setup.sh and by the scripts that run on GPUs: whether this machine
-# has one, and how it gets a LibTorch with its CUDA part and the toolkit that belongs to it.
+# Sourced after libtorch.sh, by setup.sh and by the scripts that run on GPUs: detects a GPU, and
+# installs a LibTorch with its CUDA part and the matching toolkit.
 
 oldest_driver=580 # for CUDA 13
 cuda_torch_dir="$kolo_cache/libtorch-$torch_version-cuda"
@@ -24,7 +24,7 @@ has_gpu() {
   fi
 }
 
-# Those that a program would see, if each of its ranks is to have one.
+# Prints the number of GPUs that a program would see, for one rank on each.
 count_gpus() {
   if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
     printf '%s\n' "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .
@@ -56,7 +56,7 @@ for line in re.findall(r"^Requires-Dist: ((?:nvidia-|cuda-toolkit\[)[^;\n]+)", t
 PYTHON
 }
 
-# Names the libraries in $1 as compilers and CMake look for them.
+# Links the libraries in $1 to the names under which compilers and CMake look for them.
 link_cuda_libraries() {
   "$kolo_tools/bin/python3" - "$1" <<'PYTHON'
 import pathlib, re, sys
@@ -75,7 +75,7 @@ for library in sorted(toolkit.glob("lib/*.so.*")):
 PYTHON
 }
 
-# As install_torch.
+# Like install_torch.
 install_cuda_torch() {
   local partial="$kolo_cache/partial-libtorch-cuda" requirements
   if [ -e "$partial" ] || [ -e "$cuda_torch_dir" ]; then

@@ -4,7 +4,7 @@
 
 kolo_cache="${XDG_CACHE_HOME:-${HOME:?is not set; it holds the cache .cache/kolo}/.cache}/kolo"
 kolo_tools="$kolo_cache/tools"
-kolo_python="$kolo_cache/python" # with what tests read checkpoints by
+kolo_python="$kolo_cache/python" # packages with which tests read checkpoints
 
 for kolo_tool in cmake ninja mpirun; do
   if [ -x "$kolo_tools/bin/$kolo_tool" ]; then
@@ -13,7 +13,7 @@ for kolo_tool in cmake ninja mpirun; do
   fi
 done
 
-# Open MPI starts nothing as root, and no more ranks than cores, unless told that it is meant so.
+# Open MPI refuses to run as root without these.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # kolo_build <preset> [-D<variable>=<value>...] [<target>...]

@@ -70,8 +70,8 @@ download_wheels() {
   TMPDIR="$folder" pip download --no-cache-dir --only-binary=:all: --dest "$folder" "$@"
 }
 
-# download_torch_wheel <folder>: the one for one fixed Python, of which only its C++ part is used,
-# whatever Python this machine has.
+# download_torch_wheel <folder>: always the wheel for one fixed Python, whatever Python this machine
+# has, since only the C++ part is used.
 download_torch_wheel() {
   local platform=() tag
   for tag in 2_28 2_27 2_24 2_17; do platform+=(--platform "manylinux_${tag}_$(uname -m)"); done
@@ -79,7 +79,7 @@ download_torch_wheel() {
     --abi cp311 "torch==$torch_version"
 }
 
-# Everything happens in a folder aside, which gets its name when it is complete.
+# Works in a temporary folder, which is renamed when it is complete.
 install_torch() {
   local partial="$kolo_cache/partial-libtorch"
   if [ -e "$partial" ] || [ -e "$torch_dir" ]; then

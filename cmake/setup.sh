@@ -46,7 +46,7 @@ fail() {
   exit 1
 }
 
-# --- what there is -----------------------------------------------------------------------------
+# --- detection ---------------------------------------------------------------------------------
 
 # at_least <version> <wanted>
 at_least() { [ "$(printf '%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
@@ -103,7 +103,7 @@ missing_requirements() {
 column() { printf '%s\n' "$2" | cut -d'|' -f"$1" | grep -vx -e - | paste -sd ' ' || true; }
 names() { printf '%s\n' "$1" | cut -d'|' -f1 | paste -sd ',' | sed 's/,/, /g'; }
 
-# --- how it comes ------------------------------------------------------------------------------
+# --- installation ------------------------------------------------------------------------------
 
 as_root=() # the prefix that makes a command run as root
 can_use_apt() {
@@ -123,7 +123,7 @@ install_with_apt() {
     apt-get install -qq -y --no-install-recommends ca-certificates "${packages[@]}" >/dev/null
 }
 
-# A Python environment of our own, for pip and what pip brings.
+# A private Python environment, for pip and what it installs.
 pip() {
   if ! "$kolo_tools/bin/python3" -m pip --version >/dev/null 2>&1; then
     python3 -m venv --clear "$kolo_tools" >/dev/null
@@ -153,7 +153,7 @@ install_packages() {
     "On Debian and Ubuntu, as root: apt-get install $(column 3 "$missing")"
 }
 
-# --- the ways to call it -----------------------------------------------------------------------
+# --- commands ----------------------------------------------------------------------------------
 
 report_cuda_torch() {
   if [ -n "$(named_cuda_torch)" ]; then

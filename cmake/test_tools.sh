@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by setup.sh, whose functions it uses: what single tests need, and are skipped without:
-# Python packages that read checkpoints, linters, and another MPI.
+# Sourced by setup.sh, whose functions it uses: installs what single tests need, which are skipped
+# without it: Python packages that read checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
@@ -20,7 +20,7 @@ test_python() {
   done
 }
 
-# Never fails: without it all but a test works.
+# Never fails: only one test needs it.
 install_test_python() {
   say "installing safetensors and NumPy from PyPI into $kolo_python"
   python3 -m venv --clear "$kolo_python" >/dev/null &&
@@ -48,7 +48,7 @@ has_linters() {
   has_linter clang-format "$format_version" && has_linter clang-tidy "$tidy_version"
 }
 
-# Never fails: without them all but two tests work.
+# Never fails: only two tests need them.
 install_linters() {
   say "installing clang-format and clang-tidy from PyPI into $kolo_tools"
   pip install --retries 1 --timeout 10 \
@@ -67,7 +67,7 @@ report_linters() {
 
 has_mpich() { [ -x "$mpich_folder/bin/mpiexec" ]; }
 
-# Never fails: without it all but a test works.
+# Never fails: only one test needs it.
 install_mpich() {
   say "installing MPICH from PyPI into $mpich_folder"
   python3 -m venv --clear "$mpich_folder" >/dev/null &&

@@ -6,7 +6,7 @@
 
 namespace kolo {
 
-/// With the fewest digits that give the same number, so that equal fractions have equal names.
+/// Writes the fewest digits that give the same number, so that equal fractions have equal names.
 Compression Compression::with_fraction(const char* name, double fraction) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), fraction).ptr;

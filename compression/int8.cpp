@@ -1,8 +1,8 @@
-// Sends eight bits an element: a multiple of its block's largest magnitude / 127.
+// Sends eight bits per element: a multiple of its block's largest magnitude / 127.
 //
-// Payload of n elements: 4 bytes for the unit, then n bytes; 260 for a full block of 1024 bytes, a
-// 3.938th. Error: half a unit, at most 1/254 of the largest magnitude. A block with a NaN or an
-// infinity decodes to NaN. State: none.
+// Payload of n elements: 4 bytes for the unit, then n bytes; 260 for a full block of 1024 bytes,
+// which is 3.938 times as long. Error: half a unit, at most 1/254 of the largest magnitude. A block
+// with a NaN or an infinity decodes to NaN. State: none.
 #include "base/simd_targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,7 +27,8 @@ using S8 = hn::Rebind<std::int8_t, F32>;
 
 constexpr std::int32_t kMagnitudeBits = 0x7FFFFFFF;
 
-/// Compared as integers, so that NaN is larger than infinity, and that larger than all else.
+/// Compares bits as integers, so that NaN is larger than infinity, and infinity larger than all
+/// else.
 float largest_magnitude(const float* values, std::size_t count) {
   const F32 floats;
   const S32 integers;

@@ -1,8 +1,8 @@
-// Sends the sign of each element, and the means of those that are negative and those that are not.
+// Sends the sign of each element, and the means of the negative and of all other elements.
 //
-// Payload of n elements: 8 bytes for the means, then a bit an element; 40 for a full block of 1024
-// bytes, a 25.6th. Error: up to the largest magnitude, so error feedback has to make up for it. A
-// NaN or an infinity makes its mean one. State: none.
+// Payload of n elements: 8 bytes for the means, then a bit per element; 40 for a full block of 1024
+// bytes, which is 25.6 times as long. Error: up to the largest magnitude, so error feedback is
+// needed. A NaN or an infinity makes the mean of its sign NaN or infinite. State: none.
 #include <array>
 #include <cstdint>
 #include <cstring>

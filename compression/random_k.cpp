@@ -1,11 +1,11 @@
 // Sends randomly chosen elements of each block: one in each of k runs of equal length.
 //
-// Payload of k elements: 8 bytes for the seed of the indices, then 4 per value. A sum of n has the
-// n k elements of largest magnitude, as with top_k. The seed is a hash of the block's values, a sum
-// that GPUs may compute in any order. No step counter is needed, a resumed run draws the same
-// indices as an uninterrupted one, and other values give other indices. Error: elements that are
-// not sent count as zero, so error feedback is needed. A block with a NaN or an infinity sends only
-// NaN. State: none.
+// Payload of k elements: 8 bytes for the seed of the indices, then 4 per value. The payload of a
+// sum of n has the n k elements of largest magnitude, as with top_k. The seed is a hash of the
+// block's values, a sum that GPUs may compute in any order. No step counter is needed, a resumed
+// run draws the same indices as an uninterrupted one, and other values give other indices. Error:
+// elements that are not sent count as zero, so error feedback is needed. A block with a NaN or an
+// infinity sends only NaN. State: none.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -29,7 +29,7 @@ auto find_by_name(const Items& items, std::string_view name) {
 
 }  // namespace
 
-// The lists, but for the sparse codecs above.
+// The built-in lists, except for the sparse codecs above.
 Registry::Registry() : compressors_{&none(), &fp16(), &bf16()}, codecs_{&int8(), &one_bit()} {}
 
 void Registry::add(const Compressor& compressor) {

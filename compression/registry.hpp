@@ -27,11 +27,11 @@ class Registry {
   /// the choices, if there is neither.
   const Compressor& find(std::string_view name) const;
   /// The codec of that name, a built-in one with its fraction; null for the name of a compressor.
-  /// Throws as find(). Any thread may call it. libkolo.so does.
+  /// Throws as find(). Any thread may call it. Exported for libkolo.so.
   [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
 
-  /// The format of a codec in GPU kernels; null for user-defined codecs, which have none.
-  /// libkolo.so calls it.
+  /// The format of a codec in GPU kernels; null for user-defined codecs, which have none. Exported
+  /// for libkolo.so.
   [[gnu::visibility("default")]] static const base::CodecFormat* format_of(const Codec& codec);
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }

@@ -19,7 +19,7 @@ struct Threshold {
 };
 
 /// By digits of the magnitude, from the highest on: each pass counts the elements that agree with
-/// the threshold so far. Four passes at any number of elements, where a sort would take sixteen.
+/// the threshold so far. Four passes for any number of elements, where a sort would take sixteen.
 Threshold find_threshold(std::span<const float> values, std::size_t kept) {
   constexpr unsigned kDigitBits = 8;
   Threshold threshold{0, kept};

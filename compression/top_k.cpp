@@ -1,9 +1,9 @@
 // Sends the elements of largest magnitude of each block.
 //
 // Payload of k elements: 2 bytes for the place and 4 for the value of each. The payload of a sum of
-// n has n k elements. Error: elements that are not sent count as zero, so error feedback has to
-// make up for it. NaN is larger than infinity, and that than all else, so both are sent. State:
-// none.
+// n has n k elements. Error: elements that are not sent count as zero, so error feedback is needed.
+// NaN counts as larger than infinity, and infinity as larger than all else, so both are sent.
+// State: none.
 #include <utility>
 
 #include "compression/codecs.hpp"

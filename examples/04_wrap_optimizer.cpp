@@ -27,7 +27,7 @@ struct Epoch {
   at::Tensor loss_sum = at::zeros({});
 };
 
-/// Learns from all batches of the loader.
+/// Trains on all batches of the loader.
 template <class Loader>
 Epoch run_epoch(torch::nn::Sequential& model, torch::optim::Optimizer& optimizer, Loader& loader) {
   Epoch epoch;

@@ -71,7 +71,7 @@ std::vector<flame::State> react_by(torch::nn::Sequential& network,
   return {changes, changes + states.size()};
 }
 
-/// The weights of the first trainer, on all ranks of the program.
+/// Copies the weights of the first trainer to all ranks of the program.
 void hand_over_weights(torch::nn::Sequential& network, const Split& split) {
   const at::NoGradGuard no_grad;
   at::Tensor weights = torch::nn::utils::parameters_to_vector(network->parameters());

@@ -51,7 +51,7 @@ class Ternary final : public kolo::Codec {
   }
 };
 
-/// The final distance from the point nearest to those of all ranks.
+/// The final distance from the optimum, which is the mean of all ranks' targets.
 double distance_after_descent(const kolo::Runtime& runtime, const kolo::Compression& compression,
                               bool has_feedback) {
   constexpr std::size_t kCount = 1000;

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kStepsPerCheckpoint = 20;
 constexpr std::size_t kBatch = 32;  // of all ranks together
 
-/// Rank 0 looks, so that all ranks decide alike.
+/// Only rank 0 looks, so that all ranks reach the same decision.
 bool has_checkpoint(const fs::path& folder) {
   std::string found;
   if (kolo::rank() == 0 && fs::exists(folder)) {

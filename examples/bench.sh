@@ -55,7 +55,7 @@ if wants_gpu "$@"; then
   baseline=nccl
 fi
 "${setup[@]}"
-# Again: the set-up may have brought tools.
+# Again, since the set-up may have installed tools.
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
 kolo_build "${build[@]}"

@@ -1,4 +1,4 @@
-// What each way to compress gradients does to a training: loss, bytes on the wire, time.
+// Compares ways to compress gradients in training: loss, bytes sent, and time.
 //
 //   mpirun -np 2 compare_compression --help
 #include <algorithm>
@@ -51,7 +51,8 @@ std::optional<gpt::Corpus> read_on_all_ranks(const gpt::Options& options) {
   return corpus;
 }
 
-/// The first step of which time and bytes count: all cases compress by then, if they ever do.
+/// The first step whose time and bytes count: by then all cases compress, if the run is long
+/// enough.
 std::size_t first_step(const compression::Options& options) {
   const int steps = options.training.steps;
   const auto start = static_cast<int>(options.settings.start_step);

@@ -1,4 +1,4 @@
-// What each mode of sharding costs and saves: memory, time, and the largest model within a budget.
+// Compares the modes of sharding: memory, time, and the largest model within a memory budget.
 //
 //   mpirun -np 2 compare_sharding --help
 #include <cstdio>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job: sets up, builds, and trains a small language model with NP processes (default 2).
-# Without arguments it fails if the model is not good enough on text that it has not seen.
+# The main example: sets up, builds, and trains a small language model with NP processes (default
+# 2). Without arguments it fails if the model is not good enough on held-out text.
 #   NP=4 examples/run.sh --help
 #   examples/run.sh --device cuda      # on all GPUs here; a driver is all that they need
 set -euo pipefail
@@ -32,7 +32,7 @@ case "$ranks" in
 esac
 
 "${setup[@]}"
-# Again: the set-up may have brought tools.
+# Again, since the set-up may have installed tools.
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
 kolo_build "$build" "$program"

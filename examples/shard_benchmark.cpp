@@ -1,4 +1,4 @@
-// Time and memory of sharded training, beside training without sharding.
+// Time and memory of sharded training, compared with training without sharding.
 //
 //   mpirun -np 2 shard_benchmark --help
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// Images a second that ResNet-50 trains on random data: the benchmark that Horovod's users know.
+// ResNet-50's training speed on random data, in images per second: the benchmark that Horovod's
+// users know.
 //
 //   mpirun -np 2 synthetic_benchmark --help
 #include <chrono>
@@ -82,7 +83,7 @@ struct Batch {
   at::Tensor classes;
 };
 
-// Another one on each rank.
+// Different on each rank.
 Batch random_batch(const Options& options, int image) {
   at::manual_seed(static_cast<std::uint64_t>(1 + kolo::rank()));
   const c10::Device device = examples::device_of_rank(options.device);
@@ -90,7 +91,8 @@ Batch random_batch(const Options& options, int image) {
           at::randint(1000, {options.batch}, at::TensorOptions(at::kLong).device(device))};
 }
 
-// The same on all ranks, so that only their batches make those differ that train alone.
+// The same on all ranks, so that models that are trained alone differ only because of their
+// batches.
 resnet::ResNet50 make_model(const Options& options) {
   at::manual_seed(0);
   resnet::ResNet50 model;
@@ -145,7 +147,7 @@ nlohmann::ordered_json measure_speed(const Options& options, int image) {
   return {{"images_per_second", images_per_second}, {"step_ms_median", step_ms_median}};
 }
 
-// Sets `is_right` to false where the ranks have not trained together.
+// Sets `is_right` to false if the ranks have not trained together.
 nlohmann::ordered_json measure_efficiency(const Options& options, int image, bool& is_right) {
   resnet::ResNet50 local_model = make_model(options);
   torch::optim::SGD local_sgd = make_optimizer(local_model);

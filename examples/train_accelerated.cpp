@@ -17,7 +17,7 @@ torch::nn::Sequential make_model() {
                                torch::nn::ReLU(), torch::nn::Linear(64, 10));
 }
 
-/// How many digits the model reads right. Every rank judges its share.
+/// The number of digits that the model classifies correctly. Every rank evaluates its share.
 template <class Batches>
 double count_right(torch::nn::Sequential& model, kolo::Accelerator& accelerator, Batches& batches) {
   const torch::NoGradGuard no_gradients;
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       *model, torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
       known.map(stack), {.batch_size = 24}, [](std::int64_t step) { return std::pow(0.99, step); });
   auto held_out = accelerator.batches(unknown.map(stack), {.batch_size = 100});
-  accelerator.load_state(folder);  // does nothing at the first start
+  accelerator.load_state(folder);  // does nothing on the first start
   for (const std::int64_t epoch : accelerator.epochs(epochs)) {
     for (auto& batch : batches) {
       accelerator.backward(

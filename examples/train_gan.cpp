@@ -71,7 +71,7 @@ torch::nn::Sequential make_discriminator() {
                                torch::nn::Conv2d(Shape(32, 1, 4)), torch::nn::Flatten());
 }
 
-/// Discs with soft edges about random middles: [count, 1, 16, 16], from 0 to 1.
+/// Discs with soft edges around random centres: [count, 1, 16, 16], from 0 to 1.
 at::Tensor draw_discs(std::int64_t count) {
   const at::Tensor line = at::arange(kSide, at::kFloat);
   const at::Tensor middles = at::rand({count, 2, 1, 1}) * 6 + 5;
@@ -107,7 +107,7 @@ class Gan {
     generator_optimizer_.zero_grad();
     at::Tensor disguise;
     {
-      // Backward passes through the discriminator, whose gradients are not needed here.
+      // The backward pass runs through the discriminator, whose gradients are not needed here.
       const auto local = discriminator_optimizer_.no_sync();
       disguise = loss_of(discriminator_->forward(fakes), 1.0);
       disguise.backward();
@@ -116,7 +116,7 @@ class Gan {
     return {verdict.item<double>(), disguise.item<double>()};
   }
 
-  /// A checksum of all parameters of both.
+  /// A checksum of all parameters of both models.
   std::uint64_t digest() const {
     examples::Digest digest;
     for (const auto* model : {&generator_, &discriminator_}) {

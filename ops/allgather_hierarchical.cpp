@@ -11,7 +11,7 @@
 //           rank 0     rank 2        rank 1     rank 3       ranks may lie anywhere
 //   start     A          C             B          D
 //   1        A B        C D           A B        C D
-//   2      A B C D    A B C D       A B C D    A B C D       each block where its rank's belongs
+//   2      A B C D    A B C D       A B C D    A B C D       each block in its rank's place
 //
 // If the ranks of a node share their output, it is complete after step 1, and step 2 waits for
 // them. Callers must ensure that no rank reads the output while others write.

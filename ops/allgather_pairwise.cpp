@@ -6,7 +6,7 @@
 //   step 2     A B C        A B C        A B C        rank r to rank r+2; waits for no other step
 //
 // Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Blocks may
-// differ in length and may be empty; the own one is copied, unless it is in its place already.
+// differ in length and may be empty; a rank's own block is copied, unless it is in place already.
 //
 // Bytes: a rank sends its block n-1 times; all ranks together send as much as in a ring, with one
 // step of latency instead of n-1. Scratch: none. Worlds: any size; best for short blocks or few

@@ -11,8 +11,8 @@
 // Blocks are sent in segments, each of which is forwarded as soon as it has arrived. They may
 // differ in length and may be empty.
 //
-// Bytes: a rank sends all blocks but its right neighbour's, the least there is, in n-1 steps of
-// latency. Worlds: any size.
+// Bytes: a rank sends all blocks but its right neighbour's, the minimum, in n-1 steps of latency.
+// Worlds: any size.
 #include <array>
 #include <span>
 #include <vector>
@@ -26,7 +26,7 @@
 namespace kolo::ops {
 namespace {
 
-/// All segments that come from the left, in the order in which they come.
+/// All segments that arrive from the left, in order of arrival.
 std::vector<Range> find_arrivals(std::span<const Range> blocks, int rank, std::size_t segment) {
   const int size = static_cast<int>(blocks.size());
   std::vector<Range> arrivals;
@@ -62,7 +62,8 @@ Task allgather_ring_pieces(CollectiveCall call, std::span<const Range> blocks) {
   }
 
   const std::vector<Range> arrivals = find_arrivals(blocks, rank, segment);
-  // The right neighbour has its own block: the segments of that one, the last to come, stay here.
+  // The right neighbour already has its own block, whose segments arrive last: they are not
+  // forwarded.
   const Range rights = blocks[static_cast<std::size_t>(right)];
   const std::size_t passed_on = arrivals.size() - segment_count(rights.length, segment);
   std::array<Transfer, 2> receives;  // the one that is awaited, and the next

@@ -5,7 +5,7 @@
 //   3 wait until all ranks have finished step 2
 //
 //   outputs    rank 0   rank 1   rank 2
-//   piece 0    [  A  ]->[     ]->[     ]      everyone writes its own output alone
+//   piece 0    [  A  ]->[     ]->[     ]      each rank writes only its own output
 //   piece 1    [     ]<-[  B  ]->[     ]
 //   piece 2    [     ]<-[     ]<-[  C  ]
 //

@@ -89,12 +89,12 @@ class Adasum {
   }
 
  private:
-  /// What is combined with `peer`, and what is given to it for that.
+  /// The range that is sent to `peer`, and the one that is combined with the peer's.
   struct Step {
     int peer;
     Range given;
     Range kept;
-    bool is_lower;  // than the peer: this rank's vector comes first
+    bool is_lower;  // than the peer, so this rank's vector comes first
   };
   /// A segment of the two vectors, in their order.
   struct Pair {
@@ -104,7 +104,8 @@ class Adasum {
     std::size_t length;
   };
 
-  /// The two vectors lie on `spread` cores each, this one and those at smaller distances.
+  /// Combines two vectors, each of which is spread over `spread` cores: this one and those at
+  /// smaller distances.
   Task merge(Step step, int spread) {
     std::vector<Transfer> sends;
     for (std::size_t i = 0; i < segment_count(step.given.length, segment_); ++i) {
@@ -176,7 +177,7 @@ class Adasum {
 Task allreduce_adasum(CollectiveCall call) {
   if (call.count == 0) co_return;
   const Cores cores(call.communicator->rank(), call.communicator->size());
-  call.reduction.op = ReduceOp::Sum;  // all that is left to `combine` is to scale
+  call.reduction.op = ReduceOp::Sum;  // `combine` is used only for scaling
   const double prescale = call.reduction.prescale;
   if (prescale != 1.0) {
     co_await scale_elements(call, prescale, call.input, call.output, call.count);

@@ -1,5 +1,5 @@
-// All-reduce over several nodes that compresses what nodes send one another, and nothing inside
-// one.
+// All-reduce over several nodes that compresses the messages between nodes, but nothing inside a
+// node.
 //
 // The buffer is cut into a piece for each place that all nodes have (node_places.hpp); peers are
 // the ranks with the same place in the other nodes.
@@ -16,8 +16,8 @@
 //   2         s0 <---- s1 --------------->  s0 <---> s1      encoded
 //   3       s0 s1    s0 s1    s0 s1       s0 s1    s0 s1
 //
-// Inside a node ranks use its window, or messages where there is none. A rank's residual is that
-// of its piece. The scales are applied in step 2, so that residuals are in the unit of the inputs
+// Inside a node ranks use its window, or messages if there is none. A rank's residual is that of
+// its piece. The scales are applied in step 2, so that residuals are in the unit of the inputs
 // (with a compressor, the prescale in step 1). All ranks receive the same bits.
 //
 // Bytes, of N nodes whose smallest has L ranks: a rank sends what allreduce_coded, or an all-reduce
@@ -42,7 +42,7 @@ namespace {
 constexpr int kHalfOfTags = kAlgorithmTagCount / 2;
 constexpr std::size_t kConvertedAtOnce = std::size_t{32} << 10;
 
-/// What steps 1 and 3 have in common.
+/// The common fields of steps 1 and 3.
 CollectiveCall call_inside(const CollectiveCall& call, Communicator& neighbours) {
   CollectiveCall inside = call;
   inside.communicator = &neighbours;

@@ -9,8 +9,8 @@
 //     a0 b0 c0        a1 b1 c1        a2 b2 c2         after step 1: each has all of its piece
 //     s0 ------------- s1 ------------- s2             after step 2, sent to everyone in step 3
 //
-// Steps 1 and 2 are those of a direct reduce-scatter: see contributions.hpp. Whole inputs meet at
-// one rank, so the bits do not depend on how the buffer is cut.
+// Steps 1 and 2 are those of a direct reduce-scatter: see contributions.hpp. One rank combines all
+// inputs of an element, so the bits do not depend on how the buffer is cut.
 //
 // Pieces longer than a segment are processed segment by segment; the contributions of the next
 // segment are sent while this one is combined.

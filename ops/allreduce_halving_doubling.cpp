@@ -12,8 +12,8 @@
 //   distance 2     [0123]     [0123]     [0123]     [0123]
 //
 // halving.hpp explains halving, doubling and folding. One rank sums each element and sends it to
-// the others, so all have the same bits, in every run. The order of the sum depends on where the
-// element lies. 16-bit floats are rounded at every step: for a mean of them the caller
+// the others, so all have the same bits, in every run. The order of the sum depends on the
+// element's position. 16-bit floats are rounded at every step: for a mean of them the caller
 // prescales by 1/n.
 //
 // Bytes: all ranks together send 2 (n-1) times the buffer, as many as in a ring, in 2 log2 n steps.

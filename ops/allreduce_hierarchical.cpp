@@ -1,7 +1,8 @@
-// All-reduce over several nodes: memory inside a node, messages between nodes, all at once.
+// All-reduce over several nodes: memory inside a node, messages between nodes, on all ranks at the
+// same time.
 //
-// The buffer is cut into a piece a place: the ranks of a node have the places 0, 1, …; peers are
-// the ranks with the same place in the other nodes.
+// The buffer is cut into one piece per place. The ranks of a node have the places 0, 1, …; peers
+// are the ranks with the same place in the other nodes.
 //
 //   1 reduce-scatter  inside the node: the rank at place p combines piece p of its node's inputs
 //   2 all-reduce      among peers: the nodes' results for piece p, by messages
@@ -14,13 +15,13 @@
 //   2         s0 <---- s1 -------> s0 <----> s1        place 0 with 0, place 1 with 1
 //   3       s0 s1    s0 s1       s0 s1    s0 s1
 //
-// All places use their links at once, and nothing is sent between nodes that could be combined
-// inside one. Sums are in rank order inside each node, but not across nodes; all ranks receive the
-// same bits. The prescale is applied in step 1, the postscale in step 2; 16-bit floats are rounded
-// in between.
+// All places use their links simultaneously, and nothing is sent between nodes that could be
+// combined inside one. Sums are in rank order inside each node, but not across nodes; all ranks
+// receive the same bits. The prescale is applied in step 1, the postscale in step 2; 16-bit floats
+// are rounded in between.
 //
 // Bytes, of N nodes with L ranks: a rank sends 2 (N-1)/N of a piece of 1/L, and reads 2 (L-1)/L of
-// the buffer inside. Worlds: nodes with as many ranks each, wherever the ranks are.
+// the buffer inside. Worlds: nodes with equally many ranks, wherever these are.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/select.hpp"

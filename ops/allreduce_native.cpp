@@ -5,12 +5,12 @@
 //   2 MPI reduces the copy in place
 //   3 it is copied into the output, with the postscale applied
 //
-// MPI cannot cancel a collective: after a failure it may still write when a message arrives. It is
+// MPI cannot cancel a collective: after a failure it may still write when a message arrives. MPI is
 // therefore never given the caller's memory.
 //
-// MPI knows no 16-bit floats: they are widened to float32 in step 1 and rounded once in step 3, so
-// partial sums do not overflow, for twice the bytes. What MPI does with NaN in Min and Max is up to
-// the MPI library; the other algorithms keep it.
+// MPI has no 16-bit floats: they are widened to float32 in step 1 and rounded once in step 3, so
+// partial sums do not overflow, at the cost of twice the bytes. What MPI does with NaN in Min and
+// Max is up to the MPI library; the other algorithms keep it.
 //
 // Bytes: those of MPI's algorithm, not counted in Communicator::bytes_sent. Scratch: a block.
 // Worlds: any size, with a communicator that has NativeCollectives.
@@ -73,7 +73,8 @@ Task store_block(CollectiveCall call, Range block, const std::byte* from) {
   }
 }
 
-/// As MPI sees it. A bool is a byte that holds 0 or 1, of which Min and Max are "and" and "or".
+/// The type that MPI is given. A bool is a byte that holds 0 or 1, so Min and Max are "and" and
+/// "or".
 DType type_for_mpi(DType dtype) {
   if (is_half(dtype)) return DType::Float32;
   return dtype == DType::Bool ? DType::UInt8 : dtype;

@@ -19,8 +19,8 @@
 // prescale is applied before the first step and the postscale after the last sum: for a mean of
 // 16-bit floats the caller prescales by 1/n, which keeps every partial sum finite.
 //
-// Bytes: a rank sends 2 (n-1)/n of the buffer, the least there is, in 2 (n-1) steps of latency.
-// Scratch: 2 segments. Worlds: any size; best for long buffers on many ranks.
+// Bytes: a rank sends 2 (n-1)/n of the buffer, the minimum, in 2 (n-1) steps of latency. Scratch: 2
+// segments. Worlds: any size; best for long buffers on many ranks.
 #include <array>
 #include <memory>
 #include <utility>
@@ -66,7 +66,7 @@ class Ring {
 
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
 
-  /// From here on the inputs are those, scaled, in `output`.
+  /// Writes the scaled inputs to `output`, from which they are read from then on.
   Task apply_prescale() {
     co_await scale_elements(call_, call_.reduction.prescale, call_.input, call_.output,
                             call_.count);
@@ -82,8 +82,8 @@ class Ring {
 
   bool is_summed(const Arrival& arrival) const { return arrival.step < size_ - 1; }
 
-  /// Starts to receive arrival `index`: partial sums into scratch, whole ones where they belong.
-  /// There the partial sum that was sent n-1 steps ago must have left.
+  /// Starts to receive arrival `index`: a partial sum into scratch, a complete one into the output.
+  /// The partial sum in that place was sent n-1 steps ago, and must have left.
   Task start_receive(std::size_t index, Transfer& receive) {
     const Arrival& arrival = arrivals_[index];
     std::span<std::byte> target = bytes_of(call_, call_.output, arrival.range);
@@ -118,7 +118,7 @@ class Ring {
   }
 
  private:
-  /// The piece of a number counted round the ring.
+  /// The piece with this number modulo n.
   Range piece_at(int number) const {
     return piece_of(call_.count, size_, ((number % size_) + size_) % size_);
   }
@@ -136,7 +136,7 @@ class Ring {
   const std::byte* source_;
   std::size_t slot_bytes_;
   std::unique_ptr<std::byte[]> scratch_;
-  std::vector<Arrival> arrivals_;             // in the order in which they come
+  std::vector<Arrival> arrivals_;             // in order of arrival
   std::vector<std::vector<Transfer>> sends_;  // by step and segment
 };
 

@@ -4,8 +4,8 @@
 //   inputs      a0 a1 a2       b0 b1 b2       c0 c1 c2
 //   outputs     a0 b0 c0       a1 b1 c1       a2 b2 c2
 //
-// Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Any block may
-// have any length, and none; the own block is copied.
+// Order and pace of the messages are those of exchange_pairwise, see pairwise.hpp. Blocks may have
+// any length, including 0; a rank's own block is copied.
 //
 // Bytes: a rank sends all its blocks but its own, the minimum if ranks forward nothing, in n-1
 // messages. Scratch: none. Worlds: any size.

@@ -49,7 +49,7 @@ class BlockExchange {
         chunks_(ranks()),
         places_(ranks()) {}
 
-  /// For the others: into how many chunks this rank's blocks are cut, and where each lies.
+  /// Tells the other ranks the number of chunks, and where each rank's parts are in a slot.
   void write_header() {
     std::uint64_t* header = header_of(rank_);
     header[0] = shares_.chunks();
@@ -64,7 +64,7 @@ class BlockExchange {
     }
   }
 
-  /// How many chunks the rank with the most to send has.
+  /// The number of chunks of the rank with the most to send.
   std::size_t rounds() const { return *std::max_element(chunks_.begin(), chunks_.end()); }
 
   void copy_in(std::size_t chunk) {
@@ -79,7 +79,7 @@ class BlockExchange {
 
   void copy_out(std::size_t chunk) {
     for (int step = 1; step < window_.size(); ++step) {
-      const int peer = (rank_ + step) % window_.size();  // not all start with one's memory
+      const int peer = (rank_ + step) % window_.size();  // not all read one rank first
       const auto index = static_cast<std::size_t>(peer);
       if (chunk >= chunks_[index]) continue;
       const auto target = received_part(peer, chunks_[index], chunk);
@@ -98,7 +98,7 @@ class BlockExchange {
   std::uint64_t* header_of(int rank) {
     return reinterpret_cast<std::uint64_t*>(window_.segment(rank).data());
   }
-  /// Where the part that `sender` has for this rank in a chunk belongs.
+  /// The place in the output of the part that `sender` has for this rank in a chunk.
   std::span<std::byte> received_part(int sender, std::size_t chunks, std::size_t chunk) const {
     const Range block = received_[static_cast<std::size_t>(sender)];
     const Range part = Shares::part_of(block, chunks, chunk, size_of(call_.dtype));

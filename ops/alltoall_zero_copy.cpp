@@ -24,7 +24,7 @@
 namespace kolo::ops {
 namespace {
 
-/// Where the blocks begin that each rank sends: a list a rank, in the window.
+/// Where the blocks that each rank sends begin in its input: one list per rank, in the window.
 class BlockPlaces {
  public:
   explicit BlockPlaces(const CollectiveCall& call)

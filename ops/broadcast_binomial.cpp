@@ -38,7 +38,7 @@ Place find_place(int rank, int root, int size) {
   const auto to_rank = [&](unsigned number) { return (static_cast<int>(number) + root) % size; };
   const auto number = static_cast<unsigned>((rank - root + size) % size);
   const auto count = static_cast<unsigned>(size);
-  // The root counts as if it had got the data before all powers of two below n.
+  // The root's children are at all powers of two below n.
   const unsigned own_bit = number == 0 ? std::bit_ceil(count) : number & (~number + 1);
   Place place{number == 0, to_rank(number == 0 ? 0 : number - own_bit), {}};
   for (unsigned bit = own_bit / 2; bit > 0; bit /= 2) {
@@ -69,7 +69,7 @@ Task broadcast_binomial(CollectiveCall call) {
   for (std::size_t i = 0; i < segments; ++i) {
     receive(i + 1);
     co_await receives[i % 2];
-    for (Transfer& send : sends) co_await send;  // of the segment before: not more wait at a time
+    for (Transfer& send : sends) co_await send;  // limits the sends in flight
     sends.clear();
     for (const int child : place.children) {
       sends.push_back(communicator.send(data_of(i), child, kTag));

@@ -4,8 +4,8 @@
 //   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
 //
 // Both are in coded_pieces.hpp. In place, a rank overwrites only its own piece, which it does not
-// send. Its residual there, for instance after an all-reduce or a reduce-scatter with other pieces,
-// is added to the sum at once.
+// send. If it has a residual there, for instance after an all-reduce or a reduce-scatter with other
+// pieces, that is added to the sum.
 //
 // Bytes: a rank sends (n-1)/n of its encoded input.
 // Worlds: any size of two or more; meant for few ranks, since all pairs communicate at once.

@@ -9,9 +9,9 @@
 //
 // In place, a rank overwrites its own piece, which it does not send.
 //
-// Bytes: a rank sends all pieces but its own, the least there is, in n-1 messages per segment, with
-// one step of latency. Scratch: 2 n segments.
-// Worlds: any size; meant for few ranks, since all pairs communicate at once.
+// Bytes: a rank sends all pieces but its own, the minimum, in n-1 messages per segment, with one
+// step of latency. Scratch: 2 n segments. Worlds: any size; meant for few ranks, since all pairs
+// communicate at once.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/contributions.hpp"

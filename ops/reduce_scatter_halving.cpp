@@ -11,16 +11,16 @@
 //   unfolded         0 | 1        2        3        4
 //
 // halving.hpp explains halving and folding. Counts may differ and may be 0: half of the ranks'
-// pieces is not half of the length. The input must not change, so partial results lie in scratch
+// pieces is not half of the length. The input must not change, so partial results are in scratch
 // memory.
 //
 // The order of the sum depends on the piece; it is the same in every run. 16-bit floats are rounded
 // at every step: for a mean of them the caller prescales by 1/n.
 //
 // Bytes: all ranks together send n-1 times the buffer, as many as in a ring, and the pieces of
-// folded ranks once more, in log2 n steps and two for the fold.
-// Scratch: the buffer once more, of which half is used unless there is a fold or a prescale.
-// Worlds: any size; best for short buffers on many ranks.
+// folded ranks once more, in log2 n steps and two for the fold. Scratch: a second buffer, of which
+// half is used unless there is a fold or a prescale. Worlds: any size; best for short buffers on
+// many ranks.
 #include <cstddef>
 #include <vector>
 
@@ -33,7 +33,7 @@
 namespace kolo::ops {
 namespace {
 
-/// A core's block: its own piece, and behind it that of the rank that is folded onto it.
+/// A core's block: its own piece, followed by that of the rank that is folded onto it.
 std::vector<Range> find_blocks(const Cores& cores, const std::vector<Range>& pieces) {
   std::vector<Range> blocks;
   for (int core = 0; core < cores.count(); ++core) {

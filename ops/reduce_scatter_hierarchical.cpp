@@ -15,9 +15,9 @@
 // Sums are in rank order inside each node, but not across nodes. The prescale is applied in step 1,
 // the postscale in step 2; 16-bit floats are rounded in between.
 //
-// Bytes, of N nodes with L ranks: a rank sends its peers' pieces once, reads (L-1)/L of the input's
-// share of its place inside. Scratch: all pieces of its place. Worlds: nodes with as many ranks
-// each, wherever the ranks are.
+// Bytes, of N nodes with L ranks: a rank sends its peers' pieces once, and reads the pieces of its
+// place from each of the L-1 others inside. Scratch: all pieces of its place. Worlds: nodes with
+// equally many ranks, wherever these are.
 #include <vector>
 
 #include "ops/algorithms.hpp"

@@ -25,11 +25,11 @@
 // The order of the sum depends on the piece; it is the same in every run. 16-bit floats are rounded
 // at every step. The prescale is applied by each rank to its own part and the postscale with the
 // last addition: for a mean of 16-bit floats the caller prescales by 1/n, which keeps every partial
-// sum finite. In place, a rank writes over its own piece with that addition.
+// sum finite. In place, that addition overwrites the rank's own piece.
 //
-// Bytes: a rank sends all pieces but its own, the least there is, in n-1 steps of latency for each
-// block. Scratch: 8 segments, and one for scaled inputs. Worlds: any size; best for long
-// buffers on many ranks.
+// Bytes: a rank sends all pieces but its own, the minimum, in n-1 steps of latency for each block.
+// Scratch: 8 segments, and one for scaled inputs. Worlds: any size; best for long buffers on many
+// ranks.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -63,13 +63,13 @@ class Ring {
         slots_(2 * block_ * slot_bytes_),
         scaled_(std::make_unique_for_overwrite<std::byte[]>(slot_bytes_)) {}
 
-  /// Counted through all blocks, the steps of a block, and the segments of a step.
+  /// The number of arrivals: over all blocks, the steps of a block, and the segments of a step.
   std::size_t arrivals() const { return blocks_ * steps() * block_; }
 
-  /// How many arrivals may be waited for at a time.
+  /// The number of receives that may be in flight.
   std::size_t lookahead() const { return block_; }
 
-  /// The first block sets out, as if passed on a block before the first arrival.
+  /// Sends the first block, as if forwarded from the slots of a block before the first arrival.
   void start() {
     slots_.set_in_use(true);
     if (blocks_ == 0) return;
@@ -109,7 +109,7 @@ class Ring {
   std::size_t slot_index(std::size_t index) const { return index % (2 * block_); }
   std::size_t step_of(std::size_t index) const { return index / block_ % steps(); }
 
-  /// Where segment `which` of the piece that many places to the left lies in the input.
+  /// Segment `which` of the piece that is `places` ranks to the left, in the input.
   Range part_of(int places, std::size_t which) const {
     const auto piece = static_cast<std::size_t>((rank_ + 2 * size_ - places) % size_);
     return segment_of(pieces_[piece], segment_, which);
@@ -130,7 +130,7 @@ class Ring {
     if (!data.empty()) sends_[slot] = communicator_.send(data, (rank_ + 1) % size_, kTag);
   }
 
-  /// What arrives at first is another rank's input, not scaled yet; later ones are sums of scaled.
+  /// In a block's first step an unscaled input arrives; later, sums of scaled inputs do.
   void add_own(std::size_t index, bool is_whole) {
     const Range range = range_of(index);
     const double prescale = call_.reduction.prescale;
@@ -149,7 +149,7 @@ class Ring {
             outputs, range.length);
   }
 
-  /// Where a part of this rank's piece belongs.
+  /// The place in the output of a part of this rank's piece.
   std::byte* place_of(Range range) const {
     const std::size_t begin = range.begin - pieces_[static_cast<std::size_t>(rank_)].begin;
     return bytes_of(call_, call_.output, {begin, range.length}).data();

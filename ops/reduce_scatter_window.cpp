@@ -2,7 +2,7 @@
 // slots.
 //
 //   1 copy in   every rank copies its chunk, a part of every piece, into its slot of the window,
-//               but for its own part
+//               except its own part
 //   2 combine   rank r combines part r from all slots in rank order (its own from its input) into
 //               its output
 //

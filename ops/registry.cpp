@@ -10,7 +10,7 @@ namespace {
 
 using enum Collective;
 
-// The list: one line an algorithm. Name, collective, needs, rank-ordered, function, compresses.
+// The list: one line per algorithm. Name, collective, needs, rank-ordered, function, compresses.
 constexpr Algorithm kBuiltIn[] = {
     {"direct", AllReduce, Needs::Messages, true, allreduce_direct},
     {"ring", AllReduce, Needs::Messages, false, allreduce_ring},

@@ -10,7 +10,8 @@ bool can_run(const Algorithm& algorithm, const Situation& situation) {
   const bool is_all_reduce = algorithm.collective == Collective::AllReduce;
   const bool is_adasum = situation.op == ReduceOp::Adasum;
   if (is_all_reduce && is_adasum != (algorithm.name == kAdasum)) return false;
-  // By others, each rank would write all of it, and return while others still do.
+  // With other algorithms, each rank would write all of the output, and return while others still
+  // write.
   if (situation.shares_output && algorithm.name != kHierarchical) return false;
   switch (algorithm.needs) {
     case Needs::Messages: return true;
@@ -22,10 +23,10 @@ bool can_run(const Algorithm& algorithm, const Situation& situation) {
   return false;
 }
 
-// Below it a second wait costs more than reading everything.
+// Below this size a second wait costs more than reading everything.
 constexpr std::size_t kSmallWindowBytes = std::size_t{8} << 10;
-// Below it only the number of steps counts, and messages alone take fewer than messages and two
-// passes through memory.
+// Below this size only the number of steps counts, and messages alone take fewer than messages and
+// two passes through memory.
 constexpr std::size_t kLeastBytesForNodes = std::size_t{2} << 10;
 // Pieces shorter than this are sent faster than a ring's many steps take.
 constexpr std::size_t kShortPieceBytes = std::size_t{16} << 10;
@@ -52,7 +53,7 @@ std::string_view choose_by_messages(const Situation& situation) {
   }
 }
 
-/// Empty for what moves no data: no algorithm has an empty name.
+/// Empty for collectives that move no data, as no algorithm has an empty name.
 std::string_view choose(const Situation& situation) {
   switch (situation.collective) {
     case Collective::AllReduce:

@@ -1,4 +1,4 @@
-// Measures Kolo's collectives; docs/bench.md tells how.
+// Benchmark of Kolo's collectives; see docs/bench.md.
 //
 //   kolo-bench allreduce --np 2 --baseline mpi
 #include <cstdio>
@@ -29,14 +29,14 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
-/// MPI as any program has it, which Kolo joins.
+/// MPI, initialized and finalized by this program rather than by Kolo.
 class Mpi {
  public:
   Mpi() {
     int provided = MPI_THREAD_SINGLE;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
-  Mpi(const Mpi&) = delete;  // MPI is started once
+  Mpi(const Mpi&) = delete;  // MPI is initialized only once
   Mpi& operator=(const Mpi&) = delete;
   ~Mpi() { MPI_Finalize(); }
 
@@ -47,14 +47,15 @@ class Mpi {
   }
 };
 
-/// What one rank tells the others in a moment when nothing else of them can be used yet.
+/// Whether rank 0 has succeeded. Uses plain MPI, since Kolo is not initialized yet.
 bool first_rank_succeeded(bool success) {
   int answer = success ? 1 : 0;
   MPI_Bcast(&answer, 1, MPI_INT, 0, MPI_COMM_WORLD);
   return answer != 0;
 }
 
-/// What a rank on a GPU measures: all, where no other processes do, and otherwise what it is told.
+/// What a rank on a GPU measures. If these are the only ranks: Kolo, and NCCL if it is the
+/// baseline. Otherwise NCCL if KOLO_BENCH_NCCL is set, else Kolo.
 bench::DeviceRole device_role(const bench::Options& options, bool is_alone) {
   if (is_alone) return {true, options.has_baseline() ? bench::kNcclBesideKolo : ""};
   const char* const nccl = std::getenv(bench::kNcclVariable);
@@ -62,7 +63,7 @@ bench::DeviceRole device_role(const bench::Options& options, bool is_alone) {
   return {false, nccl};
 }
 
-/// A rank of Kolo's cases and, where there are no other processes, the baseline's beside them.
+/// A rank that measures Kolo's cases, and the baseline's too if these are the only ranks.
 bench::Worker make_worker(const bench::Options& options, bool is_alone) {
   if (options.is_on_gpu()) {
     return bench::make_device_worker(options, device_role(options, is_alone));
@@ -79,7 +80,7 @@ bench::Worker make_worker(const bench::Options& options, bool is_alone) {
   return {make, std::make_unique<bench::HostTimer>()};
 }
 
-/// Under an mpirun of the user's.
+/// Measures under the user's own mpirun.
 int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
   if ((options.has_baseline() && !options.is_on_gpu()) || options.np > 0) {
     return examples::leave({kWrongUsage,
@@ -100,7 +101,7 @@ int run_among_ranks(const bench::Options& options, const Mpi& mpi) {
                                  : options.has_baseline() ? "nccl in the same processes"
                                                           : "";
     return bench::control(options, baseline, {&job}, files ? &*files : nullptr);
-  } catch (const kolo::InvalidArgument& error) {  // found by all ranks alike
+  } catch (const kolo::InvalidArgument& error) {  // all ranks find the same error
     return examples::leave({kWrongUsage, "kolo-bench: " + std::string(error.what()) + '\n'},
                            mpi.is_first());
   }

@@ -1,5 +1,5 @@
-// Plain MPI, for kolo-bench --baseline mpi, which starts this program and tells it what to do.
-// Nothing of Kolo runs in it.
+// The plain MPI baseline: kolo-bench --baseline mpi starts this program and sends it commands. It
+// does not use Kolo.
 #include <cstdio>
 #include <memory>
 

@@ -18,7 +18,7 @@ using kolo::DType;
 
 constexpr int kMostIterations = 200;
 constexpr std::size_t kBytesInABlock = std::size_t{16} << 20;
-// Calls reach a GPU ahead of their turn, but for the first of a block: blocks there are long.
+// On a GPU, launch latency is hidden for all calls of a block but the first, so blocks are long.
 constexpr int kLeastOnGpu = 20;
 constexpr std::size_t kBytesInABlockOnGpu = std::size_t{4} << 30;
 constexpr const char* kGradients = "gradients";
@@ -48,7 +48,7 @@ std::vector<std::string> operation_names() {
   return names;
 }
 
-/// Names that --algorithm may take.
+/// The values that --algorithm accepts.
 std::vector<std::string> algorithm_names(const Options& options) {
   if (options.is_gradients() && options.is_on_gpu()) return {kTensors, kBuckets, kGroup};
   if (options.is_gradients()) return {kTensors, kBuckets, kCopiedBuckets, kGroup};

@@ -6,13 +6,13 @@
 
 namespace examples {
 
-/// A part of a chart: bars beside each other on a line, all on one scale, with a title above.
+/// A panel of a chart: bars side by side on one scale, with a title above.
 class BarPanel {
  public:
   static constexpr double kLeft = 40;  ///< of a chart's first panel
   static constexpr double kBottom = 330;
 
-  /// @param highest of the values
+  /// @param highest the highest value
   BarPanel(Drawing& drawing, double left, const std::string& title, double highest);
 
   /// Draws the next bar, and its label above it.
@@ -20,7 +20,7 @@ class BarPanel {
   double bar(double width, double value, const std::string& colour, const std::string& label);
   void skip(double width) { right_ += width; }
   double right() const { return right_; }
-  /// Draws the line that bars of this value reach, to the right up to `end`.
+  /// Draws a horizontal line at `value`, to the right up to `end`.
   void level(double value, double end, const std::string& stroke);
 
  private:
@@ -29,7 +29,7 @@ class BarPanel {
   Drawing& drawing_;
   double left_;
   double scale_;
-  double right_;  // of the bars up to now
+  double right_;  // of the bars so far
 };
 
 }  // namespace examples

@@ -2,7 +2,7 @@
 
 namespace examples {
 
-/// A file descriptor that is closed at the end.
+/// A file descriptor that is closed on destruction.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -18,7 +18,8 @@ class Descriptor {
   int number_;
 };
 
-/// So that no socket or pipe becomes what a program reads from or prints to.
+/// Opens those of the standard streams that are closed, so that no socket or pipe gets their
+/// number.
 void open_standard_streams();
 
 }  // namespace examples

@@ -11,7 +11,7 @@ namespace examples {
 /// An SVG document that grows by one element at a time. `more` holds further attributes.
 class Drawing {
  public:
-  /// Okabe and Ito's colours, told apart by the colour-blind too.
+  /// Okabe and Ito's colours, which the colour-blind can distinguish, too.
   static constexpr std::array<const char*, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                        "#e69f00", "#56b4e9", "#000000"};
 

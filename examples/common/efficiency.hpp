@@ -13,13 +13,13 @@ namespace examples {
 /// A fraction of the speed: the median of the measurements.
 struct Share {
   double median = 0;
-  Interval interval{};  ///< of the median, 95 %
+  Interval interval{};  ///< 95 % confidence interval of the median
 };
 
 /// The speed with communication relative to that without.
 struct Efficiency {
-  Share of_independent;  ///< time without ÷ time with communication
-  Share of_meeting;      ///< the same against steps after which the ranks only wait for one another
+  Share of_independent;        ///< time without ÷ time with communication
+  Share of_meeting;            ///< the same, relative to steps with a meeting
   double step_ms_without = 0;  ///< medians over the blocks
   double step_ms_meeting = 0;
   double step_ms_with = 0;
@@ -28,12 +28,12 @@ struct Efficiency {
 /// Seconds since an unspecified time.
 double steady_seconds();
 
-/// Runs nine rounds of three blocks: of `step_without` communication, of the same with a meeting of
-/// all ranks after each step, and of `step_with`, so that other load on the machine slows all
-/// three. The cost of the meeting is unavoidable with any library: no rank can be ahead of the
-/// slowest. A block lasts about a second; all ranks begin it together, and its time is the mean
-/// over ranks. `finish` waits at the end of a block until the work of its steps is done. `clock`
-/// returns the time in seconds. Collective.
+/// Runs nine rounds of three blocks: `step_without` communication, the same with a meeting
+/// (synchronization) of all ranks after each step, and `step_with`. Blocks alternate, so that other
+/// load on the machine slows all three. The cost of the meeting is unavoidable with any library: no
+/// rank can be ahead of the slowest. A block lasts about a second; all ranks begin it together, and
+/// its time is the mean over ranks. `finish` waits at the end of a block until the work of its
+/// steps is done. `clock` returns the time in seconds. Collective.
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with,
                               const std::function<void()>& finish,

@@ -10,7 +10,7 @@ namespace examples {
 /// The exit of a program that ends after parsing its command line.
 struct Exit {
   int code = 0;      ///< 0 after --help
-  std::string text;  ///< to be shown once, not by every rank
+  std::string text;  ///< to be printed once, not by every rank
 };
 
 /// Parses the command line into the variables of `app`'s options. Returns the exit after --help or

@@ -5,7 +5,7 @@
 
 namespace examples {
 
-/// As printf writes it; a line at most.
+/// Formats like printf; at most 255 characters.
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
   char line[256];

@@ -12,7 +12,7 @@ namespace examples {
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that it takes
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc accepts
   mallopt(M_TOP_PAD, 64 << 20);
 #endif
 }

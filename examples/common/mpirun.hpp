@@ -4,11 +4,11 @@
 
 namespace examples {
 
-/// What KOLO_MPIRUN names, or "mpirun".
+/// The value of KOLO_MPIRUN, or "mpirun".
 std::string default_mpirun();
 
-/// Whether `mpirun --version` says that it is Open MPI's: options differ from those of MPICH's and
-/// Intel's.
+/// Whether `mpirun` is Open MPI's, according to --version. Its options differ from those of MPICH
+/// and Intel MPI.
 bool is_open_mpi(const std::string& mpirun);
 
 }  // namespace examples

@@ -9,19 +9,19 @@
 
 namespace examples {
 
-/// While it exists, signals arrive as something to read: those of the thread that makes it, and of
-/// the threads that thread makes later.
+/// While it exists, signals are queued and can be read: those of the thread that constructs it, and
+/// of the threads that this thread starts later.
 class SignalQueue {
  public:
   explicit SignalQueue(const std::vector<int>& signals);
-  SignalQueue(const SignalQueue&) = delete;  // it gives back what it took once
+  SignalQueue(const SignalQueue&) = delete;  // it restores the mask once
   SignalQueue& operator=(const SignalQueue&) = delete;
   ~SignalQueue();
 
   int descriptor() const { return descriptor_.number(); }
   /// The next signal that has arrived; does not wait.
   std::optional<signalfd_siginfo> next() const;
-  /// What was blocked before: children begin with it.
+  /// The previous signal mask, with which children start.
   const sigset_t& before() const { return before_; }
 
  private:

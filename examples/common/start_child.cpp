@@ -31,11 +31,11 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// In the child, which may only call what is safe after a fork. Returns where exec fails.
+/// Runs in the child, which may call only async-signal-safe functions. Returns only if exec fails.
 void become(const ChildSetup& setup, pid_t parent, char* const* arguments, char* const* variables) {
   if (setup.has_own_group) ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(1);  // it died before it could be watched
+  if (::getppid() != parent) ::_exit(1);  // it died before prctl()
   ::dup2(setup.input, STDIN_FILENO);
   ::dup2(setup.output, STDOUT_FILENO);
   ::dup2(setup.error, STDERR_FILENO);

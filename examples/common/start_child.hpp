@@ -10,17 +10,17 @@
 
 namespace examples {
 
-/// A program that cannot be run; the text names it and says why.
+/// A program cannot be started; the text names it and says why.
 class CannotStart : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// What a child process gets from this one.
+/// The setup of a child process.
 struct ChildSetup {
   const std::vector<std::string>& command;  ///< looked up in PATH
   const sigset_t& blocked_signals;
-  std::vector<std::pair<std::string, std::string>> environment{};  ///< besides this process's
+  std::vector<std::pair<std::string, std::string>> environment{};  ///< added to this process's
   int input = STDIN_FILENO;                                        ///< descriptors of this process
   int output = STDOUT_FILENO;
   int error = STDERR_FILENO;

@@ -16,7 +16,7 @@ Interval median_interval(std::vector<double> values) {
   constexpr double kTail = 0.025;
   std::ranges::sort(values);
   const std::size_t n = values.size();
-  // `outside` is the probability that the median lies below values[cut], the sum of the binomial
+  // `outside` is the probability that the median is below values[cut], the sum of the binomial
   // probabilities of 0 … cut successes in n; cut grows while the next value is still unlikely.
   double probability = std::pow(0.5, static_cast<double>(n));
   double outside = probability;

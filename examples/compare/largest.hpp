@@ -7,7 +7,7 @@
 
 namespace compare {
 
-/// The most that a rank needed at once, on the rank that needed most.
+/// The peak memory of the rank that needed most.
 struct MemoryUse {
   std::int64_t parameters = 0;    ///< of the model, all of them
   double construction_bytes = 0;  ///< until the optimizer is wrapped
@@ -21,8 +21,9 @@ struct Largest {
   MemoryUse use{};
 };
 
-/// The most blocks with which `measure` needs at most `budget` bytes, for models that need more
-/// with every block. It looks where a line through the last two measurements meets the budget.
+/// The largest number of blocks for which `measure` needs at most `budget` bytes. Memory must grow
+/// with the number of blocks. Searches where a line through the last two measurements meets the
+/// budget.
 Largest find_largest(const std::function<MemoryUse(int blocks)>& measure, std::size_t budget);
 
 }  // namespace compare

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSteps = 3;  // the first lays buckets out, the second settles
 
-/// The most bytes at once while `work` runs, on any rank, beyond `before`.
+/// The peak bytes while `work` runs, beyond `before`, on the rank with most.
 double peak_of(shard::Allocations& allocations, double before, const std::function<void()>& work) {
   shard::PeakWatch watch(allocations);
   work();

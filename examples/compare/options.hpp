@@ -11,7 +11,7 @@
 
 namespace compare {
 
-/// Of a model, and of what it learns from.
+/// The size of a model and of its batches.
 struct Size {
   int blocks = 8;
   std::int64_t width = 256;
@@ -20,15 +20,15 @@ struct Size {
 
 struct Options {
   std::vector<std::string> models{"transformer", "convnet", "speech"};
-  Size size;                         ///< of the models whose memory and time are measured
+  Size size;                         ///< of the models for memory and time
   std::size_t budget = 128'000'000;  ///< bytes of a rank, for the largest model
-  int rounds = 15;                   ///< steps of each mode that count
-  int warm_up = 3;                   ///< steps of each mode before
+  int rounds = 15;                   ///< measured steps of each mode
+  int warm_up = 3;                   ///< uncounted steps of each mode before
   std::filesystem::path json;
   std::filesystem::path svg;
 };
 
-/// Fills in `options`, or returns how to end after --help or an error.
+/// Sets `options`, or returns how to exit after --help or an error.
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options);
 
 }  // namespace compare

@@ -25,7 +25,7 @@ std::string row(const Json& mode) {
 
 const char* answer(bool is_kept) { return is_kept ? "yes" : "no"; }
 
-/// Of what two modes take, as far as their interval tells.
+/// Whether a mode is no slower than none, as far as its interval tells.
 const char* is_no_slower(const Json& mode) {
   if (number(mode, "ratio_high") <= 1) return "yes";
   return number(mode, "ratio_low") > 1 ? "no" : "cannot be told apart";

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kHeadWidth = 64;
 constexpr std::int64_t kContext = 64;   // bytes
 constexpr std::int64_t kPixels = 8;     // height and width of an image
-constexpr std::int64_t kFrames = 32;    // of a piece of sound
+constexpr std::int64_t kFrames = 32;    // of an audio clip
 constexpr std::int64_t kFeatures = 80;  // of a frame, as in a mel spectrogram
 constexpr std::int64_t kClasses = 40;   // of images; and of frames, as there are phonemes
 
@@ -62,7 +62,7 @@ class ConvNet final : public torch::nn::Module {
   torch::nn::Linear classifier_{nullptr};
 };
 
-/// Names the phoneme of every frame.
+/// Classifies the phoneme of every frame.
 class SpeechNet final : public torch::nn::Module {
  public:
   SpeechNet(int blocks, std::int64_t width) {

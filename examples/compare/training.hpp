@@ -14,7 +14,7 @@
 
 namespace compare {
 
-/// A model and the loss of the batch that it learns.
+/// A model, and its loss on the batch that it trains on.
 struct Learner {
   std::shared_ptr<torch::nn::Module> model;
   std::function<at::Tensor()> loss;

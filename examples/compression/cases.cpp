@@ -16,7 +16,7 @@ double count_of(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), 1.0, std::multiplies<>());
 }
 
-/// An all-reduce sends each rank's share of the tensor, and then its share of the sum.
+/// In an all-reduce a rank sends (n-1)/n of the tensor to reduce it, and as much to gather the sum.
 double twice_a_share(double bytes, int ranks) { return 2 * bytes * (ranks - 1) / ranks; }
 
 double count_of(const Shapes& gradients) {
@@ -25,7 +25,7 @@ double count_of(const Shapes& gradients) {
   return count;
 }
 
-/// So many bytes for each element.
+/// A case that sends `bytes_of_element` bytes for each element.
 Case dense(std::string name, kolo::Compression compression, double bytes_of_element,
            bool error_feedback = false) {
   return {.name = std::move(name),
@@ -39,8 +39,8 @@ Case dense(std::string name, kolo::Compression compression, double bytes_of_elem
 
 constexpr double kPlaced = kFloat + 2;  // bytes of a value with its place
 
-/// So many bytes for each element of that fraction. Ranks send other ones; the sum has all, with
-/// their places.
+/// A case that sends `bytes_of_element` bytes for each element of a fraction. Ranks send different
+/// elements, and the sum contains all of these, with their places.
 Case sparse(std::string name, kolo::Compression compression, double bytes_of_element,
             double fraction, bool error_feedback) {
   Case one = dense(std::move(name), std::move(compression), bytes_of_element, error_feedback);

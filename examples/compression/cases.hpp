@@ -19,15 +19,15 @@ struct Case {
   std::string name;
   kolo::DistributedOptimizerOptions optimizer{};
   std::optional<kolo::PowerSgdOptions> power_sgd{};
-  /// What a rank sends in a step, by the formula, for gradients of these shapes.
+  /// The bytes that a rank sends in a step for gradients of these shapes, by formula.
   std::function<double(const Shapes& gradients, int ranks)> bytes;
 };
 
-/// "none" first.
+/// All cases, "none" first.
 std::vector<Case> all_cases(const Settings& settings);
 std::vector<std::string> names_of_cases();
 
-/// "none", and those that are named; with no names all.
+/// "none" and the named cases; all if there are no names.
 std::vector<Case> chosen_cases(const Settings& settings, const std::vector<std::string>& names);
 
 }  // namespace compression

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kLargest = 1 << 20;
 constexpr int kDefaultSteps = 300;
-constexpr double kSgdRate = 0.1;  // the highest, as that of gpt::Options for AdamW
+constexpr double kSgdRate = 0.1;  // the peak, as gpt::Options has it for AdamW
 
-/// For a look at the program rather than at losses.
+/// For trying out the program rather than for comparing losses.
 gpt::Options tiny_preset() {
   gpt::Options options;
   options.layers = 1;
@@ -34,7 +34,7 @@ gpt::Options preset(const std::string& name) {
 
 void add_training_options(CLI::App& app, Options& options) {
   const CLI::Range count(1, kLargest);
-  // Parsed before all others, wherever it stands, so that they change what it has set.
+  // Parsed before all other options, wherever it is on the command line, so that they override it.
   app.add_option_function<std::string>(
          "--preset",
          [&options](const std::string& name) {

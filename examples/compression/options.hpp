@@ -11,7 +11,7 @@
 
 namespace compression {
 
-/// Of the kinds of compression that have any.
+/// The settings of the kinds of compression that have any.
 struct Settings {
   int rank = 4;                  ///< of PowerSGD's approximations
   std::int64_t start_step = 20;  ///< the first that PowerSGD compresses
@@ -28,7 +28,7 @@ struct Options {
   std::filesystem::path svg;
 };
 
-/// Fills in `options`, or returns how to end after --help or an error.
+/// Sets `options`, or returns how to exit after --help or an error.
 std::optional<examples::Exit> parse_options(int argc, const char* const* argv, Options& options);
 
 }  // namespace compression

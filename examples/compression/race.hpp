@@ -19,10 +19,11 @@
 
 namespace compression {
 
-/// A model that is trained with one kind of compression, the same one at first for all. Collective.
+/// A model that is trained with one kind of compression; all start with the same weights.
+/// Collective.
 class Training {
  public:
-  /// `text` outlives this.
+  /// `text` must outlive this object.
   Training(Case kind, const Options& options, std::string_view text);
 
   /// Takes one step of options.steps, which all ranks begin together.
@@ -32,7 +33,7 @@ class Training {
   gpt::Gpt& model() { return model_; }
   /// The sizes of all gradients.
   Shapes shapes() const;
-  /// Of each step so far, on this rank.
+  /// The times and bytes of each step so far, on this rank.
   const std::vector<double>& step_ms() const { return step_ms_; }
   const std::vector<double>& step_bytes() const { return step_bytes_; }
 
@@ -48,11 +49,11 @@ class Training {
   std::vector<double> step_bytes_;
 };
 
-/// Trains all cases in turns, with the case that begins changing from round to round.
+/// Trains all cases in turns, one step each; a different case begins each round.
 void race(std::vector<std::unique_ptr<Training>>& trainings, int steps);
 
-/// What a case has come to, beside `none`: loss on the windows of `text` that begin at `starts`,
-/// bytes and times of the steps from `first_step` on. Collective.
+/// The results of a case, compared with `none`: its loss, and the bytes and times of the steps from
+/// `first_step` on. Collective.
 nlohmann::ordered_json judge(Training& training, const Training& none, double loss,
                              double none_loss, std::size_t first_step);
 

@@ -6,10 +6,10 @@
 
 namespace compression {
 
-/// The table of the results, as compare_compression's JSON has them.
+/// A table of the results, from compare_compression's JSON.
 std::string to_table(const nlohmann::ordered_json& results);
 
-/// For each quantity a bar for every case. An SVG document.
+/// An SVG chart with a bar per case for each quantity.
 std::string to_svg(const nlohmann::ordered_json& results);
 
 }  // namespace compression

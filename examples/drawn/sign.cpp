@@ -36,7 +36,7 @@ struct Segment {
   Point end;
 };
 
-/// Clockwise from the top, then the one across; y grows downwards.
+/// Clockwise from the top, then the middle one; y grows downwards.
 constexpr std::array<Segment, 7> kSegments{{{{-0.5, -1}, {0.5, -1}},
                                             {{0.5, -1}, {0.5, 0}},
                                             {{0.5, 0}, {0.5, 1}},

@@ -20,7 +20,7 @@ void train_epoch(torch::nn::Sequential& model, torch::optim::Optimizer& optimize
   const auto ranks = static_cast<std::size_t>(kolo::size());
   torch::data::samplers::DistributedRandomSampler sampler(*pictures.size(), ranks,
                                                           static_cast<std::size_t>(kolo::rank()));
-  sampler.set_epoch(epoch);  // a loader copies its sampler: one that has it cannot be told any more
+  sampler.set_epoch(epoch);  // not possible later: the loader copies its sampler
   const auto loader =
       torch::data::make_data_loader(Pictures(pictures).map(torch::data::transforms::Stack<>()),
                                     std::move(sampler), (batch + ranks - 1) / ranks);

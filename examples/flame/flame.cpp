@@ -8,7 +8,7 @@ namespace {
 
 constexpr float kTimeStep = 0.05F;
 constexpr float kDiffusion = 2.0F;  // cells² per unit of time
-constexpr float kFeed = 0.2F;       // how fast fuel comes, and heat goes
+constexpr float kFeed = 0.2F;       // rate at which fuel flows in and heat is lost
 
 }  // namespace
 

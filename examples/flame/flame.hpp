@@ -6,7 +6,7 @@
 
 namespace flame {
 
-/// Of one cell.
+/// The state of one cell.
 struct State {
   float temperature = 0;  ///< 0: cold, 1: burnt
   float fuel = 1;
@@ -16,7 +16,7 @@ struct State {
 std::vector<State> react_exactly(const std::vector<State>& states);
 
 /// A ring of cells in which fuel flows in, diffuses and burns. Each rank of a communicator has a
-/// stretch of it, and knows nothing of Kolo.
+/// section of it. It does not use Kolo.
 class Ring {
  public:
   static constexpr int kCellsPerRank = 256;
@@ -24,9 +24,10 @@ class Ring {
   explicit Ring(MPI_Comm solvers);
 
   const std::vector<State>& cells() const { return cells_; }
-  /// One time step of all but the reaction, with the neighbours' outermost cells. Collective.
+  /// One time step without the reaction, for which ranks exchange their outermost cells.
+  /// Collective.
   void flow();
-  /// Adds what the reaction does within the time step.
+  /// Adds the changes by the reaction in one time step.
   void add(const std::vector<State>& changes);
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kKept = 2;
 
-/// What determines the batches and the schedule; the number of ranks that share a batch does not.
+/// The settings that determine the batches and the schedule, whatever the number of ranks.
 std::map<std::string, std::string> settings_of(const Options& options, std::string_view text) {
   std::ostringstream rate;
   rate << options.learning_rate;

@@ -14,9 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kHeldOutShare = 10;  // one part in so many
+constexpr std::size_t kHeldOutShare = 10;  // one in this many parts
 
-constexpr std::size_t kMarkedBytes = 1024;  // a generator's mark stands near the beginning
+constexpr std::size_t kMarkedBytes = 1024;  // a generator's mark is near the beginning
 
 bool is_header(const fs::path& file) {
   const fs::path extension = file.extension();
@@ -27,7 +27,7 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// By its name where its text does not say so.
+// By its name if its text does not say so.
 bool is_generated(const fs::path& file) {
   const std::string name = file.generic_string();
   for (const char* part : {"/ATen/ops/", "/ATen/RegistrationDeclarations.h",
@@ -81,7 +81,7 @@ void require_length(const std::string& text, const char* part, std::size_t least
 std::vector<fs::path> torch_headers(const fs::path& include_folder) {
   std::vector<fs::path> files;
   for (const char* part : {"ATen", "c10", "torch"}) {
-    std::error_code unreadable;  // a folder that is not there has no headers
+    std::error_code unreadable;  // a missing folder has no headers
     for (const auto& entry : fs::recursive_directory_iterator(include_folder / part, unreadable)) {
       const fs::path& file = entry.path();
       if (entry.is_regular_file() && is_header(file) && !is_generated(file)) files.push_back(file);

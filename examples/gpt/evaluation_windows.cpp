@@ -38,7 +38,7 @@ std::uint64_t hash_of(std::string_view window) {
   return hash.value();
 }
 
-/// A set of hashes that tells most numbers outside it by one bit of a table in the nearest cache.
+/// A set of hashes that rejects most other numbers by one bit of a table in the first-level cache.
 class HashSet {
  public:
   void insert(std::uint64_t hash) {

@@ -40,8 +40,8 @@ class GptImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-/// Mean of -ln P in nats a byte that `model` gives the bytes 1 … length of `windows`
-/// [batch, length + 1], int64, on any device, each from those before it.
+/// Mean of -ln P, in nats per byte, that `model` assigns to bytes 1 … length of `windows` [batch,
+/// length + 1], int64, on any device, each given the bytes before it.
 at::Tensor next_byte_loss(Gpt& model, const at::Tensor& windows);
 
 }  // namespace gpt

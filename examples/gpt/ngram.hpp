@@ -12,17 +12,17 @@ namespace gpt {
 /// Byte n-gram models of a text, orders 1 to 3: what a language model must beat.
 ///
 /// Interpolated absolute discounting: the same discount is subtracted from the count of every seen
-/// n-gram, and what a context saves is distributed like the next shorter context would, down to the
-/// uniform distribution. The discount is n1 / (n1 + 2 n2), where n1 and n2 count the n-grams seen
-/// once and twice (Ney, Essen and Kneser 1994).
+/// n-gram, and what this frees in a context is distributed as in the next shorter context, down to
+/// the uniform distribution. The discount is n1 / (n1 + 2 n2), where n1 and n2 count the n-grams
+/// seen once and twice (Ney, Essen and Kneser 1994).
 class NgramModel {
  public:
   static constexpr int kMaxOrder = 3;
 
   explicit NgramModel(std::string_view text);
 
-  /// P(next | the last order - 1 bytes of `before`); of what `before` is too short for, the order
-  /// is lowered. Sums to one over `next`, and is never zero.
+  /// P(next | the last order - 1 bytes of `before`). If `before` is shorter, the order is lowered.
+  /// Sums to one over `next`, and is never zero.
   double probability(std::string_view before, unsigned char next, int order) const;
 
   /// Mean of -ln P in nats a byte over the windows [start + 1, start + length) of `text`: the

@@ -10,7 +10,7 @@
 namespace gpt {
 namespace {
 
-constexpr int kLargest = 1 << 20;  // of any size or count: a guard against slips of the keyboard
+constexpr int kLargest = 1 << 20;  // of any size or count: a guard against typing errors
 
 std::string accept_learning_rate(const std::string& text) {
   double value = 0;
@@ -104,7 +104,7 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
       "The model is tested on windows of the last tenth of the text that do not occur in "
       "the rest.\n",
       "train_gpt");
-  // Parsed before all others, wherever it stands, so that they change what it has set.
+  // Parsed before all other options, wherever it is on the command line, so that they override it.
   app.add_option_function<std::string>(
          "--preset",
          [&options](const std::string& name) {

@@ -21,7 +21,7 @@ struct Options {
 
   int batch = 32;  ///< windows of every rank in every step
   int steps = 1000;
-  double learning_rate = 3e-3;  ///< the highest of the schedule
+  double learning_rate = 3e-3;  ///< the peak of the schedule
   int seed = 1;
 
   std::vector<std::filesystem::path> text;  ///< files and folders; empty: headers of LibTorch
@@ -35,7 +35,7 @@ struct Options {
 
   std::filesystem::path save;         ///< folder of checkpoints; empty: none
   int save_every = 0;                 ///< steps; 0: only after the last
-  std::filesystem::path load;         ///< a checkpoint, their folder or a file; empty: train anew
+  std::filesystem::path load;         ///< a checkpoint, a folder of them, or a file; empty: none
   std::filesystem::path export_file;  ///< for the full state; empty: none
 };
 

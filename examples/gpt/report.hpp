@@ -14,8 +14,8 @@ namespace gpt {
 struct Report {
   int ranks = 0;
   std::int64_t parameters = 0;
-  int first_step = 0;          ///< after those of the checkpoint that the run went on from
-  int steps = 0;               ///< with those
+  int first_step = 0;          ///< steps already taken in the loaded checkpoint
+  int steps = 0;               ///< including those
   std::vector<double> losses;  ///< of each step
   double train_loss = 0;       ///< mean of the last steps
   EvaluationWindows windows;   ///< of the held-out text
@@ -26,8 +26,8 @@ struct Report {
   double tokens_per_second = 0;  ///< of all ranks
   double step_ms_median = 0;
   std::string parameters_digest;      ///< of rank 0
-  std::vector<int> different_ranks;   ///< those whose parameters do not have the bits of rank 0's
-  double bytes_sent_per_step = 0;     ///< gradient bytes, on average a rank
+  std::vector<int> different_ranks;   ///< whose parameters differ from rank 0's
+  double bytes_sent_per_step = 0;     ///< gradient bytes, average over ranks
   kolo::ProcessSet::Metrics metrics;  ///< of rank 0's engine, start to end
 };
 

@@ -8,11 +8,11 @@
 
 namespace gpt {
 
-/// `prompt`, which is not empty, and `bytes` more that `model` draws one by one with torch's global
-/// generator.
+/// Returns `prompt`, which is not empty, followed by `bytes` that are drawn one by one from `model`
+/// with torch's global generator.
 std::string sample(Gpt& model, std::string_view prompt, std::size_t bytes);
 
-/// `text` with every byte that neither prints nor moves to a new line or column shown as '?'.
+/// `text` with '?' for every byte that is neither printable nor a newline or tab.
 std::string printable(std::string text);
 
 }  // namespace gpt

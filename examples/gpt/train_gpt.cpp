@@ -50,7 +50,7 @@ std::size_t window_bytes(const gpt::Options& options) {
   return static_cast<std::size_t>(options.context) + 1;  // the last byte is only a target
 }
 
-// Before the training rather than after it.
+// Fails before the training rather than after it.
 void require_writable(const examples::OutputFile& file) {
   if (!file.error().empty()) throw std::runtime_error(file.error());
 }
@@ -88,8 +88,8 @@ std::string difference_from_rank_0(const gpt::Corpus& corpus) {
   return "";
 }
 
-// Opens the files of the options on every rank. If that fails on any, one of them prints why, and
-// all get nothing.
+// Opens the options' files on every rank. If any rank fails, one prints the error, and all return
+// nothing.
 std::optional<Files> open_files_on_all_ranks(const gpt::Options& options) {
   Files files;
   std::string error;
@@ -120,7 +120,7 @@ void print_task(const gpt::Options& options, const Files& files, std::int64_t pa
             << std::endl;
 }
 
-// Collective; complete on rank 0, which alone counts n-grams.
+// Collective. Complete only on rank 0, which alone counts n-grams.
 gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& files, int first_step,
                   const gpt::TrainingResult& training) {
   const gpt::Corpus& corpus = files.corpus;
@@ -155,7 +155,7 @@ gpt::Report judge(gpt::Gpt& model, const gpt::Options& options, const Files& fil
   return report;
 }
 
-// On all ranks, each of which may have a shard of the parameters alone.
+// Runs on all ranks, since each may have only a shard of the parameters.
 void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus& corpus) {
   at::manual_seed(static_cast<std::uint64_t>(options.seed));
   const auto prompt = std::string_view(corpus.held_out).substr(0, kPromptBytes);
@@ -163,7 +163,8 @@ void show_sample(gpt::Gpt& model, const gpt::Options& options, const gpt::Corpus
   if (kolo::rank() == 0) std::cout << "--- sample ---\n" << text << "\n--------------\n";
 }
 
-// The step to resume with, from what --load names; nothing, after an error text, if that is wrong.
+// Loads what --load names and returns the step to resume with; nothing, after an error text, if
+// that fails.
 std::optional<int> load_on_all_ranks(kolo::DistributedOptimizer& optimizer,
                                      const gpt::Options& options, const gpt::Corpus& corpus) {
   if (options.load.empty()) return 0;

@@ -30,7 +30,7 @@ double mean_of_last(const std::vector<double>& values) {
          static_cast<double>(count);
 }
 
-/// On rank 0.
+/// A progress bar, only on rank 0.
 std::optional<kolo::ProgressBar> make_progress(const Options& options, int first_step) {
   if (kolo::rank() != 0) return std::nullopt;
   const double tokens_per_step = 1.0 * options.batch * options.context * kolo::size();

@@ -28,7 +28,7 @@ class Batches {
 
   /// The next windows [options.batch, options.context + 1], int64.
   at::Tensor next();
-  /// Leaves out what that many calls of next() would return.
+  /// Skips the next `steps` batches.
   void skip(int steps);
 
  private:
@@ -40,7 +40,7 @@ class Batches {
 
 /// Computes the gradients of the loss of `windows`, and returns it.
 double compute_gradients(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows);
-/// Learns from `windows`, and returns their loss before it.
+/// Trains on `windows`, and returns their loss before the update.
 double train_step(Gpt& model, torch::optim::Optimizer& optimizer, const at::Tensor& windows);
 
 struct TrainingResult {
@@ -48,7 +48,7 @@ struct TrainingResult {
   double final_loss = 0;       ///< mean of the last steps
   double seconds = 0;
   double step_ms_median = 0;
-  double bytes_sent_per_step = 0;  ///< by this rank; median, so without what the first step settles
+  double bytes_sent_per_step = 0;     ///< by this rank; median, to exclude the first step
   kolo::ProcessSet::Metrics metrics;  ///< of this rank since Kolo started
 };
 

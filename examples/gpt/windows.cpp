@@ -11,7 +11,7 @@ std::vector<std::size_t> WindowSampler::next(int rank, int ranks, int rows) {
   std::vector<std::size_t> mine;
   for (int owner = 0; owner < ranks; ++owner) {
     for (int row = 0; row < rows; ++row) {
-      // Not std::uniform_int_distribution: every standard library has its own.
+      // Not std::uniform_int_distribution, which differs between standard libraries.
       const auto start = static_cast<std::size_t>(generator_() % choices_);
       if (owner == rank) mine.push_back(start);
     }

@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-/// Where the windows of random batches start in a text.
+/// The starts of random batches' windows in a text.
 ///
 /// Every rank draws the starts of the whole batch from the same generator and takes its own rows,
 /// so N ranks with `rows` each see what one rank with N * rows sees.
@@ -19,7 +19,7 @@ class WindowSampler {
   /// The next batch: the starts of this rank's rows.
   std::vector<std::size_t> next(int rank, int ranks, int rows);
 
-  /// Leaves out what that many calls of next() would draw.
+  /// Skips the next `batches` batches.
   void skip(int batches, int ranks, int rows);
 
  private:

@@ -18,9 +18,9 @@ struct Dataset {
 };
 
 /// Reads the files of the MNIST database in `folder`: train-images-idx3-ubyte,
-/// train-labels-idx1-ubyte and the same with t10k. Where only the t10k pair is there, the last
-/// fifth of it is the test set and the rest is to learn from. Throws std::runtime_error, which
-/// names the file and what is wrong.
+/// train-labels-idx1-ubyte and the same with t10k. If there is only the t10k pair, its last fifth
+/// is the test set and the rest the training set. Throws std::runtime_error, which names the file
+/// and what is wrong.
 Dataset load_dataset(const std::filesystem::path& folder);
 
 }  // namespace mnist

@@ -20,7 +20,7 @@ constexpr std::int64_t kMostValues = std::int64_t{1} << 32;
 
 [[noreturn]] void reject(const std::string& why) { throw std::runtime_error(why); }
 
-/// The number of dimensions, behind two zeros and the type.
+/// The number of dimensions, which follows two zeros and the type.
 int parse_magic(const std::vector<std::uint8_t>& bytes) {
   const bool is_gzip = bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
   if (is_gzip) reject("it is compressed. Unpack it with gunzip -k first.");
@@ -32,7 +32,8 @@ int parse_magic(const std::vector<std::uint8_t>& bytes) {
   return bytes[3];
 }
 
-/// 32 bits each, big end first. LibTorch counts strides even where an extent is zero.
+/// Extents of 32 bits each, big-endian. Their product is limited even if one is zero, since
+/// LibTorch computes strides all the same.
 std::vector<std::int64_t> parse_shape(const std::vector<std::uint8_t>& bytes, int dimensions) {
   std::vector<std::int64_t> shape;
   std::int64_t most = 1;  // values, if no extent is zero

@@ -10,7 +10,7 @@
 namespace resnet {
 namespace {
 
-constexpr std::int64_t kExpansion = 4;  // a block puts out so many times its inner channels
+constexpr std::int64_t kExpansion = 4;  // a block's output channels per inner channel
 constexpr std::int64_t kClasses = 1000;
 
 struct Stage {
@@ -59,7 +59,7 @@ class BottleneckImpl : public torch::nn::Module {
   torch::nn::BatchNorm2d mix_norm_;
   torch::nn::Conv2d expand_;
   torch::nn::BatchNorm2d expand_norm_;
-  torch::nn::Conv2d shortcut_{nullptr};  // where input and output differ in shape
+  torch::nn::Conv2d shortcut_{nullptr};  // if input and output differ in shape
   torch::nn::BatchNorm2d shortcut_norm_{nullptr};
 };
 TORCH_MODULE(Bottleneck);

@@ -15,12 +15,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTimeToDie = 10s;  // of what has got SIGKILL
+constexpr auto kTimeToDie = 10s;  // after SIGKILL
 constexpr auto kPause = 10ms;
 
-/// SIGPIPE is taken so that a log that nobody reads any more does not end the job.
+/// SIGPIPE is included so that the job does not end when the reader of its log does.
 std::vector<int> signals_to_take() {
-  ::signal(SIGCHLD, SIG_DFL);  // where our parent ignores it, the kernel would reap children
+  ::signal(SIGCHLD, SIG_DFL);  // if our parent ignored it, the kernel would reap children
   std::vector<int> signals{SIGCHLD, SIGPIPE};
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     struct sigaction action{};
@@ -39,7 +39,7 @@ Children::Children()
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-// A SIGPIPE that is pending would end this program once it is not blocked any more.
+// A pending SIGPIPE would end this program once it is unblocked.
 Children::~Children() { read_signals(); }
 
 pid_t Children::start(const std::vector<std::string>& command, int error) {
@@ -89,7 +89,7 @@ std::vector<pid_t> Children::end_all(milliseconds grace) {
   std::vector<pid_t> left = find_descendants();
   for (const pid_t process : left) {
     ::kill(process, SIGTERM);
-    ::kill(process, SIGCONT);  // one that is stopped would not notice
+    ::kill(process, SIGCONT);  // a stopped process would not notice
   }
   const Clock::time_point patience_ends = Clock::now() + grace;
   while (!left.empty() && Clock::now() < patience_ends + kTimeToDie) {
@@ -106,7 +106,7 @@ std::vector<pid_t> Children::end_all(milliseconds grace) {
 void Children::reap() {
   int status = 0;
   for (pid_t child = 0; (child = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    const auto started = endings_.find(child);  // others have lost their parent
+    const auto started = endings_.find(child);  // others are adopted
     if (started != endings_.end() && !started->second) started->second = status;
   }
 }

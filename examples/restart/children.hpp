@@ -16,7 +16,7 @@ namespace restart {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// A signal for this program, but not SIGCHLD.
+/// A signal to this program other than SIGCHLD.
 struct Signal {
   int number = 0;
   bool is_from_terminal = false;  ///< which has sent it to our children too
@@ -25,34 +25,34 @@ struct Signal {
   bool ends() const;
 };
 
-/// The processes that this one has started, those that they have started, and signals meanwhile.
+/// The descendants of this process, and the signals that it receives.
 class Children {
  public:
-  /// From now on, processes whose parent ends become our children.
+  /// Makes this process a subreaper: orphaned descendants become its children.
   Children();
   Children(const Children&) = delete;  // a process has one set of them
   Children& operator=(const Children&) = delete;
   ~Children();
 
-  /// Starts a program, on our standard input and output. Throws examples::CannotStart.
+  /// Starts a program with our standard input and output. Throws examples::CannotStart.
   pid_t start(const std::vector<std::string>& command, int error);
   /// The same without input and output.
   pid_t start_quietly(const std::vector<std::string>& command);
 
-  /// Sleeps until a signal has come, one of `watched` is ready, or time is up; -1: never. Reaps
-  /// children that have ended.
+  /// Sleeps until a signal arrives, one of `watched` is ready, or `limit` has passed; -1: no limit.
+  /// Reaps children that have ended.
   void wait(std::vector<pollfd>& watched, milliseconds limit);
   void wait(milliseconds limit);
 
-  /// How a child ended, as waitpid() tells it; empty while it has not.
+  /// How a child ended, as a status of waitpid(); empty while it runs.
   std::optional<int> status_of(pid_t child) const;
-  /// The next signal that has come.
+  /// The next signal that has arrived.
   std::optional<Signal> take_signal();
   /// The first signal that has asked this program to end; 0: none.
   int end_signal() const { return end_signal_; }
 
-  /// Ends all processes below this one: by SIGTERM, and after `grace` by SIGKILL. Returns those
-  /// that are left nevertheless, since the kernel keeps them.
+  /// Ends all descendants: with SIGTERM, and after `grace` with SIGKILL. Returns those that the
+  /// kernel keeps nevertheless.
   std::vector<pid_t> end_all(milliseconds grace);
 
  private:
@@ -63,7 +63,7 @@ class Children {
   examples::Descriptor nothing_;
   std::vector<Signal> arrived_;
   int end_signal_ = 0;
-  std::map<pid_t, std::optional<int>> endings_;  // of those that were started here
+  std::map<pid_t, std::optional<int>> endings_;  // of processes started here
 };
 
 }  // namespace restart

@@ -20,7 +20,7 @@ ErrorRelay::ErrorRelay() {
 }
 
 std::vector<pollfd> ErrorRelay::watched() const {
-  // No more is read than can be written: who writes more waits, as for any reader.
+  // Nothing is read while output is pending: a job that writes faster is blocked, as by any reader.
   if (!pending_.empty()) return {{STDERR_FILENO, POLLOUT, 0}};
   return {{output_.number(), POLLIN, 0}};
 }
@@ -30,7 +30,7 @@ void ErrorRelay::move(const std::vector<pollfd>& watched) {
   if (watched.front().fd == STDERR_FILENO) {
     write();
   } else if (!read()) {
-    output_ = examples::Descriptor();  // poll() passes over -1
+    output_ = examples::Descriptor();  // poll() ignores -1
   }
 }
 
@@ -44,9 +44,9 @@ void ErrorRelay::finish() {
   } while (output_.number() >= 0 && read() && !pending_.empty());
 }
 
-/// False once nobody can write any more.
+/// False at the end: all writers have closed.
 bool ErrorRelay::read() {
-  std::array<char, PIPE_BUF> part{};  // fits into a pipe that takes anything
+  std::array<char, PIPE_BUF> part{};  // fits into any pipe that is writable
   const ssize_t bytes = ::read(output_.number(), part.data(), part.size());
   if (bytes < 0) return true;
   pending_.assign(part.data(), static_cast<std::size_t>(bytes));
@@ -59,7 +59,7 @@ void ErrorRelay::write() {
   if (bytes >= 0) {
     pending_.erase(0, static_cast<std::size_t>(bytes));
   } else if (errno != EINTR && errno != EAGAIN) {
-    pending_.clear();  // nobody reads it
+    pending_.clear();  // it has no reader
   }
 }
 

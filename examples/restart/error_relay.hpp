@@ -9,22 +9,21 @@
 
 namespace restart {
 
-/// Passes on what a job writes to its standard error, unchanged, and reads it for the cause of the
-/// job's end.
+/// Forwards a job's standard error unchanged, and parses it for the cause of the job's end.
 class ErrorRelay {
  public:
   /// Throws std::system_error.
   ErrorRelay();
 
-  /// The job's standard error; to be closed here once the job has it.
+  /// The job's standard error; close it here once the job has it.
   int input() const { return input_.number(); }
   void close_input() { input_ = examples::Descriptor(); }
 
-  /// What to wait for before move().
+  /// The descriptors to wait for before move().
   std::vector<pollfd> watched() const;
-  /// Reads and writes what can be without waiting.
+  /// Reads and writes as much as possible without blocking.
   void move(const std::vector<pollfd>& watched);
-  /// Passes on what is left once the job has ended.
+  /// Forwards the rest after the job has ended.
   void finish();
 
   const CauseFinder& finder() const { return finder_; }

@@ -47,7 +47,7 @@ void add(std::vector<Host>& hosts, const Host& host) {
   if (count_slots(hosts) > kMostSlots) throw std::invalid_argument("the hosts have too many slots");
 }
 
-/// A line without its comment; false where nothing is left.
+/// Parses a line without its comment; false if nothing is left.
 bool parse_line(const std::string& line, Host& host) {
   std::istringstream words(line.substr(0, line.find('#')));
   std::string word;

@@ -7,7 +7,7 @@
 
 namespace restart {
 
-/// A machine, and how many ranks it takes.
+/// A machine, and the number of ranks that it takes.
 struct Host {
   std::string name;
   int slots = 1;
@@ -15,8 +15,8 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
-/// Parses what --host takes, "a:2,b,b": each mention adds its number of slots, or one. Throws
-/// std::invalid_argument.
+/// Parses the value of --host, such as "a:2,b,b": each mention adds its number of slots, or one.
+/// Throws std::invalid_argument.
 std::vector<Host> parse_host_list(std::string_view list);
 
 /// Parses a host file of Open MPI ("a slots=2") or MPICH ("a:2"). A line without a number adds one
@@ -25,7 +25,7 @@ std::vector<Host> parse_host_file(std::istream& file);
 
 int count_slots(const std::vector<Host>& hosts);
 
-/// "a:2,b:2", as both launchers take it.
+/// A list such as "a:2,b:2", which both launchers accept.
 std::string to_list(const std::vector<Host>& hosts);
 
 /// Whether mpirun means the host `listed` when it reports a node as `reported`, with or without

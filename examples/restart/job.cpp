@@ -14,10 +14,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr milliseconds kForever{-1};
-constexpr auto kTimeToVanish = 500ms;  // of ranks, after mpirun has
+constexpr auto kTimeToVanish = 500ms;  // for ranks to end after mpirun
 constexpr auto kLook = 10ms;
 
-/// mpirun ends a job for SIGINT and SIGTERM alone.
+/// mpirun ends a job only on SIGINT and SIGTERM.
 int as_mpirun_takes_it(int signal) {
   return signal == SIGHUP || signal == SIGQUIT ? SIGTERM : signal;
 }
@@ -69,14 +69,14 @@ class Job {
   void pass_signals_on() {
     while (const auto signal = children_.take_signal()) {
       if (signal->ends()) set_deadline();
-      // If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C, at
-      // which it leaves its ranks alone.
+      // If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C, on
+      // which it abandons its ranks.
       const bool is_there = !signal->is_from_terminal && !children_.status_of(mpirun_);
       if (is_there) ::kill(mpirun_, as_mpirun_takes_it(signal->number));
     }
   }
 
-  /// Ranks that mpirun did not end, or could not since it was killed.
+  /// Ends the ranks that mpirun did not end, or could not since it was killed.
   void end_what_is_left() {
     const Clock::time_point end = Clock::now() + kTimeToVanish;
     std::size_t count = 0;
@@ -95,7 +95,7 @@ class Job {
   milliseconds grace_;
   ErrorRelay relay_;
   pid_t mpirun_;
-  std::optional<Clock::time_point> killing_at_;  // where it is to end
+  std::optional<Clock::time_point> killing_at_;  // if it must end
   bool was_killed_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Runs a program by mpirun, and again when it fails; docs/restart.md tells how.
+// Runs a program with mpirun, and restarts it when it fails; see docs/restart.md.
 //
 //   kolo-restart -np 4 --host a:2,b:2 --min-np 2 -- ./train
 #include <array>
@@ -54,7 +54,7 @@ std::string reason_of(const JobEnd& end) {
          ")";
 }
 
-/// Starts the job until it succeeds or may not be started again.
+/// Runs the job until it succeeds or may not be restarted.
 class Restarter {
  public:
   explicit Restarter(const restart::Options& options)
@@ -98,7 +98,7 @@ class Restarter {
            std::to_string(options_.max_restarts + 1) + " on " + to_text(attempt);
   }
 
-  /// What becomes of the host that failed.
+  /// Notes the failure; returns what happens to the host that is to blame.
   std::string note_failure(const JobEnd& end) {
     const bool may_be_node = end.cause && end.cause->may_be_node;
     const std::string lost =
@@ -108,7 +108,7 @@ class Restarter {
            (options_.host_failures == 1 ? " failure" : " failures in a row");
   }
 
-  /// Which of the plan's hosts start a process.
+  /// Which of the plan's hosts can start a process.
   std::vector<bool> ask_hosts() {
     std::vector<std::vector<std::string>> commands;
     for (const Host& host : plan_.hosts()) commands.push_back(launcher_.probe(host));

@@ -7,7 +7,7 @@
 
 namespace restart {
 
-/// How mpirun is called.
+/// Builds the command lines of mpirun.
 class Launcher {
  public:
   /// @param mpirun the program and its own options
@@ -15,7 +15,7 @@ class Launcher {
   Launcher(std::vector<std::string> mpirun, std::vector<std::string> program, bool is_open_mpi);
 
   std::vector<std::string> command(const Attempt& attempt) const;
-  /// Starts one process on `host`, which ends at once.
+  /// The command that starts one process on `host`, which ends immediately.
   std::vector<std::string> probe(const Host& host) const;
 
  private:

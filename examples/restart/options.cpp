@@ -23,7 +23,7 @@ constexpr const char* kDescription =
     "The program itself resumes from its newest checkpoint: see docs/restart.md. Exit status: that "
     "of the last job; 2: wrong flags; 127: mpirun or PROGRAM cannot be found.\n";
 
-/// What stands on the command line, before it is understood.
+/// Words of the command line that are parsed further.
 struct Words {
   std::string host;
   std::string host_file;
@@ -134,7 +134,7 @@ void add_restarts(CLI::App& app, Options& options) {
                "how long processes that are to end may take before they are killed (default 10s)");
 }
 
-/// mpirun's spelling of --np, which is none for CLI11.
+/// Replaces -np, mpirun's spelling, with --np: CLI11 has no long options with one dash.
 std::vector<const char*> with_long_np(const char* const* begin, const char* const* end) {
   std::vector<const char*> words(begin, end);
   std::ranges::replace_if(words, [](std::string_view word) { return word == "-np"; }, "--np");

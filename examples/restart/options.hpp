@@ -10,7 +10,7 @@
 
 namespace restart {
 
-/// What kolo-restart can be told.
+/// The command line of kolo-restart.
 struct Options {
   int ranks = 0;
   int least_ranks = 0;
@@ -24,7 +24,7 @@ struct Options {
   std::vector<std::string> program;  ///< and its arguments
 };
 
-/// The options, or how to end after --help or an error.
+/// The options, or how to exit after --help or an error.
 std::variant<Options, examples::Exit> parse_options(int argc, const char* const* argv);
 
 }  // namespace restart

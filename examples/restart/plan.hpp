@@ -10,13 +10,13 @@
 
 namespace restart {
 
-/// What one start of mpirun gets.
+/// The ranks and hosts of one start of mpirun.
 struct Attempt {
   int ranks = 1;
   std::vector<Host> hosts{};  ///< empty: mpirun chooses them
 };
 
-/// Which hosts and how many ranks each attempt gets.
+/// Decides the hosts and the number of ranks of each attempt.
 class Plan {
  public:
   struct Limits {
@@ -29,22 +29,22 @@ class Plan {
 
   Attempt first() const { return {limits_.ranks, hosts_}; }
 
-  /// The hosts that the next attempt may use, and that are to be asked whether they answer.
+  /// The hosts that the next attempt may use, and that should be probed before it.
   const std::vector<Host>& hosts() const { return hosts_; }
 
-  /// A job has failed. Returns the host that is given up for it, or nothing: the one that failed
-  /// too often in a row, if enough ranks are left without it.
+  /// Notes that a job has failed. Returns the host that is given up because of that, or nothing:
+  /// the one that failed too often in a row, if enough ranks are left without it.
   /// @param node the host that may be to blame, as mpirun calls it; empty: none
   /// @param here the name of this machine
   std::string note_failure(std::string_view node, std::string_view here);
 
-  /// What the next attempt gets, given which of hosts() answer. It may have too few ranks.
+  /// The next attempt, given which of hosts() answer. It may have too few ranks.
   Attempt next(const std::vector<bool>& answers) const;
   bool is_possible(const Attempt& attempt) const { return attempt.ranks >= limits_.least_ranks; }
 
  private:
   Limits limits_;
-  std::vector<Host> hosts_;  // those given up are gone
+  std::vector<Host> hosts_;  // without those given up
   std::string blamed_;       // for the last failure
   int failures_ = 0;         // of that host, in a row
 };

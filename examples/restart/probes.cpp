@@ -6,12 +6,12 @@
 namespace restart {
 namespace {
 
-/// Until `is_done`, a signal asks this program to end, or time is up.
+/// Waits until `is_done`, a signal asks this program to end, or time is up.
 void wait_until(Children& children, milliseconds limit, const std::function<bool()>& is_done) {
   const Clock::time_point end = Clock::now() + limit;
   while (!is_done() && children.end_signal() == 0 && Clock::now() < end) {
     children.wait(std::chrono::ceil<milliseconds>(end - Clock::now()));
-    while (children.take_signal()) continue;  // there is no job that others could be for
+    while (children.take_signal()) continue;  // no job runs that others could be for
   }
 }
 

@@ -14,7 +14,7 @@ std::vector<bool> run_probes(Children& children,
                              const std::vector<std::vector<std::string>>& commands,
                              milliseconds limit, milliseconds grace);
 
-/// Waits so long, or until a signal asks this program to end.
+/// Waits for `time`, or until a signal asks this program to end.
 void rest(Children& children, milliseconds time);
 
 }  // namespace restart

@@ -18,7 +18,7 @@ namespace {
 std::optional<pid_t> parent_of(const std::filesystem::path& process) {
   std::ifstream file(process / "stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t name_end = text.rfind(')');  // the name may hold anything
+  const std::size_t name_end = text.rfind(')');  // the name may contain anything
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
   char state = 'Z';

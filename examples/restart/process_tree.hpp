@@ -5,7 +5,7 @@
 
 namespace restart {
 
-/// The processes below this one that run, at whatever distance.
+/// The running descendants of this process.
 std::vector<pid_t> find_descendants();
 
 }  // namespace restart

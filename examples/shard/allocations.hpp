@@ -9,30 +9,29 @@
 
 namespace shard {
 
-/// LibTorch's allocator of CPU memory, which also knows what it has given out: the elements of all
-/// tensors but those over memory that somebody else has allocated. It knows the memory of Kolo's
-/// buffers too, where ranks cannot share it: this file replaces the aligned `new` that they take it
-/// from. Any thread may use it.
+/// LibTorch's CPU allocator with a record of its live blocks: the elements of all tensors except
+/// those over memory that others have allocated. It also records Kolo's buffers if ranks cannot
+/// share memory: this file replaces the aligned `new` that allocates them. Thread-safe.
 class Allocations final : public c10::Allocator {
  public:
-  /// Makes all tensors of this process come from here; to be called once, before there are any.
-  /// What it returns is never destroyed.
+  /// Makes all tensors of this process come from here. Call it once, before there are any. The
+  /// result is never destroyed.
   static Allocations& install();
 
   c10::DataPtr allocate(std::size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* target, const void* source, std::size_t size_bytes) const override;
 
-  /// What tensors have now: bytes by address.
+  /// The blocks of live tensors: bytes by address.
   std::map<const std::byte*, std::size_t> blocks() const;
-  /// What buffers have.
+  /// The blocks of live buffers.
   std::map<const std::byte*, std::size_t> buffers() const;
-  /// Of both.
+  /// The bytes of both.
   std::size_t live_bytes() const;
-  /// The most of both at once since the last call.
+  /// The peak of live_bytes() since the last call.
   std::size_t take_peak_bytes();
 
-  // What the replaced `new` and `delete` do, even before there is one.
+  // The replaced `new` and `delete`, which are also called before install().
   static void* new_buffer(std::size_t size_bytes, std::align_val_t alignment);
   static void delete_buffer(void* memory);
 
@@ -41,7 +40,7 @@ class Allocations final : public c10::Allocator {
 
   Allocations() = default;
   void add(Blocks& blocks, const void* memory, std::size_t size_bytes);
-  /// Those that were allocated before it was installed are not known.
+  /// Ignores blocks that were allocated before install().
   void forget(Blocks& blocks, const void* memory);
 
   mutable std::mutex mutex_;

@@ -29,16 +29,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kContext = 16;  // bytes: activations are nothing beside the model
+constexpr int kContext = 16;  // bytes; activations are negligible beside the model
 constexpr int kHeadWidth = 64;
 
-/// Where what AdamW was given lay.
+/// The addresses of what AdamW was given.
 struct Given {
   std::vector<const void*> leaves;
   std::vector<const void*> gradients;
 };
 
-/// AdamW, which remembers what it was given.
+/// AdamW that remembers what it was given.
 class WatchedAdamW final : public torch::optim::AdamW {
  public:
   using AdamW::AdamW;
@@ -69,7 +69,7 @@ gpt::Gpt make_model(const Options& options) {
                                     .context = kContext});
 }
 
-/// What trains, all of which begins and ends with it.
+/// Everything that trains, with one lifetime.
 struct Training {
   explicit Training(const Options& options)
       : model(make_model(options)),
@@ -90,14 +90,14 @@ struct Training {
   at::Tensor windows;
 };
 
-/// The gradients of `given` have been reduced before, and may be needed until the next are.
-/// `gathers`: the model's parameters are gathered when they are used, from those of `given`.
+/// The gradients of `given` were reduced in an earlier step, and may be needed until the next ones
+/// are. `gathers`: the model's parameters are gathered on use, from those of `given`.
 Places find_places(const Training& training, Given given, bool gathers) {
   Places places{.parameters = std::move(given.leaves),
                 .gradients = std::move(given.gradients),
                 .state = {},
                 .gathered = {}};
-  // Access to a parameter that is not in memory throws, as that to a gradient in a reduction.
+  // Accessing a parameter that is not in memory throws, as it does for a gradient in a reduction.
   const auto place_of = [](const at::Tensor& tensor) -> const void* {
     return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
   };
@@ -114,7 +114,7 @@ Places find_places(const Training& training, Given given, bool gathers) {
   return places;
 }
 
-/// What the ranks' memory was at one moment.
+/// A rank's memory at one moment.
 struct Moment {
   std::map<const std::byte*, std::size_t> buffers;
   std::size_t live_bytes;  ///< of tensors, and in buffers
@@ -127,7 +127,7 @@ struct Moment {
   }
 };
 
-/// Collective: a page that ranks share counts on those that have touched it, so all stand still.
+/// Collective. A shared page counts on the ranks that have touched it, so all ranks must pause.
 Moment stand_still(const Allocations& allocations) {
   kolo::barrier();
   Moment moment{

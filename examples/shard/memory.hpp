@@ -7,10 +7,10 @@
 
 namespace shard {
 
-/// Trains a GPT with AdamW in the mode of `options`, and looks at each rank's memory just before
-/// the step() of the third step. Prints, on rank 0, and returns what it has found. `is_met`: what
-/// lives is what the formulas allow, and as much as the kernel says; and nothing sends more than it
-/// should. Collective.
+/// Trains a GPT with AdamW in the mode of `options`, and measures each rank's memory just before
+/// the step() of the third step. Prints the results on rank 0, and returns them. `is_met`: live
+/// memory is within the formulas and agrees with the kernel's count, and no more is sent than
+/// expected. Collective.
 nlohmann::ordered_json measure_memory(const Options& options, Allocations& allocations,
                                       bool& is_met);
 

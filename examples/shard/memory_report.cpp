@@ -14,8 +14,8 @@ constexpr double kWhole = 16;  // bytes per parameter without sharding
 constexpr double kMostAboveFormula = 0.1;
 constexpr double kMostPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others
-constexpr double kUnits = 2;         // of parameters, of which each is a bucket
-constexpr double kPages = 2 * 4096;  // that a segment may have besides
+constexpr double kUnits = 2;         // of parameters in memory, each the size of a bucket
+constexpr double kPages = 2 * 4096;  // that a segment may have in addition
 
 void print_line(const char* name, double value) { std::printf("  %-25s %7.3f\n", name, value); }
 

@@ -9,10 +9,10 @@
 
 namespace shard {
 
-/// What ranks have found of their memory, beside what the mode should leave of it.
+/// The ranks' measured memory, compared with what the mode allows.
 class MemoryReport {
  public:
-  /// Of each rank, in bytes: parameters, gradients, state, gathered, buckets, other,
+  /// `ranks` has for each rank, in bytes: parameters, gradients, state, gathered, buckets, other,
   /// largest_bucket, windows_before, peak_of_construction, peak_of_first_step, peak_of_step,
   /// live_growth, pss_growth, pss_growth_with_files, bytes_sent; and elements, the number of
   /// parameters.
@@ -20,18 +20,18 @@ class MemoryReport {
 
   void print() const;
   nlohmann::ordered_json to_json() const;
-  /// What is more than it should be.
+  /// The quantities that exceed their bounds.
   std::vector<std::string> defects() const;
 
  private:
   double most(const char* key) const;  ///< on any rank
   double sum(const char* key) const;   ///< over ranks
-  /// As most, in bytes per parameter.
+  /// Like most(), in bytes per parameter.
   double share(const char* key) const { return most(key) / elements_; }
-  /// What lives, in bytes per parameter, without what is listed apart.
+  /// Live bytes per parameter, without what is listed separately.
   double total() const;
   double formula() const;
-  double slots() const;  ///< buckets that are listed apart
+  double slots() const;  ///< buckets that are listed separately
   double with_buffers() const { return total() + slots() + share("gathered"); }
   double pss_ratio() const { return sum("pss_growth") / sum("live_growth"); }
   double sent_ratio() const { return most("bytes_sent") / least_bytes_sent_; }

@@ -20,7 +20,7 @@ struct Options {
   int image = 64;  ///< pixels
   int batch = 8;   ///< images of each rank in a step
   int rounds = 31;
-  int warm_up = 3;     ///< rounds before; the first step lays out and divides
+  int warm_up = 3;     ///< rounds before; the first step lays out and shards
   bool watch = false;  ///< compare steps with and without watched operators, not modes
 
   // Of memory.
@@ -29,7 +29,7 @@ struct Options {
   int width = 384;
 };
 
-/// Fills in `options`, or returns how to end after --help or an error.
+/// Sets `options`, or returns how to exit after --help or an error.
 std::optional<examples::Exit> parse_options(int argc, char** argv, Options& options);
 
 }  // namespace shard

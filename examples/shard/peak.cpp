@@ -10,7 +10,7 @@ namespace shard {
 
 PeakWatch::PeakWatch(Allocations& allocations)
     : allocations_(allocations), segment_bytes_(own_share()) {
-  allocations_.take_peak_bytes();  // of the time before
+  allocations_.take_peak_bytes();  // discards the previous peak
   thread_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       look();

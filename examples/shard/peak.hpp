@@ -7,18 +7,16 @@
 
 namespace shard {
 
-/// Watches how much memory tensors and shared segments of this rank take together, as long as it
-/// lives.
+/// While it exists, watches how much memory tensors and shared segments of this rank take together.
 class PeakWatch {
  public:
   explicit PeakWatch(Allocations& allocations);
 
-  /// Ends it, and returns the most bytes at once: of tensors exactly, to which segments are added
-  /// as they were found every millisecond. Too much rather than too little where both change within
-  /// one.
+  /// Stops watching, and returns the peak in bytes: exact for tensors, plus segments, which are
+  /// sampled every millisecond. An overestimate if both change within a millisecond.
   std::size_t stop();
 
-  /// This rank's share of the segments that the ranks of its node have made for all to map.
+  /// This rank's share of all segments that the ranks of its node have made for one another to map.
   static std::size_t own_share();
 
  private:

@@ -25,7 +25,7 @@ std::ifstream open_own(const std::string& name) {
 
 using Segment = std::pair<const std::byte*, std::size_t>;
 
-/// Of a line that begins a mapping of shared memory without a name, which is how Kolo makes it.
+/// Parses a line that begins a mapping of shared memory without a name, which is what Kolo makes.
 std::optional<Segment> shared_segment(const std::string& line) {
   if (line.find(" /dev/shm/#") == std::string::npos) return std::nullopt;
   std::istringstream range(line);
@@ -66,7 +66,7 @@ std::size_t shared_segment_bytes() {
 }
 
 std::map<const std::byte*, std::size_t> own_segments() {
-  // Those of other ranks are left out of core dumps, which the flag dd says.
+  // Segments of other ranks are excluded from core dumps, which the flag dd shows.
   std::map<const std::byte*, std::size_t> segments;
   std::ifstream maps = open_own("smaps");
   std::optional<Segment> segment;

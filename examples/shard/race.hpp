@@ -16,22 +16,22 @@ struct Case {
   kolo::Shard shard;
   std::int64_t parameters;
   std::function<void()> step;
-  /// Whether its operators are watched, if any are: a watch is one of all operators of the process.
+  /// Whether its operators are watched, if there is a watch: a watch covers the whole process.
   bool is_watched = shard == kolo::Shard::Full;
   std::vector<double> step_ms{};
   std::vector<double> step_bytes{};
 };
 
-/// None first, to which the others are compared.
+/// All modes. The first is None, with which the others are compared.
 std::vector<kolo::Shard> all_modes();
 
-/// Takes one step of each case in every round, in an order drawn anew, so that whatever else slows
-/// the machine meets all of them. A step's time is the mean over ranks, which begin it together.
-/// The first `warm_up` rounds do not count. Collective.
+/// Takes one step of each case in every round, in a new random order, so that other load on the
+/// machine affects all of them. A step's time is the mean over ranks, which begin it together. The
+/// first `warm_up` rounds do not count. Collective.
 void race(std::vector<Case>& cases, int warm_up, int rounds);
 
-/// The times of a case, beside those of `none` in the same rounds, and the bytes that a rank has
-/// sent in a step. Collective.
+/// The times of a case relative to those of `none` in the same rounds, and the bytes that a rank
+/// sends in a step. Collective.
 nlohmann::ordered_json judge(const Case& bench_case, const Case& none);
 
 }  // namespace shard

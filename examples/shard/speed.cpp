@@ -74,7 +74,7 @@ std::vector<Case> make_cases(const std::string& model, const Options& options) {
   for (const kolo::Shard shard : options.watch ? std::vector{kolo::Shard::None} : all_modes()) {
     cases.push_back(model == "resnet50" ? resnet50(shard, options) : gpt_medium(shard, options));
   }
-  if (options.watch) {  // the same training: another one has other places in memory
+  if (options.watch) {  // the same training, since another has other addresses
     cases.push_back(cases.front());
     cases.back().is_watched = true;
   }

@@ -6,8 +6,8 @@
 
 namespace shard {
 
-/// Trains each model of `options` in every mode, each with a model and an optimizer of its own, in
-/// a race. Prints and returns what it has found, on rank 0. `is_met`: nothing sends more than it
+/// Trains each model of `options` in all modes in a race, each mode with its own model and
+/// optimizer. Prints the results on rank 0, and returns them. `is_met`: no mode sends more than it
 /// should. Collective.
 nlohmann::ordered_json measure_speed(const Options& options, bool& is_met);
 

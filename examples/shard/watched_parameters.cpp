@@ -16,7 +16,7 @@ namespace shard {
 void watch_parameters(const torch::nn::Module& model) {
   using kolo::tensors::GatheredUnits;
   GatheredUnits::Part part{.shard = at::empty({0}), .begin = 0, .members = {}};
-  auto& memory = *new std::vector<at::DataPtr>;  // as long as the process: storages refer to it
+  auto& memory = *new std::vector<at::DataPtr>;  // never freed, as storages refer to it
   for (const at::Tensor& parameter : model.parameters()) {
     part.members.push_back({parameter.storage(), 0});
     memory.push_back(parameter.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));

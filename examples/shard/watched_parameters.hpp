@@ -4,8 +4,8 @@
 
 namespace shard {
 
-/// From now on operators are watched for the model's parameters, as Shard::Full does where it
-/// gathers parameters when they are used; but these stay where they are, and nothing is gathered.
+/// Watches operators for the model's parameters from now on, as Shard::Full does if it gathers
+/// parameters on use. Here parameters stay in place, and nothing is gathered.
 void watch_parameters(const torch::nn::Module& model);
 
 }  // namespace shard

@@ -12,8 +12,8 @@
 namespace kolo::ops {
 namespace {
 
-// Sums are kept in as many parts as fill vector registers: one alone would be added to in order,
-// which is slower and less precise.
+// Sums are kept in as many parts as fill vector registers. A single sum would be accumulated in
+// order, which is slower and less precise.
 constexpr std::size_t kLanes = 8;
 using Lanes = std::array<double, kLanes>;
 
@@ -48,7 +48,7 @@ DotProducts multiply(const T* a, const T* b, std::size_t count, DotProducts prod
   return products;
 }
 
-/// The power of two that brings the largest element near 1. Infinity and NaN stay what they are.
+/// The power of two that scales the largest element to about 1. Infinity and NaN are left alone.
 std::int64_t exponent_of(const double* values, std::size_t count) {
   double largest = 0;
   for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[i]));
@@ -70,7 +70,7 @@ const T* as(const std::byte* values) {
   return reinterpret_cast<const T*>(values);
 }
 
-// 16-bit floats are computed with as float32, in pieces that stay in the first-level cache.
+// 16-bit floats are widened to float32, in pieces that stay in the first-level cache.
 constexpr std::size_t kPiece = 1024;
 using Floats = std::array<float, kPiece>;
 

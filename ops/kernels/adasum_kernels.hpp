@@ -7,12 +7,12 @@
 
 namespace kolo::ops {
 
-/// The dot products of two vectors a and b, or of a part of them. Powers of two are taken out of a
-/// and b, so that squares of float64 neither overflow nor vanish: in truth a·b is
-/// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² alike. Ranks send it
-/// to one another as it lies in memory.
+/// The dot products of two vectors a and b, or of a part of them. Both vectors are scaled by powers
+/// of two, so that squares of float64 neither overflow nor underflow: the true a·b is
+/// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² likewise. Ranks send
+/// each other this struct's bytes.
 struct DotProducts {
-  static constexpr std::int64_t kLeastExponent = -1000;  // of which both powers are normal numbers
+  static constexpr std::int64_t kLeastExponent = -1000;  // 2^-1000 and 2^1000 are normal
 
   double ab = 0;
   double aa = 0;
@@ -21,14 +21,14 @@ struct DotProducts {
   std::int64_t b_exponent = kLeastExponent;
 };
 
-/// Of `count` elements of a floating type, in float64; complex elements are two real ones each.
-/// Throws InvalidArgument for other types.
+/// The dot products of `count` elements of a floating type, in float64; a complex element counts as
+/// two real ones. Throws InvalidArgument for other types.
 DotProducts dot_products(DType dtype, const std::byte* a, const std::byte* b, std::size_t count);
 
-/// Of two parts together. The same bits whichever part comes first.
+/// The dot products of two parts together. Commutative, bit for bit.
 DotProducts add(const DotProducts& one, const DotProducts& other);
 
-/// By what Adasum multiplies two vectors before it adds them; see adasum_fraction.
+/// The factors by which Adasum multiplies two vectors before it adds them; see adasum_fraction.
 struct PairWeights {
   double a;
   double b;

@@ -3,17 +3,17 @@
 namespace kolo::ops {
 
 /// Adasum combines vectors a and b into (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b. This is the
-/// fraction a·b / 2|a|², given a·b and |a|²: 0 for a vector of zeros, and where cancellation
-/// leaves a square below zero.
+/// fraction a·b / 2|a|², given a·b and |a|²: 0 for a zero vector, or if cancellation has made the
+/// square negative.
 constexpr double adasum_fraction(double product, double square) {
   return square <= 0 ? 0.0 : product / (2 * square);
 }
 
-/// The weights of many vectors, of which Adasum combines pairs and then pairs of pairs: the result
-/// is a weighted sum whose weights follow from the dot products of the vectors alone.
+/// The weights of vectors that Adasum combines in pairs, then in pairs of pairs. The result is a
+/// weighted sum, and its weights follow from the vectors' dot products alone.
 class AdasumWeights {
  public:
-  /// `products` is a matrix of `vectors`² dot products; `weights` is what is made of it.
+  /// `products` is a matrix of `vectors`² dot products; `weights` receives the result.
   constexpr AdasumWeights(const double* products, int vectors, double* weights)
       : products_(products), vectors_(vectors), weights_(weights) {}
 
@@ -34,7 +34,7 @@ class AdasumWeights {
   }
 
  private:
-  /// Vectors from `begin` to before `end`, which are one by now.
+  /// The vectors from `begin` up to, but not including, `end`, already combined into one.
   struct Merged {
     int begin;
     int end;

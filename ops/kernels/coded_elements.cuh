@@ -1,4 +1,4 @@
-// How the kernels of device_codecs.cu reach elements and payloads.
+// Access to elements and payloads for the kernels of device_codecs.cu.
 #pragma once
 
 #include <bit>
@@ -12,8 +12,8 @@
 
 namespace kolo::ops {
 
-/// Element `i` of a floating type. All threads take the same branch: kernels for each type would be
-/// four times as many, and wait for memory as long.
+/// Element `i` of a floating type. All threads take the same branch. A kernel per type would mean
+/// four times as many kernels, none of them faster, as they wait for memory.
 __host__ __device__ inline float load_element(const std::byte* elements, DType dtype,
                                               std::uint64_t i) {
   switch (dtype) {
@@ -36,7 +36,7 @@ __host__ __device__ inline void store_element(std::byte* elements, DType dtype, 
   }
 }
 
-/// Words of a payload at a multiple of 4 bytes.
+/// 4-byte words of a payload, which must be aligned.
 __host__ __device__ inline float load_word(const std::byte* payload) {
   return *reinterpret_cast<const float*>(payload);
 }
@@ -44,19 +44,19 @@ __host__ __device__ inline void store_word(std::byte* payload, float value) {
   *reinterpret_cast<float*>(payload) = value;
 }
 
-/// What one tile encodes: its elements, with what is owed of them.
+/// A tile to encode: its elements and their residuals.
 struct TileInput {
   const std::byte* elements;
   DType dtype;
   std::uint64_t first;
   std::uint32_t count;
-  float* residual;  ///< of the first one; may be null
+  float* residual;  ///< of the first element; may be null
 
   __host__ __device__ float at(std::uint32_t i) const {
     const float value = load_element(elements, dtype, first + i);
     return residual == nullptr ? value : value + residual[i];
   }
-  /// `value` was the element with what was owed; 0 is where every decoder starts.
+  /// Updates a residual; `value` is the element plus its old residual. Every decoder adds to 0.
   __host__ __device__ void owe(std::uint32_t i, float value, float decoded) const {
     if (residual != nullptr) residual[i] = value - (0.0F + decoded);
   }
@@ -67,7 +67,7 @@ __host__ __device__ inline TileInput input_of(const CodedPart& part, DType dtype
           part.run.residual == nullptr ? nullptr : part.run.residual + part.first};
 }
 
-/// Where one tile decodes to.
+/// The output of a decoded tile.
 struct TileOutput {
   std::byte* elements;
   DType dtype;

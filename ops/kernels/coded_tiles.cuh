@@ -1,4 +1,4 @@
-// What the threads of one block do with a tile, whatever its codec is.
+// How the threads of one GPU block encode, decode and add up a tile, for all codecs.
 #pragma once
 
 #include <cstdint>

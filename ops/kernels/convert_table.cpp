@@ -9,8 +9,8 @@
 namespace kolo::ops {
 namespace {
 
-// What all threads of a block do in about one go. Shares are multiples of it, so that those of one
-// aligned run begin aligned.
+// About as many elements as a GPU block converts in one iteration. Shares are multiples of it, so
+// that all shares of an aligned run are aligned.
 constexpr std::uint64_t kGrain = 2048;
 
 constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {

@@ -9,26 +9,26 @@
 
 namespace kolo::ops {
 
-/// The runs of one launch, which the kernel gets as its parameter. Their elements, one run after
-/// another, are cut into shares, one for each of the kernel's blocks.
+/// The runs of one launch, passed to the kernel as its parameter. Their elements, one run after
+/// another, are cut into shares, one per GPU block.
 ///
 /// The kernel uses the functions below on the GPU, tests use them on the CPU.
 struct ConvertTable {
-  /// 6 KiB of the 32 KiB that parameters may take: every launch carries all of them.
+  /// 6 KiB of the 32 KiB that parameters may take. Every launch copies the whole table.
   static constexpr std::uint32_t kCapacity = 256;
 
   const std::byte* from[kCapacity] = {};
   std::byte* to[kCapacity] = {};
-  std::uint64_t end[kCapacity] = {};  ///< elements of this run and of those before
+  std::uint64_t end[kCapacity] = {};  ///< elements up to the end of this run
   std::uint32_t runs = 0;             ///< none is empty
-  std::uint64_t share = 1;            ///< elements a block; the last gets what is left
+  std::uint64_t share = 1;            ///< elements per block; the last one has the remainder
 
   constexpr std::uint64_t elements() const { return runs == 0 ? 0 : end[runs - 1]; }
   constexpr std::uint64_t blocks() const { return (elements() + share - 1) / share; }
 };
 
-/// Takes as many of `runs` as one table holds from their front. Cuts them into about `blocks` equal
-/// shares, fewer where there is little to do.
+/// Removes as many runs from the front of `runs` as one table holds. Cuts them into about `blocks`
+/// equal shares, fewer if there are few elements.
 ConvertTable take_runs(std::span<const comm::DeviceRun>& runs, std::uint64_t blocks);
 
 /// The run that holds element `position`, which is less than `table.elements()`.
@@ -46,8 +46,8 @@ constexpr std::uint32_t find_run(const ConvertTable& table, std::uint64_t positi
   return first;
 }
 
-/// Calls `work(run, begin, count)` for all that `block` does: `count` elements of run `run` from
-/// its element `begin` on.
+/// Calls `work(run, begin, count)` for all pieces of `block`'s share: `count` elements of run `run`
+/// from element `begin` on.
 template <class Work>
 constexpr void for_each_piece(const ConvertTable& table, std::uint64_t block, Work work) {
   std::uint64_t position = block * table.share;
@@ -62,8 +62,8 @@ constexpr void for_each_piece(const ConvertTable& table, std::uint64_t block, Wo
   }
 }
 
-/// Elements before the first that lies at a multiple of `width` elements on both sides, fewer than
-/// `width`; `count` where there is none. Addresses are those of elements.
+/// The number of elements before the first one that is aligned to `width` elements on both sides:
+/// less than `width`, or `count` if there is none. Addresses must be aligned to elements.
 constexpr std::uint64_t elements_before_vectors(std::uint64_t from, std::uint64_t from_size,
                                                 std::uint64_t to, std::uint64_t to_size,
                                                 std::uint64_t width, std::uint64_t count) {
@@ -73,9 +73,9 @@ constexpr std::uint64_t elements_before_vectors(std::uint64_t from, std::uint64_
   return before < count ? before : count;
 }
 
-/// True where the GPU has a kernel for the pair, of types that are not complex: the same type,
-/// floating types among themselves, integers and Bool to and from Int64, and Int16 to and from
-/// Int32.
+/// Whether the GPU has a kernel for this pair of types: the same type, floating types among
+/// themselves, integers and Bool to and from Int64, and Int16 to and from Int32. Complex types have
+/// none.
 constexpr bool is_convertible_on_gpu(DType from, DType to) {
   if (is_complex(from) || is_complex(to)) return false;
   if (from == to) return true;
@@ -85,8 +85,8 @@ constexpr bool is_convertible_on_gpu(DType from, DType to) {
          (from == DType::Int32 && to == DType::Int16);
 }
 
-/// Throws InvalidArgument for a conversion that no kernel does, and for runs whose addresses are
-/// not those of elements.
+/// Throws InvalidArgument for a conversion without a kernel, and for runs that are not aligned to
+/// their elements.
 void check_conversion(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion);
 
 }  // namespace kolo::ops

@@ -1,4 +1,4 @@
-// What each thread of the kernels of device_convert.cu does. Nothing here needs a GPU: the test
+// The work of one thread of the kernels of device_convert.cu. Nothing here needs a GPU: the test
 // runs the same code on the CPU, thread after thread.
 #pragma once
 
@@ -39,8 +39,8 @@ struct IntegerConversion {
   double factor;
   std::int64_t divisor;
 
-  /// As on the CPU: what is widened to Int64 is scaled there. Int32 stands in for Int16 where NCCL
-  /// cannot reduce that, and is scaled as Int16 is.
+  /// As on the CPU, conversions from and to Int64 are scaled in Int64. Int32 stands in for Int16,
+  /// which NCCL cannot reduce, and is scaled as Int16.
   template <class Number>
   using Scaled = std::conditional_t<
       std::is_same_v<From, To>, Number,
@@ -76,7 +76,7 @@ struct Copy {
   __host__ __device__ T operator()(T value) const { return value; }
 };
 
-/// Looks at nothing, so that nothing is loaded.
+/// Ignores its input, so that nothing is loaded.
 template <class T>
 struct Fill {
   using From = T;
@@ -95,15 +95,15 @@ __host__ __device__ auto convert_vector(const Vector<T, kWidth>& vector, Convert
   return converted;
 }
 
-/// Taken apart, a vector of bytes would fill 16 registers instead of 4.
+/// Copies whole vectors: element by element, a vector of bytes would fill 16 registers instead of
+/// 4.
 template <class T, std::uint32_t kWidth>
 __host__ __device__ auto convert_vector(const Vector<T, kWidth>& vector, Copy<T>) {
   return vector;
 }
 
-/// `count` vectors of `kWidth` elements, of which this thread does every `kConvertThreads`-th. All
-/// loads of a round come before its stores: memory answers late, so much of it is asked for at
-/// once.
+/// Converts every `kConvertThreads`-th of `count` vectors of `kWidth` elements. All loads of a
+/// round come before its stores, so that many are in flight: memory latency is high.
 template <std::uint32_t kWidth, class Convert>
 __host__ __device__ void convert_vectors(const typename Convert::From* from,
                                          typename Convert::To* to, std::uint64_t count,
@@ -114,7 +114,7 @@ __host__ __device__ void convert_vectors(const typename Convert::From* from,
   const auto* source = reinterpret_cast<const FromVector*>(from);
   auto* target = reinterpret_cast<ToVector*>(to);
   for (std::uint64_t first = thread; first < count; first += kRound * kConvertThreads) {
-    FromVector loaded[kRound] = {};  // no compiler sees that only what was loaded is read
+    FromVector loaded[kRound] = {};  // compilers do not see that only loaded ones are read
 #pragma unroll
     for (std::uint32_t i = 0; i < kRound; ++i) {
       const std::uint64_t place = first + i * kConvertThreads;
@@ -129,8 +129,8 @@ __host__ __device__ void convert_vectors(const typename Convert::From* from,
   }
 }
 
-/// What thread `thread` of block `block` does: vectors of 16 bytes on the side of the larger type
-/// where both sides allow it, single elements before and after them.
+/// The work of thread `thread` of block `block`: vectors of 16 bytes on the side of the larger type
+/// where both sides are aligned, single elements before and after them.
 template <class Convert>
 __host__ __device__ void convert_block(const ConvertTable& table, Convert convert,
                                        std::uint64_t block, std::uint32_t thread) {

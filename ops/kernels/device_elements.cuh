@@ -1,4 +1,4 @@
-// Elements of all types as kernels see them, on the GPU and on the CPU.
+// The element types of kernels, on the GPU and on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ __host__ __device__ To from_float(float value) {
   }
 }
 
-/// Rounded, whatever is added to it.
+/// A product that is rounded before anything is added to it: never part of a fused multiply-add.
 __host__ __device__ inline float product(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fmul_rn(a, b);
@@ -83,7 +83,7 @@ void visit_dtype(DType dtype, Visit visit) {
     case DType::Float64: return visit(std::integral_constant<DType, DType::Float64>());
     case DType::Bool: return visit(std::integral_constant<DType, DType::Bool>());
     case DType::Complex64:
-    case DType::Complex128: return;  // come here as their parts
+    case DType::Complex128: return;  // passed as their real and imaginary parts
   }
 }
 

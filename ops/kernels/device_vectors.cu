@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kVectorThreads)
   if (threadIdx.x == 0) products[blockIdx.x] = sums[0];
 }
 
-/// One matrix a thread.
+/// One matrix per thread.
 __global__ void weigh_kernel(const double* products, int matrices, int vectors, double* weights) {
   const int matrix = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (matrix >= matrices) return;

@@ -1,5 +1,5 @@
-// What each thread does that multiplies vectors. Nothing here needs a GPU: the test runs the same
-// code on the CPU, thread after thread.
+// The work of one thread of the kernels that multiply vectors. Nothing here needs a GPU: the test
+// runs the same code on the CPU, thread after thread.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace kolo::ops {
 
-/// Pairs of so many vectors by as many are multiplied at once: each is loaded for all of them.
+/// A tile multiplies this many vectors by as many others, so that a loaded vector serves all of
+/// them.
 inline constexpr std::uint32_t kTile = 4;
 
-/// A tile's first row and column in the matrix of dot products; none lies below the diagonal.
+/// A tile's first row and column in the matrix of dot products; no tile is below the diagonal.
 struct Tile {
   std::uint32_t row;
   std::uint32_t column;
@@ -31,10 +32,10 @@ constexpr Tile tile_at(std::uint32_t vectors, std::uint32_t which) {
   return {row * kTile, (row + which) * kTile};
 }
 
-/// Sums of the threads of a block: those of each pair of a tile one after another.
+/// The sums of all threads of a block: those of one pair of a tile are consecutive.
 inline constexpr std::uint32_t kTileSums = kTile * kTile * kVectorThreads;
 
-/// The vectors from `first` on, as many as a tile has; zeros behind the last.
+/// Loads a tile's vectors from `first` on; zeros after the last vector.
 template <bool kIsWhole, class T>
 __host__ __device__ void load_side(const VectorsOf<T>& vectors, std::uint32_t first,
                                    std::uint64_t i, Vector<T, kWidthOf<T>> (&side)[kTile]) {
@@ -47,7 +48,7 @@ __host__ __device__ void load_side(const VectorsOf<T>& vectors, std::uint32_t fi
   }
 }
 
-/// Adds to a tile's dot products those of a vector's width of elements from `i` on.
+/// Adds the products of `kWidthOf<T>` elements from `i` on to a tile's dot products.
 template <bool kIsWhole, class T>
 __host__ __device__ void multiply_at(const VectorsOf<T>& vectors, Tile tile, std::uint64_t i,
                                      double (&products)[kTile][kTile]) {
@@ -68,7 +69,7 @@ __host__ __device__ void multiply_at(const VectorsOf<T>& vectors, Tile tile, std
   }
 }
 
-/// What thread `thread` of part `part` of `parts` has of a tile's dot products.
+/// Computes what thread `thread` of part `part` of `parts` contributes to a tile's dot products.
 template <class T>
 __host__ __device__ void multiply_part(const VectorsOf<T>& vectors, Tile tile, std::uint64_t parts,
                                        std::uint64_t part, std::uint32_t thread, double* sums) {
@@ -88,8 +89,8 @@ __host__ __device__ void multiply_part(const VectorsOf<T>& vectors, Tile tile, s
   }
 }
 
-/// One of the steps that leave the sums of all threads of a block in those of the first one: `half`
-/// is half the threads, then half of that, and so on down to 1. `rows` of sums.
+/// One step of the tree that leaves a block's totals in the first thread's sums: `half` is half the
+/// threads, then half of that, and so on down to 1. `rows` is the number of totals.
 __host__ __device__ inline void add_halves(double* sums, std::uint32_t rows, std::uint32_t half,
                                            std::uint32_t thread) {
   if (thread >= half) return;
@@ -98,7 +99,7 @@ __host__ __device__ inline void add_halves(double* sums, std::uint32_t rows, std
   }
 }
 
-/// Puts the sums of a tile where they belong in a matrix; each of the first threads one.
+/// Writes the sums of a tile to their places in a matrix, one per thread.
 __host__ __device__ inline void keep_tile(const double* sums, Tile tile, std::uint32_t vectors,
                                           std::uint32_t thread, double* matrix) {
   if (thread >= kTile * kTile) return;
@@ -108,8 +109,8 @@ __host__ __device__ inline void keep_tile(const double* sums, Tile tile, std::ui
   matrix[static_cast<std::uint64_t>(row) * vectors + column] = sums[thread * kVectorThreads];
 }
 
-/// What thread `thread` has of element `element` of the matrix that is the sum of `parts` of them;
-/// what lies below the diagonal equals what lies above it, and is not in them.
+/// Computes what thread `thread` contributes to element `element` of the sum of `parts` matrices.
+/// These are symmetric, and have only the elements on and above the diagonal.
 __host__ __device__ inline void add_parts(const double* partial, std::uint32_t vectors,
                                           std::uint64_t element, std::uint64_t parts,
                                           std::uint32_t thread, double* sums) {

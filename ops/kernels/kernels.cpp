@@ -12,7 +12,7 @@
 namespace kolo::ops {
 namespace {
 
-/// a op b, where sums and products wrap around as the unsigned ones do.
+/// a op b; sums and products wrap around, as unsigned ones do.
 template <class T, ReduceOp kOp>
 T apply(T a, T b) {
   if constexpr (kOp == ReduceOp::Min) return std::min(a, b);
@@ -22,7 +22,7 @@ T apply(T a, T b) {
   return static_cast<T>(kOp == ReduceOp::Sum ? x + y : x * y);
 }
 
-/// Integers with scales, for which vectors have little to offer, and products of bytes.
+/// Integers with scales, which gain little from vectors, and products of bytes.
 template <class T, ReduceOp kOp>
 void combine_scalars(const CombineCall& call) {
   const auto input = [&](std::size_t k) { return reinterpret_cast<const T*>(call.inputs[k]); };
@@ -97,7 +97,7 @@ CombineFunction find_kernel(DType dtype, const Reduction& reduction) {
   return find_vector_kernel(dtype, reduction.op);
 }
 
-/// In pieces of a scratch buffer, since an output may be any of the inputs.
+/// Combines piece by piece in a scratch buffer, since an output may be any of the inputs.
 void combine_custom(DType dtype, const CustomReduction& custom,
                     std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
                     Range range) {

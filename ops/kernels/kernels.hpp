@@ -11,9 +11,9 @@
 
 namespace kolo::ops {
 
-/// Local arithmetic of the collectives, with the widest vectors of the machine. It allocates
-/// nothing and needs the alignment of one element; the bits of an element do not depend on its
-/// place.
+/// Local arithmetic of the collectives, with the widest vectors of the machine. It does not
+/// allocate, and requires only the alignment of one element; an element's bits do not depend on its
+/// position.
 
 /// Whether `op` can combine elements of `dtype`: all but Average and Adasum; for Bool only Min, Max
 /// and Custom; for complex types not Min and Max.
@@ -21,11 +21,11 @@ bool is_combinable(DType dtype, ReduceOp op);
 
 using kolo::combine;
 
-/// Of these elements of all buffers.
+/// Combines only the elements of `range` in all buffers.
 void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
              std::span<std::byte* const> outputs, Range range);
 
-/// The same reduction with other scales, for algorithms that apply each at a step of its own.
+/// The same reduction with other scales, for algorithms that apply the two in different steps.
 inline Reduction with_scales(Reduction reduction, double prescale, double postscale) {
   reduction.prescale = prescale;
   reduction.postscale = postscale;

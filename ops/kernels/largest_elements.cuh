@@ -1,4 +1,4 @@
-// What the threads of one block do that find and encode the elements of largest magnitude.
+// How the threads of one GPU block find and encode the elements of largest magnitude.
 #pragma once
 
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace kolo::ops {
 
-/// Digits of a magnitude, the highest first: fewer and longer ones than on the CPU, where bins have
-/// to stay in its cache.
+/// Digits of a magnitude, the highest first: fewer and longer ones than on the CPU, whose bins must
+/// stay in the cache.
 inline constexpr std::uint32_t kDigits = 3;
 inline constexpr std::uint32_t kBins = 2048;
 
@@ -21,29 +21,29 @@ __host__ __device__ constexpr Digit digit_at(std::uint32_t which) {
   return which == 0 ? Digit{20, 11} : which == 1 ? Digit{10, 10} : Digit{0, 10};
 }
 
-/// Bins are added up in groups, and these in rows, so that few steps find one of them.
+/// Bins are added up in groups, and groups in rows, so that a bin is found in few steps.
 inline constexpr std::uint32_t kGroupBins = kBins / kCodecThreads;
 inline constexpr std::uint32_t kRows = 16;
 inline constexpr std::uint32_t kRowThreads = kCodecThreads / kRows;
 
-/// Memory that the threads of a block share.
+/// The shared memory of a GPU block.
 struct SparseTile {
   std::uint32_t bins[kBins];
   std::uint32_t groups[kCodecThreads];
   std::uint32_t rows[kRows];
-  std::uint32_t larger[kCodecThreads];  // elements of each thread above the least one that is sent
+  std::uint32_t larger[kCodecThreads];  // each thread's elements above the least one that is sent
   std::uint32_t equal[kCodecThreads];   // and of its magnitude
   std::uint32_t larger_rows[kRows];
   std::uint32_t equal_rows[kRows];
-  std::uint32_t least;  // digits of the magnitude of the least one so far
-  std::uint32_t ties;   // how many with exactly these are sent
+  std::uint32_t least;  // known digits of the magnitude of the least one
+  std::uint32_t ties;   // how many elements with these digits are sent
   std::uint32_t is_finite;
   std::uint32_t finite[kCodecThreads];
   std::uint64_t hashes[kCodecThreads];
   std::uint64_t seed;
 };
 
-// A payload's places, 2 bytes each, and its values, which begin where 2-byte words do.
+// A payload has places of 2 bytes each, then values, which are only aligned to 2 bytes.
 
 __host__ __device__ inline std::uint32_t load_place(const std::byte* payload, std::uint32_t i) {
   return reinterpret_cast<const std::uint16_t*>(payload)[i];
@@ -62,8 +62,8 @@ __host__ __device__ inline void store_placed(std::byte* payload, std::uint32_t k
   words[kept + 2 * i + 1] = static_cast<std::uint16_t>(bits >> 16);
 }
 
-/// From the last of `count` counters down to the one that holds the `ties`-th; those above it are
-/// taken off.
+/// Descends from the last of `count` counters to the one that holds the `ties`-th element, and
+/// subtracts those above it from `ties`.
 __host__ __device__ inline std::uint32_t descend(const std::uint32_t* counters, std::uint32_t count,
                                                  std::uint32_t& ties) {
   std::uint32_t which = count - 1;
@@ -71,7 +71,7 @@ __host__ __device__ inline std::uint32_t descend(const std::uint32_t* counters, 
   return which;
 }
 
-/// Adds up the bins in groups, and these in rows.
+/// Adds up bins in groups, and groups in rows.
 template <class Team>
 __host__ __device__ void add_up_bins(const Team& team, SparseTile& tile) {
   team.each([&](std::uint32_t thread) {
@@ -87,7 +87,7 @@ __host__ __device__ void add_up_bins(const Team& team, SparseTile& tile) {
   });
 }
 
-/// The bin that holds the last of the `ties` elements that are sent; takes off those above it.
+/// Finds the bin with the last of the `ties` elements that are sent; subtracts those above it.
 __host__ __device__ inline std::uint32_t find_bin(const SparseTile& tile, std::uint32_t& ties) {
   const std::uint32_t row = descend(tile.rows, kRows, ties);
   const std::uint32_t first_group = row * kRowThreads;
@@ -96,8 +96,8 @@ __host__ __device__ inline std::uint32_t find_bin(const SparseTile& tile, std::u
   return first_bin + descend(tile.bins + first_bin, kGroupBins, ties);
 }
 
-/// Finds the magnitude of the least element that is sent, how many of that magnitude are, and
-/// whether all elements are finite.
+/// Finds the magnitude of the least element that is sent, how many elements of that magnitude are
+/// sent, and whether all elements are finite.
 template <class Team>
 __host__ __device__ void find_least(const Team& team, SparseTile& tile, const TileInput& input,
                                     std::uint32_t kept) {
@@ -133,7 +133,7 @@ __host__ __device__ void find_least(const Team& team, SparseTile& tile, const Ti
   }
 }
 
-/// Neighbours, of which one thread counts and writes those that are sent.
+/// Consecutive elements, of which one thread counts and writes those that are sent.
 struct Neighbours {
   std::uint32_t begin;
   std::uint32_t end;
@@ -144,8 +144,8 @@ __host__ __device__ inline Neighbours neighbours_of(std::uint32_t thread, std::u
   return {thread * run, end < count ? end : count};
 }
 
-/// Counts, of each thread's neighbours and in rows, the elements above the least one that is sent,
-/// and those of its magnitude.
+/// Counts, per thread and per row, the elements above the least one that is sent, and those of its
+/// magnitude.
 template <class Team>
 __host__ __device__ void count_sent(const Team& team, SparseTile& tile, const TileInput& input) {
   const std::uint32_t least = tile.least;
@@ -180,7 +180,7 @@ struct SentCount {
   std::uint32_t equal = 0;
 };
 
-/// Of the threads before `thread`.
+/// The counts of all threads before `thread`.
 __host__ __device__ inline SentCount sent_before(const SparseTile& tile, std::uint32_t thread) {
   const std::uint32_t row = thread / kRowThreads;
   SentCount sent;
@@ -218,7 +218,7 @@ __host__ __device__ void write_largest(const Team& team, SparseTile& tile, const
   });
 }
 
-/// All values as they are.
+/// Writes all values unchanged.
 template <class Team>
 __host__ __device__ void write_all(const Team& team, SparseTile& tile, const TileInput& input,
                                    std::byte* payload) {

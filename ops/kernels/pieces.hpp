@@ -15,8 +15,9 @@ struct Range {
   std::size_t length = 0;
 };
 
-/// Piece `which` of `count` elements cut into `pieces` of almost equal length; the first ones get
-/// what is left over. Pieces begin at multiples of `unit` elements and may be empty.
+/// Piece `which` of `count` elements cut into `pieces` of almost equal length; the first ones are
+/// longer if `count` is not divisible. Pieces begin at multiples of `unit` elements and may be
+/// empty.
 inline Range piece_of(std::size_t count, int pieces, int which, std::size_t unit = 1) {
   const auto parts = static_cast<std::size_t>(pieces);
   const auto index = static_cast<std::size_t>(which);
@@ -36,7 +37,7 @@ inline std::vector<Range> pieces_of(std::size_t count, int pieces, std::size_t u
   return all;
 }
 
-/// Runs of these lengths, one after another.
+/// Consecutive ranges of these lengths.
 inline std::vector<Range> ranges_of(std::span<const std::size_t> lengths) {
   std::vector<Range> ranges;
   std::size_t begin = 0;
@@ -53,18 +54,18 @@ inline std::size_t longest_of(std::span<const Range> ranges) {
   return longest;
 }
 
-/// How many segments of at most `segment` elements `length` elements make.
+/// The number of segments of at most `segment` elements in `length` elements.
 inline std::size_t segment_count(std::size_t length, std::size_t segment) {
   return (length + segment - 1) / segment;
 }
 
-/// Segment `which` of `whole`; empty behind its end.
+/// Segment `which` of `whole`; empty after its end.
 inline Range segment_of(Range whole, std::size_t segment, std::size_t which) {
   const std::size_t offset = std::min(segment * which, whole.length);
   return {whole.begin + offset, std::min(segment, whole.length - offset)};
 }
 
-/// The type of what is combined and moved.
+/// The type in which elements are combined and moved.
 inline DType wire_dtype(const CollectiveCall& call) {
   return call.compressor == nullptr ? call.dtype : call.compressor->wire_dtype(call.dtype);
 }

@@ -1,8 +1,8 @@
-// What the threads of one block do that encode, decode and add up the small blocks of int8 and
-// one_bit. Nothing here needs a GPU: the test runs the same code on the CPU.
+// How the threads of one GPU block encode, decode and add up the small blocks of int8 and one_bit.
+// Nothing here needs a GPU: the test runs the same code on the CPU.
 //
-// A Team is the threads of a block. each(work) calls `work(thread)` for all of them, and ends when
-// all have ended: on a GPU by a barrier.
+// A Team is the threads of a GPU block. each(work) calls `work(thread)` for all of them, and
+// returns when all calls have returned: on a GPU, after a barrier.
 #pragma once
 
 #include <bit>
@@ -14,17 +14,17 @@
 namespace kolo::ops {
 
 inline constexpr std::uint32_t kBlock = base::kSmallBlock;
-/// Threads for each block of elements.
+/// Threads per block of elements.
 inline constexpr std::uint32_t kLanes = kCodecThreads / kTileBlocks;
 
-/// Memory that the threads of a block share.
+/// The shared memory of a GPU block.
 struct SmallTile {
-  float values[kTileBlocks][kBlock + 1];  // one more, so that those of one place have all banks
+  float values[kTileBlocks][kBlock + 1];  // + 1: a column's values are in different banks
   std::uint32_t largest[kCodecThreads];
   float means[kTileBlocks][2];
 };
 
-/// What a thread does: every kLanes-th of `length` elements from `begin` on.
+/// A thread's elements: every kLanes-th of `length` elements from `begin` on.
 struct SmallPlace {
   std::uint32_t block;
   std::uint32_t lane;
@@ -92,7 +92,7 @@ __host__ __device__ inline float mean_of_sign(const float* values, std::uint32_t
   return count > 0 ? sum / static_cast<float>(count) : sum;
 }
 
-/// A thread for each of both means.
+/// One thread computes each of the two means.
 template <class Team>
 __host__ __device__ void encode_one_bit(const Team& team, SmallTile& tile, const TileInput& input,
                                         std::byte* payloads, std::uint64_t stride) {

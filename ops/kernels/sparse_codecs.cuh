@@ -1,9 +1,9 @@
-// What the threads of one block do that encode, decode and add up a block of top_k or random_k.
-// Nothing here needs a GPU: the test runs the same code on the CPU. See small_block_codecs.cuh for
-// what a Team is; add(counter, n) lets several threads add to one counter.
+// How the threads of one GPU block encode, decode and add up a block of top_k or random_k. Nothing
+// here needs a GPU: the test runs the same code on the CPU. See small_block_codecs.cuh for what a
+// Team is; add(counter, n) lets several threads add to one counter.
 //
-// The elements are read several times, from the cache: 64 KiB of them do not fit the shared memory
-// of every GPU.
+// The elements are read several times, from the cache: their 64 KiB do not fit into the shared
+// memory of every GPU.
 #pragma once
 
 #include <bit>
@@ -44,7 +44,7 @@ __host__ __device__ void draw_seed(const Team& team, SparseTile& tile, const Til
   });
 }
 
-/// At random places, one in each of `kept` runs.
+/// Encodes the elements at random places, one in each of `kept` runs.
 template <class Team>
 __host__ __device__ void encode_random(const Team& team, SparseTile& tile, const TileInput& input,
                                        std::uint32_t kept, std::byte* payload) {
@@ -76,7 +76,7 @@ __host__ __device__ void encode_random(const Team& team, SparseTile& tile, const
   });
 }
 
-/// Calls `visit(place, value)` for what thread `thread` does of a payload.
+/// Calls `visit(place, value)` for thread `thread`'s elements of a payload.
 template <class Visit>
 __host__ __device__ void visit_sparse(const base::CodecFormat& format, int terms,
                                       const std::byte* payload, std::uint32_t count,
@@ -113,7 +113,7 @@ __host__ __device__ void decode_sparse(const Team& team, const base::CodecFormat
   });
 }
 
-/// In memory, as the places of each rank's elements are others.
+/// Sums in global memory, as each rank's elements have different places.
 template <class Team>
 __host__ __device__ void add_sparse(const Team& team, const base::CodecFormat& format,
                                     const TileSum& tile) {

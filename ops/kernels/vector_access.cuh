@@ -1,4 +1,4 @@
-// How the kernels of device_vectors.cu reach the elements of several vectors.
+// Access to the elements of several vectors for the kernels of device_vectors.cu.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ struct VectorsOf {
   __host__ __device__ const T* at(std::uint32_t vector, std::uint64_t i) const {
     return first + vector * stride + i;
   }
-  /// All vectors begin where an instruction can load 16 bytes.
+  /// Whether an instruction can load 16 bytes from the beginning of every vector.
   __host__ __device__ bool are_aligned() const {
     return reinterpret_cast<std::uintptr_t>(first) % 16 == 0 && stride * sizeof(T) % 16 == 0;
   }
 };
 
-/// Elements of which one instruction loads or stores a vector.
+/// Elements that one instruction loads or stores.
 template <class T>
 inline constexpr std::uint32_t kWidthOf = 16 / sizeof(T);
 
@@ -42,8 +42,8 @@ __host__ __device__ Sum to_sum(T value) {
   }
 }
 
-/// The next elements, as many as a vector has: by one instruction where all of them are there and
-/// lie at its alignment, else `length` of them, and zeros behind them.
+/// Loads `kWidthOf<T>` elements: if `kIsWhole`, with one instruction, for which all of them must
+/// exist and be aligned; otherwise `length` of them, followed by zeros.
 template <bool kIsWhole, class T>
 __host__ __device__ Vector<T, kWidthOf<T>> load(const T* from, std::uint64_t length) {
   if constexpr (kIsWhole) {

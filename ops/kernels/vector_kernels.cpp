@@ -34,7 +34,7 @@ struct Product {
   }
 };
 
-// The instructions for min and max drop a NaN on one of their sides.
+// The instructions for min and max drop a NaN in one of their operands.
 template <class V>
 HWY_INLINE V first_if(hn::Mask<hn::DFromV<V>> is_first, V a, V b) {
   return hn::IfThenElse(hn::Or(is_first, hn::IsNaN(a)), a, b);
@@ -60,7 +60,7 @@ struct Max {
   }
 };
 
-/// The loop of one element type and operation. Integers come here unscaled.
+/// The loop of one element type and operation. Integers are unscaled.
 template <class Lanes, class Op>
 class Combiner {
  public:
@@ -108,7 +108,7 @@ class Combiner {
     return value;
   }
 
-  /// All inputs at `kCount` vectors from element `i` on, with the partial results in registers.
+  /// Combines all inputs' `kCount` vectors from element `i` on, with partial results in registers.
   template <std::size_t kCount>
   HWY_INLINE void combine_vectors(std::size_t i) const {
     const std::size_t lanes = Lanes::size();
@@ -127,7 +127,7 @@ class Combiner {
     }
   }
 
-  /// The elements from `i` on, less than a vector, by way of a whole one.
+  /// Combines the elements from `i` on, less than a vector, padded to a whole one.
   HWY_INLINE void combine_rest(std::size_t i) const {
     const std::size_t length = call_.end - i;
     HWY_ALIGN std::array<Element, hn::MaxLanes(D())> rest{};
@@ -172,7 +172,7 @@ CombineFunction find_op(ReduceOp op) {
   return nullptr;
 }
 
-/// Of complex numbers, whose parts `Lanes` holds.
+/// Adds complex numbers, whose real and imaginary parts `Lanes` holds.
 template <class Lanes>
 void add_complex(const CombineCall& call) {
   CombineCall parts = call;

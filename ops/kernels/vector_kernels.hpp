@@ -20,9 +20,9 @@ struct CombineCall {
 
 using CombineFunction = void (*)(const CombineCall&);
 
-/// The kernel for the widest vectors of this machine. It scales floating and complex types
-/// only. Null for what is_combinable() excludes and for products of bytes and of complex numbers,
-/// which have no vector form.
+/// The kernel for the widest vectors of this machine. It scales floating and complex types only.
+/// Null for combinations that is_combinable() excludes and for products of bytes and of complex
+/// numbers, which have no vector form.
 CombineFunction find_vector_kernel(DType dtype, ReduceOp op);
 
 }  // namespace kolo::ops

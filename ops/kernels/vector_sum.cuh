@@ -1,5 +1,5 @@
-// What each thread does that adds up vectors. Nothing here needs a GPU: the test runs the same code
-// on the CPU, thread after thread.
+// The work of one thread of the kernel that adds up vectors. Nothing here needs a GPU: the test
+// runs the same code on the CPU, thread after thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ __host__ __device__ T from_sum(Sum value) {
   }
 }
 
-/// Adds up a vector's width of elements from `i` on.
+/// Adds up `kWidthOf<T>` elements of all vectors from `i` on.
 template <class Sum, bool kIsWhole, class T>
 __host__ __device__ void add_up_at(const VectorsOf<T>& vectors, comm::DeviceWeights weights, T* to,
                                    std::uint64_t i) {
@@ -28,7 +28,7 @@ __host__ __device__ void add_up_at(const VectorsOf<T>& vectors, comm::DeviceWeig
   const std::uint64_t length = vectors.count - i;
   Sum sums[kWidth];
 #pragma unroll
-  for (Sum& sum : sums) sum = -Sum(0);  // changes nothing, where 0 would change -0
+  for (Sum& sum : sums) sum = -Sum(0);  // the neutral element: 0 would turn -0 into 0
 #pragma unroll 4
   for (std::uint32_t v = 0; v < vectors.vectors; ++v) {
     const Sum factor = static_cast<Sum>(weights.each == nullptr ? weights.before
@@ -47,8 +47,8 @@ __host__ __device__ void add_up_at(const VectorsOf<T>& vectors, comm::DeviceWeig
   store<kIsWhole>(result, to + i, length);
 }
 
-/// Thread `thread` of block `block` of `blocks` adds up every so many-th run of as many elements as
-/// fill 16 bytes: neighbours in a block have neighbours in memory.
+/// The work of thread `thread` of block `block` of `blocks`. Runs of 16 bytes are dealt to threads
+/// in order, so that neighbouring threads access neighbouring memory.
 template <class Sum, class T>
 __host__ __device__ void add_up_block(const VectorsOf<T>& vectors, comm::DeviceWeights weights,
                                       T* to, std::uint64_t blocks, std::uint64_t block,
@@ -65,8 +65,8 @@ __host__ __device__ void add_up_block(const VectorsOf<T>& vectors, comm::DeviceW
   }
 }
 
-/// Calls `visit` with a zero of the type that sums are made in: those with weights, which may
-/// cancel, in float64 as on the CPU.
+/// Calls `visit` with a zero of the type in which sums are computed. Weighted terms may cancel, so
+/// their sums are in float64, as on the CPU.
 template <class T, class Visit>
 void visit_sum(const comm::DeviceWeights& weights, Visit visit) {
   if constexpr (!std::is_same_v<T, double>) {

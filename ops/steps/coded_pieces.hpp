@@ -10,7 +10,7 @@
 
 namespace kolo::ops {
 
-/// Elements in the longest message or chunk of a call with a codec: whole blocks, one at least.
+/// Elements in the longest message or chunk of a call with a codec: whole blocks, at least one.
 std::size_t coded_segment_length(const CollectiveCall& call);
 
 /// Bytes of the payload of `count` elements, block by block.
@@ -37,9 +37,9 @@ class CodedContributions {
   }
 
   /// Encodes and sends this rank's parts of all pieces, and starts to receive the others' parts of
-  /// its own. The input of the segment is free then, except for the own piece.
+  /// its own. The segment's input may be overwritten afterwards, except for this rank's own piece.
   void start(std::size_t segment);
-  /// Ends when all of that is done.
+  /// Completes when these transfers have completed.
   Task finish(std::size_t segment);
   /// Returns the sum of this rank's segment, unscaled, in memory that the next call reuses.
   std::span<float> sum(std::size_t segment);

@@ -34,7 +34,8 @@ class Contributions {
 
   /// Sends this rank's parts of all pieces, and starts to receive the others' parts of its own.
   void start(std::size_t segment);
-  /// Ends when all of that is done: the input is free, and the parts have been received.
+  /// Completes when these transfers have completed: the input may be overwritten, and the parts
+  /// have been received.
   Task finish(std::size_t segment);
   /// Writes the result of this rank's segment to `output`, which may be in the input.
   void combine(std::size_t segment, std::byte* output);

@@ -111,7 +111,7 @@ Range Halving::blocks(int first, int count) const {
   return {front.begin, back.begin + back.length - front.begin};
 }
 
-/// From here on what this core has is in `work`.
+/// Afterwards, this core's partial results are in `work`.
 Task Halving::combine_with(int peer, Range given, Range kept, double postscale) {
   const Reduction reduction = with_scales(call_.reduction, 1.0, postscale);
   const std::size_t segment = segment_length(call_);

@@ -36,8 +36,8 @@ class Cores {
   bool is_folded_;
 };
 
-/// Sends `outgoing` to `peer` and receives `incoming` from it, segment by segment, either of which
-/// may be empty.
+/// Sends `outgoing` to `peer` and receives `incoming` from it, segment by segment. Either may be
+/// empty.
 Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing,
               std::span<std::byte> incoming);
 
@@ -53,7 +53,7 @@ Task exchange(CollectiveCall call, int peer, std::span<const std::byte> outgoing
 /// the last.
 class Halving {
  public:
-  /// blocks[c] is core c's, one after another. `call` must live as long as this object.
+  /// blocks[c] belongs to core c; blocks are consecutive. `call` must live as long as this object.
   Halving(const CollectiveCall& call, const Cores& cores, std::byte* work,
           std::vector<Range> blocks);
 
@@ -71,7 +71,7 @@ class Halving {
 
   const CollectiveCall& call_;
   const Cores& cores_;
-  const std::byte* source_;  // of what is not reduced yet
+  const std::byte* source_;  // the input, then `work_`
   std::byte* work_;
   std::vector<Range> blocks_;
   std::size_t slot_bytes_;

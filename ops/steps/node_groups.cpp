@@ -7,7 +7,7 @@
 namespace kolo::ops {
 namespace {
 
-// The upper half of the algorithms' tags, so that what runs among peers cannot meet anything else.
+// The upper half of the algorithms' tags, so that messages among peers cannot match any others.
 constexpr int kPeerTagCount = kAlgorithmTagCount / 2;
 
 const Nodes& nodes_of(const CollectiveCall& call) {

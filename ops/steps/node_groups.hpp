@@ -14,7 +14,7 @@ namespace kolo::ops {
 /// peers, which are at the same place in the other nodes.
 ///
 ///              node 0     node 1
-///   place 0    rank 0     rank 1      a row: peers, who send messages
+///   place 0    rank 0     rank 1      a row: peers, which send messages
 ///   place 1    rank 3     rank 2      a column: a node, whose ranks share memory
 ///
 /// Places follow the ranks' order in each node. Ranks of one node need not be neighbours.
@@ -25,7 +25,7 @@ class NodeGroups {
 
   int count() const { return static_cast<int>(members_.size()); }
   int place() const { return place_; }
-  /// Where `rank` is.
+  /// The node of `rank`, and its place there.
   int node_of(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)]; }
   int place_of(int rank) const;
   /// The ranks of a node in the order of their places.

@@ -34,7 +34,8 @@ class NodePlaces {
   /// The ranks at this place of all nodes, if this rank has pieces.
   std::vector<int> peers() const;
 
-  /// The piece of each neighbour; one after another, from multiples of 64 bytes of float32 on.
+  /// The piece of each neighbour. Pieces are consecutive, and begin at multiples of 64 bytes of
+  /// float32.
   std::vector<Range> pieces(std::size_t count) const;
   Range own_piece(std::size_t count) const {
     return pieces(count)[static_cast<std::size_t>(place_)];

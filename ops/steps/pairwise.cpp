@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kInFlight = 16;  // at least 2: both transfers of a step and segment
 
-/// A segment that goes to `peer` or comes from there.
+/// A segment that is sent to or received from `peer`.
 struct Leg {
   bool is_send;
   int peer;
@@ -51,14 +51,14 @@ Task exchange_pairwise(CollectiveCall call, std::span<const Range> sends,
   for (std::size_t i = 0; i < legs.size(); ++i) {
     const Leg& leg = legs[i];
     Transfer& transfer = transfers[i % kInFlight];
-    co_await transfer;  // of the leg that was here before
+    co_await transfer;  // the previous leg in this place
     if (leg.is_send) {
       transfer = communicator.send(bytes_of(call, call.input, leg.range), leg.peer, kTag);
     } else {
       transfer = communicator.receive(bytes_of(call, call.output, leg.range), leg.peer, kTag);
     }
   }
-  // While the last of them travel.
+  // While the last transfers are in flight.
   const auto self = static_cast<std::size_t>(communicator.rank());
   co_await copy_elements(call, bytes_of(call, call.input, sends[self]).data(),
                          bytes_of(call, call.output, receives[self]).data(), sends[self].length);

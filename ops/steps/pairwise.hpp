@@ -8,7 +8,8 @@
 namespace kolo::ops {
 
 /// Every rank sends a block to every other rank directly. sends[p] is the range of `call.input` for
-/// rank p; receives[p] is the place of rank p's block in `call.output`. The own block is copied.
+/// rank p; receives[p] is the place of rank p's block in `call.output`. A rank's own block is
+/// copied.
 ///
 /// At step s = 1 … n-1 rank r sends to rank r+s and receives from rank r-s (mod n), so that every
 /// rank has one sender and one receiver per step:

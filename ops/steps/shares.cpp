@@ -5,7 +5,7 @@
 namespace kolo::ops {
 namespace {
 
-/// Cache lines that a part takes, but for those at the end of a piece.
+/// The cache lines of a part, except at the end of a piece.
 std::size_t part_lines(Range piece, std::size_t chunks, std::size_t line) {
   return segment_count(piece.length, line * chunks);
 }

@@ -7,7 +7,7 @@
 
 namespace kolo::ops {
 
-/// Pieces of a buffer, one a rank, that pass through the slots of a window together: each is cut
+/// Pieces of a buffer, one per rank, that pass through the slots of a window together: each is cut
 /// into one part for every chunk, so that long and short pieces end at the same time. A rank's
 /// parts have the same place in every chunk's slot; places begin at cache lines, so that each line
 /// has one writer.
@@ -15,7 +15,7 @@ class Shares {
  public:
   static constexpr std::size_t kLineBytes = 64;
 
-  /// Bytes that a slot must have at least for the parts of `ranks` pieces.
+  /// The minimum size of a slot for the parts of `ranks` pieces.
   static std::size_t least_slot_bytes(std::size_t ranks) { return (ranks + 1) * kLineBytes; }
 
   /// The part of a piece in one of `chunks` chunks; empty after its end.

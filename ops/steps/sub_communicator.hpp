@@ -12,7 +12,7 @@ namespace kolo::ops {
 class SubCommunicator final : public Communicator {
  public:
   /// Not collective. `ranks` are those of `parent`, this one among them. Tags 0 … `tag_count` - 1
-  /// become `first_tag` and those that follow.
+  /// become `first_tag` and the following ones.
   SubCommunicator(Communicator& parent, std::vector<int> ranks, int first_tag, int tag_count);
 
   int rank() const override { return rank_; }
@@ -21,7 +21,7 @@ class SubCommunicator final : public Communicator {
   Transfer send(std::span<const std::byte> data, int destination, int tag) override;
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
-  /// As in the parent, in its ranks.
+  /// Gives up all receives of the parent. Both lists contain ranks of the parent.
   UnderWay give_up_receives() override { return parent_.give_up_receives(); }
 
  private:

@@ -26,7 +26,7 @@ class WindowReduction {
   /// Copies the others' parts from this rank's input into its slot.
   void copy_in(std::size_t chunk);
   /// Combines all ranks' inputs of this rank's part, in rank order, into `output`. `keeps`: also
-  /// into the own part's place in the slot.
+  /// into this part's place in the slot.
   void combine_own(std::size_t chunk, std::byte* output, bool keeps);
   /// Copies the result of `peer`, which has kept it, from its slot.
   void copy_out(int peer, std::size_t chunk, std::byte* output);

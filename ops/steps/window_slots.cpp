@@ -9,8 +9,8 @@
 
 namespace kolo::ops {
 
-/// The most are those of the all-to-all: three slots with a line for every rank, behind a list of
-/// lengths. (The tests run every algorithm in a window of just this size.)
+/// The all-to-all needs the most: three slots with a line for every rank, after a list of lengths.
+/// (The tests run every algorithm in a window of just this size.)
 std::size_t WindowSlots::least_segment_bytes(int ranks) {
   constexpr std::size_t kSlots = 3;
   constexpr std::size_t kLine = Shares::kLineBytes;

@@ -9,9 +9,9 @@ namespace {
 
 using namespace kolo;
 
-constexpr int kLooks = 32;  // before the clock is looked at
+constexpr int kLooks = 32;  // polls before the clock is read
 
-/// As the library does it: looks again at once, then yields, then sleeps.
+/// Polls with the library's backoff: spins, then yields, then sleeps.
 void finish(Task task, std::chrono::nanoseconds spin) {
   runtime::Backoff backoff(spin);
   int looks = 0;

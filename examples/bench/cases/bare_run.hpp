@@ -10,16 +10,16 @@
 
 namespace bench {
 
-/// Calls of one algorithm, one after another, without anything around it.
+/// Runs one bare algorithm on several tensors, one after another.
 class BareRun {
  public:
-  /// `common`: what all calls share.
+  /// `common`: the fields that all calls share.
   BareRun(const kolo::Algorithm& algorithm, const kolo::CollectiveCall& common,
           std::chrono::nanoseconds spin);
   BareRun(const BareRun&) = delete;  // calls point into it
   BareRun& operator=(const BareRun&) = delete;
 
-  /// `segments`: every rank's memory, seen from here, where it lies in a window.
+  /// `segments`: every rank's memory as mapped in this process, if it is in a window; else empty.
   void add(const Layout::Place& place, std::byte* memory, const std::vector<std::byte*>& segments);
 
   void run() const;

@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 
-/// Takes the next `bytes` of a layout; returns where they begin.
+/// Appends `bytes` to a layout and returns their offset.
 std::size_t take(Layout& layout, std::size_t bytes) {
   const std::size_t begin = layout.size_bytes;
   layout.size_bytes += (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;

@@ -11,35 +11,35 @@
 
 namespace bench {
 
-/// Where a tensor lies. Input and output may be the same memory, or one a part of the other.
+/// A tensor's memory. Input and output may be the same, or one may be part of the other.
 struct Tensor {
   std::byte* input;
   std::byte* output;
   std::size_t count;  ///< as in Workload
 };
 
-/// The reference that is one call on all tensors of a group, as one tensor.
+/// The reference that runs one call on all tensors of a group as if they were one tensor.
 inline constexpr const char* kFlat = "flat";
 
-/// How a case is told from others; the same on all ranks.
+/// Identifies a case; the same on all ranks.
 struct Label {
   std::string algorithm;
   std::string placement;  ///< "staged": private memory; "window": shared; "private": MPI's
   bool in_place = true;
   std::string compression = "none";
-  std::string reference{};  ///< what others are compared with; empty: one of the others
+  std::string reference{};  ///< the baseline that it belongs to; empty: none
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Label, algorithm, placement, in_place, compression, reference)
 
-/// One way to do a workload.
+/// One way to run a workload.
 struct Case {
   Label label;
   std::vector<Tensor> tensors;
   std::function<void()> run;
 };
 
-/// Offsets of a rank's tensors in one stretch of memory, each input and output at a multiple of 64
-/// bytes of its own.
+/// Offsets of a rank's tensors in one contiguous block of memory. Separate inputs and outputs begin
+/// at multiples of 64 bytes.
 struct Layout {
   struct Place {
     std::size_t input;
@@ -61,8 +61,9 @@ constexpr bool can_be_out_of_place(Operation operation) {
   return operation != Operation::Broadcast;
 }
 
-/// Whether there is a form of it for memory that all ranks reach: what a rank gives must lie there,
-/// and that of an all-reduce or all-gather is a part of its output.
+/// Whether Kolo has a variant for memory that all ranks can access. A rank's contribution must be
+/// in that memory; an all-reduce or all-gather takes it from the output, so these are only in
+/// place.
 constexpr bool can_be_in_window(Operation operation, bool in_place) {
   return in_place || operation == Operation::ReduceScatter || operation == Operation::AllToAll;
 }

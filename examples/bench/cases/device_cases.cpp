@@ -9,7 +9,7 @@
 namespace bench {
 namespace {
 
-/// What is called for each tensor.
+/// The NCCL function that is called for each tensor.
 const char* name_of_call(Operation operation) {
   switch (operation) {
     case Operation::AllReduce: return "ncclAllReduce";
@@ -34,7 +34,7 @@ DeviceCases::DeviceCases(const Options& options, DeviceRole role, int rank, int 
   if (!role_.nccl.empty()) raw_ = gpu.connect();
 }
 
-/// Before anything else: where ranks share a GPU, Kolo says so, and NCCL little.
+/// Runs before NCCL is connected: if ranks share a GPU, Kolo's error says so, NCCL's hardly does.
 void DeviceCases::connect_kolo() {
   const Workload least{Operation::AllReduce, kolo::DType::Float32, {1}};
   const Layout layout = layout_of(least, true);
@@ -45,7 +45,7 @@ void DeviceCases::connect_kolo() {
 }
 
 std::vector<Case> DeviceCases::make(const Workload& workload) {
-  // Cases share memory: it must not move when the second one is made.
+  // All cases share this memory, so it must not be reallocated after the first one is made.
   std::size_t bytes = layout_of(workload, !options_.out_of_place).size_bytes;
   if (options_.is_gradients()) {
     bytes = std::max(bytes, plan_buckets(workload).buckets.size_bytes);

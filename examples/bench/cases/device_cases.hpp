@@ -15,31 +15,31 @@ namespace bench {
 /// What the processes of a job on GPUs measure.
 struct DeviceRole {
   bool has_kolo = true;
-  /// The reference that NCCL's own calls are, by which algorithms it may take; empty: there are
-  /// none.
+  /// The reference name of NCCL's own calls, which says what algorithms NCCL may use; empty: these
+  /// calls are not measured.
   std::string nccl{};
 };
 
-/// NCCL in the same processes as Kolo, with whatever algorithms Kolo's communicators have.
+/// NCCL in Kolo's processes, with the same choice of algorithms as Kolo's communicators.
 inline constexpr const char* kNcclBesideKolo = "NCCL";
-/// NCCL in processes of its own, with rings, and with whatever it chooses.
+/// NCCL in separate processes: with rings only, and with its own choice of algorithms.
 inline constexpr const char* kNcclRing = "ring";
 inline constexpr const char* kNcclAuto = "auto";
 
-/// Kolo's whole path on a GPU, and raw collectives, on the same memory and the same stream.
+/// Kolo's whole path and NCCL's own calls on a GPU, on the same memory and the same stream.
 class DeviceCases {
  public:
-  /// Connects GPUs. Collective. Kolo's Runtime, if the role has it, is the calling thread's current
-  /// one; options and GPU outlive the cases. Throws kolo::InvalidArgument, on all ranks, where two
-  /// of them use the same GPU and KOLO_SHARE_GPU is not on.
+  /// Connects the GPUs. Collective. If the role has Kolo, the calling thread must have a current
+  /// Runtime. `options` and `gpu` must outlive the cases. Throws kolo::InvalidArgument on all ranks
+  /// if two of them use the same GPU and KOLO_SHARE_GPU is off.
   DeviceCases(const Options& options, DeviceRole role, int rank, int ranks, Gpu& gpu);
   DeviceCases(const DeviceCases&) = delete;  // cases point into it
   DeviceCases& operator=(const DeviceCases&) = delete;
 
-  /// Those that can do `workload`; they are good until the next call.
+  /// The cases that can run `workload`; valid until the next call.
   std::vector<Case> make(const Workload& workload);
 
-  /// What all tensors lie in.
+  /// The memory that holds all tensors.
   const GrowingBuffer& memory() const { return memory_; }
 
  private:

@@ -52,7 +52,7 @@ void KoloCases::make_staging() {
     try {
       comm::wait(world_->make_window(*communicator_, 0, config_.staging_bytes, staging_),
                  Deadline::after(config_.timeout));
-    } catch (const BackendError& error) {  // on all ranks alike
+    } catch (const BackendError& error) {  // thrown on all ranks
       why_no_window_ = error.what();
     }
   } else {
@@ -79,7 +79,7 @@ std::vector<Case> KoloCases::make(const Workload& workload) {
   return cases;
 }
 
-/// Cases share memory: it must not grow when the second one is made.
+/// All cases share this memory, so it must not be reallocated after the first one is made.
 Layout KoloCases::largest_layout(const Workload& workload) const {
   return plan_layout(workload, !options_.out_of_place, runtime_.rank(), runtime_.size());
 }
@@ -107,7 +107,7 @@ Case KoloCases::make_bare(const Algorithm& algorithm, const Workload& workload, 
   std::vector<std::byte*> segments;
   std::byte* memory = nullptr;
   if (lies_in_window(algorithm)) {
-    // The whole path's: on other pages the same algorithm may be a fifth faster or slower.
+    // The whole path's buffer: on other pages the same algorithm may be a fifth faster or slower.
     const SharedBuffer& shared = whole_path_.reserve_shared(layout.size_bytes);
     segments = shared.peers(runtime_.world());
     memory = shared.data();
@@ -135,13 +135,13 @@ bool KoloCases::fits(const Algorithm& algorithm) const {
     case Needs::NativeCollectives: return communicator_->native() != nullptr;
     case Needs::Window: return staging_ != nullptr;
     case Needs::PeerBuffers: return staging_ != nullptr && has_peer_buffers_;
-    case Needs::Nodes: return false;  // all ranks are taken for one node
+    case Needs::Nodes: return false;  // all ranks are treated as one node
   }
   return false;
 }
 
 bool KoloCases::is_wanted(const Algorithm& algorithm, const Workload& workload) const {
-  if (algorithm.name == "adasum") return false;  // it makes no sums
+  if (algorithm.name == "adasum") return false;  // its results are not sums
   const auto& wanted = options_.algorithms;
   if (contains(wanted, algorithm.name)) return true;
   const bool mpi_cannot = algorithm.needs == Needs::NativeCollectives &&

@@ -18,16 +18,16 @@
 
 namespace bench {
 
-/// Everything of Kolo's that the options ask for, and what it needs: bare algorithms here, the
-/// whole path in WholePath. Collective, from start to end.
+/// All of Kolo's cases that the options select, and what they need. Makes the bare algorithms;
+/// WholePath makes the rest. Constructor, destructor and all calls are collective.
 class KoloCases {
  public:
   explicit KoloCases(const Options& options);
   KoloCases(const KoloCases&) = delete;  // cases point into it
   KoloCases& operator=(const KoloCases&) = delete;
 
-  /// Those that can do `workload`; they are good until the next call. Throws InvalidArgument where
-  /// one that was asked for by name cannot run among these ranks, or none can.
+  /// The cases that can run `workload`; valid until the next call. Throws InvalidArgument if an
+  /// algorithm that was selected by name cannot run on these ranks, or if none can.
   std::vector<Case> make(const Workload& workload);
 
  private:
@@ -45,9 +45,9 @@ class KoloCases {
   kolo::Runtime runtime_;
   kolo::ops::Registry registry_;
   std::unique_ptr<kolo::Communicator> communicator_;
-  std::shared_ptr<kolo::SharedWindow> staging_;  // null where ranks share no memory
+  std::shared_ptr<kolo::SharedWindow> staging_;  // null if the ranks share no memory
   std::string why_no_window_;
-  bool has_peer_buffers_ = false;  // memory for the workload that all ranks reach
+  bool has_peer_buffers_ = false;  // all ranks can access the workload's memory
   GrowingBuffer memory_;
   WholePath whole_path_;
 };

@@ -69,7 +69,7 @@ constexpr const char* kReference = "MPI";
 std::vector<Case> MpiCases::make(const Workload& workload) {
   if (!mpi_can_do(workload.operation, workload.dtype)) return {};
   for (const std::size_t count : workload.counts) {
-    if (count > std::numeric_limits<int>::max()) return {};  // more than MPI counts
+    if (count > std::numeric_limits<int>::max()) return {};  // more than MPI can count
   }
   memory_.reserve(plan_layout(workload, false, rank_in_world(), size_of_world()).size_bytes);
   std::vector<Case> cases;
@@ -94,7 +94,7 @@ Case MpiCases::make_one(const Workload& workload, bool in_place) {
                   layout.at(memory_.reserve(layout.size_bytes)),
                   {}};
   if (in_place && workload.operation == Operation::ReduceScatter) {
-    for (Tensor& tensor : bench_case.tensors) tensor.output = tensor.input;  // MPI's rule
+    for (Tensor& tensor : bench_case.tensors) tensor.output = tensor.input;  // MPI requires it
   }
   bench_case.run = [operation = workload.operation, type = mpi_type(workload.dtype), in_place,
                     tensors = bench_case.tensors] {

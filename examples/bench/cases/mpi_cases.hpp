@@ -10,8 +10,8 @@ namespace bench {
 /// MPI's own collectives, in place and out of place, on private memory.
 class MpiCases {
  public:
-  /// One call for each tensor; of several tensors also one call for all of them at once. Empty
-  /// where MPI has no such operation.
+  /// One call per tensor; for several tensors also one call on all of them as one. Empty if MPI
+  /// does not support the operation.
   std::vector<Case> make(const Workload& workload);
 
  private:

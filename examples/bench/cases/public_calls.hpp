@@ -11,15 +11,15 @@ namespace bench {
 
 inline constexpr int kRoot = 0;  ///< of broadcasts
 
-/// What calls of Kolo's public functions need to know besides the tensors.
+/// The arguments of Kolo's public calls other than the tensors.
 struct Calls {
   Operation operation;
   kolo::DType dtype;
   int ranks;
-  std::string name;  ///< of the first; others get a number
+  std::string name;  ///< of a group; single tensors append a suffix
   std::string compression;
-  kolo::Device device{};   ///< where the tensors lie
-  void* stream = nullptr;  ///< on a GPU, the program's
+  kolo::Device device{};   ///< of the tensors
+  void* stream = nullptr;  ///< the program's, on a GPU
 
   kolo::TensorView view(std::byte* data, std::size_t count) const;
   kolo::TensorView input(const Tensor& tensor) const;
@@ -30,14 +30,14 @@ struct Calls {
 
 constexpr bool has_groups(Operation operation) { return operation != Operation::AllToAll; }
 
-/// All tensors in one group.
+/// Runs all tensors as one group.
 void run_group(const Calls& calls, const std::vector<Tensor>& tensors);
 
-/// All tensors at once, each under a name of its own.
+/// Runs one named operation per tensor, all in flight together.
 void run_each(const Calls& calls, const std::vector<Tensor>& tensors,
               const std::vector<std::string>& suffixes);
 
-/// Of so many names.
+/// Name suffixes for `count` tensors.
 std::vector<std::string> suffixes_of(std::size_t count);
 
 }  // namespace bench

@@ -11,7 +11,7 @@
 namespace bench {
 namespace {
 
-/// Rank 0's, on all ranks.
+/// Rank 0's unique id, on all ranks.
 ncclUniqueId invitation(int rank) {
   ncclUniqueId id{};
   if (rank == 0) KOLO_NCCL_TRY(ncclGetUniqueId(&id));
@@ -68,7 +68,7 @@ class RawNccl final : public RawCollectives {
     }
   }
 
-  /// `bytes` from each rank to each.
+  /// Sends `bytes` from every rank to every rank.
   void exchange(const Tensor& tensor, std::size_t bytes) {
     kolo::comm::NcclGroup group;
     for (int peer = 0; peer < ranks_; ++peer) {

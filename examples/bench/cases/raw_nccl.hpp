@@ -8,8 +8,8 @@
 
 namespace bench {
 
-/// NCCL as most programs have it: a communicator that blocks, of the calling thread's current
-/// devices on all ranks of MPI's world. Collective.
+/// NCCL as most programs use it: a blocking communicator over all ranks of MPI_COMM_WORLD, each
+/// with its calling thread's current device. Collective.
 std::unique_ptr<RawCollectives> connect_raw_nccl(cudaStream_t stream);
 
 }  // namespace bench

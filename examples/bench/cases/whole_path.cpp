@@ -49,7 +49,7 @@ void run_shared(const Calls& calls, const SharedBuffer& buffer,
   for (Handle& handle : handles) handle.wait();
 }
 
-/// Copies gradients into the buckets, each of which starts as soon as it is full.
+/// Copies gradients into the buckets and starts each bucket's reduction as soon as it is full.
 void run_copied(const Calls& calls, const SharedBuffer& buffer,
                 const std::vector<Layout::Place>& buckets, const std::vector<std::string>& suffixes,
                 const std::vector<Tensor>& gradients) {

@@ -12,17 +12,18 @@
 
 namespace bench {
 
-/// Cases that call Kolo's public functions: named, asynchronous, agreed upon by all ranks.
+/// Cases that call Kolo's public functions: named, asynchronous operations that all ranks
+/// negotiate.
 class WholePath {
  public:
   WholePath(const Options& options, kolo::Runtime& runtime);
 
-  /// Adds those that the options ask for; they are good until the next call. Collective.
+  /// Adds the cases that the options select; valid until the next call. Collective.
   void add(const Workload& workload, bool in_place, GrowingBuffer& memory,
            std::vector<Case>& cases);
 
-  /// Memory that all ranks reach, where they can: at least `bytes`. Collective; ends what was there
-  /// before, unless that is large enough.
+  /// At least `bytes` of memory, accessible to all ranks if they can share any. Collective. Frees
+  /// the previous buffer unless it is large enough.
   const kolo::SharedBuffer& reserve_shared(std::size_t bytes);
 
  private:

@@ -16,15 +16,15 @@ class Channel {
  public:
   explicit Channel(Descriptor socket) : socket_(std::move(socket)) {}
 
-  /// To the socket that is bound to `path`. Throws std::system_error.
+  /// Connects to the socket at `path`. Throws std::system_error.
   static Channel connect(const std::string& path);
 
   int descriptor() const { return socket_.number(); }
 
-  /// False where nobody listens any more.
+  /// Returns false if the other side has closed.
   bool send(const nlohmann::json& message);
 
-  /// Waits, asleep. Empty where the other side has closed.
+  /// Sleeps until a message arrives. Empty if the other side has closed.
   std::optional<nlohmann::json> receive();
 
  private:
@@ -32,7 +32,7 @@ class Channel {
   std::string received_;
 };
 
-/// The environment's variable that names the socket to connect to.
+/// The environment variable with the path of the controller's socket.
 inline constexpr const char* kSocketVariable = "KOLO_BENCH_SOCKET";
 
 }  // namespace bench

@@ -37,7 +37,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variab
                                 .environment = environment,
                                 .input = nothing.number(),
                                 .output = STDERR_FILENO,
-                                .has_own_group = true});  // Ctrl-C is for us, who then end it
+                                .has_own_group = true});  // Ctrl-C: we end it ourselves
 }
 
 std::optional<std::string> ChildProcess::wait_for(std::chrono::milliseconds duration) {

@@ -11,8 +11,8 @@
 
 namespace bench {
 
-/// A program that this one started: without input, its output where our errors go. It ends when
-/// we die, and when this object does.
+/// A child process without input, whose output goes to our stderr. It ends when this process dies,
+/// and when this object is destroyed.
 class ChildProcess {
  public:
   using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -20,14 +20,14 @@ class ChildProcess {
   /// Throws examples::CannotStart.
   ChildProcess(const std::vector<std::string>& command, const Variables& environment,
                const Interrupts& interrupts);
-  ChildProcess(const ChildProcess&) = delete;  // a process is awaited once
+  ChildProcess(const ChildProcess&) = delete;  // a process is waited for only once
   ChildProcess& operator=(const ChildProcess&) = delete;
   ~ChildProcess();
 
-  /// How it ended, as in "exit status 1"; empty while it has not, after waiting so long.
+  /// How it ended, such as "exit status 1"; empty if it is still running after `duration`.
   std::optional<std::string> wait_for(std::chrono::milliseconds duration);
 
-  /// Asks it to end. The destructor does so too, and where that does not help, uses SIGKILL.
+  /// Sends SIGTERM. The destructor does so too, then SIGKILL if the process does not end.
   void ask_to_end();
 
  private:

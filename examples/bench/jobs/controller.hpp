@@ -10,12 +10,12 @@
 
 namespace bench {
 
-inline constexpr int kSomeWrong = 1;  ///< exit status where elements were wrong
+inline constexpr int kSomeWrong = 1;  ///< exit status if elements were wrong
 
-/// The files that were asked for.
+/// The output files that the options name.
 class OutputFiles {
  public:
-  /// Throws kolo::InvalidArgument where one of them cannot be written.
+  /// Throws kolo::InvalidArgument if one of them cannot be written.
   explicit OutputFiles(const Options& options);
 
   void write(const Report& report);
@@ -26,8 +26,8 @@ class OutputFiles {
   examples::OutputFile plot_;
 };
 
-/// The whole measurement, over jobs of as many ranks each. Prints rows as they come, and writes the
-/// files; says nothing where `files` is null. Returns the exit status.
+/// Runs the whole measurement on jobs with equally many ranks. Prints rows as they are measured,
+/// and writes the files; prints and writes nothing if `files` is null. Returns the exit status.
 int control(const Options& options, const std::string& baseline, const std::vector<Job*>& jobs,
             OutputFiles* files);
 

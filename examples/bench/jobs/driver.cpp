@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kFailed = 1;
 
-/// How to start so many ranks: each on a core of its own where there are as many, unless it needs
-/// more than one.
+/// How to start the ranks: each bound to its own core if there are enough, unless a rank needs more
+/// than one.
 class Launch {
  public:
   Launch(int ranks, bool one_core_each)
@@ -38,7 +38,7 @@ class Launch {
     command_.insert(command_.end(), {"--bind-to", is_bound_ ? "core" : "none"});
   }
 
-  /// Starts `program` with what precedes it and these arguments.
+  /// The command that starts `program` with `arguments`, preceded by `before`.
   std::vector<std::string> command(const std::filesystem::path& program,
                                    const std::vector<std::string>& arguments = {},
                                    const std::vector<std::string>& before = {}) const {
@@ -51,9 +51,9 @@ class Launch {
 
   ChildProcess::Variables environment() const {
     ChildProcess::Variables variables;
-    // Without it a rank that waits for another one takes the core that the other needs.
+    // Otherwise a waiting rank occupies the core that the rank it waits for needs.
     if (!has_cores_) variables.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
-    if (::geteuid() == 0) {  // Open MPI starts nothing as root unless told that it is meant so
+    if (::geteuid() == 0) {  // Open MPI refuses to run as root without these
       variables.emplace_back("OMPI_ALLOW_RUN_AS_ROOT", "1");
       variables.emplace_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     }
@@ -66,7 +66,7 @@ class Launch {
   std::vector<std::string> command_;
 };
 
-/// How NCCL's ranks are started, by their reference: NCCL reads NCCL_ALGO once for a process.
+/// The environments of NCCL's ranks by reference, as NCCL reads NCCL_ALGO only once per process.
 const std::vector<std::pair<std::string, std::vector<std::string>>>& nccl_environments() {
   static const std::vector<std::pair<std::string, std::vector<std::string>>> all{
       {kNcclRing, {"env", "NCCL_ALGO=Ring", kNcclVariable + ("=" + std::string(kNcclRing))}},
@@ -77,7 +77,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& nccl_enviro
 int drive_under(const Interrupts& interrupts, const Options& options, int argc, char** argv) {
   OutputFiles files(options);
   const int ranks = options.ranks_to_start();
-  const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have threads of their own
+  const Launch launch(ranks, !options.is_on_gpu());  // NCCL and CUDA have their own threads
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   std::list<RemoteJob> jobs;

@@ -4,11 +4,11 @@
 
 namespace bench {
 
-/// Set for ranks that measure NCCL alone, to the reference that they are.
+/// The environment variable of ranks that measure only NCCL: the name of their reference.
 inline constexpr const char* kNcclVariable = "KOLO_BENCH_NCCL";
 
-/// Starts Kolo's ranks, and those of the baseline where there is one, with the command line that
-/// this program was given, and measures with them. Returns the exit status.
+/// Starts Kolo's ranks with this program's command line, and the baseline's ranks if there is one,
+/// and measures. Returns the exit status.
 int drive(const Options& options, int argc, char** argv);
 
 }  // namespace bench

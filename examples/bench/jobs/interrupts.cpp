@@ -2,7 +2,7 @@
 
 namespace bench {
 
-// SIGPIPE: whoever read our output has gone.
+// SIGPIPE: the reader of our output has exited.
 Interrupts::Interrupts() : signals_({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {}
 
 void Interrupts::check() const {

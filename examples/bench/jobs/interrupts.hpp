@@ -6,7 +6,7 @@
 
 namespace bench {
 
-/// The process was told to end.
+/// A signal has asked the process to end.
 class Interrupted : public std::exception {
  public:
   explicit Interrupted(int signal) : signal_(signal) {}
@@ -17,16 +17,16 @@ class Interrupted : public std::exception {
   int signal_;
 };
 
-/// While it exists, the signals that end a program arrive as something to read, so that what was
-/// started can be ended first. Of the thread that makes it, and of those that thread makes later.
+/// While it exists, the signals that end a program are queued and read, so that child processes can
+/// be ended first. Applies to the thread that constructs it and to those that it starts later.
 class Interrupts {
  public:
   Interrupts();
 
   int descriptor() const { return signals_.descriptor(); }
-  /// Throws Interrupted where one has arrived.
+  /// Throws Interrupted if a signal has arrived.
   void check() const;
-  /// What children begin with.
+  /// The signal mask with which children start.
   const sigset_t& blocked_before() const { return signals_.before(); }
 
  private:

@@ -9,35 +9,35 @@
 
 namespace bench {
 
-/// Calls of one case in a row, over all ranks.
+/// The times of consecutive calls of one case, over all ranks.
 struct Block {
-  std::vector<double> calls_us;  ///< each on its slowest rank; or the block's mean alone
-  double mean_us = 0;            ///< per call, on the rank that took longest
-  double cpu_s = 0;              ///< of all threads of all ranks, with all that a block holds
-  double host_us = 0;            ///< per call, until it returned, on the rank that took longest
+  std::vector<double> calls_us;  ///< each on its slowest rank; or only the block's mean
+  double mean_us = 0;            ///< per call, on the slowest rank
+  double cpu_s = 0;              ///< of all threads of all ranks, in the whole block
+  double host_us = 0;            ///< per call, until it returns, on the slowest rank
 };
 
-/// Ranks that measure together, as the controller sees them: this process and others that do the
-/// same (LocalJob), or processes that are told what to do (RemoteJob). Every call blocks.
+/// The controller's view of ranks that measure together: this process and its peers, which make the
+/// same calls (LocalJob), or processes that receive commands (RemoteJob). All calls block.
 class Job {
  public:
   virtual ~Job() = default;
 
   virtual int ranks() const = 0;
 
-  /// Of rank 0, where tensors lie on one.
+  /// Rank 0's GPU, if the tensors are on GPUs.
   virtual GpuDescription gpu() const { return {}; }
 
-  /// Of rank 0, where MPI runs.
+  /// Rank 0's MPI, if it uses MPI.
   virtual MpiDescription mpi() const { return {}; }
 
-  /// Selects `workload`. Returns the labels of the cases that can do it.
+  /// Selects `workload`. Returns the labels of the cases that can run it.
   virtual std::vector<Label> prepare(const Workload& workload) = 0;
 
   /// Runs the case whose label `prepare` returned at `case_index`, `iterations` times.
   virtual Block run(std::size_t case_index, int iterations) = 0;
 
-  /// The number of elements that the case gets wrong, on all ranks together.
+  /// The number of wrong elements in the case's results, over all ranks.
   virtual std::uint64_t count_wrong(std::size_t case_index) = 0;
 };
 

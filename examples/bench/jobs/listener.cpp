@@ -17,7 +17,7 @@ constexpr const char* kSocket = "/socket";
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-/// A new folder; in /tmp where TMPDIR is so long that a socket's path would not fit.
+/// Creates a folder in TMPDIR, or in /tmp if TMPDIR is too long for a socket's path.
 std::string make_folder() {
   const char* const wanted = std::getenv("TMPDIR");
   std::string parent = wanted != nullptr && *wanted != '\0' ? wanted : "/tmp";

@@ -6,12 +6,13 @@
 
 namespace bench {
 
-/// A socket in a folder of its own, which only this user can enter; both are removed at the end.
+/// A listening socket in its own folder, which only this user can access. The destructor removes
+/// both.
 class Listener {
  public:
   /// Throws std::system_error.
   Listener();
-  Listener(const Listener&) = delete;  // it removes its folder once
+  Listener(const Listener&) = delete;  // it removes its folder only once
   Listener& operator=(const Listener&) = delete;
   ~Listener();
 

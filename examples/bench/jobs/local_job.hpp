@@ -7,8 +7,7 @@
 
 namespace bench {
 
-/// The ranks that run this same program under one mpirun: all of them make the same calls, and all
-/// of them get the same results.
+/// The ranks of this program under one mpirun. All make the same calls and get the same results.
 class LocalJob : public Job {
  public:
   explicit LocalJob(Worker worker) : worker_(std::move(worker)) {}

@@ -28,7 +28,7 @@ std::vector<Entry> enter(const std::vector<Job*>& jobs, const Workload& workload
 }
 
 void run_rounds(std::vector<Entry>& entries, const Repetition& repetition) {
-  // What ran before leaves its traces in the caches: each follows each of the others now and then.
+  // A block's cache contents affect the next block, so every case should follow every other one.
   std::mt19937 shuffler;
   std::vector<Entry*> order;
   for (Entry& entry : entries) order.push_back(&entry);
@@ -53,7 +53,7 @@ double percentile_99(std::vector<double> values) {
   return values[rank - 1];
 }
 
-/// By reference, in their order, the flat one last: the fastest of the entries that stand for it.
+/// The fastest entry of each reference, in order of appearance, but the flat one last.
 std::vector<const Entry*> find_references(const std::vector<Entry>& entries) {
   std::vector<const Entry*> found;
   for (const Entry& entry : entries) {

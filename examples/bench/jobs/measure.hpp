@@ -12,21 +12,21 @@
 
 namespace bench {
 
-/// How a case's blocks compare with the baseline's of the same rounds; below 1 is faster.
+/// The times of a case's blocks divided by the baseline's in the same rounds; below 1 is faster.
 struct Ratio {
   double median;
-  examples::Interval interval;  ///< of the median, 95 %
+  examples::Interval interval;  ///< 95 % confidence interval of the median
 };
 
-/// What one case did with one workload.
+/// The results of one case on one workload.
 struct Row {
   std::size_t bytes;
   std::size_t count;  ///< elements in `bytes`
   Label label;
   double min_us;     ///< of blocks, per call
   double median_us;  ///< of blocks, per call
-  double p99_us;     ///< of calls, or of blocks where these alone are timed
-  double host_us;    ///< median of blocks, per call, until it returned
+  double p99_us;     ///< of calls, or of blocks if only these are timed
+  double host_us;    ///< median of blocks, per call, until it returns
   double algbw_gbps;
   double busbw_gbps;
   std::uint64_t wrong;
@@ -35,15 +35,15 @@ struct Row {
   std::vector<std::pair<std::string, Ratio>> ratios;  ///< by Label::reference, the main one first
 };
 
-/// How often.
+/// How often a case runs.
 struct Repetition {
   int warmup = 2;  ///< rounds that do not count
   int rounds = 15;
   int iterations = 1;  ///< calls in a block
 };
 
-/// Measures all cases of all jobs: in each round one block of each, in an order of its own,
-/// so that none always follows the same.
+/// Measures all cases of all jobs: one block of each per round, in a different random order each
+/// time, so that no case always follows the same one.
 std::vector<Row> measure(const std::vector<Job*>& jobs, const Workload& workload,
                          const Repetition& repetition);
 

@@ -5,7 +5,7 @@
 #include "bench/jobs/job.hpp"
 #include "bench/workload/workload.hpp"
 
-/// What the controller and the ranks tell each other.
+/// The messages between the controller and the ranks.
 ///
 ///   rank: {"rank": r, "ranks": n, "pid": p, "gpu": {…}, "mpi": {…}}, once it is ready
 ///   {"do": "prepare", "workload": …}                      → {"labels": […]}

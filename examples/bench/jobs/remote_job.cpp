@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kStartPause = 100;  // ms between looks at whether mpirun still runs
+constexpr int kStartPause = 100;  // ms between checks that mpirun is still running
 constexpr auto kTimeToEnd = 30s;
 constexpr auto kTimeToTell = 2s;  // for mpirun to end after one of its ranks has
 
@@ -45,7 +45,7 @@ RemoteJob::RemoteJob(std::string name, const std::vector<std::string>& command,
 
 RemoteJob::~RemoteJob() {
   mpirun_.ask_to_end();
-  // In the middle of a collective a rank notices nothing, not even that its mpirun has gone.
+  // A rank in the middle of a collective does not even notice that its mpirun has exited.
   for (const auto& rank : ranks_) {
     ::syscall(SYS_pidfd_send_signal, rank->process.number(), SIGKILL, nullptr, 0);
   }
@@ -108,7 +108,7 @@ nlohmann::json RemoteJob::receive(Channel& channel, const std::string& who) {
 }
 
 std::vector<nlohmann::json> RemoteJob::ask(const nlohmann::json& order) {
-  for (const auto& rank : ranks_) rank->channel.send(order);  // who has gone is found below
+  for (const auto& rank : ranks_) rank->channel.send(order);  // dead ranks are detected below
   std::vector<nlohmann::json> answers(ranks_.size());
   for (std::size_t missing = answers.size(); missing > 0;) {
     std::vector<int> descriptors{interrupts_.descriptor()};

@@ -19,13 +19,13 @@ class JobError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Ranks in processes of their own, which mpirun starts and which do what this one tells them.
-/// Calls throw JobError, Interrupted, and kolo::InvalidArgument for what ranks cannot do that they
-/// were asked for; at the end, whatever happened, none of the processes is left.
+/// Ranks in separate processes, which mpirun starts and which execute this process's commands.
+/// Calls throw JobError, Interrupted, or kolo::InvalidArgument if the ranks cannot do what the
+/// command line asks for. The destructor ends all of the processes, whatever has happened.
 class RemoteJob : public Job {
  public:
   /// Starts `command`, an mpirun whose `ranks` processes call `serve`, and waits until they are
-  /// ready. `name` stands in error texts.
+  /// ready. `name` is for error texts.
   RemoteJob(std::string name, const std::vector<std::string>& command,
             ChildProcess::Variables environment, int ranks, const Interrupts& interrupts);
   ~RemoteJob() override;
@@ -37,7 +37,7 @@ class RemoteJob : public Job {
   Block run(std::size_t case_index, int iterations) override;
   std::uint64_t count_wrong(std::size_t case_index) override;
 
-  /// Ends the ranks as programs end, and says so where one of them does not end well.
+  /// Lets the ranks exit normally. Throws JobError if they do not, or if mpirun fails.
   void finish();
 
  private:
@@ -53,7 +53,7 @@ class RemoteJob : public Job {
 
   std::string name_;
   const Interrupts& interrupts_;
-  std::unique_ptr<Listener> listener_;  // until all ranks are there
+  std::unique_ptr<Listener> listener_;  // until all ranks have connected
   ChildProcess mpirun_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   GpuDescription gpu_;

@@ -17,32 +17,32 @@ namespace {
 using kolo::comm::CudaEvent;
 using kolo::comm::CudaStream;
 
-/// Of the program's: of normal priority, and it does not wait for the default stream.
+/// A stream like a program's own: normal priority, not synchronized with the default stream.
 CudaStream make_stream() {
   cudaStream_t stream = nullptr;
   KOLO_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return CudaStream(stream);
 }
 
-/// Keeps the time; who waits for it sleeps.
+/// An event that records time; waiting for it sleeps instead of spinning.
 CudaEvent make_timer() {
   cudaEvent_t event = nullptr;
   KOLO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventBlockingSync));
   return CudaEvent(event);
 }
 
-/// As in "12.8".
+/// Formats CUDA's version number, as in "12.8".
 std::string cuda_number(int version) {
   return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
 }
 
-/// As in "2.28.9".
+/// Formats NCCL's version number, as in "2.28.9".
 std::string nccl_number(int version) {
   return std::to_string(version / 10000) + '.' + std::to_string(version % 10000 / 100) + '.' +
          std::to_string(version % 100);
 }
 
-/// The first word of the driver's own line about itself that is a number.
+/// The kernel driver's version: the first word of its version file that begins with a digit.
 std::string kernel_driver() {
   std::ifstream file("/proc/driver/nvidia/version");
   for (std::string word; file >> word;) {
@@ -51,7 +51,7 @@ std::string kernel_driver() {
   return "of unknown version";
 }
 
-/// The calling thread's current device.
+/// The GPU that is the calling thread's current device.
 class CudaGpu final : public Gpu {
  public:
   explicit CudaGpu(std::shared_ptr<kolo::comm::Gpu> gpu) : gpu_(std::move(gpu)) {}

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kCallsPerLeadIn = 10;
 
-/// Where `tensors` would lie if their memory were `copy`.
+/// `tensors` with the same offsets in `copy` that they have in `memory`.
 std::vector<Tensor> moved(std::vector<Tensor> tensors, const std::byte* memory, std::byte* copy) {
   for (Tensor& tensor : tensors) {
     tensor.input = copy + (tensor.input - memory);

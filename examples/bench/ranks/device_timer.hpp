@@ -8,12 +8,12 @@
 
 namespace bench {
 
-/// For tensors on a GPU, all of them in `memory`: the GPU's clock runs around a block of calls, the
-/// host's beside it, and nobody waits for the GPU in between. Calls find zeros there, and what the
-/// calls before have made of them, which are zeros.
+/// Times tensors on a GPU, all of them in `memory`. GPU events and the host's clock enclose a block
+/// of calls, without waiting for the GPU in between. The memory is zeroed before a block, and calls
+/// on zeros leave it so.
 class DeviceTimer final : public Timer {
  public:
-  /// `meet` returns when all ranks have called it. All arguments outlive the timer.
+  /// `meet` is a barrier over all ranks. All arguments must outlive the timer.
   DeviceTimer(Gpu& gpu, const GrowingBuffer& memory, int rank, int ranks,
               std::function<void()> meet);
 

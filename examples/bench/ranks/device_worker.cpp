@@ -15,7 +15,7 @@
 namespace bench {
 namespace {
 
-/// This process among MPI's.
+/// This process's rank in MPI_COMM_WORLD and within its node.
 struct Place {
   Place() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -31,7 +31,7 @@ struct Place {
   int local_rank = 0;
 };
 
-/// What a rank has besides its timer.
+/// A rank's objects other than its timer.
 struct Equipment {
   Equipment(const Options& options, const DeviceRole& role) {
     if (role.has_kolo) {

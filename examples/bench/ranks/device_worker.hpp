@@ -6,8 +6,8 @@
 
 namespace bench {
 
-/// A rank that measures on its GPU. Collective over MPI's world. `options` outlives it. Nothing of
-/// Kolo runs in it unless the role has Kolo. Throws as open_gpu and DeviceCases do.
+/// A rank that measures on its GPU. Collective over MPI_COMM_WORLD. `options` must outlive it. Does
+/// not initialize Kolo unless the role has it. Throws what open_gpu and DeviceCases throw.
 Worker make_device_worker(const Options& options, const DeviceRole& role);
 
 }  // namespace bench

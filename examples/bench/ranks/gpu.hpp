@@ -11,18 +11,20 @@
 
 namespace bench {
 
-/// Collectives as a program without Kolo calls them, on the stream of the GPU that made this.
+/// Collectives as a program without Kolo calls them, on the stream of the Gpu that made this
+/// object.
 class RawCollectives {
  public:
   virtual ~RawCollectives() = default;
 
-  /// Puts the operation on each of `tensors` on the stream, one after another or as one group. Does
-  /// not wait for the GPU.
+  /// Enqueues the operation on each of `tensors`, one after another or as one group. Does not wait
+  /// for the GPU.
   virtual void start(Operation operation, kolo::DType dtype, const std::vector<Tensor>& tensors,
                      bool as_group) = 0;
 };
 
-/// A rank's GPU with one stream, as a program has it. For one thread. All throw kolo::BackendError.
+/// A rank's GPU with one stream, as a program has it. Not thread-safe. All functions throw
+/// kolo::BackendError.
 class Gpu {
  public:
   virtual ~Gpu() = default;
@@ -32,12 +34,12 @@ class Gpu {
   virtual void* stream() const = 0;  ///< a cudaStream_t
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  /// These are put on the stream, behind what is there.
+  /// The next three are enqueued on the stream.
   virtual void clear(std::byte* to, std::size_t bytes) = 0;
   virtual void start_clock() = 0;
   virtual void stop_clock() = 0;
 
-  /// These wait for all that is on the stream.
+  /// The next four wait for the stream.
   virtual void synchronize() = 0;
   virtual double elapsed_us() = 0;  ///< between start_clock and stop_clock
   virtual void upload(std::span<const std::byte> from, std::byte* to) = 0;
@@ -47,9 +49,10 @@ class Gpu {
   virtual std::unique_ptr<RawCollectives> connect() = 0;
 };
 
-/// The CUDA device that a rank uses who is `local_rank` among the ranks of its node: they take
-/// turns. The calling thread uses it from then on. Throws kolo::InvalidArgument where this program
-/// was built without CUDA, kolo::BackendError, with the reason, where there is no GPU.
+/// Opens the CUDA device of the rank with this local rank; a node's ranks are assigned to its
+/// devices round-robin. Makes it the calling thread's current device. Throws kolo::InvalidArgument
+/// if this program was built without CUDA, and kolo::BackendError, with the reason, if there is no
+/// GPU.
 std::unique_ptr<Gpu> open_gpu(int local_rank);
 
 }  // namespace bench

@@ -6,7 +6,7 @@
 
 namespace bench {
 
-/// What figures of a GPU depend on.
+/// The properties of a GPU on which measured times depend.
 struct GpuDescription {
   std::string name{};    ///< empty: no GPU is measured
   std::string driver{};  ///< its version, and the newest CUDA that it knows

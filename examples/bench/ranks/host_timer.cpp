@@ -11,8 +11,8 @@
 namespace bench {
 namespace {
 
-// The first calls after the others' turn find nothing in the caches; where calls are short they
-// would be all that is measured.
+// One warm-up call per this many measured calls. The first calls after other cases' blocks find
+// cold caches, and if calls are short, little else would be measured.
 constexpr int kCallsPerLeadIn = 10;
 
 void rewrite_inputs(const Workload& workload, const Case& bench_case, int rank, int ranks) {

@@ -4,14 +4,14 @@
 
 namespace bench {
 
-/// For tensors in the CPU's memory: the clock runs around each call, and what a call took has ended
-/// when it returns. MPI runs.
+/// Times tensors in CPU memory, each call on its own: a call has finished its work when it returns.
+/// MPI must be initialized.
 class HostTimer final : public Timer {
  public:
   HostTimer();
 
-  /// Every rank writes all of its input before each call, as programs do: otherwise what a rank
-  /// wrote last time would still lie in its own cache.
+  /// Every rank rewrites its whole input before each call, as programs do. Untouched data would
+  /// still be in the cache of the rank that wrote it.
   Block run(const Workload& workload, const Case& bench_case, int iterations) override;
   std::uint64_t count_wrong(const Workload& workload, const Case& bench_case) override;
 

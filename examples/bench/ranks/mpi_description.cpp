@@ -33,7 +33,8 @@ std::string name_of(MPI_T_enum values, int value) {
   return "unknown";
 }
 
-/// Of one of MPI's own variables, an enumeration; "unknown" where this MPI has none of that name.
+/// The value of one of MPI's control variables, an enumeration; "unknown" if this MPI has none of
+/// that name.
 std::string value_of(const char* variable) {
   int index = 0;
   if (MPI_T_cvar_get_index(variable, &index) != MPI_SUCCESS) return "unknown";
@@ -63,8 +64,8 @@ MpiDescription describe_mpi() {
   MpiDescription description{library_version(), "unknown"};
   int provided = 0;
   if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return description;
-  // Open MPI's transport inside a node, up to version 4 and since. What it has found out at the
-  // start, not what was asked for.
+  // Open MPI's transport inside a node: "vader" up to version 4, "sm" since. The variable holds
+  // what was detected at startup, not what was requested.
   for (const char* const transport : {"vader", "sm"}) {
     const std::string variable = "btl_" + std::string(transport) + "_single_copy_mechanism";
     if (description.single_copy == "unknown") description.single_copy = value_of(variable.c_str());

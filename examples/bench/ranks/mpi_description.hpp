@@ -6,17 +6,17 @@
 
 namespace bench {
 
-/// What figures of MPI depend on.
+/// The properties of MPI on which measured times depend.
 struct MpiDescription {
   std::string library{};  ///< its name and version
-  /// How a message goes straight from one process's memory to another's inside a node: "cma" (where
-  /// the kernel and the container allow it), "knem", "xpmem" …; "none": by two copies. "unknown"
-  /// where MPI does not tell.
+  /// How a message is copied directly from one process's memory to another's inside a node: "cma"
+  /// (if the kernel and the container allow it), "knem", "xpmem" …; "none": it is copied twice;
+  /// "unknown": MPI does not say.
   std::string single_copy{};
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MpiDescription, library, single_copy)
 
-/// Of the MPI that this process has started.
+/// Describes the MPI that this process has initialized.
 MpiDescription describe_mpi();
 
 }  // namespace bench

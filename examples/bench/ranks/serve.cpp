@@ -25,7 +25,7 @@ nlohmann::json answer(Worker& worker, const nlohmann::json& order) {
   return worker.run(case_index, order.at("iterations").get<int>());
 }
 
-/// Until it is told to end; false where nobody tells it anything any more.
+/// Executes commands until "end"; false if the controller has closed the connection.
 bool obey(Channel& channel, Worker& worker) {
   channel.send({{"rank", worker.rank()},
                 {"ranks", worker.ranks()},

@@ -8,19 +8,19 @@
 
 namespace bench {
 
-/// Times the calls of a case on one rank and checks their results; one kind for each place where
-/// tensors lie. All ranks make the same calls.
+/// Times the calls of a case on one rank and checks their results; one kind for CPU memory and one
+/// for GPUs. All ranks make the same calls.
 class Timer {
  public:
   virtual ~Timer() = default;
 
-  /// A block as this rank alone sees it.
+  /// A block as measured on this rank alone.
   virtual Block run(const Workload& workload, const Case& bench_case, int iterations) = 0;
 
-  /// Elements that a call on known inputs gets wrong on this rank.
+  /// The number of wrong elements on this rank after a call on known inputs.
   virtual std::uint64_t count_wrong(const Workload& workload, const Case& bench_case) = 0;
 
-  /// Of this rank, where tensors lie on one.
+  /// This rank's GPU, if the tensors are on it.
   virtual GpuDescription gpu() const { return {}; }
 };
 

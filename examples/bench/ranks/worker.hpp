@@ -11,7 +11,7 @@
 
 namespace bench {
 
-/// One rank's part in a Job; MPI runs. All ranks make the same calls.
+/// One rank of a Job. MPI must be initialized. All ranks make the same calls.
 class Worker {
  public:
   using MakeCases = std::function<std::vector<Case>(const Workload&)>;
@@ -24,7 +24,7 @@ class Worker {
 
   std::vector<Label> prepare(const Workload& workload);
 
-  /// A block as this rank alone sees it.
+  /// A block as measured on this rank alone.
   Block run(std::size_t case_index, int iterations);
 
   std::uint64_t count_wrong(std::size_t case_index);

@@ -25,7 +25,7 @@ std::string_view reason_for(const Algorithm& algorithm) {
   return "";
 }
 
-/// "a (why) up to 2 KB, b (why) from 4 KB on".
+/// "a (why) up to 2 KB, then b (why)".
 std::string describe_by_size(const ops::Registry& registry, ops::Situation situation,
                              std::string_view wanted) {
   std::string text;

@@ -4,8 +4,8 @@
 
 namespace bench {
 
-/// Every setting of Kolo's with its value and where that comes from, for people. Throws
-/// kolo::InvalidArgument where the environment has a malformed one.
+/// All of Kolo's settings as text for people: their values and where these come from. Throws
+/// kolo::InvalidArgument if the environment has a malformed one.
 std::string config_table();
 
 }  // namespace bench

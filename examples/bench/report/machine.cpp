@@ -44,7 +44,7 @@ void count_cpus(Machine& machine) {
   machine.cores = static_cast<int>(cores.size());
 }
 
-/// Of version 2 or 1 of control groups, seen from inside a container.
+/// The CPU quota of control groups v2 or v1, as seen from inside a container.
 double time_quota() {
   double quota = 0;
   double period = 0;

@@ -5,16 +5,16 @@
 
 namespace bench {
 
-/// What this process may use of the machine it runs on.
+/// The resources of this machine that the process may use.
 struct Machine {
   std::string cpu;     ///< the processor's name
   std::string system;  ///< kernel and release
   int cpus = 1;        ///< hardware threads that this process may run on
   int cores = 1;       ///< cores that they belong to
-  double quota = 0;    ///< cores' worth of time that the control group grants; 0: no limit
+  double quota = 0;    ///< CPU limit of the control group, in cores; 0: none
   std::size_t memory_bytes = 0;
 
-  /// Ranks that can run at once, each on a core of its own.
+  /// The number of ranks that can run in parallel, each on its own core.
   int usable_cores() const;
 };
 

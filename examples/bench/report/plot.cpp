@@ -29,7 +29,7 @@ struct Line {
   std::vector<std::pair<double, double>> points{};
 };
 
-/// From values to places, by their logarithm.
+/// Maps values to positions on a logarithmic scale.
 class Axis {
  public:
   Axis(double low, double high, double begin, double end)
@@ -42,7 +42,7 @@ class Axis {
   double begin_;
 };
 
-/// Whole steps of `base` around all values.
+/// The range of all values, widened to powers of a base.
 struct Range {
   double low = std::numeric_limits<double>::max();
   double high = 0;

@@ -6,7 +6,7 @@
 
 namespace bench {
 
-/// Median time by bytes, both in logarithmic scale, a line a case: an SVG document.
+/// An SVG plot of median time over bytes, both on logarithmic scales, with one line per case.
 std::string to_svg(const Report& report);
 
 }  // namespace bench

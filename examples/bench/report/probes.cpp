@@ -47,13 +47,13 @@ double copy_until(Clock::time_point end, std::byte* to, const std::byte* from, s
   double copied = 0;
   while (Clock::now() < end) {
     std::memcpy(to, from, bytes);
-    asm volatile("" : : "r"(to) : "memory");  // the copy is not to be left out
+    asm volatile("" : : "r"(to) : "memory");  // keeps the compiler from removing the copy
     copied += static_cast<double>(bytes);
   }
   return copied;
 }
 
-/// What this process sees of memory that another one has open as `descriptor`.
+/// Maps memory that another process has open as `descriptor`; returns an error number, 0 for none.
 int open_of_other(pid_t owner, int descriptor, std::size_t bytes) {
   const std::string path = "/proc/" + std::to_string(owner) + "/fd/" + std::to_string(descriptor);
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));

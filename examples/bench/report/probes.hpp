@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <string>
 
-/// What can be found out about a machine by trying.
+/// Facts about the machine that are found by experiment.
 namespace bench {
 
-/// Bytes that `threads` threads together copy in a second, each between two buffers of `bytes`.
+/// The bytes per second that `threads` threads copy together, each between two buffers of `bytes`.
 double copy_bytes_per_second(int threads, std::size_t bytes);
 
 struct Space {
@@ -14,15 +14,15 @@ struct Space {
   std::size_t free_bytes;
 };
 
-/// Of the file system that shared memory lies in; zeros where there is none.
+/// The space of the file system that holds shared memory; zeros if there is none.
 Space shared_memory_space();
 
-/// Whether a process can make shared memory of `bytes`, and one beside it reach that: empty, or why
-/// not.
+/// Why a process cannot create shared memory of `bytes` that another process can map; empty if it
+/// can.
 std::string why_no_window(std::size_t bytes);
 
-/// Whether two processes that a third one has started can read each other's private memory, so that
-/// one copy is enough to move it: empty, or why not.
+/// Why two child processes cannot read each other's private memory, which lets one copy move a
+/// message; empty if they can.
 std::string why_no_single_copy();
 
 }  // namespace bench

@@ -51,7 +51,7 @@ nlohmann::ordered_json to_json(const Row& row) {
                               {"ratio", nullptr},
                               {"ratio_low", nullptr},
                               {"ratio_high", nullptr}};
-  std::string name = "ratio";  // that of the second reference is called ratio_to_<reference>
+  std::string name = "ratio";  // the second reference's is ratio_to_<reference>
   for (const auto& [reference, ratio] : row.ratios) {
     if (&reference != &row.ratios.front().first) name = "ratio_to_" + reference;
     json[name] = ratio.median;
@@ -86,7 +86,7 @@ std::string describe(const GpuDescription& gpu) {
          " with NCCL_ALGO=" + gpu.nccl_algo;
 }
 
-/// The heads of the ratios, in the order of their references.
+/// The column heads of the ratios, in the order of their references.
 std::vector<const char*> ratio_columns(const Report& report) {
   if (report.baseline.empty()) return {};
   if (report.baseline == "nccl") return {"x ring", "x auto"};

@@ -9,20 +9,20 @@
 
 namespace bench {
 
-/// All that was measured, and how.
+/// The results of a measurement, and how they were obtained.
 struct Report {
   const Options& options;
   int ranks;
-  /// "mpi", "nccl": in processes of its own; "mpi in the same processes", "nccl in the same
-  /// processes"; or nothing
+  /// "mpi", "nccl": in separate processes; "mpi in the same processes", "nccl in the same
+  /// processes"; or empty
   std::string baseline;
   Machine machine;
   std::vector<Row> rows{};
   GpuDescription gpu{};
-  MpiDescription mpi{};  ///< the baseline's, where MPI is one
+  MpiDescription mpi{};  ///< the baseline's, if that is MPI
 };
 
-/// For people: two lines above the rows, three with a GPU or MPI as the baseline, and a line a row.
+/// For people: two header lines, three on a GPU or with MPI as the baseline, and one line per row.
 std::string table_head(const Report& report);
 std::string table_line(const Report& report, const Row& row);
 

@@ -6,8 +6,8 @@ namespace bench {
 
 /// Gradients in the buckets that DistributedOptimizer would make of them.
 struct BucketLayout {
-  Layout buckets;    ///< what is reduced: all of a bucket as one
-  Layout gradients;  ///< in these, bucket by bucket
+  Layout buckets;    ///< what is reduced: each bucket as one tensor
+  Layout gradients;  ///< inside the buckets, in their order
 };
 
 BucketLayout plan_buckets(const Workload& gradients);

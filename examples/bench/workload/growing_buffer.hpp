@@ -15,7 +15,7 @@ class GrowingBuffer {
   GrowingBuffer();
   explicit GrowingBuffer(Allocate allocate);
 
-  /// At least `bytes`. Frees the memory so far, unless it is large enough.
+  /// At least `bytes` of memory. Frees the current memory unless it is large enough.
   std::byte* reserve(std::size_t bytes);
 
   std::byte* data() const { return memory_.get(); }

@@ -15,7 +15,7 @@ void add_linear(Counts& counts, std::size_t inputs, std::size_t outputs) {
   counts.push_back(outputs);
 }
 
-/// Layer or batch normalization: factor and offset.
+/// Layer or batch normalization: weight and bias.
 void add_norm(Counts& counts, std::size_t width) {
   counts.push_back(width);
   counts.push_back(width);
@@ -72,7 +72,7 @@ Counts bert_base() {
 }
 
 // Radford et al., "Language models are unsupervised multitask learners", 2019; the output layer
-// shares the words' embedding.
+// shares the word embedding.
 Counts gpt2_small() {
   Counts counts{50257 * kModelWidth, 1024 * kModelWidth};
   for (std::size_t layer = 0; layer < kLayers; ++layer) {

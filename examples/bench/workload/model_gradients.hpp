@@ -9,8 +9,9 @@ namespace bench {
 /// resnet50, bert_base, gpt2_small.
 const std::vector<std::string>& model_names();
 
-/// Elements of each parameter of a model, by formula, in the order in which backward makes their
-/// gradients: the last layer's first. Throws std::out_of_range for other names.
+/// The number of elements of each parameter of a model, computed from its architecture, in the
+/// order in which backward computes gradients: the last layer's first. Throws std::out_of_range for
+/// other names.
 std::vector<std::size_t> gradient_counts(const std::string& model);
 
 }  // namespace bench

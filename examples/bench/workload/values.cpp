@@ -11,7 +11,7 @@ using kolo::DType;
 constexpr unsigned kHighest = 3;
 constexpr int kRoot = 0;
 
-// The two highest bits of a multiplicative hash: no shift of the elements leaves them as they are.
+// The two highest bits of a multiplicative hash, which change with any shift of the elements.
 unsigned value_at(int rank, std::size_t index, unsigned highest) {
   const auto key = static_cast<std::uint64_t>(index) + static_cast<std::uint64_t>(rank) * 7919;
   return static_cast<unsigned>((key * 0x9e3779b97f4a7c15U) >> 62) & highest;
@@ -30,7 +30,7 @@ std::uint64_t encode(DType dtype, unsigned number) {
   }
 }
 
-/// What the numbers up to `ranks` times the highest look like.
+/// The bits of all numbers from 0 to `ranks` times the highest input.
 template <class Bits>
 std::vector<Bits> table_of(DType dtype, int ranks) {
   std::vector<Bits> table;
@@ -52,7 +52,7 @@ auto with_bits(DType dtype, Function function) {
 
 unsigned highest_of(DType dtype) { return dtype == DType::Bool ? 1 : kHighest; }
 
-/// Element `index` of the output of a tensor whose elements count from `base`.
+/// The expected output element `index` of a tensor whose inputs are numbered from `base`.
 unsigned expected_at(const Workload& workload, std::size_t base, std::size_t count,
                      std::size_t index, int rank, int ranks) {
   const unsigned highest = highest_of(workload.dtype);

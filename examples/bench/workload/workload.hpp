@@ -9,10 +9,10 @@
 
 namespace bench {
 
-/// What is measured. The numbers travel between the programs.
+/// The measured collective. Messages between the programs contain its number.
 enum class Operation { AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll };
 
-/// As on the command line.
+/// Their names on the command line.
 inline constexpr std::array<std::string_view, 5> kOperationNames{
     "allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"};
 
@@ -24,32 +24,32 @@ constexpr bool is_reduction(Operation operation) {
   return operation == Operation::AllReduce || operation == Operation::ReduceScatter;
 }
 
-/// Whether plain MPI has this: it knows no 16-bit floats and cannot add booleans.
+/// Whether plain MPI supports this: it has no 16-bit floats and cannot add booleans.
 constexpr bool mpi_can_do(Operation operation, kolo::DType dtype) {
   return !is_reduction(operation) || !(kolo::is_half(dtype) || dtype == kolo::DType::Bool);
 }
 
-/// One step of every rank: the operation on each of some tensors. A tensor's count is that of the
-/// whole buffer (AllReduce, Broadcast) or of what one rank gives to another (the rest).
+/// What all ranks run in one call of a case: the operation on each of several tensors. A tensor's
+/// count is that of the whole buffer (AllReduce, Broadcast) or of one rank's block (the rest).
 struct Workload {
   Operation operation = Operation::AllReduce;
   kolo::DType dtype = kolo::DType::Float32;
   std::vector<std::size_t> counts{};
 };
 
-/// Elements that a rank reads, and writes, for a tensor of `count`.
+/// The number of elements that a rank reads, and writes, for a tensor of `count`.
 std::size_t input_count(Operation operation, std::size_t count, int ranks);
 std::size_t output_count(Operation operation, std::size_t count, int ranks);
 
-/// Elements, and bytes, of the larger of input and output of a rank: nccl-tests' size.
+/// The elements, and bytes, in the larger of a rank's input and output: the size in nccl-tests.
 std::size_t element_count(const Workload& workload, int ranks);
 std::size_t size_bytes(const Workload& workload, int ranks);
 
-/// `tensors` equal ones, as large as they can be within `bytes`, at least one element each.
+/// `tensors` equal tensors, as large as fit into `bytes`, of at least one element each.
 Workload workload_of(Operation operation, kolo::DType dtype, std::size_t bytes, int tensors,
                      int ranks);
 
-/// What a rank must send at least, as a part of `size_bytes`; nccl-tests' factor.
+/// The least that a rank must send, divided by `size_bytes`; the factor of nccl-tests.
 double bus_factor(Operation operation, int ranks);
 
 }  // namespace bench
