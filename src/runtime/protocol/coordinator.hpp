@@ -52,7 +52,7 @@ class Coordinator {
       std::optional<UseId> use;  ///< none: this rank has joined
     };
     std::vector<Item> items;
-    /// Some ranks have joined: those without an item of their own contribute its identity.
+    /// Some ranks have joined: they contribute the identity to items that they have not submitted.
     bool have_some_joined = false;
   };
 
@@ -63,7 +63,7 @@ class Coordinator {
 
   struct Joined {
     UseId use;
-    int last_rank;  ///< that joined last; of several in one exchange the highest
+    int last_rank;  ///< the rank that joined last; of several in one exchange, the highest
   };
 
   struct Actions {
