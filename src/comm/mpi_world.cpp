@@ -44,7 +44,7 @@ std::vector<std::string> gather_host_names(MPI_Comm world, int size) {
   return names;
 }
 
-/// The lowest world rank among those this rank shares memory with.
+/// The lowest world rank that shares memory with this rank, possibly this rank itself.
 int find_node(MPI_Comm world, int rank) {
   MPI_Comm shared = MPI_COMM_NULL;
   KOLO_MPI_TRY(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));

@@ -12,8 +12,8 @@
 #include "kolo/dtype.hpp"
 #include "kolo/task.hpp"
 
-struct CUstream_st;  // what a cudaStream_t points to
-struct CUevent_st;   // what a cudaEvent_t points to
+struct CUstream_st;  // a cudaStream_t points to it
+struct CUevent_st;   // a cudaEvent_t points to it
 
 namespace kolo::comm {
 

@@ -41,8 +41,8 @@ class RegisteredBuffers {
   /// Deregisters memory that is no longer used, and returns its owners, whose deleters belong to
   /// the program.
   std::vector<std::shared_ptr<void>> take_unused();
-  /// Forgets all memory before an abort, which ends all registrations, and returns its owners, to be
-  /// released after the abort.
+  /// Forgets all memory before an abort, which ends all registrations, and returns its owners, to
+  /// be released after the abort.
   std::vector<std::shared_ptr<void>> take_all();
 
  private:

@@ -157,7 +157,7 @@ bool Lane::progress_step(int polls) {
 
 bool Lane::make_progress(Clock::time_point now, int polls) {
   bool has_progressed = take_submissions(now);
-  if (loss_) {  // no data moves any more: new submissions fail at once
+  if (loss_) {  // no data moves any more: new submissions fail immediately
     carry_out(control_.decide(now));
     return end_stopped_batches(now) || has_progressed;
   }

@@ -110,7 +110,7 @@ class Coordinator {
   /// This rank has posted its header of the current exchange; `on_headers` is due.
   bool awaits_headers() const { return exchange_.has_posted && !is_negotiating() && !is_closed(); }
   bool is_negotiating() const { return exchange_.negotiation.has_value(); }
-  /// The protocol has ended here; submissions fail at once.
+  /// The protocol has ended here; submissions fail immediately.
   bool is_closed() const { return closed_.has_value(); }
   const Counters& counters() const { return counters_; }
 

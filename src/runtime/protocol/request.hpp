@@ -23,7 +23,7 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 
   std::size_t count() const;       ///< elements (all-gather, all-to-all: of one row)
-  std::size_t size_bytes() const;  ///< of those
+  std::size_t size_bytes() const;  ///< bytes of these elements
 };
 
 /// An operation that a rank wants to run: a name, and everything that the ranks must agree on under
