@@ -22,8 +22,8 @@ inline constexpr std::size_t kSparseBlock = std::size_t{16} << 10;
 inline constexpr std::size_t kPlaceBytes = sizeof(std::uint16_t);
 inline constexpr std::size_t kSparseBytes = kPlaceBytes + sizeof(float);
 
-/// Whether a payload of the `kept` of `count` elements that are largest has all values instead,
-/// since that takes no more bytes.
+/// Whether a payload holds all `count` values instead of the `kept` largest and their indices,
+/// because that takes no more bytes.
 constexpr bool is_dense(std::size_t count, std::size_t kept) {
   return kept * kSparseBytes >= count * sizeof(float);
 }
@@ -31,15 +31,15 @@ constexpr bool is_dense(std::size_t count, std::size_t kept) {
 /// A built-in codec.
 struct CodecFormat {
   CodecKind kind = CodecKind::Int8;
-  double fraction = 1.0;  ///< of the elements, in (0, 1]; of sparse codecs
+  double fraction = 1.0;  ///< sparse codecs: the share of elements that is kept, in (0, 1]
 
   constexpr bool is_sparse() const { return kind == CodecKind::TopK || kind == CodecKind::RandomK; }
   constexpr std::size_t block() const { return is_sparse() ? kSparseBlock : kSmallBlock; }
-  /// Of sparse codecs: whether the payload has elements at random places, not the largest ones.
+  /// Sparse codecs: whether the payload holds randomly placed elements rather than the largest.
   constexpr bool is_random(int terms) const { return kind == CodecKind::RandomK && terms == 1; }
 
-  /// Of sparse codecs: how many of `count` elements a payload has: `fraction` of them, rounded up,
-  /// for each of `terms` payloads whose sum it holds.
+  /// Sparse codecs: the number of elements in a payload: `fraction` of `count`, rounded up, for
+  /// each of the `terms` payloads that it sums.
   constexpr std::size_t kept(std::size_t count, int terms) const {
     const double exact = static_cast<double>(count) * fraction;
     const auto down = static_cast<std::size_t>(exact);
@@ -58,7 +58,7 @@ struct CodecFormat {
   }
 };
 
-/// Ordered like magnitudes; NaN above infinity, and that above all else.
+/// Bits that order floats by magnitude: NaN above infinity, infinity above all finite values.
 constexpr std::uint32_t magnitude_bits(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF;
 }
@@ -80,12 +80,13 @@ constexpr std::uint64_t random_k_hash(float value, std::size_t index) {
       static_cast<std::uint64_t>(index) << 32 | std::bit_cast<std::uint32_t>(value);
   return next_random(state);
 }
-/// The seed of a block of `count` elements; `hash` is the sum of what all elements add.
+/// The seed of a block of `count` elements; `hash` is the sum of random_k_hash over them.
 constexpr std::uint64_t random_k_seed(std::uint64_t hash, std::size_t count) {
   hash += count;
   return next_random(hash);
 }
-/// Place `i` of `kept` of `count` elements: one in each of `kept` runs of equal length.
+/// The index of kept element `i`: a random one in the `i`-th of the `kept` runs of nearly equal
+/// length into which the block's `count` elements are divided.
 constexpr std::size_t random_k_place(std::uint64_t seed, std::size_t i, std::size_t count,
                                      std::size_t kept) {
   const std::size_t begin = i * count / kept;

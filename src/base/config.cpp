@@ -20,8 +20,9 @@ using Duration = Config::Duration;
 using Field = std::variant<Duration Config::*, std::size_t Config::*, int Config::*, bool Config::*,
                            std::string Config::*>;
 
-/// One setting. Durations are bounded in nanoseconds, sizes in bytes, in multiples of `step`.
-/// After a change of the table: build/release/tests/settings_page > docs/settings.md
+/// One setting. Bounds are in nanoseconds for durations and in bytes for sizes; values are
+/// multiples of `step`.
+/// After changing the table: build/release/tests/settings_page > docs/settings.md
 struct Setting {
   std::string_view variable;
   Field field;
@@ -40,7 +41,6 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kYear = kSecond * 365 * 24 * 3600;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// A unit precedes every unit that is its suffix.
 constexpr std::array<Unit, 6> kDurationUnits{{{"min", 60 * kSecond},
                                               {"ns", 1},
                                               {"us", 1'000},
@@ -124,7 +124,7 @@ const std::array kSettings{
                         std::string(expected));
 }
 
-/// A whole number directly followed by one of the units, or by nothing where `bare` is allowed.
+/// A whole number directly followed by a unit; `bare` allows a number without one.
 std::int64_t parse_quantity(const Setting& setting, std::string_view text,
                             std::span<const Unit> units, bool bare, std::string_view expected) {
   std::int64_t number = 0;
@@ -209,7 +209,7 @@ void parse(const Setting& setting, std::string_view text, Config& config) {
   }
 }
 
-/// Runs `look_up`, whose errors then name the variable.
+/// Runs `look_up` and prefixes its errors with the variable's name.
 template <class LookUp>
 void require_known(const std::string& variable, LookUp look_up) {
   try {

@@ -40,7 +40,7 @@ void convert_lanes(const void* in, void* out, std::size_t count, double scale) {
   }
   for (; i + lanes <= count; i += lanes) convert_vector(from + i, to + i);
   if (i < count) {
-    // A separate vector for the rest, so that every element takes the same path.
+    // The tail goes through a padded vector, so that every element takes the same path.
     HWY_ALIGN std::array<typename From::Element, hn::MaxLanes(F32())> source{};
     HWY_ALIGN std::array<typename To::Element, hn::MaxLanes(F32())> target;
     std::copy(from + i, from + count, source.begin());
@@ -51,7 +51,7 @@ void convert_lanes(const void* in, void* out, std::size_t count, double scale) {
 
 using ConvertFunction = void (*)(const void*, void*, std::size_t, double);
 
-/// Among Float16, BFloat16 and Float32, which have these positions.
+/// Converts between Float16, BFloat16 and Float32, numbered in this order.
 ConvertFunction find_convert(std::size_t from, std::size_t to) {
   using Plain = PlainLanes<float>;
   static constexpr ConvertFunction kTable[3][3] = {
@@ -90,7 +90,7 @@ void convert_integers(const void* in, void* out, std::size_t count, double scale
   if (scale == 1.0) {
     for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<To>(from[i]);
   } else {
-    // In 64 bits, so that only narrowing can lose what does not fit.
+    // Scaled as int64, so that only narrowing drops bits that do not fit.
     for (std::size_t i = 0; i < count; ++i) {
       to[i] = static_cast<To>(scale_integer(static_cast<std::int64_t>(from[i]), scale));
     }

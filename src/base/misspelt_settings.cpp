@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kLargestDistance = 2;
 
-/// Letters to insert, delete or replace (Levenshtein).
+/// Levenshtein distance: the letters to insert, delete or replace.
 std::size_t edit_distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

@@ -4,10 +4,10 @@
 
 namespace kolo {
 
-/// The generator's next state.
+/// Each draw adds this to the state.
 inline constexpr std::uint64_t kRandomStep = 0x9E3779B97F4A7C15;
 
-/// The generator SplitMix64 (Steele et al., 2014): every machine draws the same from a state.
+/// SplitMix64 (Steele et al., 2014): the same state gives the same numbers on every machine.
 constexpr std::uint64_t next_random(std::uint64_t& state) {
   state += kRandomStep;
   std::uint64_t mixed = state;
@@ -16,7 +16,7 @@ constexpr std::uint64_t next_random(std::uint64_t& state) {
   return mixed ^ mixed >> 31;
 }
 
-/// `state` after so many numbers have been drawn.
+/// `state` after `draws` numbers have been drawn.
 constexpr std::uint64_t state_after(std::uint64_t state, std::uint64_t draws) {
   return state + draws * kRandomStep;
 }

@@ -1,6 +1,6 @@
-// How the floating element types are read into vectors and written back, per SIMD target: the part
-// that all kernels share. Included once per target by files that include hwy/foreach_target.h, so
-// this guard flips instead of being set once.
+// Loads and stores of the floating element types for each SIMD target, shared by all kernels. Files
+// that include hwy/foreach_target.h include this file once per target, so its guard flips instead
+// of being set once.
 #if defined(KOLO_BASE_SIMD_LANES_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef KOLO_BASE_SIMD_LANES_INL_HPP
 #undef KOLO_BASE_SIMD_LANES_INL_HPP
@@ -29,7 +29,7 @@ HWY_INLINE hn::Vec<U16> narrow(hn::Vec<U32> bits) {
   return hn::DemoteTo(U16(), hn::BitCast(S32(), bits));
 }
 
-/// Elements of type T that are computed with as they are.
+/// Elements of type T that are computed in that type.
 template <class T>
 struct PlainLanes {
   using Element = T;
@@ -41,8 +41,8 @@ struct PlainLanes {
   static HWY_INLINE void store(Vector value, T* to) { hn::StoreU(value, D(), to); }
 };
 
-/// bfloat16 in memory, float32 in registers. Rounds to nearest, ties to even, in integers: neither
-/// Highway 1.0, which truncates, nor the hardware's instruction, which flushes subnormals, does.
+/// bfloat16 in memory, float32 in registers. Rounds to nearest, ties to even, with integer
+/// arithmetic: Highway 1.0 truncates, and the hardware's instruction flushes subnormals.
 struct BFloat16Lanes {
   using Element = std::uint16_t;
   using D = F32;
@@ -58,7 +58,7 @@ struct BFloat16Lanes {
     const auto upper = hn::ShiftRight<16>(bits);
     const auto is_odd = hn::And(upper, hn::Set(d, 1));
     const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), is_odd));
-    // Rounding could carry a NaN's mantissa into the exponent; the quiet bit keeps it one.
+    // Rounding could carry a NaN's mantissa into the exponent; the quiet bit keeps it a NaN.
     const auto quiet = hn::Or(upper, hn::Set(d, 0x40));
     const auto is_nan = hn::RebindMask(d, hn::IsNaN(value));
     hn::StoreU(narrow(hn::IfThenElse(is_nan, quiet, rounded)), U16(), to);
@@ -83,9 +83,9 @@ struct Float16Lanes {
     hn::StoreU(hn::BitCast(U16(), hn::DemoteTo(F16(), value)), U16(), to);
   }
 #else
-  // Highway's emulation knows no infinities and truncates. Here the exponent is moved by an integer
-  // addition, and subnormals are rounded by a float addition whose result has the right unit in
-  // the last place; no operand is subnormal in float32, so flushing modes do not matter.
+  // Highway's emulation truncates and has no infinities. Here an integer addition moves the
+  // exponent, and a float addition whose result has the right unit in the last place rounds
+  // subnormals. No operand is subnormal in float32, so flush-to-zero modes do not matter.
   static HWY_INLINE Vector load(const Element* from) {
     const U32 d;
     const auto half = hn::PromoteTo(d, hn::LoadU(U16(), from));
@@ -118,7 +118,7 @@ struct Float16Lanes {
     const auto unit = hn::Set(d, (127 - 15 + 23 - 10 + 1) << 23);  // 0.5: its last place is 2^-24
     const auto subnormal =
         hn::Sub(hn::BitCast(d, hn::Add(magnitude, hn::BitCast(D(), unit))), unit);
-    // Halfway between the largest finite value and the next power of two: the even one is infinity.
+    // 65520 is halfway between the largest finite value and 2^16; ties to even make it infinity.
     const auto overflows = hn::RebindMask(d, hn::Ge(magnitude, hn::Set(D(), 65520.0f)));
     const auto is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(D(), 0x1p-14f)));
     const auto is_nan = hn::RebindMask(d, hn::IsNaN(value));

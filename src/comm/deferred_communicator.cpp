@@ -12,7 +12,7 @@
 namespace kolo::comm {
 namespace {
 
-// How long a thread that abandons a receive waits until the messaging thread has cancelled it.
+// How long a thread that abandons a receive waits for the messaging thread to cancel it.
 constexpr auto kLongestCancel = std::chrono::milliseconds(100);
 constexpr auto kPollInterval = std::chrono::microseconds(50);
 
@@ -69,7 +69,7 @@ Transfer DeferredCommunicator::add(Start start, int peer, bool is_receive) {
           .peer = peer,
           .is_receive = is_receive};
   noted_.push_back(token);
-  if (is_receive) {  // which is not to be given up by an earlier call
+  if (is_receive) {  // a previous give_up_receives() must not apply to it
     gives_up_ = false;
     under_way_.reset();
   }
@@ -86,7 +86,7 @@ void DeferredCommunicator::start_noted() {
   noted_.clear();
 }
 
-/// Errors are reported by the transfer, as in a communicator that any thread may use.
+/// The transfer reports errors, as with a communicator that any thread may use.
 void DeferredCommunicator::start(Slot& slot) {
   try {
     slot.transfer = slot.start(*inner_);
@@ -98,7 +98,7 @@ void DeferredCommunicator::start(Slot& slot) {
   slot.start = nullptr;
 }
 
-/// Tests the transfer; on the messaging thread.
+/// Tests the transfer. For the messaging thread only.
 bool DeferredCommunicator::has_ended(Slot& slot) {
   if (slot.state == Slot::State::Ended) return true;
   try {
@@ -220,7 +220,7 @@ void DeferredCommunicator::abandon(std::uint64_t token) noexcept {
   const bool must_wait = slot.state == Slot::State::Started && slot.is_receive;
   Transfer transfer = std::move(slot.transfer);
   release(token);
-  if (thread_.is_here()) return;  // and abandons it
+  if (thread_.is_here()) return;  // the destructor of `transfer` abandons it
   abandoned_.push_back(std::move(transfer));
   has_work_ = true;
   const auto give_up_at = std::chrono::steady_clock::now() + kLongestCancel;

@@ -15,9 +15,9 @@
 
 namespace kolo::comm {
 
-/// Lets all threads use a communicator that only one thread may call. Calls of other threads are
-/// queued and executed when the messaging thread serves. On the messaging thread itself every call
-/// is executed at once, after queued ones.
+/// Lets any thread use a communicator that only one thread may call. Calls of other threads are
+/// queued until the messaging thread serves them. On the messaging thread itself a call is executed
+/// immediately, after the queued ones.
 class DeferredCommunicator final : public Communicator, private NativeCollectives {
  public:
   /// `thread` outlives the object.
@@ -45,8 +45,8 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
     Transfer transfer{};
     int peer = 0;
     bool is_receive = false;
-    bool is_awaited = false;   // another thread wants to know whether it has ended
-    bool is_given_up = false;  // and must not be tested
+    bool is_awaited = false;   // another thread polls for its end
+    bool is_given_up = false;  // must not be tested any more
     std::exception_ptr error{};
   };
 
@@ -55,7 +55,7 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   bool test(std::uint64_t token) override;
   void abandon(std::uint64_t token) noexcept override;
 
-  // All that follow: under the lock.
+  // The following functions require the lock.
   Transfer add(Start start, int peer, bool is_receive);
   void release(std::uint64_t token);
   void start_noted();
@@ -75,8 +75,9 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   std::vector<std::uint64_t> free_;
   std::vector<std::uint64_t> noted_;  // in the order of the calls
   std::vector<Transfer> abandoned_;   // started, to be ended by the messaging thread
-  // By tag: probes of other threads, and results that were not returned yet. A returned message may
-  // still have to be received until the next probe.
+  // By tag: probes of other threads, and results not returned yet. After a result is returned, the
+  // message is not probed for again until the next call of probe(): the caller may not have
+  // received it before.
   std::map<int, std::optional<Envelope>> probes_;
   bool gives_up_ = false;              // another thread has asked for it
   std::optional<UnderWay> under_way_;  // the answer, until a later receive

@@ -23,7 +23,8 @@ struct Known {
 constexpr const char* kOwnLauncher =
     "Start the program by the mpirun of the MPI that it is linked with.";
 
-// In this order: mpirun may run inside a Slurm job, and Flux and PALS set Hydra's variables, too.
+// The order matters: mpirun may run inside a Slurm job, and Flux and PALS also set Hydra's
+// variables.
 constexpr std::array kKnown{
     Known{"Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE",
           kOwnLauncher},
@@ -61,7 +62,7 @@ std::optional<Launcher> find_launcher() {
     const bool tells_size = *known.size != '\0';
     if (rank.empty() || (tells_size && size.empty())) continue;
     std::string job = text_of(known.job);
-    // Its processes on a host have one parent.
+    // All processes of the job on this host have the same parent.
     if (job.empty()) job = "parent " + std::to_string(::getppid());
     return Launcher{known.name,          known.size,     number_in(size, 0),
                     number_in(rank, -1), std::move(job), known.advice};

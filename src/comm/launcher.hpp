@@ -11,12 +11,12 @@ struct Launcher {
   std::string size_variable;  ///< empty: it does not export the number of processes
   int size = 0;               ///< 0: unknown
   int rank = -1;              ///< -1: unknown
-  std::string job;            ///< equal in processes of one job on a host; others have other texts
-  std::string advice;         ///< how MPI programs are started with it
+  std::string job;            ///< the same in all processes of a job on a host, and only there
+  std::string advice;         ///< how to start MPI programs with it
 };
 
-/// Finds the launcher; nothing if no known one started this process: Open MPI's, MPICH's and Intel
-/// MPI's Hydra, MVAPICH's, Slurm's, PALS and Flux, or another with PMIx.
+/// Finds the launcher: Open MPI's mpirun, Hydra (MPICH and Intel MPI), MVAPICH, Slurm, PALS, Flux,
+/// or another one with PMIx. Returns nothing if none of these started this process.
 std::optional<Launcher> find_launcher();
 
 /// The reason why a world of one rank is a mistake, for an error text; empty if it is not.

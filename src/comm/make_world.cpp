@@ -40,7 +40,7 @@ MPI_Comm communicator_of(int handle) {
 }  // namespace
 
 std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
-  set_up_nccl(config.nccl_algo);  // MPI may start threads
+  set_up_nccl(config.nccl_algo);  // before MPI, which may start threads
   if (communicator) return std::make_shared<MpiWorld>(config, communicator_of(*communicator));
   const std::optional<Launcher> launcher =
       config.launcher == "none" ? std::nullopt : find_launcher();

@@ -164,14 +164,14 @@ bool MpiCommunicator::test(std::uint64_t token) {
 
 // --- after a failure ---
 
-/// Local: a receive whose message has begun to arrive continues, any other ends.
+/// Local. A receive whose message has begun to arrive continues; any other ends.
 void MpiCommunicator::cancel(Slot& receive) noexcept {
   if (receive.request == MPI_REQUEST_NULL || std::exchange(receive.is_cancelled, true)) return;
   const auto calls = mpi_environment::lock_calls();
   MPI_Cancel(&receive.request);
 }
 
-/// Also where it has failed: MPI no longer uses its memory.
+/// True also after a failure: MPI no longer uses the memory.
 bool MpiCommunicator::has_ended(Slot& slot) noexcept {
   const auto calls = mpi_environment::lock_calls();
   int is_done = 0;

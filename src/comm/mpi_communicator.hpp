@@ -34,7 +34,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   NativeCollectives* native() override { return options_.native == MPI_COMM_NULL ? nullptr : this; }
 
  private:
-  /// A request in flight. Free slots are reused, so that steady programs allocate nothing.
+  /// A request in flight. Free slots are reused, so that nothing is allocated in a steady state.
   struct Slot {
     MPI_Request request = MPI_REQUEST_NULL;
     int expected_bytes = kNotReceiving;
@@ -57,7 +57,7 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
 
   Options options_;
   int rank_;
-  // Memory that MPI may still use: the transfers that owned it may have been released.
+  // Includes requests of abandoned transfers, whose memory MPI may still use.
   std::vector<Slot> slots_;
   std::vector<std::uint64_t> free_;
 };

@@ -18,7 +18,7 @@
 namespace kolo::comm {
 namespace {
 
-/// Set when MPI_Finalize begins, which frees all communicators itself.
+/// Set when MPI_Finalize begins; it frees all communicators itself.
 std::atomic<bool> is_finalizing{false};
 
 int rank_in(MPI_Comm communicator) {
@@ -27,8 +27,8 @@ int rank_in(MPI_Comm communicator) {
   return rank;
 }
 
-/// With the ranks of `original`, but without its attributes, whose copy functions are the
-/// program's.
+/// A communicator with the ranks of `original`, but without its attributes, whose copy functions
+/// belong to the program.
 MpiComm duplicate(MPI_Comm original) {
   MPI_Comm copy = MPI_COMM_NULL;
   KOLO_MPI_TRY(MPI_Comm_split(original, 0, rank_in(original), &copy));
@@ -39,8 +39,8 @@ MpiComm duplicate(MPI_Comm original) {
 
 int count_channels() { return mpi_environment::highest_tag() / Communicator::kTagCount; }
 
-/// Receives all pending messages of the communicator: a later one may get its id.
-/// Messages of a sender arrive in order, so its last one ends the search. Collective.
+/// Receives all pending messages, because a later communicator may reuse this one's id. Messages of
+/// a sender arrive in order, so a final one under the last tag ends the search. Collective.
 void drain(MPI_Comm communicator) {
   int size = 1;
   KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));
@@ -77,7 +77,7 @@ struct MpiDuplicates::Pair {
 
   MpiComm base;
   MpiComm native;
-  std::atomic<int> next_channel = 0;  // of `base` that no World has had
+  std::atomic<int> next_channel = 0;  // the first of `base` that no World has used
   bool is_in_use = false;
 };
 
@@ -97,7 +97,7 @@ class MpiDuplicates::Pool {
           continue;
         }
       } catch (const Error&) {
-        // MPI keeps it.
+        // Not drained: leak the pair.
       }
       pair->leak();
     }
@@ -126,8 +126,8 @@ class MpiDuplicates::Pool {
   }
 
  private:
-  /// The first pair that is free on all ranks, which may not have ended the same Worlds yet; the
-  /// number of pairs if none is.
+  /// The index of the first pair that is free on all ranks, which may not have ended the same
+  /// Worlds yet; the number of pairs if none is free.
   std::size_t find_free(MPI_Comm original) const {
     std::uint64_t own = 0;
     for (std::size_t i = 0; i < std::min<std::size_t>(pairs_.size(), 64); ++i) {
@@ -139,7 +139,7 @@ class MpiDuplicates::Pool {
   }
 
   std::mutex lock_;
-  std::vector<std::shared_ptr<Pair>> pairs_;  // equally many on all ranks
+  std::vector<std::shared_ptr<Pair>> pairs_;  // the same number on all ranks
 };
 
 namespace {
@@ -163,7 +163,7 @@ int make_key(MPI_Comm_delete_attr_function* on_delete) {
 /// The key of the attribute in which a communicator keeps its pool.
 int pool_key() {
   static const int key = [] {
-    // MPI_Finalize begins with freeing MPI_COMM_SELF.
+    // MPI_Finalize begins by freeing MPI_COMM_SELF.
     const int on_finalize = make_key(note_finalize);
     KOLO_MPI_TRY(MPI_Comm_set_attr(MPI_COMM_SELF, on_finalize, nullptr));
     return make_key(forget_pool);

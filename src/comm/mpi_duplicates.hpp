@@ -8,27 +8,27 @@ namespace kolo::comm {
 
 /// Two duplicates of a communicator, which isolate Kolo's messages and collectives.
 ///
-/// They stay with the original, as one of its attributes, for the next World over it. A message
-/// that says that a rank has left may arrive after the World has ended, so each World has its own
-/// tags. They are freed with the original.
+/// They are kept as an attribute of the original for the next World over it, and freed with it.
+/// Each World has its own tags, because the message that a rank has left may arrive after its World
+/// has ended.
 class MpiDuplicates {
  public:
-  /// Takes two that no other World uses. Collective over `original`.
+  /// Takes a pair that no other World uses. Collective over `original`.
   explicit MpiDuplicates(MPI_Comm original);
-  /// Returns them.
+  /// Returns the pair.
   ~MpiDuplicates();
   MpiDuplicates(const MpiDuplicates&) = delete;  // they are returned once
   MpiDuplicates& operator=(const MpiDuplicates&) = delete;
 
   MPI_Comm base() const;    ///< for messages
   MPI_Comm native() const;  ///< for MPI's own collectives, which have no tags to separate them
-  /// The channel of `base` that is this World's `channel`. Any thread.
+  /// Maps this World's `channel` to a channel of `base`. Any thread.
   int own_channel(int channel);
 
-  /// They will be neither returned nor freed: a peer was lost, or this is a forked child.
+  /// The pair is neither returned nor freed: a peer was lost, or this is a forked child.
   void give_up() noexcept { is_given_up_ = true; }
 
-  class Pool;  // those of one communicator
+  class Pool;  // all pairs of one communicator
 
  private:
   struct Pair;

@@ -19,7 +19,7 @@ std::mutex sessions_lock;
 int sessions = 0;
 bool is_ours = false;
 bool is_exiting = false;
-std::optional<CreatorProcess> creator;  // in which MPI was initialized
+std::optional<CreatorProcess> creator;  // the process in which MPI was initialized
 
 bool is_initialized() {
   int flag = 0;
@@ -38,7 +38,7 @@ void finalize_if_due() {
   if (is_ours && is_exiting && sessions == 0 && !broken && !is_finalized()) MPI_Finalize();
 }
 
-// A Runtime that lives as long as the process ends after this handler and finalizes then.
+// A Runtime with static lifetime ends after this handler, and finalizes MPI then.
 void on_exit() {
   if (!creator->is_current()) return;
   const std::lock_guard guard(sessions_lock);
@@ -81,10 +81,10 @@ void check_thread() {
 int highest_tag() {
   void* value = nullptr;
   int is_there = 0;
-  // Only this communicator is sure to have the attribute.
+  // Only MPI_COMM_WORLD is guaranteed to have the attribute.
   KOLO_MPI_TRY(
       MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &is_there));
-  constexpr int kLeast = 32767;  // that MPI guarantees
+  constexpr int kLeast = 32767;  // the minimum that MPI guarantees
   return is_there != 0 ? *static_cast<int*>(value) : kLeast;
 }
 

@@ -20,7 +20,7 @@ namespace mpi_environment {
 /// Whether MPI has been initialized and not finalized.
 bool is_running();
 
-/// Of messages on any communicator; MPI is running.
+/// The highest tag of messages on any communicator. MPI must be running.
 int highest_tag();
 
 /// Excludes MPI calls of other threads: Kolo's, and those that the program makes under its MpiLock.
@@ -28,7 +28,7 @@ int highest_tag();
 std::unique_lock<std::recursive_mutex> lock_calls();
 
 /// The only thread that may call MPI, if it was initialized with MPI_THREAD_FUNNELED or
-/// MPI_THREAD_SINGLE; otherwise null. In a session.
+/// MPI_THREAD_SINGLE; otherwise null. Requires a session.
 MessagingThread* messaging_thread();
 
 /// A use of MPI.

@@ -25,7 +25,7 @@
 namespace kolo::comm {
 namespace {
 
-/// `value` of every rank.
+/// Gathers `value` from every rank.
 std::vector<int> gather(MPI_Comm world, int size, int value) {
   std::vector<int> values(static_cast<std::size_t>(size));
   KOLO_MPI_TRY(MPI_Allgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, world));
@@ -33,7 +33,7 @@ std::vector<int> gather(MPI_Comm world, int size, int value) {
 }
 
 std::vector<std::string> gather_host_names(MPI_Comm world, int size) {
-  constexpr int kLongest = 64;  // longer ones are cut
+  constexpr int kLongest = 64;  // longer names are truncated
   std::array<char, kLongest> own{};
   ::gethostname(own.data(), own.size() - 1);
   std::vector<char> all(static_cast<std::size_t>(size) * own.size());
@@ -44,7 +44,7 @@ std::vector<std::string> gather_host_names(MPI_Comm world, int size) {
   return names;
 }
 
-/// The lowest world rank among those this rank shares memory with.
+/// The lowest world rank that shares memory with this rank, possibly this rank itself.
 int find_node(MPI_Comm world, int rank) {
   MPI_Comm shared = MPI_COMM_NULL;
   KOLO_MPI_TRY(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));
@@ -54,13 +54,14 @@ int find_node(MPI_Comm world, int rank) {
   return node;
 }
 
-/// Containers of one machine may have separate process ids. 0 if that is unknown.
+/// Identifies the PID namespace, which containers on one machine may not share; 0 if unknown.
 int pid_namespace() {
   struct stat status{};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
 }
 
-/// Returns the communicator when all its ranks have called this: later collectives need not wait.
+/// Returns the communicator once all its ranks have called this, so that later collectives need not
+/// wait.
 MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
   constexpr std::chrono::microseconds kLongestPause{1000};
   MPI_Request request = MPI_REQUEST_NULL;
@@ -107,8 +108,8 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
       rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
   topology_.host_of_rank = gather_host_names(base, size);
 
-  // Processes of one machine can be watched, whatever nodes they pretend to be on, if they share a
-  // PID namespace.
+  // Processes on one machine can be watched if they share a PID namespace, even if they act as
+  // different nodes.
   const std::vector<int> pids = gather(base, size, ::getpid());
   const int own_namespace = pid_namespace();
   const std::vector<int> namespaces = gather(base, size, own_namespace);
@@ -127,14 +128,14 @@ MpiWorld::~MpiWorld() {
   // MPI_Finalize, forever if the launcher has not noticed yet.
   if (session_.is_in_creator_process() && !liveness_->dead().empty())
     mpi_environment::mark_broken();
-  // Using them could wait for a lost peer, and a forked child must not use them.
+  // Using the duplicates could block on a lost peer, and a forked child must not use them.
   if (mpi_environment::is_broken() || !session_.is_in_creator_process()) duplicates_.give_up();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
   options.base = duplicates_.base();
-  // MPI's own collectives must be called in one order on their communicator, so it has one user.
+  // All ranks must call a communicator's collectives in one order, so `native` has a single user.
   const bool is_everybody = ranks.size() == topology_.node_of_rank.size();
   if (is_everybody && channel == 0) options.native = duplicates_.native();
   options.ranks.assign(ranks.begin(), ranks.end());

@@ -23,7 +23,7 @@ std::string start_of(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(file, text);
-  // The second field, the program's name, is in parentheses and may hold anything.
+  // The second field, the program's name, is in parentheses and may contain any character.
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return {};
   std::istringstream fields(text.substr(name_end + 1));

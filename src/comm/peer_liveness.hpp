@@ -36,8 +36,8 @@ class PeerLiveness {
   std::mutex lock_;
   std::vector<FileDescriptor> owners_;
   std::vector<int> ranks_;          // of the entries of polled_
-  std::vector<pollfd> polled_;      // those alive
-  std::vector<Unopened> unopened_;  // those alive
+  std::vector<pollfd> polled_;      // of live peers
+  std::vector<Unopened> unopened_;  // live peers
   std::vector<int> dead_;
 };
 

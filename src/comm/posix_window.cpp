@@ -35,7 +35,8 @@ void attempt(Notice& own, Step step) {
   }
 }
 
-/// Before memory is reserved: the kernel would sooner end processes than refuse the last pages.
+/// Call it before reserving memory: the kernel would kill processes rather than refuse the last
+/// pages.
 void require_memory(std::size_t size_bytes, int ranks) {
   struct sysinfo machine{};
   if (::sysinfo(&machine) != 0) return;
@@ -51,7 +52,7 @@ std::vector<Mapping> map_all(const std::vector<Notice>& all, int rank) {
   std::vector<Mapping> mappings;
   for (std::size_t i = 0; i < all.size(); ++i) {
     mappings.push_back(open_segment(all[i].segment));
-    // A core dump holds the rank's own segment only, or n dumps would hold everybody's n times.
+    // A rank's core dump holds only its own segment; otherwise n dumps would hold n copies of each.
     if (i != static_cast<std::size_t>(rank)) mappings.back().leave_out_of_core_dumps();
   }
   return mappings;
@@ -83,7 +84,7 @@ std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
       rank, std::move(segments), std::make_shared<const std::vector<Mapping>>(std::move(mappings)));
 }
 
-/// Throws on every rank if any has failed, with the text of the first that has.
+/// Throws on every rank if any rank has failed, with the text of the first such rank.
 void require_success(const std::vector<Notice>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].has_failed()) {

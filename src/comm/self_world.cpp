@@ -94,7 +94,7 @@ class SelfCommunicator final : public Communicator {
   std::uint64_t last_token_ = 0;
 };
 
-/// One rank needs no shared memory.
+/// The memory of a window; a single rank needs no shared memory.
 struct SelfMemory {
   struct alignas(64) Line {
     std::byte bytes[64];

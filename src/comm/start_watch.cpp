@@ -18,7 +18,8 @@
 namespace kolo::comm {
 namespace {
 
-/// The name of a rank's socket. It begins with a zero byte: no file, and gone with the process.
+/// The name of a rank's socket. It begins with a zero byte, so it is not a file and disappears with
+/// the process.
 struct SocketName {
   sockaddr_un address{};
   socklen_t size = 0;
@@ -48,7 +49,7 @@ StartWatch::StartWatch(std::optional<Launcher> launcher) : launcher_(std::move(l
   if (!launcher_ || launcher_->rank < 0) return;
   here_ = make_socket();
   const SocketName name(launcher_->job, launcher_->rank);
-  // Without it the text of an error says less.
+  // Without the socket, error texts are less specific.
   if (::bind(here_.get(), name.get(), name.size) != 0) here_ = FileDescriptor();
 }
 

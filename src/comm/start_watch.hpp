@@ -10,8 +10,8 @@
 
 namespace kolo::comm {
 
-/// While it lives, other processes on this host can see that this process is starting Kolo. The
-/// kernel forgets it when the process ends, in any way.
+/// Lets other processes on this host see that this process is starting Kolo, as long as the object
+/// exists. The kernel forgets it when the process ends, for any reason.
 class StartWatch {
  public:
   /// `launcher`, if known, determines which ranks there are.
@@ -30,8 +30,8 @@ class StartWatch {
 /// "120 s", rounded up.
 std::string text_of_seconds(std::chrono::nanoseconds time);
 
-/// Ends the process, with a text on stderr, if it still lives after the timeout. For MPI_Init,
-/// which waits for other processes indefinitely and cannot be cancelled.
+/// Ends the process, with a text on stderr, unless it is destroyed before the timeout. For
+/// MPI_Init, which waits for other processes indefinitely and cannot be cancelled.
 class EndOnTimeout {
  public:
   EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds timeout);

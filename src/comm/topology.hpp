@@ -26,7 +26,7 @@ struct Topology {
   static Topology from_nodes(int rank, std::vector<int> node_of_rank);
 };
 
-/// The node of every rank, where `size` ranks act as if on `nodes` nodes, in contiguous blocks.
+/// The node of every rank if `size` ranks act as `nodes` nodes, in contiguous blocks.
 std::vector<int> contiguous_nodes(int size, int nodes);
 
 }  // namespace kolo::comm

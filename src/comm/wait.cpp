@@ -50,9 +50,9 @@ void wait(Task task, Deadline deadline, World& world) {
     run(std::move(task), deadline, [&] {
       if (MessagingThread* const thread = world.messaging_thread()) thread->serve();
       std::vector<int> dead = world.dead_peers();
-      // Messages that it sent before it died may have arrived meanwhile: poll once more.
+      // Messages that a rank sent before it died may have arrived meanwhile: poll once more.
       if (!std::exchange(was_death_seen, !dead.empty())) return;
-      std::sort(dead.begin(), dead.end());  // all of them: others end after the first
+      std::sort(dead.begin(), dead.end());  // names all of them: others end after the first
       throw PeerLostError(list_ranks(dead) + " died while Kolo started: the process has ended");
     });
   } catch (const TimeoutError&) {

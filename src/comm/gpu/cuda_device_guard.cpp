@@ -10,7 +10,7 @@ namespace {
 
 using GetState = CUresult (*)(CUdevice device, unsigned* flags, int* is_active);
 
-/// A function of the driver, which is not linked: there are machines without one.
+/// Looks up a driver function. The driver is not linked, because some machines have none.
 GetState find_get_state() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result{};

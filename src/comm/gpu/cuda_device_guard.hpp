@@ -4,12 +4,14 @@
 
 namespace kolo::comm {
 
-/// Makes `device` the calling thread's current device while it lives, and keeps its calls from
-/// disturbing graphs: otherwise another thread's capture in global mode would fail as soon as this
-/// thread queries an event or allocates. Kolo's own work is never captured (see Gpu::is_capturing).
+/// Makes `device` the calling thread's current device while it exists, and keeps the thread's calls
+/// from disturbing graphs: otherwise another thread's capture in global mode would fail as soon as
+/// this thread queries an event or allocates. Kolo's own work is never captured (see
+/// Gpu::is_capturing).
 ///
-/// It does not restore a device that this process did not use: that would create a context there,
-/// hundreds of MB of another rank's GPU. Every new thread starts with device 0.
+/// It does not restore a device that this process does not use, such as device 0, with which every
+/// new thread starts: that would create a context there and take hundreds of MB of another rank's
+/// GPU.
 class CudaDeviceGuard {
  public:
   explicit CudaDeviceGuard(int device);

@@ -12,10 +12,10 @@
 namespace kolo::comm {
 namespace {
 
-/// About twice as many as run at once, which balances their load.
+/// About twice as many as run concurrently, to balance their load.
 constexpr std::uint64_t kBlocksPerMultiprocessor = 16;
 
-/// Releases the handle in the context of its GPU, on whichever thread releases it last.
+/// Releases the handle in the context of its GPU, on the thread of its last owner.
 template <class Owner>
 auto share(Owner owner, int device) {
   auto* const handle = owner.release();
@@ -30,7 +30,7 @@ auto share(Owner owner, int device) {
       });
 }
 
-/// FNV-1a of its UUID.
+/// FNV-1a hash of the GPU's UUID.
 std::uint64_t id_of(int device) {
   cudaDeviceProp properties{};
   KOLO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));

@@ -21,7 +21,7 @@ namespace {
 
 std::atomic<void (*)()> end_before_cuda{nullptr};
 
-/// Handlers run in the opposite order of their registration, and CUDA has just registered its own.
+/// Exit handlers run in the reverse order of registration; CUDA has just registered its own.
 void register_end() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -61,7 +61,7 @@ class CudaGpus final : public Gpus {
     return gpu;
   }
 
-  /// NCCL before 2.26 leaves that to CUDA, which promises nothing.
+  /// NCCL before 2.26 leaves the order to CUDA, which guarantees none.
   bool starts_collectives_in_order() override {
     int version = 0;
     const char* const is_asked_for = std::getenv(kLaunchOrder);
@@ -104,7 +104,7 @@ void set_up_nccl(std::string_view algo) {
 }
 
 void let_ranks_share_gpus() {
-  // Not of process numbers, of which containers have the same.
+  // Not based on process ids, which may coincide in different containers.
   std::random_device random;
   const std::string id = "kolo-" + std::to_string(random()) + "-" + std::to_string(random());
   ::setenv("NCCL_HOSTID", id.c_str(), 0);

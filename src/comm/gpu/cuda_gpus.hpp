@@ -17,14 +17,14 @@ Gpus* cuda_gpus();
 /// process its own NCCL_HOSTID unless it has one. Call it before any of them connects.
 void let_ranks_share_gpus();
 
-/// Calls `end` when the process exits, before CUDA's own handlers if a GPU is used: afterwards
-/// no call of CUDA or NCCL works. One for the process; a static object's destructor comes too late.
+/// Calls `end` when the process exits, before CUDA's own handlers if a GPU is used: afterwards no
+/// call of CUDA or NCCL works, so the destructor of a static object would run too late. There is
+/// one `end` per process.
 void at_exit_before_cuda(void (*end)());
 
-/// Sets NCCL's environment variables, unless they are set already:
-/// NCCL_ALGO=Ring if `algo` is "ring", and NCCL_LAUNCH_ORDER_IMPLICIT=1 (see
-/// Gpus::starts_collectives_in_order). Other threads must not read the environment meanwhile: call
-/// it before any is started.
+/// Sets NCCL's environment variables, unless they are set already: NCCL_ALGO=Ring if `algo` is
+/// "ring", and NCCL_LAUNCH_ORDER_IMPLICIT=1 (see Gpus::starts_collectives_in_order). Call it before
+/// any other thread starts: none may read the environment meanwhile.
 void set_up_nccl(std::string_view algo);
 
 }  // namespace kolo::comm

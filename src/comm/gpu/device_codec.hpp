@@ -12,9 +12,9 @@ struct DeviceCodec {
   base::CodecFormat format{};
   int terms = 1;  ///< number of inputs in the sum, see Codec
 
-  /// From one block's payload to the next. Payloads begin where 4-byte words do.
+  /// Bytes from one block's payload to the next. Payloads are aligned to 4 bytes.
   constexpr std::size_t stride() const { return aligned_bytes(format.block()); }
-  /// Of the payloads of `count` elements, block by block: a multiple of 16, as links prefer.
+  /// Bytes of the payloads of `count` elements, block by block: a multiple of 16, as links prefer.
   constexpr std::size_t run_bytes(std::size_t count) const {
     const std::size_t rest = count % format.block();
     const std::size_t bytes =
@@ -33,20 +33,20 @@ struct CodedRun {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   std::size_t count = 0;  ///< elements
-  /// To encode: added to the elements, and then what the payload lacks of them, but for blocks that
-  /// do not decode to finite numbers, whose residual stays. May be null.
+  /// Encoding only: added to the elements, then set to the encoding error. Keeps its value in
+  /// blocks that do not decode to finite numbers. May be null.
   float* residual = nullptr;
 };
 
-/// What the ranks contribute to a sum of `count` elements: payloads, and this rank its elements.
+/// The inputs of a sum of `count` elements: the other ranks' payloads and this rank's elements.
 struct CodedInputs {
-  const std::byte* payloads = nullptr;  ///< of the others, in their order, each run_bytes long
+  const std::byte* payloads = nullptr;  ///< of the other ranks, in rank order, each run_bytes long
   int ranks = 1;
   int own = 0;  ///< this rank
   const std::byte* elements = nullptr;
   DType dtype = DType::Float32;
   std::size_t count = 0;
-  /// Added to the sum, and zero where that is finite. May be null.
+  /// Added to the sum, then set to zero where the sum is finite. May be null.
   float* owed = nullptr;
 };
 

@@ -44,8 +44,8 @@ class DeviceCommunicator {
   /// Combines `count` elements, in place if `input == output`.
   virtual void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
                           DeviceReduction reduction, DeviceStream stream) = 0;
-  /// Combines the sum of `counts` elements in `input`, of which `output` receives this rank's; it
-  /// may be their place in `input`, whose other elements do not change.
+  /// Combines `input`, which has as many elements as the sum of `counts`; `output` receives this
+  /// rank's. It may be their place in `input`, whose other elements do not change.
   virtual void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
                               DType dtype, DeviceReduction reduction, DeviceStream stream) = 0;
   /// `output` receives all ranks' elements one after another; `input` may be this rank's place in
@@ -84,8 +84,8 @@ class DeviceCommunicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-/// The operations that are called while it lives are launched as one by `end`. All ranks make the
-/// same groups: NCCL divides the GPU among the operations of a group.
+/// Groups the operations called during its lifetime; `end` launches them as one. All ranks make the
+/// same groups, because NCCL divides the GPU among the operations of a group.
 class DeviceGroup {
  public:
   explicit DeviceGroup(DeviceCommunicator& communicator) : communicator_(&communicator) {
@@ -97,7 +97,7 @@ class DeviceGroup {
     if (communicator_ == nullptr) return;
     try {
       communicator_->end_group();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a first one is on its way
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): an earlier one propagates
     }
   }
 

@@ -6,11 +6,11 @@
 
 #include "comm/gpu/gpu.hpp"
 
-/// The kernels behind CudaGpu's arithmetic. ops/kernels defines them, so that this level includes
-/// none of it.
+/// The kernels behind CudaGpu's arithmetic. They are defined in ops/kernels, which this level must
+/// not include.
 ///
-/// They check their arguments, as Gpu says, and are launched on `stream`, which belongs to the
-/// calling thread's current device, with at most `blocks` blocks.
+/// They check their arguments as documented in Gpu, and are launched on `stream`, which belongs to
+/// the calling thread's current device, with at most `blocks` blocks.
 /// @throws InvalidArgument before anything is launched
 /// @throws BackendError if a launch fails
 namespace kolo::comm {

@@ -12,8 +12,8 @@
 #include "kolo/dtype.hpp"
 #include "kolo/task.hpp"
 
-struct CUstream_st;  // what a cudaStream_t points to
-struct CUevent_st;   // what a cudaEvent_t points to
+struct CUstream_st;  // a cudaStream_t points to it
+struct CUevent_st;   // a cudaEvent_t points to it
 
 namespace kolo::comm {
 
@@ -55,8 +55,8 @@ struct DeviceWeights {
   double after = 1.0;
 };
 
-/// Number of partial matrices of multiply_all. Few vectors are divided into many parts, so the GPU
-/// is busy; many vectors have enough pairs for that.
+/// Number of partial matrices of multiply_all. Few vectors are divided into many parts to keep the
+/// GPU busy; many vectors have enough pairs for that.
 constexpr std::size_t dot_product_parts(int vectors) {
   const auto count = static_cast<std::size_t>(vectors);
   return 1 + 8192 / (count * count + 16);
@@ -79,10 +79,11 @@ class Gpu {
   virtual std::shared_ptr<CUevent_st> make_event() = 0;
   /// An event with the time at which it passed.
   virtual std::shared_ptr<CUevent_st> make_timer() = 0;
-  /// Memory of this GPU. Releasing it may wait for the GPU: not in a loop.
+  /// Memory of this GPU. Releasing it may wait for the GPU, so do not do it in a loop.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  /// Whether the program captures a graph on `stream`, which calls with it would become part of.
+  /// Whether the program is capturing a graph on `stream`; calls with the stream would then become
+  /// part of it.
   virtual bool is_capturing(DeviceStream stream) = 0;
 
   /// `event` passes when all work that is on `stream` now has ended.
@@ -107,7 +108,7 @@ class Gpu {
                     DeviceStream stream) = 0;
 
   /// Operations on vectors. Throw InvalidArgument, before anything is launched, for a type that is
-  /// not floating and for vectors that do not begin at the address of an element.
+  /// not floating and for misaligned vectors.
 
   /// to[i] = after · Σ before · each[v] · v[i], summed in the order of the vectors: in float64
   /// with `each`, otherwise in float32, or float64 for float64. Products are rounded, as on CPUs.
@@ -122,9 +123,9 @@ class Gpu {
   virtual void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                             DeviceStream stream) = 0;
 
-  /// Codecs, with the bits of the CPU's: a block's payload, what it decodes to, and sums. Throw
-  /// InvalidArgument, before anything is launched, for types that are not floating and for
-  /// addresses that are not those of elements, or of words for payloads.
+  /// Codecs: payloads, decoded values and sums have the same bits as on the CPU. Throw
+  /// InvalidArgument, before anything is launched, for types that are not floating, for misaligned
+  /// elements, and for payloads that are not aligned to 4 bytes.
 
   /// Encodes elements of `from`, which are converted to float32.
   virtual void encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,

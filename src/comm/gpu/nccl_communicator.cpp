@@ -20,7 +20,7 @@
 namespace kolo::comm {
 namespace {
 
-/// Where elements are only moved, all types are so many bytes.
+/// Operations that only move elements treat every type as bytes.
 constexpr ncclDataType_t kByte = ncclUint8;
 
 void log_version() {
@@ -32,16 +32,15 @@ void log_version() {
   });
 }
 
-/// Aborts on a thread that nobody waits for: a peer or a GPU that does not answer may hold it for
-/// ever.
+/// Aborts on a detached thread: a peer or a GPU that does not respond may block it forever.
 void abort_elsewhere(NcclComm communicator, int device) noexcept {
   if (communicator == nullptr) return;
-  ncclComm_t const handle = communicator.release();  // the thread's, or leaked where there is none
+  ncclComm_t const handle = communicator.release();  // owned by the thread; leaked if none starts
   try {
     std::thread([handle, device] {
       NcclComm aborted(handle);
       try {
-        const CudaDeviceGuard guard(device);  // NCCL would use, and so open, GPU 0
+        const CudaDeviceGuard guard(device);  // without it NCCL would open GPU 0
         aborted.reset();
       } catch (const std::exception& error) {
         log_device_error(error.what());
@@ -56,7 +55,7 @@ bool are_equal(std::span<const std::size_t> counts) {
   return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts[0]; });
 }
 
-/// Memory of elements that lie one after another by rank, without a type.
+/// Advances an untyped pointer by `count` elements.
 template <class Void>
 Void* move_on(Void* memory, std::size_t count, DType dtype) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
@@ -230,7 +229,8 @@ void NcclCommunicator::begin_group() {
   launch([&](ncclComm_t) { group_ = std::make_unique<NcclGroup>(); });
 }
 
-/// The group ends also where the communicator has failed meanwhile: it belongs to the thread.
+/// Ends the group even if the communicator has failed meanwhile: NCCL's groups belong to the
+/// thread.
 void NcclCommunicator::end_group() {
   const std::unique_ptr<NcclGroup> group = std::move(group_);
   launch([&](ncclComm_t) { group->end(); });
@@ -243,7 +243,7 @@ void* NcclCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
 }
 
 void NcclCommunicator::deregister(void* registration) noexcept {
-  if (!reason_.empty() || registration == nullptr) return;  // NCCL's abort ends all
+  if (!reason_.empty() || registration == nullptr) return;  // an abort ends all registrations
   try {
     const CudaDeviceGuard guard(device_);
     deregister_with_nccl(communicator_.get(), registration);

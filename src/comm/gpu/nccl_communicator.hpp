@@ -12,11 +12,11 @@
 
 namespace kolo::comm {
 
-/// A DeviceCommunicator over NCCL. Its algorithms are those of the environment; see set_up_nccl.
+/// A DeviceCommunicator over NCCL. The environment determines NCCL's algorithms; see set_up_nccl.
 ///
-/// NCCL's communicator does not block, in any call. One that blocks would hold the thread that
-/// makes progress while NCCL connects to a peer, and for ever if that peer has died: nobody would
-/// notice the loss. The price is a thread that NCCL starts for each group of operations.
+/// NCCL's communicator is non-blocking in all calls. A blocking one would hold the thread that
+/// makes progress while NCCL connects to a peer, and forever if that peer has died, so the loss
+/// would go unnoticed. The price is a thread that NCCL starts for each group of operations.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Connects the ranks of `communicator`, which have a GPU each, CUDA device `device` on this one,

@@ -22,7 +22,7 @@ struct NcclCommDeleter {
 /// for others; an orderly end finalizes and destroys the communicator first.
 using NcclComm = std::unique_ptr<std::remove_pointer_t<ncclComm_t>, NcclCommDeleter>;
 
-/// Makes the calls until `end` one operation. Ends the group also if one of them has thrown:
+/// Combines the calls until `end` into one operation. Also ends the group if one of them throws:
 /// otherwise this thread's next calls would be part of it.
 class NcclGroup {
  public:

@@ -6,8 +6,8 @@
 
 namespace kolo::comm {
 
-/// ncclCommRegister, which NCCL has from 2.19 on, and its opposite. They are looked up while the
-/// program runs: it may have been built with another NCCL than it finds.
+/// ncclCommRegister, which NCCL has since 2.19, and ncclCommDeregister. They are looked up at run
+/// time, because the program may run with a different NCCL than it was built with.
 ///
 /// @return null if NCCL has no such function, declines or fails, which is logged. It declines
 ///   everything with NCCL_LOCAL_REGISTER=0, and memory that is partly on the CPU

@@ -13,7 +13,7 @@ namespace kolo::comm {
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
     case DType::UInt8:
-    case DType::Bool:  // a byte that holds 0 or 1, of which Min and Max are "and" and "or"
+    case DType::Bool:  // a byte of 0 or 1: Min is "and", Max is "or"
       return ncclUint8;
     case DType::Int8: return ncclInt8;
     case DType::Int32: return ncclInt32;

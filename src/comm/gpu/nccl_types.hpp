@@ -12,7 +12,7 @@ ncclDataType_t nccl_type(DType dtype);
 /// NCCL's name of an operation, without its factor. Throws InvalidArgument if it is not defined.
 ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype);
 
-/// An operation of NCCL, which is created for a factor and must outlive the calls that use it.
+/// An NCCL operation, created if it has a factor. It must outlive the calls that use it.
 class NcclOperation {
  public:
   NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator);

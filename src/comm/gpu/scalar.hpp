@@ -7,7 +7,7 @@
 
 namespace kolo::comm {
 
-/// One element of any type but the complex ones, in the first bytes.
+/// One element of any type except the complex ones, in the first bytes.
 using Scalar = std::array<std::byte, 8>;
 
 /// `value` as an element of `dtype`, rounded as base::convert does; integers are truncated toward

@@ -20,7 +20,7 @@ void check_memory(Operation& operation, const TensorView& tensor) {
   if (tensor.data == nullptr && tensor.size_bytes() > 0) {
     add_invalid_reason(operation, "the tensor has elements but no memory");
   }
-  // Kernels read whole elements. A rank that finds out in the middle of a batch is lost to others.
+  // Kernels read whole elements. A rank that fails in the middle of a batch counts as lost.
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
   if (tensor.device.kind == DeviceKind::Cuda && address % size_of(tensor.dtype) != 0) {
     add_invalid_reason(operation, "the tensor does not begin at a multiple of its element's " +

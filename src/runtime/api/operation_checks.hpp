@@ -13,7 +13,7 @@
 /// through which all ranks learn of them.
 namespace kolo::runtime {
 
-/// Records that the arguments are invalid; the first text counts.
+/// Records why the arguments are invalid; only the first reason is kept.
 void add_invalid_reason(Operation& operation, std::string text);
 
 void check_memory(Operation& operation, const TensorView& tensor);

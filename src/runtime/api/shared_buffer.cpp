@@ -49,7 +49,7 @@ SharedBuffer::SharedBuffer(std::string name, const TensorView& memory, std::shar
       size_bytes_(memory.size_bytes()),
       data_(static_cast<std::byte*>(memory.data)),
       device_(memory.device) {
-  if (owner.use_count() == 0) return;  // an owner may point to nothing
+  if (owner.use_count() == 0) return;  // by count, since an owner may point to nothing
   void* const address = owner.get();
   owner_ = {address, runtime::BufferKeeper{std::move(owner)}};
 }

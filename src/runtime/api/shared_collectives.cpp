@@ -30,7 +30,7 @@ class BufferRange {
         offset_(offset_bytes),
         view_{buffer.data() + offset_bytes, dtype, std::move(shape), buffer.device()} {}
 
-  /// On this rank.
+  /// This rank's memory.
   const TensorView& view() const { return view_; }
   std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
   runtime::BufferMemory whole() const {
@@ -45,7 +45,7 @@ class BufferRange {
   }
 
   void check_bounds(Operation& operation) const {
-    if (!operation.request.invalid_reason.empty()) return;  // its size may be none
+    if (!operation.request.invalid_reason.empty()) return;  // the shape may be invalid
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
     if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
       add_invalid_reason(operation, std::to_string(view_.count()) + " elements of " +

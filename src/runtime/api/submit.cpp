@@ -11,7 +11,7 @@
 namespace kolo::runtime {
 namespace {
 
-/// Finds requests that no rank can run.
+/// Marks a request that no rank can run as invalid.
 void check(const Submission& submission) {
   try {
     submission.set.lane()->check(submission.operation->request);

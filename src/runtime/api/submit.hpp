@@ -47,7 +47,7 @@ Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
                           const OperationOptions& options);
 
 /// The memory that the allocators of an all-gather return: the rank's own, or memory shared by all
-/// ranks of its node, which no rank uses from its submission on until the operation has ended.
+/// ranks of its node, which no rank uses between its submission and the end of the operation.
 enum class Outputs : std::uint8_t { PerRank, PerNode };
 
 Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,

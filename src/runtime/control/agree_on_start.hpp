@@ -14,8 +14,7 @@
 
 namespace kolo::runtime {
 
-/// What must be equal on all ranks at the start: settings, process sets, and the program's
-/// additions.
+/// Settings, process sets and the program's additions, which must be equal on all ranks.
 struct Start {
   const Config& config;
   const ops::Registry& algorithms;
@@ -34,10 +33,10 @@ Task agree_on_start(Communicator& communicator, Start start);
 Task gather_bytes(Communicator& communicator, const std::byte* own, std::byte* all,
                   const std::vector<std::size_t>& counts);
 
-/// Throws InvalidArgument where a setting names an algorithm that does not exist.
+/// Throws InvalidArgument if a setting names an algorithm that does not exist.
 void check_algorithms(const Config& config, const ops::Registry& algorithms);
 
-/// Throws InvalidArgument where KOLO_STAGING_BYTES is too small for the ranks of a node.
+/// Throws InvalidArgument if KOLO_STAGING_BYTES is too small for the ranks of a node.
 void check_staging(const Config& config, const comm::Topology& topology);
 
 }  // namespace kolo::runtime

@@ -26,7 +26,7 @@ class ControlMailbox {
   /// cannot be reached.
   std::size_t send(int rank, const WireMessage& message);
 
-  /// The next message that has arrived, and its sender. Throws BackendError naming the rank where a
+  /// The next message that has arrived, and its sender. Throws BackendError naming the rank if a
   /// message cannot be decoded or a transfer has failed; that transfer is abandoned, and the
   /// mailbox stays usable.
   std::optional<std::pair<int, WireMessage>> poll();

@@ -53,8 +53,8 @@ std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
   return describe(lost->rank);
 }
 
-/// A rank that was stopped, as with its whole machine, finds its neighbours' heartbeats only after
-/// its next steps: not all of that time counts.
+/// A rank that was paused, for example with its whole machine, reads its neighbours' heartbeats
+/// only in its next steps, so that not all of this time counts.
 void Heartbeats::listen(Neighbour& neighbour, std::chrono::nanoseconds waited) {
   const std::uint64_t messages = header_exchange_.messages_from(neighbour.rank);
   const bool is_silent = std::exchange(neighbour.messages, messages) == messages;

@@ -17,8 +17,8 @@ constexpr auto kPropagationTime =
 }  // namespace
 
 std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool needs_peers) {
-  // Processes before published losses: a process that ends because of a loss has published that
-  // loss first, and must not count as its cause.
+  // Check processes before published losses: a process that ends because of a loss has published
+  // that loss first, and must not count as its cause.
   const bool is_due = now >= next_check_;
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();
@@ -47,9 +47,9 @@ std::optional<HeaderExchange::Loss> LossWatch::announce(const Loss& loss, Clock:
   return std::nullopt;
 }
 
-/// A rank that announces its own end waits until the others know, and so do they: mpirun ends
-/// all processes as soon as one has ended. Between hosts, a message may first have to wait for its
-/// connection, and does not survive its sender.
+/// A rank that announces its own end waits until the others have learned of it, and so do the
+/// others: mpirun ends all processes as soon as one has ended. Between hosts, a message may first
+/// have to wait for its connection, and does not survive its sender.
 bool LossWatch::has_reached_all(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
   const bool sees_it = std::ranges::find(dead, set_.world_rank(loss.rank)) != dead.end();
@@ -62,7 +62,7 @@ bool LossWatch::has_reached_all(const Loss& loss, Clock::time_point now) {
 }
 
 std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
-  // Of the latest complete interval: a new sample could follow the last one within microseconds.
+  // Uses the latest complete interval: a new sample might follow the last one within microseconds.
   if (silent_.empty()) return std::nullopt;
   return Loss{silent_.front(),
               "does not answer: its coordinator gave no sign of life since the deadline"};

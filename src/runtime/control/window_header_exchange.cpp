@@ -42,7 +42,7 @@ struct alignas(64) WindowHeaderExchange::Cell {
   Slot slots[2];
 };
 
-// All processes of a node run the same program, so the layout is the compiler's.
+// All processes of a node run the same program, so they share the compiler's layout.
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::atomic<std::uint8_t>::is_always_lock_free);
 

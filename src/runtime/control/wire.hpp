@@ -17,7 +17,7 @@ using WireMessage = std::variant<ControlMessage, HeaderExchangeMessage>;
 /// Version of the format in wire.fbs; ranks of different versions cannot work together.
 inline constexpr std::uint32_t kWireVersion = 5;
 
-/// The message as bytes, in the memory of `buffer` where that is large enough.
+/// The message as bytes, in the memory of `buffer` if that is large enough.
 std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte> buffer = {});
 
 /// Decodes the message of another rank. Throws BackendError, naming the problem, for bytes that are

@@ -48,7 +48,7 @@ void refuse_for_absent(const DataPath& path, const Request& request, const Bits&
 
 Task refuse_rows_for_absent(const DataPath& path, const Request& request,
                             const std::vector<std::size_t>& received, const Bits& absent) {
-  std::vector<std::size_t> own{0};  // a rank that sends some to this one, counted from 1
+  std::vector<std::size_t> own{0};  // a rank that sends rows to this one, plus 1; 0: none
   if (absent.test(path.communicator->rank())) {
     const auto some = std::find_if(received.begin(), received.end(), [](auto n) { return n > 0; });
     if (some != received.end()) own[0] = static_cast<std::size_t>(some - received.begin()) + 1;

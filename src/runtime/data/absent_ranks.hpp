@@ -10,11 +10,11 @@
 #include "runtime/data/reduction_items.hpp"
 #include "runtime/protocol/bits.hpp"
 
-/// Operations that run without ranks that have joined.
+/// Operations that run while some ranks have joined.
 namespace kolo::runtime {
 
-/// Finds, for each operation, the ranks that have joined without having submitted it. Only they
-/// know: operations that a rank submitted before it joined count in full, whenever they run.
+/// Finds, for each operation, the ranks that joined without submitting it. Only these ranks
+/// know: an operation that a rank submitted before it joined counts in full, whenever it runs.
 Task find_absent(const DataPath& path, const Operations& batch, std::vector<Bits>& absent);
 
 /// The absent ranks of one operation, as reductions see them.

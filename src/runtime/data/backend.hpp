@@ -22,8 +22,8 @@ struct Move {
 /// GPU's. dispatch() decides what is moved; a new collective that combines nothing is a case there
 /// and in DeviceBackend::move.
 ///
-/// A host's Task ends when the results are complete, a GPU's when the work is on the stream.
-/// Arguments passed by reference live until then.
+/// On the host, a Task ends when the results are complete; on a GPU, when the work is on the
+/// stream. Arguments passed by reference live until then.
 class Backend {
  public:
   virtual ~Backend() = default;

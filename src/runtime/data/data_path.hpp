@@ -39,7 +39,7 @@ struct DataPath {
   std::unique_ptr<Communicator> communicator{};       ///< among the members
   std::shared_ptr<SharedWindow> staging{};            ///< among the members; may be null
   std::vector<int> node_of_rank{};                    ///< of the members
-  std::unique_ptr<Communicator> node_communicator{};  ///< among those of this node; may be null
+  std::unique_ptr<Communicator> node_communicator{};  ///< among those on this node; may be null
   std::shared_ptr<SharedWindow> node_staging{};       ///< the same
   std::optional<Nodes> nodes{};  ///< a view of these, if there are several nodes
 

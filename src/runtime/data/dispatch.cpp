@@ -28,8 +28,8 @@ struct Dispatched {
     backend.await_allocation(operation);
   }
 
-  /// A call on tensor `index`. A rank that has joined has no place in shared memory, so peers reach
-  /// one another's buffers only where all have submitted the operation.
+  /// A call on tensor `index`. A joined rank has no memory in the shared buffer, so ranks access
+  /// each other's buffers only if all have submitted the operation.
   CollectiveCall make_call(std::size_t index) const {
     CollectiveCall call = path.make_call();
     call.dtype = type(index).dtype;
@@ -40,9 +40,9 @@ struct Dispatched {
   }
 };
 
-// --- the first part ---
+// --- make_room ---
 
-/// An all-gather in place has agreed on its rows.
+/// For an all-gather in place, the ranks have already agreed on the rows.
 Task make_room_to_gather(const Dispatched& run, std::size_t index, TensorRows& rows) {
   TensorMemory& memory = run.memory(index);
   const std::vector<std::int64_t>& agreed_rows = run.operation.request.rows;
@@ -63,7 +63,7 @@ Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows&
   run.allocate_output(memory, rows.received);
 }
 
-// --- the second part ---
+// --- dispatch ---
 
 void multiply(std::vector<std::size_t>& counts, std::size_t factor) {
   for (std::size_t& count : counts) count *= factor;
@@ -118,7 +118,7 @@ Task move_all(const Dispatched& run, const std::vector<TensorRows>& rows) {
   co_await run.backend.move(run.operation.request.collective, moves);
 }
 
-/// Elements of a tensor that each rank keeps of a reduce-scatter.
+/// Elements of a tensor that each rank keeps in a reduce-scatter.
 std::vector<std::size_t> kept_counts(const TensorType& type, int ranks) {
   const auto rows = static_cast<std::size_t>(type.shape.front());
   const std::size_t row = rows > 0 ? type.count() / rows : 0;
@@ -152,7 +152,7 @@ Task run_one(const DataPath& path, Backend& backend, Operation& operation, const
   }
 }
 
-/// Neighbours with the same contributing ranks may be fused.
+/// Adjacent operations with the same contributing ranks may be fused.
 Task all_reduce(const DataPath& path, Backend& backend, const Operations& batch,
                 const std::vector<Bits>& absent) {
   std::size_t end = 0;

@@ -159,7 +159,7 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
   CollectiveCall call =
       make_call(request, buffer, plan, compresses_on_the_way ? &compressor : nullptr);
   if (has_peer_buffers) call.peer_buffers = buffer.peer_buffers;
-  // Compressed, or integers widened for an exact average, never both.
+  // Either compression, or integers widened for an exact average; never both.
   const Conversion conversion{buffer.dtype, plan.wire,
                               payload == plan.wire ? &compressor : nullptr};
   if (is_copied) {
@@ -178,7 +178,7 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
 Task HostBackend::reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
                                JoinedRanks joined, const Codec& codec) {
   const int divisor = divisor_of(request, joined, path_.communicator->size());
-  // Sums are float32 for any tensor.
+  // Sums are float32, whatever the tensor's type.
   const ops::ReductionPlan plan = ops::plan_reduction(DType::Float32, request.op, request.prescale,
                                                       request.postscale, true, divisor);
   CollectiveCall call = make_call(request, buffer, plan, nullptr);
@@ -222,7 +222,7 @@ Task HostBackend::reduce_between_nodes(const Request& request, Buffer buffer, Jo
   }
 }
 
-// In pieces that stay in cache, with a yield after each, so that other lanes make progress.
+// In pieces that stay in cache, with a yield after each to keep progress steps short.
 
 Task HostBackend::to_wire(Conversion conversion, Reduction scale, const std::byte* tensor,
                           std::size_t count) {

@@ -68,7 +68,7 @@ class HostBackend final : public Backend {
                  std::size_t count);
 
   const DataPath& path_;
-  std::vector<std::byte> packed_;  // of the running batch; kept, so that steady programs reuse it
+  std::vector<std::byte> packed_;  // of the running batch; kept for reuse
   std::vector<std::byte> wire_;
   std::uint64_t bytes_packed_ = 0;
 };

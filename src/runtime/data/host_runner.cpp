@@ -43,7 +43,7 @@ Task HostRunner::run(Operations batch, bool have_some_joined) {
   }
 }
 
-/// If the system provides none, the buffer is private on all ranks that would share it.
+/// If the system provides no shared memory, the buffer is private on all ranks that would share it.
 Task HostRunner::share_memory(Operation& operation) {
   operation.shared_memory_number = ++shared_memories_;
   const bool is_per_node = operation.request.is_once_per_node();

@@ -34,9 +34,9 @@ class HostRunner {
   comm::World& world_;
   const DataPath& path_;
   HostBackend backend_;
-  // So far, the same on all ranks:
+  // Counts so far; the same on all ranks.
   int process_sets_ = 0;     // added
-  int shared_memories_ = 0;  // asked for
+  int shared_memories_ = 0;  // requested
 };
 
 }  // namespace kolo::runtime

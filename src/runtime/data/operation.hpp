@@ -67,7 +67,7 @@ struct Operation {
   std::uint64_t use = 0;  ///< its number in its lane, from 1 on; a StandIn has none
   Clock::time_point deadline = Clock::time_point::max();
   std::vector<TensorMemory> tensors;  ///< as many as the request has
-  DeviceOrder device;                 ///< where the request is for a GPU
+  DeviceOrder device;                 ///< if the request is for a GPU
 
   std::shared_ptr<SharedWindow> shared_window;  ///< share memory; null: private memory is used
   int shared_memory_number = 0;                 ///< share memory: counted in its process set

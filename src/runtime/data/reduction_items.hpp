@@ -25,8 +25,8 @@ inline int divisor_of(const Request& request, JoinedRanks joined, int size) {
   return request.join_divisor == JoinDivisor::Active ? size - joined.count : size;
 }
 
-/// @return how many of `items` are fused: the first and those of its dtype that follow it, as long
-///         as they have no more than `limit_bytes` together
+/// @return how many of `items` are fused: the first and those that follow it, as long as they have
+///         its dtype and at most `limit_bytes` in total
 inline std::size_t fused_run(std::span<const ReductionItem> items, std::size_t limit_bytes) {
   std::size_t length = 1;
   std::size_t bytes = items[0].type->size_bytes();

@@ -3,7 +3,7 @@
 namespace kolo::runtime {
 namespace {
 
-/// Of the payloads of each piece.
+/// Bytes of each piece's payloads.
 std::vector<std::size_t> bytes_of(const comm::DeviceCodec& codec,
                                   std::span<const ops::Range> pieces) {
   std::vector<std::size_t> bytes;
@@ -69,7 +69,7 @@ Task CodedExchange::reduce_scatter(base::CodecFormat format, ReductionItem item,
   path_.gpu.convert({&scaled, 1}, {DType::Float32, item.type->dtype, scale}, path_.stream);
 }
 
-/// Step 1. Its own piece a rank keeps.
+/// Step 1. A rank does not send its own piece.
 Task CodedExchange::contribute(base::CodecFormat format, ReductionItem item,
                                std::span<const ops::Range> pieces, Staging staging) {
   const comm::DeviceCodec codec{format};

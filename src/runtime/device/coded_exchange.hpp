@@ -12,29 +12,30 @@
 
 namespace kolo::runtime {
 
-/// Sums on GPUs through a codec, as ops/allreduce_coded.cpp and ops/reduce_scatter_coded.cpp do
-/// them on the CPU, with the same pieces and blocks, and so the same bits:
+/// Sums on GPUs through a codec. The algorithms, pieces and blocks are those of
+/// ops/allreduce_coded.cpp and ops/reduce_scatter_coded.cpp on the CPU, and so are the bits:
 ///
 ///   1 contribute  every rank encodes piece p of its input and sends it to rank p, for all p
 ///   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
 ///   3 gather      rank p encodes the sum and sends it to all ranks; all decode it (all-reduce)
 ///
-/// A payload's size is known beforehand, so nobody waits for a GPU. The tensor is not cut into
-/// segments: staging holds what is sent and received, and the sums of a piece in float32.
+/// A payload's size is known beforehand, so no rank waits for a GPU. The tensor is not cut into
+/// segments: staging memory holds everything that is sent and received, and the sums of a piece in
+/// float32.
 class CodedExchange {
  public:
   /// `path` outlives it.
   explicit CodedExchange(const DevicePath& path) : path_(path) {}
 
-  /// `scale` is what sums are multiplied by. The communicator, of two ranks or more, is ready
-  /// before and after.
+  /// Multiplies sums by `scale`. The communicator has at least two ranks, and is ready before and
+  /// after the call.
   Task all_reduce(base::CodecFormat format, ReductionItem item, double scale);
-  /// Of `counts` elements for each rank.
+  /// Each rank keeps `counts[rank]` elements.
   Task reduce_scatter(base::CodecFormat format, ReductionItem item,
                       std::span<const std::size_t> counts, double scale);
 
  private:
-  /// Of one exchange.
+  /// Staging memory of one exchange.
   struct Staging {
     std::byte* sent;
     std::byte* received;

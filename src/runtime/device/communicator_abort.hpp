@@ -16,10 +16,10 @@
 namespace kolo::runtime {
 
 /// Aborts a communicator on a detached thread: NCCL may wait for a GPU or a peer that does not
-/// answer.
+/// respond.
 class CommunicatorAbort {
  public:
-  /// Once. Releases `buffers` after the abort; if that takes too long, they leak.
+  /// Call it once. Releases `buffers` after the abort; leaks them if the abort takes too long.
   void begin(std::shared_ptr<comm::DeviceCommunicator> communicator, const std::string& reason,
              std::vector<std::shared_ptr<void>> buffers) noexcept {
     begun_at_ = Clock::now();
@@ -39,12 +39,12 @@ class CommunicatorAbort {
       leak_intentionally(std::pair(std::move(communicator), std::move(buffers)));
     }
   }
-  /// Whether it is in progress, and has not taken too long to wait for.
+  /// Whether the abort is in progress and worth waiting for.
   bool is_in_progress() const { return !*has_ended_ && Clock::now() < begun_at_ + kLongest; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kLongest{1};  // what ends later, ends with the process
+  static constexpr std::chrono::seconds kLongest{1};  // a slower abort ends with the process
 
   Clock::time_point begun_at_{};
   std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(true);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kDirect = "direct";
 
-/// Items of one dtype, where complex elements are two real ones each: GPUs only add them up.
+/// Items of one dtype, with complex elements as two real ones each: GPUs only sum complex types.
 class RealItems {
  public:
   explicit RealItems(std::span<const ReductionItem> items) : items_(items) {
@@ -40,7 +40,7 @@ class RealItems {
   std::vector<ReductionItem> parts_;
 };
 
-/// What a rank's part of a move reads. A broadcast reads it on the root alone.
+/// The memory that a move reads on a rank. A broadcast reads it only on the root.
 std::span<const std::byte> input_of(Collective collective, const CollectiveCall& call,
                                     std::size_t rank) {
   const std::size_t element = size_of(call.dtype);
@@ -90,14 +90,14 @@ DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const Reduct
   return plan;
 }
 
-/// The codec by which tensors of `dtype` are sent; null: by none.
+/// The codec that encodes tensors of `dtype`; null: none.
 const base::CodecFormat* DeviceBackend::format_of(const Request& request, DType dtype) const {
   if (!is_floating(dtype) || path_.communicator->size() == 1) return nullptr;
   const Codec* const codec = path_.choices.compressors.find_codec(request.compression);
   return codec == nullptr ? nullptr : compression::Registry::format_of(*codec);
 }
 
-/// Sums are float32, whatever the tensor is.
+/// Sums are float32, whatever the tensor's type.
 double DeviceBackend::coded_scale(const Request& request, JoinedRanks joined) const {
   const ops::ReductionPlan plan = ops::plan_reduction(
       DType::Float32, request.op, request.prescale, request.postscale, /*rank_ordered=*/true,
@@ -133,7 +133,7 @@ Task DeviceBackend::all_reduce(const Request& request, std::span<const Reduction
   co_await reduce_in_place(in_place);
 }
 
-/// One after another: they share the staging memory.
+/// Staged reductions run one after another, because they share the staging memory.
 Task DeviceBackend::all_reduce_staged(const DevicePlan& plan,
                                       std::span<const ReductionItem> items) {
   const DType dtype = items.front().type->dtype;
@@ -147,7 +147,7 @@ Task DeviceBackend::all_reduce_staged(const DevicePlan& plan,
   unpack(device_, staging, {plan.wire, dtype, plan.after, plan.divisor}, items);
 }
 
-/// All in one group.
+/// Runs all of them in one group.
 Task DeviceBackend::reduce_in_place(std::span<const InPlace> reductions) {
   if (reductions.empty()) co_return;
   comm::DeviceCommunicator& communicator = device_.communicator;

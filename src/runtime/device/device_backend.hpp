@@ -20,14 +20,15 @@
 
 namespace kolo::runtime {
 
-/// Puts the collectives of a lane on its stream, as a communicator of GPUs, DeviceExchange or
-/// CodedExchange run them. Reductions are packed where they are fused, with scale and cast in one
-/// pass, and otherwise left where they are, in one group of the communicator's, as all tensors are
-/// that are only moved. The communicator is ready when a Task begins and when it ends.
+/// Launches the collectives of a lane on its stream: through the communicator of GPUs,
+/// DeviceExchange or CodedExchange. Reductions that are fused or converted are packed in staging
+/// memory, with scaling in the same pass. All others run in place, in one group of the
+/// communicator, as do tensors that are only moved. The communicator is ready when a Task begins
+/// and when it ends.
 ///
-/// In an operation on SharedBuffers, all ranks pass registered memory, or none does: these, and
-/// staging memory where a rank has something else. Staging memory is registered on all ranks or on
-/// none. Other operations pass the program's memory, or staging memory.
+/// In an operation on SharedBuffers, either all ranks pass registered memory or none does: the
+/// buffers, or staging memory where a rank has something else. Staging memory is registered on all
+/// ranks or on none. Other operations pass the program's memory or staging memory.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
@@ -47,13 +48,14 @@ class DeviceBackend final : public Backend {
   Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation& operation) override;
 
-  /// Finds out whether memory can be registered on all ranks. Collective, before all else.
+  /// Finds out whether memory can be registered on all ranks. Collective; call it first.
   Task agree_on_registration();
-  /// Before a batch: registers the buffers that it uses.
+  /// Call it before a batch: registers the buffers that the batch uses.
   void prepare(const Operations& batch) { buffers_.prepare(batch); }
-  /// After one: owners of memory until what was launched so far has ended.
+  /// Call it after a batch: returns owners of outgrown memory, to be kept until what was launched
+  /// so far has completed.
   std::vector<std::shared_ptr<void>> take_outgrown() { return staging_.take_outgrown(); }
-  /// See RegisteredBuffers. While nothing is being launched.
+  /// See RegisteredBuffers. Call them while nothing is being launched.
   std::vector<std::shared_ptr<void>> take_unused() { return buffers_.take_unused(); }
   std::vector<std::shared_ptr<void>> take_all() { return buffers_.take_all(); }
 

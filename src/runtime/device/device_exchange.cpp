@@ -7,7 +7,7 @@
 namespace kolo::runtime {
 namespace {
 
-// Pieces of aligned memory are aligned.
+// Keeps the pieces of aligned memory aligned.
 constexpr std::size_t kPieceBytes = 256;
 
 std::vector<std::size_t> lengths_of(const std::vector<ops::Range>& pieces) {

@@ -19,8 +19,8 @@ namespace kolo::runtime {
 ///   3 gather      rank p sends the result to all ranks
 ///
 /// One rank combines all inputs of an element, so a sum has the same bits in every run and on any
-/// number of nodes: those of the CPU's algorithms in rank order. A rank sends 2 (n-1)/n of the
-/// elements, as in a ring. Staging: the elements once, and once more if they are packed.
+/// number of nodes, and the same as in rank order on the CPU. A rank sends 2 (n-1)/n times the
+/// elements, as in a ring. Staging memory holds the elements once, or twice if they are packed.
 ///
 /// Adasum of a tensor is a weighted sum (see ops::AdasumWeights). Between 1 and 2 each rank
 /// computes the dot products of the pieces that it has received, and those of all ranks are summed.
@@ -29,14 +29,14 @@ class DeviceExchange {
   /// `path` outlives it.
   explicit DeviceExchange(const DevicePath& path) : path_(path) {}
 
-  /// `plan` is a direct one. The communicator is ready before and after.
+  /// `plan` must be direct. The communicator is ready before and after the call.
   Task all_reduce(const DevicePlan& plan, std::span<const ReductionItem> items);
-  /// Of `counts` elements for each rank.
+  /// Each rank keeps `counts[rank]` elements.
   Task reduce_scatter(const DevicePlan& plan, ReductionItem item,
                       std::span<const std::size_t> counts);
 
  private:
-  /// The piece that this rank combines: what all ranks have sent, and the result.
+  /// The piece that this rank combines: the inputs of all ranks, and the result.
   struct Piece {
     std::byte* received;
     std::byte* result;

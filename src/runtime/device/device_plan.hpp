@@ -10,13 +10,13 @@ namespace kolo::runtime {
 
 /// How a reduction runs on GPUs.
 ///
-/// By the communicator:
+/// Through the communicator:
 ///   1 if it is staged, elements are converted to `wire`, multiplied by `before` and copied into a
 ///     staging buffer;
 ///   2 they are combined as `reduction` says;
 ///   3 they are multiplied by `after`, divided by `divisor` and converted back, if that changes
 ///     anything.
-/// By direct exchange (see DeviceExchange), `before` and `after` are factors of step 2.
+/// By direct exchange (see DeviceExchange), step 2 multiplies by `before` and `after`.
 struct DevicePlan {
   DType wire = DType::Float32;
   bool is_direct = false;
@@ -37,14 +37,13 @@ struct DeviceSituation {
   int size;                     ///< that averages divide by
   int ranks;                    ///< of the process set
   bool needs_staging = false;   ///< whatever the types are
-  bool prefers_direct = false;  ///< floating-point sums are to have the bits of rank order
+  bool prefers_direct = false;  ///< sum floating types in rank order
 };
 
-/// Plans a reduction. Floating-point sums that are not staged are scaled by the communicator, in
-/// the pass that combines them, or after it where there is one rank (see DeviceReduction); staged
-/// ones while they are copied, in float32. int16, which NCCL
-/// cannot reduce, is sent as int32. Averages are those of ops::plan_reduction. Adasum is always
-/// direct. Not for Custom.
+/// Plans a reduction other than Custom. The communicator scales floating-point sums that are not
+/// staged while it combines them; with a single rank they are scaled afterwards (see
+/// DeviceReduction). Staged ones are scaled in float32 while they are copied. int16, which NCCL
+/// cannot reduce, is sent as int32. Averages follow ops::plan_reduction. Adasum is always direct.
 /// @throws InvalidArgument for reductions that are not defined
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation);
 

@@ -41,8 +41,8 @@ class Turn {
   bool& is_launching_;
 };
 
-/// A graph that is replayed on one rank has no part in what ranks agree on, and events from outside
-/// end its capture in an error.
+/// A graph replayed on one rank would bypass what the ranks agree on, and events from outside the
+/// graph invalidate its capture.
 void require_no_capture(comm::Gpu& gpu, comm::DeviceStream stream, const char* why) {
   if (!gpu.is_capturing(stream)) return;
   throw InvalidArgument("the operation's stream is being captured into a CUDA graph, and " +
@@ -59,7 +59,7 @@ class DeviceScratch final : public ScratchMemory {
   }
   void fill_identity(DType dtype, const Reduction& reduction, std::byte* to,
                      std::size_t count) override {
-    // Of complex types there are only sums here, with zeros as identity.
+    // Complex types are only summed here, so their identity is zero.
     const DType real = real_type(dtype);
     alignas(std::int64_t) comm::Scalar identity{};
     ops::fill_identity(real, reduction, identity.data(), 1);

@@ -24,16 +24,16 @@
 
 namespace kolo::runtime {
 
-/// Runs the batches of a lane that lie on GPUs: launches them on a stream of its own, in the agreed
-/// order, and waits for none of them. The stream waits for an operation's `ready` before its work,
-/// and records its `done` afterwards; what an operation keeps alive is kept until then.
+/// Runs a lane's batches on GPUs: launches them on its own stream, in the agreed order, without
+/// waiting for them. The stream waits for an operation's `ready` before its work, and records its
+/// `done` afterwards; the operation's memory is kept alive until then.
 ///
-/// GPUs are connected when the first batch runs. Unless a function says otherwise, it is for the
+/// GPUs are connected when the first batch runs. Unless noted otherwise, functions are for the
 /// thread that makes progress in the lane.
 class DeviceRunner {
  public:
-  /// All arguments outlive the runner, which alone uses the communicator of `path`. A rank that
-  /// takes part without tensors of its own uses the GPU with the number of its `local_rank`. Two
+  /// All arguments outlive the runner, which is the only user of the communicator of `path`. A rank
+  /// that takes part without tensors of its own uses the GPU of its `local_rank` (see RankGpu). Two
   /// ranks may use one GPU only with KOLO_SHARE_GPU.
   DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int local_rank);
 
@@ -45,11 +45,11 @@ class DeviceRunner {
   /// Any thread.
   void order_after(const Operation& operation);
 
-  /// Launches one batch, as HostRunner::run runs it. `is_ordered`, the same on all ranks: in the
-  /// common order of all sets that overlap.
+  /// Launches one batch, like HostRunner::run. `is_ordered`, the same on all ranks: launches it in
+  /// the common order of all overlapping sets.
   Task run(Operations batch, bool have_some_joined, bool is_ordered);
   /// Whether this rank has promised to launch a batch that others may be waiting for: until then it
-  /// must not begin anything that may take long.
+  /// must not start anything that may take long.
   bool is_launching() const { return is_launching_; }
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
@@ -57,26 +57,27 @@ class DeviceRunner {
   /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its
   /// deadline
   void check_launched();
-  /// Releases SharedBuffers that the program has given up. While no batch is being launched.
+  /// Releases SharedBuffers that the program no longer uses. Call it while no batch is being
+  /// launched.
   void release_unused();
   /// Whether the GPU has finished everything that was launched.
   bool is_idle() { return launched_.empty(); }
-  /// Ends the connection, and gives back what the GPU lent. Once nothing is launched any more;
-  /// afterwards only `order_after` and what says what was done may be called. Waits a second for
-  /// other ranks, which do the same.
+  /// Closes the connection and releases the GPU's resources. Call it once nothing is being launched
+  /// any more; afterwards only `order_after` and the counters below may be called. Waits up to a
+  /// second for other ranks, which do the same.
   void release();
   /// Begins to abort everything in progress on this rank. NCCL may wait for a GPU or a peer that
-  /// does not answer, so a thread does it that nobody needs, and that uses nothing of the runner.
-  /// The GPU may still use the memory of batches: the runner lives as long as the process.
+  /// does not respond, so a detached thread does this without using the runner. The GPU may still
+  /// use the memory of batches, so the runner must live as long as the process.
   void abort(const std::string& reason) noexcept;
-  /// Whether that is still under way, and worth waiting for.
+  /// Whether the abort is in progress and worth waiting for.
   bool is_aborting() const { return abort_.is_in_progress(); }
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
   std::uint64_t bytes_packed() const {
     return packed_before_ + (backend_ ? backend_->bytes_packed() : 0);
   }
-  /// That finished batches took on the GPU.
+  /// Time that finished batches took on the GPU.
   double seconds() { return launched_.seconds(); }
 
  private:

@@ -13,11 +13,11 @@ namespace kolo::runtime {
 
 /// Scratch memory of a GPU for the operations of one stream, registered with the communicator if
 /// that registers memory on all ranks (see DeviceCommunicator::register_memory). The communicator
-/// outlives it. It ends once no operation uses it, or after the communicator was aborted.
+/// outlives it. Destroy it once no operation uses it, or after the communicator was aborted.
 ///
-/// For the thread that launches. Memory that is outgrown is deregistered there too, once the GPU
-/// has ended with it, but freed by the owners of what `take_outgrown` returns: that may wait for
-/// the GPU.
+/// For the launching thread. Outgrown memory is deregistered on that thread, once the GPU has
+/// finished with it, but freed by the owners that `take_outgrown` returns, since freeing may wait
+/// for the GPU.
 class DeviceStaging {
  public:
   DeviceStaging(comm::Gpu& gpu, comm::DeviceCommunicator& communicator)
@@ -26,9 +26,9 @@ class DeviceStaging {
   DeviceStaging& operator=(const DeviceStaging&) = delete;
   ~DeviceStaging();
 
-  /// Allocates the first memory, before any other call. Whether it could be registered.
+  /// Allocates the first memory and tries to register it; true on success. Call it first.
   bool try_to_register();
-  /// Then: whether it could on all ranks, so that all memory is registered, or none.
+  /// Call it next: all memory is registered if `on_all_ranks`, otherwise none.
   void set_registered(bool on_all_ranks);
   bool is_registered() const { return is_registered_; }
 
@@ -46,7 +46,8 @@ class DeviceStaging {
     return places;
   }
 
-  /// Owners of the memory that larger one has replaced, until what was launched so far has ended.
+  /// Owners of memory that larger blocks have replaced; keep them until everything launched so far
+  /// has completed.
   std::vector<std::shared_ptr<void>> take_outgrown();
 
  private:
@@ -55,7 +56,7 @@ class DeviceStaging {
     std::size_t bytes = 0;
     void* registration = nullptr;
   };
-  /// Blocks that the GPU has ended with, whoever notices that.
+  /// Blocks that the GPU has finished with. Any thread may add them.
   struct Ended {
     std::mutex lock;
     std::vector<Block> blocks;

@@ -15,8 +15,8 @@ class EventPool {
   using Make = std::shared_ptr<CUevent_st> (comm::Gpu::*)();
   explicit EventPool(Make make) : make_(make) {}
 
-  /// Returns an event of `gpu`, which is the same at every call. The event returns to the pool when
-  /// its last owner releases it; streams that wait for it by then are not affected.
+  /// Returns an event of `gpu`, which is the same GPU in every call. The event returns to the pool
+  /// when its last owner releases it; streams that already wait for it are not affected.
   std::shared_ptr<CUevent_st> take(comm::Gpu& gpu) {
     std::shared_ptr<CUevent_st> event;
     {

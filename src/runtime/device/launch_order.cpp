@@ -112,8 +112,8 @@ void LaunchOrder::serve() {
   }
 }
 
-/// A long message may have been announced only, and its sender may die: the receive continues at
-/// the next call.
+/// Perhaps only the announcement of a long message has arrived, and its sender may die: the receive
+/// continues in the next call.
 bool LaunchOrder::has_question() {
   if (!question_) {
     const auto envelope = world_->probe(kQuestion);

@@ -22,27 +22,28 @@ namespace kolo::runtime {
 /// occupies its GPU until all its ranks have launched it, so two ranks that launch two collectives
 /// in different orders may deadlock.
 ///
-/// World rank 0 numbers the batches, and tells each rank which batch it has to launch before. Any
-/// thread.
+/// World rank 0 numbers the batches and tells each rank after which batch it may launch the next
+/// one. Any thread.
 class LaunchOrder {
  public:
   /// `world` is a communicator of all ranks that nothing else uses.
   explicit LaunchOrder(std::unique_ptr<Communicator> world) : world_(std::move(world)) {}
-  /// Abandons messages in progress and keeps their memory.
+  /// Abandons messages in flight and leaks their memory.
   ~LaunchOrder();
   LaunchOrder(const LaunchOrder&) = delete;  // Tasks refer to it
   LaunchOrder& operator=(const LaunchOrder&) = delete;
 
-  /// Numbers the next batch of a process set, once all its ranks are here, and ends when it is this
-  /// rank's turn to launch it. Collective over the set of `path`. From the call until `leave`, a
-  /// rank that stops holds the other process sets: it runs nothing of the program's meanwhile.
+  /// Numbers the next batch of a process set once all its ranks have called this, and ends when it
+  /// is this rank's turn to launch the batch. Collective over the set of `path`. From the call
+  /// until `leave`, a rank that stalls holds up other process sets, so it runs no function of the
+  /// program meanwhile.
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);
-  /// The event behind the batch with peers that this rank launched last; null: there is none.
+  /// The event after the batch with peers that this rank launched last; null: there is none.
   std::shared_ptr<CUevent_st> last_launched();
   void set_last_launched(std::shared_ptr<CUevent_st> done);
-  /// After the loss of a rank: nobody waits for a turn from now on.
+  /// Call it after the loss of a rank: from now on no rank waits for a turn.
   void give_up();
 
   /// From now on ranks may ask for numbers.
@@ -60,7 +61,7 @@ class LaunchOrder {
   struct Question {
     int source = 0;
     Numbers members;
-    Transfer transfer;  // given up before the memory it writes to
+    Transfer transfer;  // abandoned before the memory that it writes to is freed
   };
   struct Reply {
     Numbers numbers;

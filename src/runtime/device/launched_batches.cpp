@@ -13,7 +13,7 @@ namespace {
 constexpr auto kShortestPause = std::chrono::microseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(1);
 
-/// Without the lock: it may run the program's deleters.
+/// Releases owners without holding the lock: they may run deleters of the program.
 template <class Owners>
 void release_without(std::unique_lock<std::mutex>& lock, Owners owners) {
   lock.unlock();

@@ -16,8 +16,8 @@ namespace kolo::runtime {
 
 /// Batches that were launched on a GPU, each kept until the GPU has finished it.
 ///
-/// A thread of its own asks the GPU: the question may wait for as long as another thread of the
-/// program waits for the GPU, inside of CUDA, and must not stop a thread that other ranks need.
+/// A separate thread queries the GPU. A query may block inside CUDA for as long as another thread
+/// of the program waits for the GPU, and must not block a thread that other ranks need.
 class LaunchedBatches {
  public:
   /// `began`, `done`: timers around the batch.
@@ -35,21 +35,21 @@ class LaunchedBatches {
   LaunchedBatches& operator=(const LaunchedBatches&) = delete;
   ~LaunchedBatches() { end(); }
 
-  /// All on one GPU and one stream, in the order of their launch.
+  /// All batches are on one GPU and one stream, added in the order of their launch.
   void add(comm::Gpu& gpu, Batch batch);
   /// Releases owners of memory that no batch uses, soon and on its own thread: their deleters are
   /// the program's, and may wait for the GPU.
   void release(comm::Gpu& gpu, std::vector<std::shared_ptr<void>> owners);
-  /// Whether the GPU has finished all. Throws what the GPU has answered instead.
+  /// Whether the GPU has finished all batches. Throws the error of a failed query.
   bool empty();
   /// Describes the first batch if it has not ended at its `give_up_at`; otherwise empty.
   std::string overdue(Operation::Clock::time_point now);
-  /// That finished batches took on the GPU.
+  /// Time that finished batches took on the GPU.
   double seconds();
-  /// Ends the thread, which waits for no batch.
+  /// Ends the thread without waiting for batches.
   void end();
-  /// Asks no more questions, and waits for no answer: no more batches are released. From then on
-  /// the object lives as long as the process.
+  /// Stops querying, without waiting for a query in progress: no more batches are released. The
+  /// object must then live as long as the process.
   void abandon();
 
  private:

@@ -11,12 +11,12 @@
 
 namespace kolo::runtime {
 
-/// The program's SharedBuffers, each registered with a communicator from its first use until the
-/// program and its operations use it no longer. Until then its memory is kept. None is registered
-/// where staging memory is not. For the thread that launches.
+/// The program's SharedBuffers, each registered with a communicator from its first use until
+/// neither the program nor its operations use it; until then its memory is kept. None is registered
+/// if staging memory is not. For the launching thread.
 class RegisteredBuffers {
  public:
-  /// What a call passes to the communicator.
+  /// The addresses that a call passes to the communicator.
   struct Places {
     const std::byte* input;
     std::byte* output;
@@ -32,17 +32,17 @@ class RegisteredBuffers {
   void prepare(const Operations& batch);
   /// Whether all of `memory` lies in one buffer that is registered.
   bool have(std::span<const std::byte> memory) const;
-  /// Where an operation of the batch reads and writes. One on SharedBuffers, which is alone in its
-  /// batch, does so in staging memory instead of memory that is not registered, because this rank
-  /// has joined, the communicator has refused the buffer, or it is other memory of the program's.
-  /// The input is copied there; the caller copies the output from there.
+  /// The memory that an operation of the batch reads and writes. An operation on SharedBuffers,
+  /// which is alone in its batch, uses staging memory instead of memory that is not registered,
+  /// because this rank has joined, the communicator has refused the buffer, or it is other memory
+  /// of the program. This copies the input there; the caller copies the output back.
   Places places_for(std::span<const std::byte> input, std::span<std::byte> output);
 
-  /// Deregisters the memory that nobody uses any more, and returns its owners, whose deleters are
-  /// the program's.
+  /// Deregisters memory that is no longer used, and returns its owners, whose deleters belong to
+  /// the program.
   std::vector<std::shared_ptr<void>> take_unused();
-  /// Forgets all of it, when an abort is to end all registrations, and returns its owners, which
-  /// are released after that.
+  /// Forgets all memory before an abort, which ends all registrations, and returns its owners, to
+  /// be released after the abort.
   std::vector<std::shared_ptr<void>> take_all();
 
  private:
@@ -56,7 +56,7 @@ class RegisteredBuffers {
 
   const DevicePath& path_;
   bool is_on_buffers_ = false;                                            // the batch
-  std::map<std::weak_ptr<void>, Registered, std::owner_less<>> buffers_;  // by who uses them
+  std::map<std::weak_ptr<void>, Registered, std::owner_less<>> buffers_;  // keyed by users
 };
 
 }  // namespace kolo::runtime

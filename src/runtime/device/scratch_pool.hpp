@@ -11,11 +11,11 @@
 namespace kolo::runtime {
 
 /// Memory of a GPU that operations of one stream use one after another. A GPU frees memory only
-/// when it is idle, so in a steady state nothing is freed. Any thread.
+/// when it is idle, so nothing is freed in a steady state. Any thread.
 class ScratchPool {
  public:
-  /// At least `bytes` of them. They return to the pool when their last owner releases them: after
-  /// the stream's last use, or before the next.
+  /// Returns at least `bytes` bytes. They return to the pool when their last owner releases them;
+  /// the stream orders their next use after this one.
   std::shared_ptr<std::byte> take(comm::Gpu& gpu, std::size_t bytes) {
     std::shared_ptr<std::byte> memory;
     std::size_t size = bytes;
@@ -37,7 +37,7 @@ class ScratchPool {
             }};
   }
 
-  /// Frees what nobody uses, and what is given back from now on.
+  /// Frees unused memory now, and the rest when it is returned.
   void close() {
     const std::lock_guard lock(free_->lock);
     free_->is_closed = true;

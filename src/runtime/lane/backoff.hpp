@@ -38,7 +38,7 @@ class Backoff {
     sleep_ = kShortestSleep;
   }
 
-  /// How long to sleep before polling again; zero: poll at once. Yields where spinning has ended
+  /// How long to sleep before polling again; zero: immediately. Yields when spinning has ended
   /// but sleeping has not begun.
   Duration next_pause() {
     const auto now = std::chrono::steady_clock::now();

@@ -49,8 +49,8 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
     return;
   }
   Task task = runner_->run(operations, have_some_joined);
-  // The first added set overlaps with the world, which has been the only set so far. Earlier
-  // launches of the world have no numbers, and precede the set's on all ranks.
+  // The first added set overlaps with the world, so far the only set. Earlier launches of the world
+  // have no numbers, and precede the set's launches on all ranks.
   if (first.collective == Collective::AddProcessSet) {
     overlaps_ = has_peers_;
     if (launch_order_ != nullptr) launch_order_->expect_questions();

@@ -11,8 +11,9 @@
 namespace kolo::runtime {
 namespace {
 
-// Waits between chunks are short: a caller, who has nothing else to do, polls several times before
-// it repeats the whole step. If ranks share cores, the awaited rank needs the core.
+// Waits between chunks are short, so a caller, which has nothing else to do, polls several times
+// before it repeats the whole step. If ranks share cores, it polls less: the awaited rank needs the
+// core.
 constexpr int kPollsOfCallers = 128;
 constexpr int kPollsOnSharedCores = 4;
 
@@ -80,7 +81,7 @@ void Lane::join(std::shared_ptr<Operation> operation) {
 
 void Lane::progress_if_funneled() {
   if (messaging_ == nullptr || !messaging_->is_here()) return;
-  // A function that the program runs inside a step may submit.
+  // A function of the program may submit while it runs inside a step.
   if (progress_mutex_.is_mine()) return;
   try_progress_step(1);
   messaging_->serve();
@@ -105,7 +106,7 @@ class Lane::Waiter {
 bool Lane::wait(const Operation& operation, Clock::time_point until) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   if (is_done()) {
-    serve_messages();  // that other ranks still need
+    serve_messages();  // other ranks may still need them
     return true;
   }
   require_creator_process();
@@ -156,7 +157,7 @@ bool Lane::progress_step(int polls) {
 
 bool Lane::make_progress(Clock::time_point now, int polls) {
   bool has_progressed = take_submissions(now);
-  if (loss_) {  // no data moves any more: new submissions fail at once
+  if (loss_) {  // no data moves any more: new submissions fail immediately
     carry_out(control_.decide(now));
     return end_stopped_batches(now) || has_progressed;
   }

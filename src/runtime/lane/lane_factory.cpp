@@ -122,8 +122,8 @@ bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
   return std::ranges::count(all, std::byte{1}) == communicator.size();
 }
 
-/// Null on all ranks of the set unless all have it. Throws InvalidArgument on all instead if the
-/// setting asks for more than by default.
+/// Null on all ranks of the set unless every rank has its window. If the setting exceeds its
+/// default, throws InvalidArgument on all ranks instead.
 std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours,
                                                         Communicator& everybody,
                                                         const char* purpose) {

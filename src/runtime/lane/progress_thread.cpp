@@ -25,8 +25,7 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::loop() {
-  // It never spins: computing threads share its cores, and a caller in a hurry makes progress
-  // itself.
+  // It never spins: computing threads share its cores, and a waiting caller makes progress itself.
   Backoff backoff(Backoff::Duration{0});
   bool was_notified = false;
   auto pause = kShortestPause;
@@ -38,8 +37,8 @@ void ProgressThread::loop() {
     } else if (lane_->needs_progress()) {
       lane_->wake_signal().wait_for(backoff.next_pause());
     } else if (was_notified) {
-      // Woken without need: the submitting caller makes progress too, and probably will again.
-      // Waking up costs more of their shared core than a small operation does.
+      // The wake-up was unnecessary: the submitting caller makes progress too, and probably will
+      // again. If they share a core, waking up costs more than a small operation does.
       was_notified = lane_->wake_signal().sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     } else {

@@ -106,9 +106,9 @@ bool Coordinator::has_reason_to_wake(Time now) const {
 
 /// Whether this unannounced request wakes the others once it is older than the patience.
 ///
-/// After this rank has posted (which it does at once when the prediction is complete), patience is
-/// up to the ranks that have not. If all ranks have the tensor, it is unannounced on one of them,
-/// or all of them have announced it. In the second case it is blocked, and counts here too, unless
+/// After this rank has posted, which it does immediately when the prediction is complete, patience
+/// is up to the ranks that have not. If all ranks have the tensor, either it is unannounced on such
+/// a rank, or all have announced it. In the second case it is blocked and counts here too, unless
 /// it alone is predicted: every rank that has it posts anyway.
 bool Coordinator::counts_patience(int bit) const {
   if (!exchange_.has_posted && !prediction_is_complete()) return true;

@@ -52,7 +52,7 @@ class Coordinator {
       std::optional<UseId> use;  ///< none: this rank has joined
     };
     std::vector<Item> items;
-    /// Some ranks have joined: those without an item of their own contribute its identity.
+    /// Some ranks have joined: they contribute the identity to items that they have not submitted.
     bool have_some_joined = false;
   };
 
@@ -63,7 +63,7 @@ class Coordinator {
 
   struct Joined {
     UseId use;
-    int last_rank;  ///< that joined last; of several in one exchange the highest
+    int last_rank;  ///< the rank that joined last; of several in one exchange, the highest
   };
 
   struct Actions {
@@ -110,7 +110,7 @@ class Coordinator {
   /// This rank has posted its header of the current exchange; `on_headers` is due.
   bool awaits_headers() const { return exchange_.has_posted && !is_negotiating() && !is_closed(); }
   bool is_negotiating() const { return exchange_.negotiation.has_value(); }
-  /// The protocol has ended here; submissions fail at once.
+  /// The protocol has ended here; submissions fail immediately.
   bool is_closed() const { return closed_.has_value(); }
   const Counters& counters() const { return counters_; }
 

@@ -1,4 +1,4 @@
-// How an exchange ends in a negotiation (rule 8): reports go up the tree, the verdict comes down.
+// Negotiation at the end of an exchange (rule 8): reports go up the tree, the verdict comes down.
 #include <utility>
 #include <variant>
 #include <vector>

@@ -1,5 +1,5 @@
-// The outcome of an exchange, a shutdown or a loss. All except the ends is the same function of the
-// same state on every rank.
+// The outcome of an exchange, a shutdown or a loss. Except for shutdown and loss, every rank
+// computes the same function of the same state.
 
 #include <algorithm>
 
@@ -72,7 +72,7 @@ void Coordinator::run(Bits runnable) {
   while (!runnable.none()) run_batch(fuse(runnable), runnable);
 }
 
-/// A new batch of the lowest bit and those after it that may run with it.
+/// A new batch: the lowest bit, and those after it that can be fused with it.
 History::Composition Coordinator::fuse(const Bits& runnable) {
   std::vector<int> bits;
   std::size_t size_bytes = 0;

@@ -10,14 +10,14 @@ namespace kolo::runtime {
 /// The message of one rank, or of several ranks merged, in one exchange. Merging is associative and
 /// commutative, so headers reduce over a tree in any order.
 struct Header {
-  static constexpr int kMaxBits = 8192;  ///< that a header can show: requests a table can hold
+  static constexpr int kMaxBits = 8192;  ///< the most that a header can show and a table can hold
 
   std::uint64_t exchange = 0;
   bool has_unknown = false;          ///< NEW: some rank has an unknown request pending
   bool has_expired = false;          ///< EXPIRED: some rank has a request whose deadline passed
   bool has_stalled = false;          ///< STALLED: some rank asks which ranks it waits for
   std::optional<int> shutdown_rank;  ///< SHUTDOWN: the highest rank that shuts down
-  Bits joined;                       ///< JOINED: the ranks that have
+  Bits joined;                       ///< JOINED: the ranks that have joined
   Bits own;                          ///< pending on some rank, known and not expired
   Bits ready;                        ///< runnable by every rank: pending there, or it has joined
 

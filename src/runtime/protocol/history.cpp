@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kForgotten = static_cast<std::uint32_t>(History::kNone);
 
-/// Two sets with the same digest cost at most a wrong prediction.
+/// A collision of digests costs at most a wrong prediction.
 std::uint32_t digest_of(const Bits& set) {
   std::uint64_t digest = 0;
   set.for_each([&](int bit) {
@@ -84,7 +84,7 @@ void History::begin_round() {
   rounds_.push_back({batches_.size(), {}});
 }
 
-/// Drops the older half of the rounds at once: amortised, and without ring arithmetic.
+/// Drops the older half of the rounds in one go: cheap when amortised, and no ring arithmetic.
 void History::drop_oldest() {
   const std::size_t count = rounds_.size() / 2;
   const std::size_t batches = rounds_[count].begin;
@@ -120,7 +120,7 @@ void History::find_model() {
   for (std::size_t i = 0; i < count; ++i) {
     if (match_of(i) > longest && rounds_[i].set.contains(current.set)) longest = match_of(i);
   }
-  // If all rounds are equal as sets, the latest has the longest match whatever the orders. So half
+  // If all rounds are equal as sets, the latest has the longest match whatever its order. So half
   // of the longest is good enough.
   std::size_t model = kNoRound;
   std::uint32_t best = 0;
@@ -152,7 +152,7 @@ void History::update_prediction() {
   }
 }
 
-/// The first batch of the model that has not run in the current round, or the rest of it.
+/// The first batch of the model that has not run in the current round, or its remaining part.
 History::Composition History::rest_of_model() {
   const Bits& ran = rounds_.back().set;
   for (; next_ < rounds_[model_ + 1].begin; ++next_) {

@@ -84,7 +84,7 @@ class History {
   Recurrence ends_;               // digests of the sets of all rounds but the current one
   std::vector<Round> rounds_;     // oldest first; the last one is the current round
   std::size_t model_ = kNoRound;  // the earlier round that the current one should repeat
-  std::size_t next_ = 0;          // of its batches: all before it have run in the current round
+  std::size_t next_ = 0;          // in the model: all batches before it have run in this round
   Composition prediction_ = kNone;
 };
 

@@ -75,7 +75,7 @@ void PendingRequests::check_timers(Time now) {
   }
 }
 
-/// Rule 10: later headers leave it out; one that is posted already may still let it run.
+/// Rule 10: later headers omit the request; a header posted already may still let it run.
 void PendingRequests::expire(PendingRequest& request) {
   request.is_expired = true;
   ++expired_count_;

@@ -82,7 +82,7 @@ std::optional<Difference> reduction_difference(const Request& first, const Reque
   return {};
 }
 
-/// Of where the tensors lie, and of what is sent of them.
+/// A difference in where the tensors lie or how they are sent.
 std::optional<Difference> transport_difference(const Request& first, const Request& second) {
   if (first.device != second.device) {
     return Difference{"device", named(first.device), named(second.device)};

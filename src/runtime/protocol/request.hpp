@@ -23,7 +23,7 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 
   std::size_t count() const;       ///< elements (all-gather, all-to-all: of one row)
-  std::size_t size_bytes() const;  ///< of those
+  std::size_t size_bytes() const;  ///< bytes of these elements
 };
 
 /// An operation that a rank wants to run: a name, and everything that the ranks must agree on under
@@ -43,7 +43,8 @@ struct Request {
   std::string compression = "none";  ///< reductions: a compressor's name
   CompressionScope compression_scope = CompressionScope::Everywhere;  ///< all-reduce
   std::string placement;  ///< the tensor's shared memory, e.g. "window 3 + 4096"; or empty
-  /// As `placement`: the ranks of a node have one output of an all-gather, or share memory.
+  /// A `placement`: the ranks of a node share an all-gather's output, or the memory to be
+  /// allocated.
   static constexpr std::string_view kOncePerNode = "once per node";
   std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
   std::vector<int> members;        ///< add, remove process set: world ranks

@@ -5,8 +5,8 @@
 
 namespace kolo::runtime {
 
-/// A tree over the ranks with rank 0 as root, in which a rank has at most `width` children:
-/// those of rank r are width·r + 1 … width·r + width. A star where width ≥ size - 1.
+/// A tree over the ranks with rank 0 as root, in which a rank has at most `width` children. The
+/// children of rank r are width·r + 1 … width·r + width. A star if width ≥ size - 1.
 struct Tree {
   std::optional<int> parent;  ///< none: this rank is the root
   std::vector<int> children;
