@@ -1,4 +1,4 @@
-// What a caller may do with the handle of an operation under way.
+// The handle of an operation in flight.
 #include <chrono>
 #include <cstddef>
 #include <latch>

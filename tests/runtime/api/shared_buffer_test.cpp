@@ -1,4 +1,4 @@
-// Memory that the ranks share: reduced where it lies.
+// Reductions in place, in memory that the ranks share.
 #include "kolo/shared_buffer.hpp"
 
 #include <algorithm>

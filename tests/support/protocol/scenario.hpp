@@ -63,7 +63,7 @@ struct Scenario {
   std::string title;
   int ranks = 1;
   int tree_width = 8;
-  bool by_messages = false;  ///< headers travel up and down the tree instead of lying in memory
+  bool by_messages = false;  ///< headers travel along the tree, not through shared memory
   Time patience{5'000'000};
   Time stall_warn = kNever;
   Time lost_after{1'000'000'000};
