@@ -48,7 +48,7 @@ TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
 constexpr int kDataChannel = 0;
 constexpr int kControlChannel = 1;
 
-constexpr std::size_t kSteps = 32;  // each sends a control message at least: more than are skipped
+constexpr std::size_t kSteps = 32;  // each sends a control message or more: more than are skipped
 
 TEST_P(LossTest, DeathBeforeTheRuntime_IsDetected) {
   run_ranks(
