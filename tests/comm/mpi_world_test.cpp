@@ -129,7 +129,7 @@ TEST(MpiNativeTest, UnsupportedReduction_IsRejected) {
 }
 
 TEST(MpiCheckTest, Error_NamesTheCallWithMpisText) {
-  comm::MpiWorld world(Config{});  // whose communicators return errors; so does MPI_COMM_WORLD here
+  comm::MpiWorld world(Config{});  // its communicators return errors, as MPI_COMM_WORLD does here
   try {
     KOLO_MPI_TRY(MPI_Send(nullptr, 0, MPI_BYTE, size() + 5, 0, MPI_COMM_WORLD));
     ADD_FAILURE() << "no error";

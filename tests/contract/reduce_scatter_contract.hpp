@@ -24,7 +24,7 @@ class ReduceScatterContract : public AlgorithmContract {
     std::vector<ScatterBuffers> of_rank;
     std::vector<std::byte*> inputs;
   };
-  using Results = std::vector<std::vector<std::byte>>;  // by case: those of all ranks, concatenated
+  using Results = std::vector<std::vector<std::byte>>;  // by case, of all ranks, concatenated
 
   CollectiveCall call_of(Buffers& buffers, int rank) const {
     CollectiveCall call = buffers.of_rank[static_cast<std::size_t>(rank)].call();

@@ -18,7 +18,7 @@ FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p9
 
 
 def bus_factor(collective, ranks):
-    """The least share of the tensor's bytes that must pass each rank's link."""
+    """The bytes that must pass each rank's link at least, per byte of the tensor."""
     if collective in ("allreduce", "gradients"):
         return 2 * (ranks - 1) / ranks
     return 1 if collective == "broadcast" else (ranks - 1) / ranks

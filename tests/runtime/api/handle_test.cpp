@@ -1,4 +1,4 @@
-// The handle of an operation in flight.
+// Handles of operations in flight: waiting, dropping, moving, errors.
 #include <chrono>
 #include <cstddef>
 #include <latch>

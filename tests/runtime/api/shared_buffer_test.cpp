@@ -1,4 +1,4 @@
-// Reductions in place, in memory that the ranks share.
+// SharedBuffers: reductions in place, bounds and lifetime.
 #include "kolo/shared_buffer.hpp"
 
 #include <algorithm>
